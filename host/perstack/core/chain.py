@@ -1,0 +1,86 @@
+"""The chain of a Run's log: how a line is sealed, opened and verified.
+
+A line is the event's JSON object with three keys more at its end: `batch` (only on the first line of an append of
+several: how many lines it has), `digest` and `hash`. With `payload` the bytes of the object before those keys were
+added, `digest = sha256(payload)` and `hash = sha256(previous hash + digest)`, over the text of both, each written as
+unpadded base64url. The hash before the first line is empty. Because the chain is over digests, a payload can be
+redacted (its digest kept) and the chain still verifies.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+_SEAL = re.compile(
+    rb'(?:,"batch":(?P<batch>[1-9][0-9]*))?,"digest":"(?P<digest>[A-Za-z0-9_-]{43})","hash":"(?P<hash>[A-Za-z0-9_-]{43})"\}\Z'
+)
+
+
+class BrokenSeal(ValueError):
+    """A line that is not what was written: it does not parse, or its digest or hash is another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of a log: how many lines it has, and the hash of the last. Kept elsewhere, it anchors the log."""
+
+    seq: int = 0
+    hash: str = ""
+
+
+EMPTY_LOG = Head()
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """One line, taken apart."""
+
+    payload: bytes
+    digest: str
+    hash: str
+    batch: int
+    """How many lines were appended together, on the first of them; 1 otherwise."""
+
+
+def seal(head: Head, payloads: Sequence[bytes]) -> tuple[list[bytes], Head]:
+    """The lines (without newline) of one append, and the head after them."""
+    lines: list[bytes] = []
+    last = head.hash
+    for index, payload in enumerate(payloads):
+        digest = _b64_sha256(payload)
+        last = _b64_sha256((last + digest).encode())
+        batch = b',"batch":%d' % len(payloads) if index == 0 and len(payloads) > 1 else b""
+        lines.append(payload[:-1] + batch + b',"digest":"' + digest.encode() + b'","hash":"' + last.encode() + b'"}')
+    return lines, Head(head.seq + len(payloads), last)
+
+
+def open_line(line: bytes) -> Sealed:
+    """The parts of a line, unchecked but for their form. Raises BrokenSeal."""
+    match = _SEAL.search(line, max(0, len(line) - 160))
+    if match is None:
+        raise BrokenSeal("no digest and hash at its end")
+    batch, digest, chained = match.group("batch", "digest", "hash")
+    return Sealed(line[: match.start()] + b"}", digest.decode(), chained.decode(), int(batch or 1))
+
+
+def check(head: Head, line: bytes) -> tuple[Sealed, Head]:
+    """Open the line that follows `head`, and check digest and hash. Raises BrokenSeal."""
+    sealed = open_line(line)
+    if _b64_sha256(sealed.payload) != sealed.digest and not is_redacted(sealed.payload):
+        raise BrokenSeal("its content is not what its digest says")
+    if _b64_sha256((head.hash + sealed.digest).encode()) != sealed.hash:
+        raise BrokenSeal("it does not follow the line before it")
+    return sealed, Head(head.seq + 1, sealed.hash)
+
+
+def is_redacted(payload: bytes) -> bool:
+    """Whether a payload says of itself that its content was taken out."""
+    return payload.endswith(b',"redacted":true}')
+
+
+def _b64_sha256(data: bytes) -> str:
+    return urlsafe_b64encode(sha256(data).digest())[:43].decode()

@@ -1,0 +1,135 @@
+"""A Run's state at one place in its log, as others are shown it."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from perstack.core.base import Fact, falsy
+from perstack.core.events import ContinuedFrom, DelegatedBy, ErrorInfo
+from perstack.core.ids import event_id_of
+from perstack.core.messages import AnyMessage, InstructionMessage, TextPart
+from perstack.core.run import Run, RunStatus
+from perstack.core.todos import Todo
+from perstack.core.usage import Usage
+
+
+class ExpertRef(Fact):
+    """Which Expert, in which version."""
+
+    key: str
+    name: str
+    version: str
+
+
+class OpenCall(Fact):
+    """A call that has no result yet."""
+
+    id: str
+    tool_name: str
+    kind: str
+    delegate_run_id: str | None = None
+
+
+class MessagesRef(Fact):
+    """Where the messages are: those of `base`, then those of this Run's log up to line `through`.
+
+    `sha256` is the chain's hash of that line, which vouches for all before it.
+    """
+
+    through: int
+    base: ContinuedFrom | None = None
+    count: int
+    sha256: str
+
+
+class CheckpointFile(Fact):
+    """checkpoints/{id}.json: a checkpoint without its messages, which stand in the log once."""
+
+    id: str
+    job_id: str
+    run_id: str
+    expert: ExpertRef
+    status: str
+    step_number: int
+    usage: Usage
+    context_tokens: int = Field(default=0, exclude_if=falsy)
+    todos: tuple[Todo, ...] = Field(default=(), exclude_if=falsy)
+    open_calls: tuple[OpenCall, ...] = Field(default=(), exclude_if=falsy)
+    delegated_by: DelegatedBy | None = None
+    continued_from: ContinuedFrom | None = None
+    error: ErrorInfo | None = None
+    messages: MessagesRef
+
+
+class Checkpoint(Fact):
+    """A checkpoint whole, with its messages."""
+
+    id: str
+    job_id: str
+    run_id: str
+    expert: ExpertRef
+    status: str
+    step_number: int
+    usage: Usage
+    context_tokens: int = 0
+    todos: tuple[Todo, ...] = ()
+    open_calls: tuple[OpenCall, ...] = ()
+    delegated_by: DelegatedBy | None = None
+    continued_from: ContinuedFrom | None = None
+    error: ErrorInfo | None = None
+    messages: tuple[AnyMessage, ...]
+
+
+def checkpoint_file(run: Run) -> CheckpointFile:
+    """What is written for the place that a Run is at."""
+    return CheckpointFile(
+        id=event_id_of(run.id, run.head.seq),
+        job_id=run.start.job_id,
+        run_id=run.id,
+        expert=_expert_ref(run),
+        status=_status_word(run.status),
+        step_number=run.step,
+        usage=run.usage,
+        context_tokens=run.context_tokens,
+        todos=run.todos,
+        open_calls=_open_calls(run),
+        delegated_by=run.start.delegated_by,
+        continued_from=run.start.continued_from,
+        error=run.error,
+        messages=MessagesRef(
+            through=run.head.seq,
+            base=run.start.continued_from,
+            count=len(run.messages),
+            sha256=run.head.hash,
+        ),
+    )
+
+
+def checkpoint_of(run: Run) -> Checkpoint:
+    """The checkpoint of the place that a Run is at, whole."""
+    facts = checkpoint_file(run)
+    instruction = InstructionMessage(contents=(TextPart(text=run.start.instruction),))
+    fields = {name: getattr(facts, name) for name in CheckpointFile.model_fields if name != "messages"}
+    return Checkpoint(**fields, messages=(instruction, *run.messages))
+
+
+def _status_word(status: RunStatus) -> str:
+    """Perstack calls the checkpoint of a Run that is under way `proceeding`."""
+    return "proceeding" if status == "running" else status
+
+
+def _expert_ref(run: Run) -> ExpertRef:
+    expert = run.start.expert
+    return ExpertRef(key=expert.key, name=expert.key, version=expert.version)
+
+
+def _open_calls(run: Run) -> tuple[OpenCall, ...]:
+    return tuple(
+        OpenCall(
+            id=call.decided.id,
+            tool_name=call.decided.tool_name,
+            kind=call.decided.kind,
+            delegate_run_id=call.delegation.run_id if call.delegation else None,
+        )
+        for call in run.open_calls
+    )

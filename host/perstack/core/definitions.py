@@ -1,0 +1,152 @@
+"""What an Expert is: the definitions that perstack.toml is read into.
+
+Source of the names: Perstack's perstack.toml reference. Times are milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perstack.core.base import Fact, JsonObject
+
+ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
+"""How much a model may think: a word that each provider maps, or a number of tokens."""
+
+BASE_SKILL = "@perstack/base"
+
+EXPERT_KEY = r"^(@[a-z0-9][a-z0-9_-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
+"""A legal Expert key without its version: `name` or `@org/name`."""
+
+
+class _SkillFields(Fact):
+    description: str | None = None
+    rule: str | None = None
+    """Told to the model: how and when to use this skill's tools."""
+    pick: tuple[str, ...] = ()
+    """Only these tools (globs); empty means all."""
+    omit: tuple[str, ...] = ()
+    """Not these tools (globs)."""
+
+
+class McpStdioSkill(_SkillFields):
+    """An MCP server as a child process. `@perstack/base` declared this way means the built-in one."""
+
+    type: Literal["mcpStdioSkill"] = "mcpStdioSkill"
+    name: str
+    command: str = "npx"
+    package_name: str | None = None
+    args: tuple[str, ...] = ()
+    required_env: tuple[str, ...] = ()
+    allowed_domains: tuple[str, ...] = ()
+    lazy_init: bool = False
+    timeout: int | None = None
+
+
+class McpSseSkill(_SkillFields):
+    """A remote MCP server."""
+
+    type: Literal["mcpSseSkill"] = "mcpSseSkill"
+    name: str
+    endpoint: str
+    headers: dict[str, str] = Field(default_factory=dict)
+    allow_local_network: bool = False
+    lazy_init: bool = False
+    timeout: int | None = None
+
+
+class InteractiveTool(Fact):
+    """A tool that a person or the application answers."""
+
+    name: str
+    description: str | None = None
+    input_schema: JsonObject = Field(default_factory=dict)
+    """The JSON schema that `inputJsonSchema` held as text."""
+
+
+class InteractiveSkill(_SkillFields):
+    """Tools answered by a person; only a Coordinator is shown them."""
+
+    type: Literal["interactiveSkill"] = "interactiveSkill"
+    name: str
+    tools: tuple[InteractiveTool, ...] = ()
+
+
+class PluginSkill(_SkillFields):
+    """Tools from a Python package, found through the `perstack` entry point group."""
+
+    type: Literal["pluginSkill"] = "pluginSkill"
+    name: str
+    plugin: str
+    settings: JsonObject = Field(default_factory=dict)
+
+
+Skill = Annotated[McpStdioSkill | McpSseSkill | InteractiveSkill | PluginSkill, Field(discriminator="type")]
+
+
+class ProviderSetting(Fact):
+    """`[provider]`: which endpoint, and its settings as the provider's own documentation names them."""
+
+    provider_name: str
+    setting: JsonObject = Field(default_factory=dict)
+
+
+class Expert(Fact):
+    """One agent with one purpose."""
+
+    key: str
+    version: str = "1.0.0"
+    min_runtime_version: str | None = None
+    description: str = ""
+    instruction: str
+    delegates: tuple[str, ...] = ()
+    """Keys of the Experts it may call."""
+    tags: tuple[str, ...] = ()
+    skills: tuple[Skill, ...] = ()
+    model: str | None = None
+    """Overrides the file's model for this Expert."""
+    provider: ProviderSetting | None = None
+    reasoning_budget: ReasoningBudget | None = None
+    max_steps: int | None = None
+    max_retries: int | None = None
+    timeout: int | None = None
+
+
+class Limits(Fact):
+    """What a Job and its generations are held to."""
+
+    max_steps: int | None = None
+    """Bounds the sum of the steps of all Runs of the Job; None is no bound."""
+    max_retries: int = 5
+    """How often one generation is tried again."""
+    timeout: int = 300_000
+    """Milliseconds that one try of a generation may take."""
+
+
+class Project(Fact):
+    """Everything that one perstack.toml, with its includes and overrides, says."""
+
+    experts: dict[str, Expert] = Field(default_factory=dict)
+    model: str | None = None
+    provider: ProviderSetting | None = None
+    reasoning_budget: ReasoningBudget | None = None
+    runtime: str | None = None
+    storage: str = "file:perstack"
+    max_steps: int | None = None
+    max_retries: int | None = None
+    timeout: int | None = None
+    env_path: tuple[str, ...] = ()
+    path: str | None = None
+    """The file it was read from, absolute; None when it was made in Python."""
+
+    def expert(self, key: str) -> Expert | None:
+        """The Expert of that key; `name@version` matches `name` if that version is the one defined."""
+        found = self.experts.get(key)
+        if found is not None:
+            return found
+        name, separator, version = key.rpartition("@")
+        if not separator or not name:
+            return None
+        found = self.experts.get(name)
+        return found if found is not None and found.version == version else None

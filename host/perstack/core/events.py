@@ -1,0 +1,361 @@
+"""The facts. One event happened once, is never edited, and carries only what is its own.
+
+Stored events make up a Run's log; display events are shown and forgotten. The field names are those of the JSON, in
+snake_case. `docs/events.md` describes each for readers of the JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, computed_field
+
+from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.definitions import Expert, Limits, ReasoningBudget
+from perstack.core.messages import ExpertMessage, ResultContent
+from perstack.core.todos import Todo
+from perstack.core.tools import DecidedCall
+from perstack.core.usage import Usage
+
+FORMAT = 1
+"""The version of the shapes below; `core/upgrades.py` brings older ones up to it."""
+
+FinishReason = Literal["stop", "toolCalls", "length", "refusal", "other"]
+Settlement = Literal["done", "retry", "ask"]
+"""What becomes of a call that began and has no result: `done` (it had its effect), `retry` (run it again), `ask` (the
+model is told that it was interrupted, and decides)."""
+
+ResumeReason = Literal["answer", "interrupt", "maxSteps", "error", "crash", "parent"]
+
+
+class DelegatedBy(Fact):
+    """Which call of which Run a delegate works for."""
+
+    expert_key: str
+    run_id: str
+    tool_call_id: str
+    tool_name: str
+
+
+class ContinuedFrom(Fact):
+    """The place whose messages a Run begins with."""
+
+    run_id: str
+    checkpoint_id: str
+
+
+class Delegation(Fact):
+    """One delegate Run, decided on before it begins."""
+
+    tool_call_id: str
+    tool_name: str
+    expert_key: str
+    run_id: str
+    query: str
+
+
+class DelegateHead(Fact):
+    """Where a delegate's log ended, and its hash there: an anchor outside that log."""
+
+    run_id: str
+    seq: int
+    hash: str
+
+
+class ErrorInfo(Fact):
+    """An error with the provider's own words."""
+
+    name: str
+    message: str
+    status_code: int | None = None
+    is_retryable: bool = False
+
+
+class RunEvent(Fact):
+    """What every event of a Run has."""
+
+    type: str
+    id: str
+    timestamp: int
+    """Milliseconds since 1970, UTC."""
+    job_id: str
+    run_id: str
+    expert_key: str
+    step_number: int
+
+    @computed_field
+    def step(self) -> int:
+        """`step_number` again, for one-liners."""
+        return self.step_number
+
+
+class StartRun(RunEvent):
+    """Once per Run, with everything that it was started with, but for secrets."""
+
+    type: Literal["startRun"] = "startRun"
+    format: int = FORMAT
+    query: str
+    model: str
+    provider: str
+    instruction: str
+    """The whole text that the model is given as its instruction, rendered."""
+    expert: Expert
+    limits: Limits
+    reasoning_budget: ReasoningBudget | None = None
+    delegated_by: DelegatedBy | None = None
+    continued_from: ContinuedFrom | None = None
+
+
+class ResumeRun(RunEvent):
+    """A stopped or interrupted Run goes on."""
+
+    type: Literal["resumeRun"] = "resumeRun"
+    reason: ResumeReason
+    checkpoint_id: str
+    limits: Limits | None = None
+    """New limits, if it was given some."""
+    settled: dict[str, Settlement] = Field(default_factory=dict, exclude_if=falsy)
+    """Tool call id to what was decided by hand."""
+
+
+class StartGeneration(RunEvent):
+    """The model is called."""
+
+    type: Literal["startGeneration"] = "startGeneration"
+    final: bool = Field(default=False, exclude_if=falsy)
+    """Without tools: only the result is to be written."""
+
+
+class FinishGeneration(RunEvent):
+    """The model has replied."""
+
+    type: Literal["finishGeneration"] = "finishGeneration"
+    usage: Usage
+    reply: ExpertMessage
+    finish_reason: FinishReason
+    duration_ms: int
+
+
+class Retry(RunEvent):
+    """A generation failed and is tried again."""
+
+    type: Literal["retry"] = "retry"
+    error: ErrorInfo
+    attempt: int
+    """The number of the try that failed, from 1."""
+    delay_ms: int
+    usage: Usage | None = None
+
+
+class CallTools(RunEvent):
+    """What was decided about each call of the reply. Synced before any of them with a side effect begins."""
+
+    type: Literal["callTools"] = "callTools"
+    calls: tuple[DecidedCall, ...]
+
+
+class FinishToolCall(RunEvent):
+    """The one result of a call."""
+
+    type: Literal["finishToolCall"] = "finishToolCall"
+    tool_call_id: str
+    tool_name: str
+    contents: tuple[ResultContent, ...]
+    is_error: bool = Field(default=False, exclude_if=falsy)
+    duration_ms: int = Field(default=0, exclude_if=falsy)
+    delegate: DelegateHead | None = None
+
+
+class CallDelegate(RunEvent):
+    """Delegate Runs are decided on, with their ids."""
+
+    type: Literal["callDelegate"] = "callDelegate"
+    delegates: tuple[Delegation, ...]
+
+
+class StopRunByDelegate(RunEvent):
+    """The Run waits for its delegates."""
+
+    type: Literal["stopRunByDelegate"] = "stopRunByDelegate"
+    checkpoint_id: str
+
+
+class CallInteractiveTool(RunEvent):
+    """A person is asked."""
+
+    type: Literal["callInteractiveTool"] = "callInteractiveTool"
+    tool_call_id: str
+    tool_name: str
+    skill_name: str
+    args: JsonObject
+
+
+class StopRunByInteractiveTool(RunEvent):
+    """The Run waits for the person's answer."""
+
+    type: Literal["stopRunByInteractiveTool"] = "stopRunByInteractiveTool"
+    checkpoint_id: str
+
+
+class AttemptCompletion(RunEvent):
+    """The model says it is done. With todos that remain, it is not."""
+
+    type: Literal["attemptCompletion"] = "attemptCompletion"
+    tool_call_id: str
+    remaining_todos: tuple[Todo, ...] = Field(default=(), exclude_if=falsy)
+    result: str | None = None
+
+
+class FinishStep(RunEvent):
+    """A step is whole and a checkpoint exists."""
+
+    type: Literal["finishStep"] = "finishStep"
+    checkpoint_id: str
+    usage: Usage
+
+
+class FinishRun(RunEvent):
+    """The Run is completed."""
+
+    type: Literal["finishRun"] = "finishRun"
+    checkpoint_id: str
+    text: str
+    total_usage: Usage
+
+
+class ErrorRun(RunEvent):
+    """The Run failed; it can be resumed."""
+
+    type: Literal["errorRun"] = "errorRun"
+    checkpoint_id: str
+    error: ErrorInfo
+
+
+class StopRunByExceededMaxSteps(RunEvent):
+    """The Job has used its steps; a higher limit lets the Run go on."""
+
+    type: Literal["stopRunByExceededMaxSteps"] = "stopRunByExceededMaxSteps"
+    checkpoint_id: str
+    max_steps: int
+
+
+class StopRunByInterrupt(RunEvent):
+    """Somebody stopped the Run; the step in hand was abandoned."""
+
+    type: Literal["stopRunByInterrupt"] = "stopRunByInterrupt"
+    checkpoint_id: str
+    reason: str = "interrupt"
+
+
+StoredEvent = (
+    StartRun
+    | ResumeRun
+    | StartGeneration
+    | FinishGeneration
+    | Retry
+    | CallTools
+    | FinishToolCall
+    | CallDelegate
+    | StopRunByDelegate
+    | CallInteractiveTool
+    | StopRunByInteractiveTool
+    | AttemptCompletion
+    | FinishStep
+    | FinishRun
+    | ErrorRun
+    | StopRunByExceededMaxSteps
+    | StopRunByInterrupt
+)
+
+
+class DisplayEvent(Fact):
+    """Shown while it happens, never stored."""
+
+    type: str
+    id: str
+    timestamp: int
+    job_id: str
+    run_id: str
+
+
+class InitializeRuntime(DisplayEvent):
+    """The host begins to work on a Job."""
+
+    type: Literal["initializeRuntime"] = "initializeRuntime"
+    runtime_version: str
+    expert_key: str
+    model: str
+    provider: str
+    max_steps: int | None = None
+    storage: str = ""
+
+
+class SkillStarting(DisplayEvent):
+    """A skill's server is being started or connected to."""
+
+    type: Literal["skillStarting"] = "skillStarting"
+    skill_name: str
+    detail: str = ""
+
+
+class SkillConnected(DisplayEvent):
+    """A skill's tools are there."""
+
+    type: Literal["skillConnected"] = "skillConnected"
+    skill_name: str
+    tools: int = 0
+    duration_ms: int = 0
+
+
+class SkillStderr(DisplayEvent):
+    """A line that a skill's server wrote to stderr."""
+
+    type: Literal["skillStderr"] = "skillStderr"
+    skill_name: str
+    message: str
+
+
+class SkillDisconnected(DisplayEvent):
+    """A skill's server has ended."""
+
+    type: Literal["skillDisconnected"] = "skillDisconnected"
+    skill_name: str
+    reason: str = ""
+
+
+class StreamReasoning(DisplayEvent):
+    """A piece of the model's reasoning, as it comes."""
+
+    type: Literal["streamReasoning"] = "streamReasoning"
+    expert_key: str
+    step_number: int
+    delta: str
+
+
+class StreamText(DisplayEvent):
+    """A piece of the model's text, as it comes."""
+
+    type: Literal["streamText"] = "streamText"
+    expert_key: str
+    step_number: int
+    delta: str
+
+
+TransientEvent = (
+    InitializeRuntime | SkillStarting | SkillConnected | SkillStderr | SkillDisconnected | StreamReasoning | StreamText
+)
+
+Event = StoredEvent | TransientEvent
+
+_stored: TypeAdapter[StoredEvent] | None = None
+
+
+def parse_event(payload: bytes) -> StoredEvent:
+    """A stored event from its JSON. Raises pydantic's ValidationError if it is none.
+
+    The parser for all kinds together is built at its first use: a new Job never needs it.
+    """
+    global _stored
+    if _stored is None:
+        _stored = TypeAdapter(Annotated[StoredEvent, Field(discriminator="type")])
+    return _stored.validate_json(payload)

@@ -1,0 +1,73 @@
+"""Ids, and how each says where it belongs.
+
+A Run's id is its Job's with a number, `{jobId}-{n}`; a checkpoint's and an event's is its Run's with the number of the
+event in the log, `{runId}-{seq}` (both from 1). So whatever has an id is found without a scan. A Job's id is the user's
+own (`--job-id`), or 13 characters of a ULID: nine of its time, which
+sort, and four of its chance; storages refuse one that is taken.
+"""
+
+from __future__ import annotations
+
+import re
+
+from perstack.errors import UsageError
+
+_LEGAL = re.compile(r"[A-Za-z0-9_-]+")
+_MAX_JOB_ID = 128
+_MAX_DERIVED_ID = 160
+
+
+def check_job_id(job_id: str) -> str:
+    """The id itself. Raises UsageError if it could be a path, is empty, or is longer than 128."""
+    return _check(job_id, "job", _MAX_JOB_ID)
+
+
+def check_id(value: str, what: str) -> str:
+    """The id of a Run, checkpoint or event, if it is one; `what` names it in the error."""
+    return _check(value, what, _MAX_DERIVED_ID)
+
+
+def job_id_of(ulid: str) -> str:
+    """The short form of a ULID that Jobs are called by."""
+    return ulid[1:14].lower()
+
+
+def run_id_of(job_id: str, number: int) -> str:
+    """The id of a Job's n-th Run."""
+    return f"{job_id}-{number}"
+
+
+def event_id_of(run_id: str, seq: int) -> str:
+    """The id of the event, and of the checkpoint, at place `seq` of a Run's log."""
+    return f"{run_id}-{seq}"
+
+
+def job_of_run(run_id: str) -> str:
+    """The Job that a Run belongs to. Raises UsageError if it is no Run's id of ours."""
+    return _split(run_id, "run")[0]
+
+
+def place_of(checkpoint_id: str) -> tuple[str, str, int]:
+    """Job id, Run id and place in the log of a checkpoint."""
+    run_id, seq = _split(checkpoint_id, "checkpoint")
+    return _split(run_id, "checkpoint")[0], run_id, seq
+
+
+def number_of_run(run_id: str) -> int:
+    """Which Run of its Job this is."""
+    return _split(run_id, "run")[1]
+
+
+def _check(value: str, what: str, longest: int) -> str:
+    if not _LEGAL.fullmatch(value) or len(value) > longest:
+        shown = value if len(value) <= 40 else value[:37] + "…"
+        raise UsageError(f"{shown!r} is no legal {what} id: use 1 to {longest} of the characters A-Z a-z 0-9 _ -")
+    return value
+
+
+def _split(value: str, what: str) -> tuple[str, int]:
+    check_id(value, what)
+    head, separator, tail = value.rpartition("-")
+    if not separator or not head or not tail.isdigit():
+        raise UsageError(f"{value!r} is no {what} id of this host; `perstack log` shows the ids of a Job")
+    return head, int(tail)

@@ -1,0 +1,261 @@
+"""A Job: what the logs of all its Runs add up to. Totals are derived here and nowhere counted by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import Field
+
+from perstack.core.base import Fact, falsy
+from perstack.core.definitions import Limits
+from perstack.core.events import (
+    CallDelegate,
+    CallInteractiveTool,
+    ErrorRun,
+    FinishGeneration,
+    FinishRun,
+    ResumeRun,
+    Retry,
+    StartGeneration,
+    StartRun,
+    StopRunByDelegate,
+    StopRunByExceededMaxSteps,
+    StopRunByInteractiveTool,
+    StopRunByInterrupt,
+    StoredEvent,
+)
+from perstack.core.ids import number_of_run
+from perstack.core.run import RunStatus
+from perstack.core.usage import NO_USAGE, Usage
+
+JobStatus = Literal[
+    "running",
+    "completed",
+    "stoppedByInteractiveTool",
+    "stoppedByMaxSteps",
+    "stoppedByInterrupt",
+    "stoppedByError",
+]
+Lifecycle = Literal["running", "paused", "completed", "failed"]
+PauseReason = Literal[
+    "human_approval", "human_input", "external_dependency", "scheduled_wait", "rate_limit", "checkpoint"
+]
+
+
+class RunSummary(Fact):
+    """One Run of a Job, in brief."""
+
+    id: str
+    expert_key: str
+    status: RunStatus
+    steps: int = 0
+    usage: Usage = NO_USAGE
+    delegated_by: str | None = None
+    """The Run that started it; None for a Coordinator."""
+    continued_from: str | None = None
+    """The checkpoint it continues from."""
+    started_at: int = 0
+    updated_at: int = 0
+    head_seq: int = Field(default=0, exclude_if=falsy)
+    head_hash: str = Field(default="", exclude_if=falsy)
+
+
+class JobSummary(Fact):
+    """job.json: what a Job is and where it stands. A cache, derivable from the logs."""
+
+    id: str
+    expert_key: str
+    query: str
+    status: JobStatus
+    lifecycle: Lifecycle
+    pause_reason: PauseReason | None = None
+    total_steps: int = 0
+    max_steps: int | None = None
+    usage: Usage = NO_USAGE
+    started_at: int = 0
+    updated_at: int = 0
+    finished_at: int | None = None
+    coordinator_run_id: str
+    """The Coordinator's Run that was written to last; `--continue` and `resume` mean this one."""
+    question: str | None = None
+    """What a person is being asked, if anything."""
+    text: str | None = None
+    """The result, when completed."""
+    error: str | None = None
+    runs: tuple[RunSummary, ...] = ()
+
+
+@dataclass(slots=True)
+class RunTally:
+    """What a Job keeps of one Run."""
+
+    start: StartRun
+    status: RunStatus = "running"
+    steps: int = 0
+    usage: Usage = NO_USAGE
+    updated_at: int = 0
+    touched: int = 0
+    """When it was last started or resumed; the latest Coordinator Run is the Job's."""
+    question: str | None = None
+    text: str | None = None
+    error: str | None = None
+    head_seq: int = 0
+    head_hash: str = ""
+
+
+@dataclass(slots=True)
+class Job:
+    """The fold of many Runs. Feed it every event once, each Run's in order; the order among Runs does not matter."""
+
+    id: str
+    runs: dict[str, RunTally] = field(default_factory=dict[str, RunTally])
+    total_steps: int = 0
+    usage: Usage = NO_USAGE
+    next_number: int = 1
+    """The number of the Run that would be decided on next."""
+
+    def apply(self, event: StoredEvent) -> None:
+        """Take in one event."""
+        if isinstance(event, StartRun):
+            self.runs[event.run_id] = RunTally(event, touched=event.timestamp)
+            self._seen(event.run_id)
+        tally = self.runs[event.run_id]
+        tally.updated_at = event.timestamp
+        match event:
+            case StartGeneration():
+                if event.step_number > tally.steps:
+                    self.total_steps += event.step_number - tally.steps
+                    tally.steps = event.step_number
+                tally.status = "running"
+            case FinishGeneration():
+                self._spend(tally, event.usage)
+            case Retry():
+                self._spend(tally, event.usage or NO_USAGE)
+            case CallDelegate():
+                for delegation in event.delegates:
+                    self._seen(delegation.run_id)
+            case ResumeRun():
+                tally.status, tally.touched, tally.error = "running", event.timestamp, None
+                tally.question = None
+            case _:
+                self._apply_stop(tally, event)
+
+    def _apply_stop(self, tally: RunTally, event: StoredEvent) -> None:
+        match event:
+            case CallInteractiveTool():
+                question = event.args.get("question")
+                tally.question = question if isinstance(question, str) else event.tool_name
+            case StopRunByDelegate():
+                tally.status = "stoppedByDelegate"
+            case StopRunByInteractiveTool():
+                tally.status = "stoppedByInteractiveTool"
+            case FinishRun():
+                tally.status, tally.text = "completed", event.text
+            case ErrorRun():
+                tally.status, tally.error = "stoppedByError", event.error.message
+            case StopRunByExceededMaxSteps():
+                tally.status = "stoppedByMaxSteps"
+            case StopRunByInterrupt():
+                tally.status = "stoppedByInterrupt"
+            case _:
+                pass
+
+    def anchor(self, run_id: str, seq: int, chained: str) -> None:
+        """Remember where a Run's log ended, so that a cut or rewritten log is found out."""
+        tally = self.runs[run_id]
+        tally.head_seq, tally.head_hash = seq, chained
+
+    def may_begin_step(self, limits: Limits) -> bool:
+        """Whether the Job, over all its Runs, has a step left."""
+        return limits.max_steps is None or self.total_steps < limits.max_steps
+
+    @property
+    def coordinator(self) -> RunTally:
+        """The Coordinator's Run that was written to last. Raises LookupError if there is none."""
+        runs = [tally for tally in self.runs.values() if tally.start.delegated_by is None]
+        if not runs:
+            raise LookupError(self.id)
+        return max(runs, key=lambda tally: (tally.touched, number_of_run(tally.start.run_id)))
+
+    @property
+    def coordinators(self) -> list[RunTally]:
+        """All Runs that a person started, oldest first."""
+        return [tally for tally in self.runs.values() if tally.start.delegated_by is None]
+
+    def _seen(self, run_id: str) -> None:
+        self.next_number = max(self.next_number, number_of_run(run_id) + 1)
+
+    def _spend(self, tally: RunTally, usage: Usage) -> None:
+        tally.usage = tally.usage + usage
+        self.usage = self.usage + usage
+
+
+def summarize(job: Job, *, is_driven: bool) -> JobSummary:
+    """The summary of a Job. One that says it runs and that nobody drives was interrupted."""
+    last = job.coordinator
+    first = min(job.coordinators, key=lambda tally: tally.start.timestamp)
+    status = _job_status(last.status, is_driven)
+    updated = max(tally.updated_at for tally in job.runs.values())
+    return JobSummary(
+        id=job.id,
+        expert_key=last.start.expert_key,
+        query=first.start.query,
+        status=status,
+        lifecycle=lifecycle_of(status),
+        pause_reason=pause_reason_of(status),
+        total_steps=job.total_steps,
+        max_steps=last.start.limits.max_steps,
+        usage=job.usage,
+        started_at=first.start.timestamp,
+        updated_at=updated,
+        finished_at=updated if status == "completed" else None,
+        coordinator_run_id=last.start.run_id,
+        question=last.question if status == "stoppedByInteractiveTool" else None,
+        text=last.text if status == "completed" else None,
+        error=last.error,
+        runs=tuple(_run_summary(tally) for tally in job.runs.values()),
+    )
+
+
+def lifecycle_of(status: JobStatus) -> Lifecycle:
+    """The four words that all kinds of long work share."""
+    match status:
+        case "running":
+            return "running"
+        case "completed":
+            return "completed"
+        case "stoppedByError":
+            return "failed"
+        case "stoppedByInteractiveTool" | "stoppedByMaxSteps" | "stoppedByInterrupt":
+            return "paused"
+
+
+def pause_reason_of(status: JobStatus) -> PauseReason | None:
+    """Why a paused Job is paused."""
+    if status == "stoppedByInteractiveTool":
+        return "human_input"
+    return "checkpoint" if lifecycle_of(status) == "paused" else None
+
+
+def _job_status(status: RunStatus, is_driven: bool) -> JobStatus:
+    if status in ("running", "stoppedByDelegate"):
+        return "running" if is_driven else "stoppedByInterrupt"
+    return status  # type: ignore[return-value]  # the two others are handled above
+
+
+def _run_summary(tally: RunTally) -> RunSummary:
+    start = tally.start
+    return RunSummary(
+        id=start.run_id,
+        expert_key=start.expert_key,
+        status=tally.status,
+        steps=tally.steps,
+        usage=tally.usage,
+        delegated_by=start.delegated_by.run_id if start.delegated_by else None,
+        continued_from=start.continued_from.checkpoint_id if start.continued_from else None,
+        started_at=start.timestamp,
+        updated_at=tally.updated_at,
+        head_seq=tally.head_seq,
+        head_hash=tally.head_hash,
+    )

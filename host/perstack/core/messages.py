@@ -1,0 +1,164 @@
+"""What the model sees: messages and their parts, in Perstack's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Literal, overload
+
+from pydantic import Field
+
+from perstack.core.base import Fact, JsonObject, falsy
+
+
+class TextPart(Fact):
+    """Text, by a person, a model or a tool."""
+
+    type: Literal["textPart"] = "textPart"
+    text: str
+
+
+class ThinkingPart(Fact):
+    """A model's reasoning. `opaque` is what its vendor needs sent back unchanged (signatures, encrypted items)."""
+
+    type: Literal["thinkingPart"] = "thinkingPart"
+    thinking: str
+    opaque: JsonObject | None = None
+
+
+class BlobPart(Fact):
+    """An image, a PDF or other bytes, stored once in the Job's blobs under their sha256 (hex)."""
+
+    type: Literal["blobPart"] = "blobPart"
+    sha256: str
+    mime_type: str
+    size: int
+    name: str | None = None
+
+
+class ToolCallPart(Fact):
+    """A call that the model asks for.
+
+    `raw_args` is set, and `args` empty, when the model's arguments were not a JSON object: its own text.
+    """
+
+    type: Literal["toolCallPart"] = "toolCallPart"
+    tool_call_id: str
+    tool_name: str
+    args: JsonObject = Field(default_factory=dict)
+    raw_args: str | None = None
+    opaque: JsonObject | None = None
+
+
+ResultContent = Annotated[TextPart | BlobPart, Field(discriminator="type")]
+
+
+class ToolResultPart(Fact):
+    """The one result of a tool call."""
+
+    type: Literal["toolResultPart"] = "toolResultPart"
+    tool_call_id: str
+    tool_name: str
+    contents: tuple[ResultContent, ...]
+    is_error: bool = Field(default=False, exclude_if=falsy)
+
+
+ReplyPart = Annotated[TextPart | ThinkingPart | ToolCallPart, Field(discriminator="type")]
+
+
+class InstructionMessage(Fact):
+    """What an Expert is told it is. One per Run, never inherited by the next."""
+
+    type: Literal["instructionMessage"] = "instructionMessage"
+    contents: tuple[TextPart, ...]
+
+
+class UserMessage(Fact):
+    """A query."""
+
+    type: Literal["userMessage"] = "userMessage"
+    contents: tuple[ResultContent, ...]
+
+
+class ExpertMessage(Fact):
+    """A model's reply."""
+
+    type: Literal["expertMessage"] = "expertMessage"
+    contents: tuple[ReplyPart, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined."""
+        return "".join(part.text for part in self.contents if isinstance(part, TextPart))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCallPart, ...]:
+        """The tool calls, in the order the model gave them."""
+        return tuple(part for part in self.contents if isinstance(part, ToolCallPart))
+
+
+class ToolMessage(Fact):
+    """The results of all tool calls of one reply, in the order of the calls."""
+
+    type: Literal["toolMessage"] = "toolMessage"
+    contents: tuple[ToolResultPart, ...]
+
+
+Message = Annotated[UserMessage | ExpertMessage | ToolMessage, Field(discriminator="type")]
+AnyMessage = Annotated[InstructionMessage | UserMessage | ExpertMessage | ToolMessage, Field(discriminator="type")]
+
+
+class History(Sequence[Message]):
+    """An immutable sequence that grows at its end in constant time.
+
+    Versions share one list and differ in length; growing an old version copies. So a Run of 5,000 steps costs the
+    same per step as one of 5, and a branch never sees the other's messages.
+    """
+
+    __slots__ = ("_items", "_length")
+
+    def __init__(self, items: Iterable[Message] = ()) -> None:
+        self._items = list(items)
+        self._length = len(self._items)
+
+    def append(self, message: Message) -> History:
+        """A History with one message more; this one stays as it is."""
+        if len(self._items) != self._length:
+            grown = History(self._items[: self._length])
+            return grown.append(message)
+        self._items.append(message)
+        result = History.__new__(History)
+        result._items = self._items
+        result._length = self._length + 1
+        return result
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+        if isinstance(index, slice):
+            return tuple(self._items[i] for i in range(*index.indices(self._length)))
+        if not -self._length <= index < self._length:
+            raise IndexError(index)
+        return self._items[index if index >= 0 else self._length + index]
+
+    def __iter__(self) -> Iterator[Message]:
+        for i in range(self._length):
+            yield self._items[i]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, History):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def text_of(contents: Iterable[ResultContent]) -> str:
+    """The text of a result or a query; other parts are named in brackets."""
+    return "".join(
+        part.text if isinstance(part, TextPart) else f"[{part.mime_type}, {part.size} bytes]" for part in contents
+    )

@@ -1,0 +1,453 @@
+"""A Run: its state, how an event changes it, and what is left to do.
+
+Everything that decides what a Run does next is in this module and is pure. The life of one step:
+
+    READY ──startGeneration──▶ GENERATING ──finishGeneration──▶ REPLIED ──callTools──▶ CALLING ─┐
+      ▲                             ▲                              │ no calls                   │ every call
+      │                             └── accepted, no text yet ─────┤                            │ has its result
+      └───────────finishStep────────────────────────────────── SETTLED ◀────────────────────────┘
+
+A stop (a question, an interrupt, the step limit, an error) changes `status`, not `phase`: `resumeRun` goes on from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Literal, assert_never
+
+from perstack.core.chain import EMPTY_LOG, Head
+from perstack.core.definitions import Limits
+from perstack.core.events import (
+    AttemptCompletion,
+    CallDelegate,
+    CallInteractiveTool,
+    CallTools,
+    Delegation,
+    ErrorInfo,
+    ErrorRun,
+    FinishGeneration,
+    FinishRun,
+    FinishStep,
+    FinishToolCall,
+    ResumeRun,
+    Retry,
+    Settlement,
+    StartGeneration,
+    StartRun,
+    StopRunByDelegate,
+    StopRunByExceededMaxSteps,
+    StopRunByInteractiveTool,
+    StopRunByInterrupt,
+    StoredEvent,
+)
+from perstack.core.messages import (
+    ExpertMessage,
+    History,
+    TextPart,
+    ToolCallPart,
+    ToolMessage,
+    ToolResultPart,
+    UserMessage,
+)
+from perstack.core.todos import Todo, apply_todo, remaining, todos_json
+from perstack.core.tools import DecidedCall
+from perstack.core.usage import NO_USAGE, Usage
+
+RunStatus = Literal[
+    "running",
+    "completed",
+    "stoppedByDelegate",
+    "stoppedByInteractiveTool",
+    "stoppedByMaxSteps",
+    "stoppedByInterrupt",
+    "stoppedByError",
+]
+
+
+class Phase(Enum):
+    """Where in a step a Run is."""
+
+    READY = "ready"
+    GENERATING = "generating"
+    REPLIED = "replied"
+    CALLING = "calling"
+    SETTLED = "settled"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call of the latest reply: what was decided, and its result when there is one."""
+
+    part: ToolCallPart
+    decided: DecidedCall
+    result: ToolResultPart | None = None
+    settlement: Settlement | None = None
+    """Set when the call began in a process that ended, and may not simply be run again."""
+    delegation: Delegation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The state of one Run; a pure function of its log (and of the log it continues from)."""
+
+    start: StartRun
+    head: Head = EMPTY_LOG
+    """How much of the log this is the state after."""
+    limits: Limits = field(default_factory=Limits)
+    messages: History = field(default_factory=History)
+    phase: Phase = Phase.READY
+    status: RunStatus = "running"
+    step: int = 0
+    """The step in hand or, in phase READY, the last finished one."""
+    calls: dict[str, Call] = field(default_factory=dict[str, Call])
+    todos: tuple[Todo, ...] = ()
+    usage: Usage = NO_USAGE
+    step_usage: Usage = NO_USAGE
+    context_tokens: int = 0
+    """What the last generation was sent, which is how full the context is."""
+    accepted: bool = False
+    """The Run has said it is done, and may be."""
+    final: bool = False
+    """The generation in hand only writes the result."""
+    result: str | None = None
+    asked: str | None = None
+    """The call that a person is being asked about."""
+    error: ErrorInfo | None = None
+
+    @property
+    def id(self) -> str:
+        return self.start.run_id
+
+    @property
+    def is_coordinator(self) -> bool:
+        return self.start.delegated_by is None
+
+    @property
+    def open_calls(self) -> tuple[Call, ...]:
+        """The calls that have no result yet, in the reply's order."""
+        return tuple(call for call in self.calls.values() if call.result is None)
+
+
+# --- commands -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Call the model for this step; `final` without tools, for the result's text only."""
+
+    step: int
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecideCalls:
+    """Say of each call of the reply what it is."""
+
+    calls: tuple[ToolCallPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Run these calls concurrently; each is answered by its skill."""
+
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordResult:
+    """A result that needs no effect: a todo list, a refusal, word of an interruption."""
+
+    call: Call
+    text: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartDelegates:
+    """Decide on a Run for each of these calls."""
+
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitDelegates:
+    """Drive these delegate Runs, and bring back each result."""
+
+    delegations: tuple[Delegation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask a person."""
+
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Take the model's word that it is done, if no todo remains."""
+
+    call: Call
+    remaining: tuple[Todo, ...]
+    result: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndStep:
+    """Record that the step is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndRun:
+    """Record that the Run is completed."""
+
+    text: str
+
+
+Command = (
+    Generate
+    | DecideCalls
+    | RunTools
+    | RecordResult
+    | StartDelegates
+    | AwaitDelegates
+    | Ask
+    | Complete
+    | EndStep
+    | EndRun
+)
+
+_SETTLED_TEXT: dict[Settlement, str] = {
+    "ask": "This call was interrupted before its result was recorded. It may have had its effect, in whole or in part: "
+    "find out before you repeat it.",
+    "done": "This call was interrupted before its result was recorded; a person has confirmed that it had its effect.",
+    "retry": "",
+}
+
+
+def pending(run: Run) -> Command | None:
+    """What to do next; None when the Run has stopped. Read from the state alone."""
+    if run.status not in ("running", "stoppedByDelegate"):
+        return None
+    match run.phase:
+        case Phase.READY:
+            return EndRun(run.result) if run.result is not None else Generate(run.step + 1)
+        case Phase.GENERATING:
+            return Generate(run.step, run.final)
+        case Phase.REPLIED:
+            return DecideCalls(_reply(run).tool_calls)
+        case Phase.CALLING:
+            return _pending_call(run)
+        case Phase.SETTLED:
+            if run.accepted and run.result is None:
+                return Generate(run.step, final=True)
+            return EndStep()
+        case _:
+            assert_never(run.phase)
+
+
+def _pending_call(run: Run) -> Command:
+    """Ordinary calls first, then delegates, then questions one at a time, completion last."""
+    open_calls = run.open_calls
+    recordable = next((record for call in open_calls if (record := _recordable(run, call))), None)
+    if recordable is not None:
+        return recordable
+    tools = tuple(call for call in open_calls if call.decided.kind == "tool")
+    if tools:
+        return RunTools(tools)
+    delegates = tuple(call for call in open_calls if call.decided.kind == "delegate")
+    undecided = tuple(call for call in delegates if call.delegation is None)
+    if undecided:
+        return StartDelegates(undecided)
+    if delegates:
+        return AwaitDelegates(tuple(call.delegation for call in delegates if call.delegation is not None))
+    question = next((call for call in open_calls if call.decided.kind == "interactive"), None)
+    if question is not None:
+        return Ask(question)
+    return _completion(run, open_calls[0])
+
+
+def _recordable(run: Run, call: Call) -> RecordResult | None:
+    if call.settlement is not None and call.settlement != "retry":
+        return RecordResult(call, _SETTLED_TEXT[call.settlement], is_error=call.settlement == "ask")
+    match call.decided.kind:
+        case "todo":
+            return RecordResult(call, todos_json(apply_todo(run.todos, call.part.args)))
+        case "clearTodo":
+            return RecordResult(call, todos_json(()))
+        case "refused":
+            return RecordResult(call, call.decided.problem or "This call is not possible.", is_error=True)
+        case "tool" | "delegate" | "interactive" | "attemptCompletion":
+            return None
+        case _:
+            assert_never(call.decided.kind)
+
+
+def _completion(run: Run, call: Call) -> Complete:
+    left = remaining(run.todos)
+    given = call.part.args.get("result")
+    text = given if isinstance(given, str) and given.strip() else _reply(run).text
+    return Complete(call, left, None if left or not text.strip() else text)
+
+
+# --- evolve -------------------------------------------------------------------------------------------------------
+
+
+def begin(start: StartRun, head: Head, inherited: History | None = None) -> Run:
+    """The state after `startRun`; `inherited` are the messages of the place it continues from."""
+    query = UserMessage(contents=(TextPart(text=start.query),))
+    return Run(
+        start=start,
+        head=head,
+        limits=start.limits,
+        messages=(inherited or History()).append(query),
+    )
+
+
+def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
+    """The state after one event more. The only way that state changes."""
+    return replace(_change(run, event), head=head)
+
+
+def _change(run: Run, event: StoredEvent) -> Run:  # noqa: C901 - one case for each kind of event, each a line or two
+    match event:
+        case StartRun():
+            raise ValueError(f"a second startRun in the log of {run.id}")
+        case ResumeRun():
+            return _resumed(run, event)
+        case StartGeneration():
+            return replace(
+                run,
+                phase=Phase.GENERATING,
+                status="running",
+                step=event.step_number,
+                final=event.final,
+                step_usage=run.step_usage if event.final or run.phase is Phase.GENERATING else NO_USAGE,
+            )
+        case FinishGeneration():
+            return _replied(run, event)
+        case Retry():
+            return _spent(run, event.usage or NO_USAGE)
+        case CallTools():
+            parts = {part.tool_call_id: part for part in _reply(run).tool_calls}
+            calls = {decided.id: Call(parts[decided.id], decided) for decided in event.calls}
+            return replace(run, phase=Phase.CALLING, calls=calls)
+        case FinishToolCall():
+            return _finished_call(run, event)
+        case CallDelegate():
+            calls = dict(run.calls)
+            for delegation in event.delegates:
+                calls[delegation.tool_call_id] = replace(calls[delegation.tool_call_id], delegation=delegation)
+            return replace(run, calls=calls)
+        case StopRunByDelegate():
+            return replace(run, status="stoppedByDelegate")
+        case CallInteractiveTool():
+            return replace(run, asked=event.tool_call_id)
+        case StopRunByInteractiveTool():
+            return replace(run, status="stoppedByInteractiveTool")
+        case AttemptCompletion():
+            return _attempted(run, event)
+        case FinishStep():
+            return replace(run, phase=Phase.READY, calls={}, step_usage=NO_USAGE)
+        case FinishRun():
+            return replace(run, status="completed", result=event.text)
+        case ErrorRun():
+            return replace(run, status="stoppedByError", error=event.error)
+        case StopRunByExceededMaxSteps():
+            return replace(run, status="stoppedByMaxSteps")
+        case StopRunByInterrupt():
+            return replace(run, status="stoppedByInterrupt")
+        case _:
+            assert_never(event)
+
+
+def _resumed(run: Run, event: ResumeRun) -> Run:
+    """Calls with a side effect that began and have no result are settled by hand, or the model is told."""
+    calls = {
+        call_id: replace(call, settlement=event.settled.get(call_id, "ask")) if is_unsettled(call) else call
+        for call_id, call in run.calls.items()
+    }
+    return replace(run, status="running", error=None, calls=calls, limits=event.limits or run.limits)
+
+
+def is_unsettled(call: Call) -> bool:
+    """Whether this call, found open after its process ended, may have had an effect that a repetition would double."""
+    return call.result is None and call.decided.kind == "tool" and call.decided.effect == "sideEffect"
+
+
+def _replied(run: Run, event: FinishGeneration) -> Run:
+    spent = replace(_spent(run, event.usage), context_tokens=event.usage.total_tokens)
+    spent = replace(spent, messages=spent.messages.append(event.reply))
+    if event.reply.tool_calls and not run.final:
+        return replace(spent, phase=Phase.REPLIED)
+    return replace(spent, phase=Phase.SETTLED, accepted=True, result=event.reply.text)
+
+
+def _spent(run: Run, usage: Usage) -> Run:
+    return replace(run, usage=run.usage + usage, step_usage=run.step_usage + usage)
+
+
+def _finished_call(run: Run, event: FinishToolCall) -> Run:
+    call = run.calls[event.tool_call_id]
+    result = ToolResultPart(
+        tool_call_id=event.tool_call_id,
+        tool_name=event.tool_name,
+        contents=event.contents,
+        is_error=event.is_error,
+    )
+    todos = run.todos
+    if call.decided.kind == "todo":
+        todos = apply_todo(todos, call.part.args)
+    elif call.decided.kind == "clearTodo":
+        todos = ()
+    asked = None if run.asked == event.tool_call_id else run.asked
+    return _with_result(replace(run, todos=todos, asked=asked, status="running"), call, result)
+
+
+def _attempted(run: Run, event: AttemptCompletion) -> Run:
+    call = run.calls[event.tool_call_id]
+    left = event.remaining_todos
+    text = todos_json(left, "remainingTodos") if left else "{}"
+    result = ToolResultPart(
+        tool_call_id=event.tool_call_id, tool_name=call.decided.tool_name, contents=(TextPart(text=text),)
+    )
+    if not left:
+        run = replace(run, accepted=True, result=event.result if run.result is None else run.result)
+    return _with_result(run, call, result)
+
+
+def _with_result(run: Run, call: Call, result: ToolResultPart) -> Run:
+    calls = {**run.calls, call.decided.id: replace(call, result=result)}
+    results = tuple(one.result for one in calls.values() if one.result is not None)
+    if len(results) < len(calls):
+        return replace(run, calls=calls)
+    return replace(run, calls=calls, phase=Phase.SETTLED, messages=run.messages.append(ToolMessage(contents=results)))
+
+
+def _reply(run: Run) -> ExpertMessage:
+    """The latest reply."""
+    last = run.messages[-1]
+    if not isinstance(last, ExpertMessage):
+        raise ValueError(f"{run.id}: no reply where one must be")
+    return last
+
+
+def inheritable(run: Run) -> History:
+    """The messages that a Run which continues from here begins with: whole, every call with its result."""
+    if run.phase not in (Phase.REPLIED, Phase.CALLING):
+        return run.messages
+    results = tuple(
+        call.result if (call := run.calls.get(part.tool_call_id)) and call.result else _no_result(part)
+        for part in _reply(run).tool_calls
+    )
+    return run.messages.append(ToolMessage(contents=results))
+
+
+def _no_result(part: ToolCallPart) -> ToolResultPart:
+    return ToolResultPart(
+        tool_call_id=part.tool_call_id,
+        tool_name=part.tool_name,
+        contents=(TextPart(text="No result: the run was stopped before this call was answered."),),
+        is_error=True,
+    )

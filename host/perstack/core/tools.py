@@ -1,0 +1,54 @@
+"""Tools as the loop knows them, and what was decided about a call."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field
+
+from perstack.core.base import Fact, JsonObject
+
+ToolKind = Literal["tool", "todo", "clearTodo", "attemptCompletion", "delegate", "interactive", "refused"]
+"""Who answers a call: a skill, the loop itself (todo, clearTodo, attemptCompletion), another Run, or a person.
+`refused`: nobody, the call is wrong and the model is told why."""
+
+Effect = Literal["readOnly", "idempotent", "sideEffect"]
+"""What a repetition would do. Only the first two are run again after a crash."""
+
+NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
+
+LEGAL_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+class ToolSpec(Fact):
+    """A tool that a model may be offered."""
+
+    name: str
+    """As the model sees it: legal for every provider, unique within one Run."""
+    description: str = ""
+    input_schema: JsonObject = Field(default_factory=lambda: NO_ARGUMENTS)
+    skill_name: str = ""
+    kind: ToolKind = "tool"
+    effect: Effect = "sideEffect"
+    target: str | None = None
+    """The Expert's key, for a delegate; the server's own name of the tool, if `name` had to differ."""
+
+
+class DecidedCall(Fact):
+    """What the host made of one tool call of a reply. Its arguments stand in the reply."""
+
+    id: str
+    tool_name: str
+    skill_name: str = Field(default="", exclude_if=lambda value: not value)
+    kind: ToolKind = Field(default="tool", exclude_if=lambda value: value == "tool")
+    effect: Effect = Field(default="sideEffect", exclude_if=lambda value: value == "sideEffect")
+    problem: str | None = None
+    """For `refused`: what the model is told."""
+    target: str | None = None
+
+
+def legal_tool_name(name: str) -> str:
+    """The nearest name that every provider takes: `@org/name` becomes `org_name`."""
+    cleaned = re.sub(r"[^a-zA-Z0-9_-]+", "_", name).strip("_")[:64]
+    return cleaned or "tool"

@@ -1,0 +1,121 @@
+"""The error tree, named by who must act.
+
+    PerstackError
+    ├── UsageError            the person who called: wrong option, id, or moment
+    │   └── NotFound          …asked for a Job, Run or checkpoint that is not there
+    ├── DefinitionError       the author of perstack.toml; carries every problem found
+    ├── ProviderError         the model's endpoint; keeps its status and its own words
+    │   └── MissingCredential …no key, or no library, for the provider asked for
+    ├── SkillError            a tool, or the server behind it
+    ├── PluginError           the author of a plugin package
+    └── StorageError          whoever looks after the disk or the database
+        ├── Conflict          another driver wrote first, or holds the Job
+        └── Damaged           the log does not read; says where, and how far it does
+
+Each message is one line that says what to change. `exit_code` is what the command line returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class PerstackError(Exception):
+    """The base of every error that the host raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(PerstackError):
+    """The caller asked for something that cannot be done this way."""
+
+    exit_code = 2
+
+
+class NotFound(UsageError):
+    """No Job, Run, checkpoint or blob of that id in this storage."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong in a definition file."""
+
+    message: str
+    file: str
+    line: int | None = None
+    key: str | None = None
+    severity: str = "error"
+    """`error` stops everything; `warning` is only shown."""
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {self.message}" if self.key is None else f"{place}: {self.key}: {self.message}"
+
+
+class DefinitionError(PerstackError):
+    """perstack.toml cannot be used as it is; `problems` has all of it at once."""
+
+    exit_code = 2
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
+class ProviderError(PerstackError):
+    """A generation failed.
+
+    `name` is a short stable word (`RateLimit`, `Timeout`, `BadRequest`, …), `status_code` the HTTP status if
+    there was one, `retry_after` the seconds that the endpoint asked us to wait.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        name: str = "ProviderError",
+        status_code: int | None = None,
+        is_retryable: bool = False,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.name = name
+        self.status_code = status_code
+        self.is_retryable = is_retryable
+        self.retry_after = retry_after
+
+
+class MissingCredential(ProviderError):
+    """A key or an optional library that the provider needs is not there."""
+
+    exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, name="MissingCredential")
+
+
+class SkillError(PerstackError):
+    """A tool, or the server behind it, could not do its work."""
+
+
+class PluginError(PerstackError):
+    """A plugin broke its contract: a misspelt hook, a name that is taken, a wrong return type."""
+
+
+class StorageError(PerstackError):
+    """State could not be read or written."""
+
+
+class Conflict(StorageError):
+    """Somebody else wrote first, or is driving this Job now."""
+
+
+class Damaged(StorageError):
+    """A log is damaged somewhere else than at its torn tail.
+
+    `readable` is how many records from the start are good: `read(..., limit=readable)` returns them.
+    """
+
+    def __init__(self, message: str, *, readable: int) -> None:
+        super().__init__(message)
+        self.readable = readable

@@ -1,0 +1,115 @@
+"""The provider port: a model's endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from perstack.core.base import JsonObject
+from perstack.core.definitions import ReasoningBudget
+from perstack.core.events import FinishReason
+from perstack.core.messages import ExpertMessage, Message
+from perstack.core.tools import ToolSpec
+from perstack.core.usage import Usage
+
+
+class BlobReader(Protocol):
+    """Gives the bytes of an image or document that a message refers to."""
+
+    async def __call__(self, sha256: str) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """Everything that one generation is made from.
+
+    `messages` only ever grows at its end within one Run, and `instruction` and `tools` stay the same, so that a codec
+    can make byte-stable prefixes. With `tools` empty, or `allow_tools` false, the reply may hold no tool call.
+    """
+
+    model: str
+    instruction: str
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec]
+    blobs: BlobReader
+    allow_tools: bool = True
+    """False: the tools are shown, for the prefix's sake, but none may be called."""
+    reasoning_budget: ReasoningBudget | None = None
+    expert_key: str = ""
+    run_id: str = ""
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of the reply as it comes, for display only."""
+
+    kind: Literal["text", "reasoning"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A whole reply. Tool call ids are the provider's own; the host makes missing or double ones unique."""
+
+    reply: ExpertMessage
+    usage: Usage
+    finish_reason: FinishReason
+
+
+class Provider(Protocol):
+    """One endpoint with its credentials. Used by several Runs at once."""
+
+    async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        """One try of one generation, streamed; a reply that breaks off raises and is dropped whole.
+
+        Raises ProviderError with the status and the endpoint's own words; `is_retryable` is true for connect errors,
+        408, 409, 429, 5xx, and a cut stream. Retries, their backoff and the time limit are the host's. Cancelling
+        closes the connection.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderConfig:
+    """What an endpoint is made from."""
+
+    setting: JsonObject = field(default_factory=dict)
+    """`[provider.setting]` of perstack.toml."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The environment, with `.env` files taken in."""
+
+
+class ProviderFactory(Protocol):
+    """What a provider plugin registers. Creating one must import nothing heavy."""
+
+    @property
+    def name(self) -> str:
+        """As in `providerName`."""
+        ...
+
+    @property
+    def priority(self) -> int:
+        """The order in which configured providers are tried when the user names none; lowest first."""
+        ...
+
+    @property
+    def default_model(self) -> str | None:
+        """The model when the user names none."""
+        ...
+
+    @property
+    def how_to_configure(self) -> str:
+        """For the error that lists the ways: `set ANTHROPIC_API_KEY`."""
+        ...
+
+    def is_configured(self, env: Mapping[str, str]) -> bool:
+        """Whether `create` has what it needs, in this environment with no settings."""
+        ...
+
+    def create(self, config: ProviderConfig) -> Provider:
+        """Raises MissingCredential naming the variable, or the install command of a missing library."""
+        ...

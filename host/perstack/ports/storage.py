@@ -1,0 +1,141 @@
+"""The storage port: what keeps logs, and what it promises.
+
+`perstack.testing.storage_contract` is the suite that every storage passes in full. The promises:
+
+1. `append` is all or nothing; a stale `expected_seq` raises Conflict. That is also the fence: of two drivers on one
+   Run the second loses at its first write.
+2. When `append` returns, the records survive power loss.
+3. `read` is ordered and gapless. A torn tail after a crash (a partial line, or an append of several whose last is
+   missing) is ignored and repaired by the next append, never an error. Damage anywhere else raises Damaged, which
+   names the file and the place; everything before it stays readable (`limit`).
+4. Bytes come back unchanged. Records are lines sealed by `core.chain`; storages use it to find the end of an append
+   and damage, and know nothing else of them.
+5. Summaries and checkpoints are caches: losing them loses nothing. They need not be synced.
+
+Ids reach a storage checked (`core.ids`); one that builds paths of them still goes through directory handles or an
+equal guard. All methods may raise StorageError. Calls may block for as long as the medium does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class RunRef:
+    """Names one log."""
+
+    job_id: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInfo:
+    """Who drives a Job now: words for a person, such as `pid 4711 on host`."""
+
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some ids, and the cursor that continues after them; None at the end."""
+
+    ids: tuple[str, ...]
+    next: str | None = None
+
+
+class Storage(Protocol):
+    """Keeps Jobs. One object serves one process; several processes may use one store."""
+
+    @property
+    def location(self) -> str:
+        """For people: the directory, file or address where the state is."""
+        ...
+
+    async def create_job(self, job_id: str) -> None:
+        """Make an empty Job. Raises Conflict if the id exists."""
+        ...
+
+    async def has_job(self, job_id: str) -> bool: ...
+
+    async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
+        """Job ids, the one whose summary was written last first, without reading logs."""
+        ...
+
+    async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        """Ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
+        ...
+
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        """Add records after the first `expected_seq`. `expected_seq=0` begins a log. Raises Conflict."""
+        ...
+
+    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
+        ...
+
+    async def put_summary(self, job_id: str, summary: bytes) -> None:
+        """Replace job.json."""
+        ...
+
+    async def summary(self, job_id: str) -> bytes | None:
+        """job.json; None if there is none (or it was lost)."""
+        ...
+
+    async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
+        """Replace run-setting.json, a cache for people and tools."""
+        ...
+
+    async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None: ...
+
+    async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None: ...
+
+    async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        """Ids of the checkpoints that were put, in the order of their ids' Run and place."""
+        ...
+
+    def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path | None:
+        """Where a checkpoint's file is or would be; None where checkpoints are no files."""
+        ...
+
+    async def put_blob(self, job_id: str, data: bytes) -> str:
+        """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
+        ...
+
+    async def blob(self, job_id: str, sha256: str) -> bytes:
+        """Raises NotFound."""
+        ...
+
+    def lease(self, job_id: str, holder: str) -> AbstractAsyncContextManager[None]:
+        """The right to drive a Job. Raises Conflict, naming the holder, if another has it.
+
+        It is free the moment its holder's process dies.
+        """
+        ...
+
+    async def lease_info(self, job_id: str) -> LeaseInfo | None:
+        """Who holds the lease now; None if nobody does."""
+        ...
+
+    async def delete_job(self, job_id: str) -> None:
+        """Remove a Job and all that belongs to it. Raises NotFound, and Conflict while it is driven."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class StorageFactory(Protocol):
+    """What a storage plugin registers."""
+
+    @property
+    def scheme(self) -> str:
+        """The word before the colon in `storage = "scheme:location"`."""
+        ...
+
+    def open(self, location: str, workspace: Path) -> Storage:
+        """A storage for what follows the colon; relative paths are relative to the workspace."""
+        ...
