@@ -14,7 +14,7 @@ def falsy(value: object) -> bool:
     return not value
 
 
-class Fact(BaseModel, frozen=True):
+class Fact(BaseModel):
     """An immutable record: camelCase in JSON, snake_case in Python.
 
     Unknown keys are ignored, so that a log written by a newer version still opens.
