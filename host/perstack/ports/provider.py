@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from perstack.core.base import JsonObject
@@ -79,7 +79,7 @@ class ProviderConfig:
 
     setting: JsonObject = field(default_factory=dict)
     """`[provider.setting]` of perstack.toml."""
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: Mapping[str, str]
     """The environment, with `.env` files taken in."""
 
 
