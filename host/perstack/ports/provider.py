@@ -77,7 +77,7 @@ class Provider(Protocol):
 class ProviderConfig:
     """What an endpoint is made from."""
 
-    setting: JsonObject = field(default_factory=dict)
+    setting: JsonObject
     """`[provider.setting]` of perstack.toml."""
     env: Mapping[str, str]
     """The environment, with `.env` files taken in."""
