@@ -1,0 +1,109 @@
+"""One Expert of a definition file: its table read, checked, and made into an `Expert`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from perstack.config.check import read_table, suggestion
+from perstack.config.schema import EXPERT, MAX_NAME, PROVIDER
+from perstack.config.skills import read_skills
+from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue
+from perstack.core.definitions import EXPERT_KEY, Expert
+
+RUNTIME_LEVEL = (1, 0, 0)
+"""What `minRuntimeVersion` is compared with: the level of the original's runtime, not this package's version."""
+
+_KEY = re.compile(EXPERT_KEY)
+_VERSION = re.compile(
+    r"(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?", re.ASCII
+)
+_LEVEL = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(?:[-+][0-9A-Za-z.+-]+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An Expert as far as it could be read; whether it may be used is known when all files have been."""
+
+    key: str
+    fields: TomlTable
+    report: Reporter
+    at: KeyPath
+
+    @property
+    def version(self) -> str:
+        """The version it says, or the one it has when it says none."""
+        version = self.fields.get("version")
+        return version if isinstance(version, str) else "1.0.0"
+
+    def finish(self) -> Expert:
+        """The Expert; only for drafts without errors."""
+        return Expert.model_validate({**self.fields, "key": self.key})
+
+
+def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
+    """Reads `[experts.KEY]` and everything below it."""
+    at: KeyPath = ("experts", key)
+    if not _KEY.fullmatch(key) or len(key) > MAX_NAME:
+        report.error(at, _illegal_key(key))
+    fields = read_table(raw, EXPERT, at, report) or {}
+    _check_versions(fields, at, report)
+    provider = fields.get("provider")
+    if provider is not None:
+        fields["provider"] = read_table(provider, PROVIDER, (*at, "provider"), report) or {}
+    skills = fields.get("skills")
+    if isinstance(skills, dict):
+        fields["skills"] = read_skills(skills, (*at, "skills"), report)
+    return Draft(key, fields, report, at)
+
+
+def check_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
+    """Every delegate is an Expert that there is, in the version asked for, and not the Expert itself."""
+    delegates = draft.fields.get("delegates")
+    for index, wanted in enumerate(delegates if isinstance(delegates, list) else ()):
+        if not isinstance(wanted, str):
+            continue
+        at = (*draft.at, "delegates", index)
+        name, version = _split(wanted)
+        found = drafts.get(name)
+        if found is None:
+            draft.report.error(at, f"there is no Expert `{name}`{suggestion(name, drafts)}")
+        elif version is not None and found.version != version:
+            draft.report.error(at, f"`{name}` is defined with version {found.version}, not {version}")
+        elif found.key == draft.key:
+            draft.report.error(at, "an Expert cannot delegate to itself: take it out, or define a second Expert")
+
+
+def _split(delegate: str) -> tuple[str, str | None]:
+    # the @ of a scope stands first and starts no version
+    name, separator, version = delegate.rpartition("@")
+    return (name, version) if separator and name else (delegate, None)
+
+
+def _illegal_key(key: str) -> str:
+    name, version = _split(key)
+    if version is not None and _KEY.fullmatch(name):
+        return f'an Expert\'s key bears no version: name it `{name}` and write version = "{version}"'
+    if len(key) > MAX_NAME:
+        return f"an Expert's key has at most {MAX_NAME} characters, this one {len(key)}"
+    return (
+        "is no legal Expert key: `name` or `@org/name`, of letters, digits, `.`, `_` and `-`, a letter or digit first"
+    )
+
+
+def _check_versions(fields: TomlTable, at: KeyPath, report: Reporter) -> None:
+    version = fields.get("version")
+    if isinstance(version, str) and not _VERSION.fullmatch(version):
+        report.error((*at, "version"), f'must be a semantic version such as "1.0.0", not "{version}"')
+    wanted = fields.get("minRuntimeVersion")
+    if not isinstance(wanted, str):
+        return
+    level = _LEVEL.fullmatch(wanted)
+    if level is None:
+        report.error((*at, "minRuntimeVersion"), f'must be a version such as "v1.0", not "{wanted}"')
+    elif tuple(int(part or 0) for part in level.groups()) > RUNTIME_LEVEL:
+        here = ".".join(map(str, RUNTIME_LEVEL[:2]))
+        report.error(
+            (*at, "minRuntimeVersion"), f"needs a runtime of {wanted}, this one is v{here}: install a newer one"
+        )

@@ -1,0 +1,156 @@
+"""On which line each key of a TOML text stands.
+
+`tomllib` keeps no positions, so this walks the text once more, after `tomllib` has taken it: it may rely on the text
+being good TOML and only has to know where keys, strings, arrays and inline tables begin and end.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+
+from perstack.config.source import KeyPath
+
+_SPACE = re.compile(r"[ \t]*")
+_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_STRING = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*"{3,5}'  # up to two quotes may touch the closing three
+    r"|'''(?:[^']|'(?!''))*'{3,5}"
+    r'|"(?:[^"\\\n]|\\.)*"'
+    r"|'[^'\n]*'",
+    re.DOTALL,
+)
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_SCALAR = re.compile(r"[^,\]}#\n]*")
+
+
+class Lines:
+    """The line, from 1, of every key, table and array item of one text."""
+
+    def __init__(self, text: str) -> None:
+        self._found: dict[KeyPath, int] = {(): 1}
+        walk = _Walk(text)
+        # Positions only ever grow, so each line break is counted once.
+        line, counted = 1, 0
+        for path, position in walk.document():
+            if position >= counted:
+                line += text.count("\n", counted, position)
+                counted = position
+            for length in range(1, len(path) + 1):
+                self._found.setdefault(path[:length], line)
+
+    def of(self, path: KeyPath) -> int:
+        """The line of this key; of the nearest table around it, if the key is not in the text."""
+        while path not in self._found:
+            path = path[:-1]
+        return self._found[path]
+
+    def known(self) -> frozenset[KeyPath]:
+        """Every path that has a line."""
+        return frozenset(self._found)
+
+
+class _Walk:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.arrays: dict[KeyPath, int] = {}
+
+    def document(self) -> Iterator[tuple[KeyPath, int]]:
+        table: KeyPath = ()
+        while not self._end():
+            start = self.at
+            if self._take("["):
+                table = self._header()
+                yield table, start
+            else:
+                yield from self._pair(table)
+
+    def _end(self) -> bool:
+        self._skip(_BLANK)
+        return self.at >= len(self.text)
+
+    def _skip(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            raise ValueError(f"not TOML at character {self.at}")
+        self.at = found.end()
+        return found[0]
+
+    def _take(self, mark: str) -> bool:
+        if not self.text.startswith(mark, self.at):
+            return False
+        self.at += len(mark)
+        return True
+
+    def _header(self) -> KeyPath:
+        is_item = self._take("[")
+        written = self._key()
+        self._take("]]" if is_item else "]")
+        if is_item:
+            array = self._latest(written[:-1]) + written[-1:]
+            self.arrays[array] = self.arrays.get(array, -1) + 1
+        return self._latest(written)
+
+    def _latest(self, written: KeyPath) -> KeyPath:
+        """`a.b` in a header means the last `[[a]]` so far."""
+        path: KeyPath = ()
+        for part in written:
+            path = (*path, part)
+            if path in self.arrays:
+                path = (*path, self.arrays[path])
+        return path
+
+    def _key(self) -> KeyPath:
+        parts: list[str] = []
+        while True:
+            self._skip(_SPACE)
+            parts.append(self._name())
+            self._skip(_SPACE)
+            if not self._take("."):
+                return tuple(parts)
+
+    def _name(self) -> str:
+        if self.text[self.at] not in "\"'":
+            return self._skip(_BARE_KEY)
+        # tomllib knows the escapes of a quoted key
+        return next(iter(tomllib.loads(f"{self._skip(_STRING)} = 0")))
+
+    def _pair(self, table: KeyPath) -> Iterator[tuple[KeyPath, int]]:
+        start = self.at
+        path = table + self._key()
+        self._take("=")
+        yield path, start
+        self._skip(_SPACE)
+        yield from self._value(path)
+
+    def _value(self, path: KeyPath) -> Iterator[tuple[KeyPath, int]]:
+        if self._take("["):
+            yield from self._array(path)
+        elif self._take("{"):
+            yield from self._inline_table(path)
+        elif self.text[self.at] in "\"'":
+            self._skip(_STRING)
+        else:
+            self._skip(_SCALAR)
+
+    def _array(self, path: KeyPath) -> Iterator[tuple[KeyPath, int]]:
+        index = 0
+        self._skip(_BLANK)
+        while not self._take("]"):
+            item = (*path, index)
+            yield item, self.at
+            yield from self._value(item)
+            self._skip(_BLANK)
+            self._take(",")
+            self._skip(_BLANK)
+            index += 1
+
+    def _inline_table(self, path: KeyPath) -> Iterator[tuple[KeyPath, int]]:
+        self._skip(_BLANK)
+        while not self._take("}"):
+            yield from self._pair(path)
+            self._skip(_BLANK)
+            self._take(",")
+            self._skip(_BLANK)

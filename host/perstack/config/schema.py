@@ -1,0 +1,124 @@
+"""Every key that perstack.toml knows, table by table; `docs/perstack-toml.md` is checked against this.
+
+Source of the names and limits: Perstack's perstack.toml reference and the schemas of its core package. What only this
+host knows is marked in the page. Times are milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["text", "texts", "flag", "number", "budget", "table", "json", "domains", "ignored"]
+"""`json`: a table whose values JSON can hold. `ignored`: a key of the original that has no effect here."""
+
+MAX_DESCRIPTION = 2048
+MAX_INSTRUCTION = 20 * 1024
+MAX_NAME = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key: what it takes, and what it means."""
+
+    kind: Kind
+    meaning: str
+    required: bool = False
+    least: int = 0
+    """For numbers: the smallest that makes sense."""
+    longest: int | None = None
+    """For text: the most characters."""
+
+
+Table = Mapping[str, Key]
+
+_LIMITS: Table = {
+    "model": Key("text", "the model's name, as its provider spells it"),
+    "reasoningBudget": Key("budget", "how much a model may think"),
+    "maxSteps": Key("number", "most steps of a whole Job, over all its Runs", least=1),
+    "maxRetries": Key("number", "how often one generation is tried again; 5 if not given"),
+    "timeout": Key("number", "milliseconds that one try of a generation may take; 300000 if not given", least=1),
+    "provider": Key("table", "which endpoint to use, see `[provider]`"),
+}
+
+PROJECT: Table = {
+    **_LIMITS,
+    "runtime": Key("text", "`local`; the original's other runtimes are taken with a warning and run locally"),
+    "envPath": Key("texts", "files with environment variables, from this file's folder"),
+    "storage": Key("text", "where state is kept, `file:perstack` if not given"),
+    "include": Key("texts", "further files, or patterns of them, whose Experts are taken in"),
+    "experts": Key("table", "the Experts, by their key"),
+    "temperature": Key("ignored", "every model runs at its own default temperature"),
+    "perstackApiBaseUrl": Key("ignored", "there is no registry to ask: `include` takes in Experts from other files"),
+    "perstackBaseSkillCommand": Key("ignored", "the base skill is built in and starts no command"),
+    "network": Key("ignored", "say `allowedDomains` in the skill that it is about"),
+}
+
+PROVIDER: Table = {
+    "providerName": Key("text", "which endpoint: `anthropic`, `openai`, `local`, …", required=True),
+    "setting": Key("json", "settings as that provider's page names them"),
+}
+
+EXPERT: Table = {
+    "instruction": Key("text", "what the Expert knows and does", required=True, longest=MAX_INSTRUCTION),
+    "description": Key("text", "one line for those who may delegate to it", longest=MAX_DESCRIPTION),
+    "version": Key("text", "a semantic version, `1.0.0` if not given"),
+    "minRuntimeVersion": Key("text", "the oldest runtime that it works on, such as `v1.0`"),
+    "delegates": Key("texts", "keys of the Experts that it may call, `name` or `name@version`"),
+    "tags": Key("texts", "words to sort Experts by"),
+    "skills": Key("table", "its tools, by the skill's name"),
+    **_LIMITS,
+    "runtime": Key("ignored", "every Expert runs in this process"),
+    "network": Key("ignored", "say `allowedDomains` in the skill that it is about"),
+    "providerTools": Key("ignored", "tools that a provider runs itself are not offered"),
+    "providerSkills": Key("ignored", "skills that a provider runs itself are not offered"),
+    "providerToolOptions": Key("ignored", "tools that a provider runs itself are not offered"),
+}
+
+_SKILL: Table = {
+    "type": Key("text", "which kind of skill this is", required=True),
+    "description": Key("text", "what it is for"),
+    "rule": Key("text", "told to the model: how and when to use these tools"),
+    "pick": Key("texts", "only these tools (patterns)"),
+    "omit": Key("texts", "not these tools (patterns)"),
+}
+
+_STARTING: Table = {
+    "lazyInit": Key("flag", "connect at the first use; false if not given"),
+    "timeout": Key("number", "milliseconds that one call may take", least=1),
+}
+
+SKILLS: Mapping[str, Table] = {
+    "mcpStdioSkill": {
+        **_SKILL,
+        "command": Key("text", "the command that starts the server; `npx` if not given"),
+        "packageName": Key("text", "the package that `npx` or `uvx` runs"),
+        "args": Key("texts", "further arguments"),
+        "requiredEnv": Key("texts", "variables that the server must be given"),
+        "allowedDomains": Key("domains", "the only domains it may reach, `example.com` or `*.example.com`"),
+        **_STARTING,
+    },
+    "mcpSseSkill": {
+        **_SKILL,
+        "endpoint": Key("text", "the server's address, public HTTPS", required=True),
+        "headers": Key("json", "HTTP headers to send"),
+        "allowLocalNetwork": Key("flag", "let `endpoint` be plain HTTP or a private address"),
+        **_STARTING,
+        "allowedDomains": Key("ignored", "only the endpoint is ever reached"),
+    },
+    "interactiveSkill": {
+        **_SKILL,
+        "tools": Key("table", "the tools that a person answers, by name", required=True),
+    },
+    "pluginSkill": {
+        **_SKILL,
+        "plugin": Key("text", "the plugin's name, as `perstack plugins` lists it", required=True),
+        "settings": Key("json", "settings as the plugin's page names them"),
+    },
+}
+
+TOOL: Table = {
+    "description": Key("text", "what the tool is for"),
+    "inputJsonSchema": Key("text", "a JSON schema of an object, written as JSON text", required=True),
+}

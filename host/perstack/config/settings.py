@@ -1,0 +1,89 @@
+"""Which model, provider and limits one Run gets: options go before the Expert's, the file's and the defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the caller asked for; None leaves it to the definitions."""
+
+    model: str | None = None
+    provider: str | None = None
+    reasoning_budget: ReasoningBudget | None = None
+    max_steps: int | None = None
+    max_retries: int | None = None
+    timeout: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a Run is started with."""
+
+    model: str | None = None
+    """None: the provider's own default."""
+    provider: ProviderSetting | None = None
+    """None: the first provider that can be used."""
+    reasoning_budget: ReasoningBudget | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+NO_OVERRIDES = Overrides()
+
+
+def resolve_settings(project: Project, expert: Expert, overrides: Overrides = NO_OVERRIDES) -> RunSettings:
+    """The settings of a Run of this Expert.
+
+    A model and a `setting` belong to the provider that they were written for: asking for another provider leaves
+    both behind. A model for which no provider was named goes with any. The nearest `[provider]` of the name that is
+    wanted counts, whole; tables of two levels are not merged.
+    """
+    provider = _provider(project, expert, overrides)
+    defaults = Limits()
+    return RunSettings(
+        model=overrides.model or _model(project, expert, provider),
+        provider=provider,
+        reasoning_budget=_first(overrides.reasoning_budget, expert.reasoning_budget, project.reasoning_budget),
+        limits=Limits(
+            max_steps=_first(overrides.max_steps, expert.max_steps, project.max_steps),
+            max_retries=_given(defaults.max_retries, overrides.max_retries, expert.max_retries, project.max_retries),
+            timeout=_given(defaults.timeout, overrides.timeout, expert.timeout, project.timeout),
+        ),
+    )
+
+
+def _first(*values: _T | None) -> _T | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _given(default: int, *values: int | None) -> int:
+    found = _first(*values)
+    return default if found is None else found
+
+
+def _provider(project: Project, expert: Expert, overrides: Overrides) -> ProviderSetting | None:
+    written = _first(expert.provider, project.provider)
+    if overrides.provider is None:
+        return written
+    for setting in (expert.provider, project.provider):
+        if setting is not None and setting.provider_name == overrides.provider:
+            return setting
+    return ProviderSetting(provider_name=overrides.provider)
+
+
+def _model(project: Project, expert: Expert, provider: ProviderSetting | None) -> str | None:
+    for model, written_for in (
+        (expert.model, _first(expert.provider, project.provider)),
+        (project.model, project.provider),
+    ):
+        if model is not None and (
+            written_for is None or provider is None or written_for.provider_name == provider.provider_name
+        ):
+            return model
+    return None

@@ -1,0 +1,122 @@
+"""The skills of one Expert: `[experts.KEY.skills.NAME]`, in its four types."""
+
+from __future__ import annotations
+
+import json
+
+from perstack.config.check import a_kind_of, read_table, suggestion
+from perstack.config.schema import SKILLS, TOOL
+from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue
+from perstack.core.definitions import BASE_SKILL
+
+
+def read_skills(raw: TomlTable, at: KeyPath, report: Reporter) -> list[TomlValue]:
+    """All skills, in the order of the file, each a table with its `name`."""
+    skills: list[TomlValue] = []
+    asked: dict[str, KeyPath] = {}
+    for name, table in raw.items():
+        skill = _read_skill(name, table, (*at, name), report)
+        if skill is None:
+            continue
+        if skill["type"] == "interactiveSkill":
+            skill["tools"] = _read_tools(skill.get("tools", {}), (*at, name, "tools"), asked, report)
+        skills.append(skill)
+    return skills
+
+
+def _read_skill(name: str, raw: TomlValue, at: KeyPath, report: Reporter) -> TomlTable | None:
+    kind = raw.get("type") if isinstance(raw, dict) else None
+    if isinstance(kind, str) and kind not in SKILLS:
+        known = ", ".join(SKILLS)
+        report.error((*at, "type"), f"unknown skill type `{kind}`, known are {known}{suggestion(kind, SKILLS)}")
+        return None
+    if not isinstance(kind, str):
+        # without a type only that can be said: which other keys are known depends on it
+        read_table({"type": kind} if kind is not None else {}, {"type": SKILLS["mcpStdioSkill"]["type"]}, at, report)
+        return None
+    fields = read_table(raw, SKILLS[kind], at, report)
+    if fields is None:
+        return None
+    if kind == "mcpStdioSkill":
+        _check_command(name, fields, at, report)
+    elif kind == "mcpSseSkill":
+        _check_endpoint(fields, at, report)
+    return {**fields, "type": kind, "name": name}
+
+
+def _check_command(name: str, fields: TomlTable, at: KeyPath, report: Reporter) -> None:
+    if name != BASE_SKILL and not any(fields.get(key) for key in ("command", "packageName", "args")):
+        report.error((*at, "command"), "is missing: say which command, or which `packageName`, starts the server")
+
+
+def _check_endpoint(fields: TomlTable, at: KeyPath, report: Reporter) -> None:
+    headers = fields.get("headers")
+    for header, value in headers.items() if isinstance(headers, dict) else ():
+        if not isinstance(value, str):
+            report.error((*at, "headers", header), f'must be text in "quotes", not {a_kind_of(value)}')
+    endpoint = fields.get("endpoint")
+    if not isinstance(endpoint, str):
+        return
+    words = _endpoint_complaint(endpoint, local=fields.get("allowLocalNetwork") is True)
+    if words is not None:
+        report.error((*at, "endpoint"), words)
+
+
+def _endpoint_complaint(endpoint: str, *, local: bool) -> str | None:
+    from urllib.parse import urlsplit
+
+    try:
+        address = urlsplit(endpoint)
+        host = address.hostname
+    except ValueError as error:
+        return f"is no address: {error}"
+    if address.scheme not in ("https", "http") or not host:
+        return "must be a public HTTPS address such as https://example.com/mcp"
+    if local:
+        return None
+    if address.scheme != "https":
+        return "must be a public HTTPS address; for a server of your own, set allowLocalNetwork = true"
+    if _is_private(host):
+        return f"must be a public address, {host} is a local one; if that is meant, set allowLocalNetwork = true"
+    return None
+
+
+def _is_private(host: str) -> bool:
+    from ipaddress import ip_address
+
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return not ip_address(host).is_global
+    except ValueError:
+        return False
+
+
+def _read_tools(raw: TomlValue, at: KeyPath, asked: dict[str, KeyPath], report: Reporter) -> list[TomlValue]:
+    """The tools of one interactive skill; `asked` holds where each name was met before in this Expert."""
+    tools: list[TomlValue] = []
+    for name, table in raw.items() if isinstance(raw, dict) else ():
+        here = (*at, name)
+        before = asked.setdefault(name, here)
+        if before != here:
+            report.error(here, f"this Expert has an interactive tool of that name already, at {report.place(before)}")
+        fields = read_table(table, TOOL, here, report)
+        schema = fields.get("inputJsonSchema") if fields is not None else None
+        if fields is None or not isinstance(schema, str):
+            continue
+        tools.append({**fields, "name": name, "inputSchema": _read_schema(schema, (*here, "inputJsonSchema"), report)})
+    return tools
+
+
+def _read_schema(text: str, at: KeyPath, report: Reporter) -> TomlTable:
+    try:
+        schema: TomlValue = json.loads(text)
+    except ValueError as error:
+        report.error(at, f"is not JSON: {error}")
+        return {}
+    if not isinstance(schema, dict):
+        report.error(at, f"must be the JSON schema of an object, not {a_kind_of(schema)}")
+        return {}
+    if schema.get("type", "object") != "object":
+        report.error(at, f'must be the schema of an object: write "type": "object", not {json.dumps(schema["type"])}')
+    return {"type": "object", **schema}
