@@ -1,0 +1,55 @@
+"""The plugin that brings provider `scripted` to the command line.
+
+It is no installed plugin; a test names it:
+`PERSTACK_PLUGINS=perstack.testing.plugin perstack run … --provider scripted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perstack.errors import MissingCredential, UsageError
+from perstack.ports.hooks import hookimpl
+from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+from perstack.testing.scripted import ScriptedProvider, load_script
+
+SCRIPT_VARIABLE = "PERSTACK_SCRIPT"
+REQUEST_LOG_VARIABLE = "PERSTACK_SCRIPT_REQUEST_LOG"
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedProviderFactory:
+    """Makes a provider from a script file."""
+
+    name: str = "scripted"
+    priority: int = 0
+    default_model: str | None = "scripted"
+    how_to_configure: str = f"set {SCRIPT_VARIABLE}, or `script` in [provider.setting], to a script's path"
+
+    def is_configured(self, env: Mapping[str, str]) -> bool:
+        """Whether a script is named in the environment."""
+        return bool(env.get(SCRIPT_VARIABLE))
+
+    def create(self, config: ProviderConfig) -> Provider:
+        """Settings `script` and `requestLog`: paths from the working directory. Raises UsageError on a bad script."""
+        script = _path(config, "script", SCRIPT_VARIABLE)
+        if script is None:
+            raise MissingCredential(f"provider scripted has no script: {self.how_to_configure}")
+        return ScriptedProvider(load_script(script), request_log=_path(config, "requestLog", REQUEST_LOG_VARIABLE))
+
+
+def _path(config: ProviderConfig, key: str, variable: str) -> Path | None:
+    value = config.setting.get(key)
+    if value is None:
+        value = config.env.get(variable)
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"[provider.setting] {key} of provider scripted must be a path")
+    return Path(value) if value else None
+
+
+@hookimpl
+def perstack_providers() -> Sequence[ProviderFactory]:
+    """Provider `scripted`."""
+    return [ScriptedProviderFactory()]

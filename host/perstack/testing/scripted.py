@@ -1,0 +1,423 @@
+"""A model that says what a script tells it to: for tests of Experts, of plugins and of the host.
+
+In Python, for a test of one Expert:
+
+    provider = ScriptedProvider([turn(tool("readTextFile", {"path": "notes.txt"})), text("Two notes.")])
+    host = Host(plugins=[provider], …)           # it answers to the provider name "scripted"
+    …
+    assert provider.requests[1].messages[-1] …
+
+For several Experts, map each to its turns: `{"writer": [...], "[[reviewer]]": [...]}`. A key is an Expert's key, or
+a text that stands in its instruction, or `*` for any Expert. Or give a function from the request to a Turn.
+
+From the command line: `PERSTACK_PLUGINS=perstack.testing.plugin perstack run … --provider scripted`, with the script's
+path in `[provider.setting] script = "script.json"` or in PERSTACK_SCRIPT:
+
+    {"experts": {"[[writer]]": {"turns": [{"tools": [{"name": "todo", "input": {}}]}, {"text": "Done."}]}}}
+
+Which turn comes next is read from the request: as many turns are past as there are replies in its messages. So a Run
+that is resumed in another process goes on at the right place. Turns that fail are no replies: each is played once
+in a process and Run, when the reply after it is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel
+
+from perstack.core.base import JsonObject
+from perstack.core.events import FinishReason
+from perstack.core.messages import ExpertMessage, Message, ReplyPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.usage import Usage
+from perstack.errors import ProviderError, UsageError
+from perstack.ports.hooks import hookimpl
+from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderFactory
+
+ANY_EXPERT = "*"
+_FOREVER = 1 << 62
+
+
+class _Line(BaseModel):
+    """A piece of a script: snake_case or camelCase, and no stray keys, so that a misspelt one is noticed."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, defer_build=True
+    )
+
+
+class ToolUse(_Line):
+    """A tool call. An `input` that is no object is sent as it is, as a model does that writes bad JSON."""
+
+    name: str
+    input: JsonValue = Field(default_factory=dict)
+    id: str | None = None
+
+
+class Cost(_Line):
+    """What a turn costs; `total_tokens` is input plus output."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    cached_input_tokens: int = 0
+
+
+class Failure(_Line):
+    """How a turn fails. Without a status it is a connection that broke."""
+
+    message: str = "the script says so"
+    status: int | None = None
+    name: str = "ProviderError"
+    retry_after: float | None = None
+    """Seconds."""
+    retryable: bool | None = None
+    """None: as the status says (408, 409, 429 and 5xx are worth another try)."""
+
+    def as_error(self) -> ProviderError:
+        """The error that a provider raises for this."""
+        by_status = self.status is None or self.status in (408, 409, 429) or self.status >= 500
+        return ProviderError(
+            self.message,
+            name=self.name,
+            status_code=self.status,
+            is_retryable=by_status if self.retryable is None else self.retryable,
+            retry_after=self.retry_after,
+        )
+
+
+class Turn(_Line):
+    """One reply, or one failure; with both a text and an error it breaks off after the text."""
+
+    text: str = ""
+    thinking: str = ""
+    tools: tuple[ToolUse, ...] = ()
+    usage: Cost = Cost()
+    delay_ms: float = 0
+    """How long the turn takes; its first delta comes before."""
+    error: Failure | None = None
+    finish_reason: FinishReason | None = None
+    """None: `toolCalls` if there are any, else `stop`."""
+    repeat: bool | int = 1
+    """How often this turn is played; true is for ever."""
+
+
+class Part(_Line):
+    """One Expert's part in a script."""
+
+    turns: tuple[Turn, ...]
+    repeat: bool | int = 1
+    """How often all of its turns are played; true is for ever."""
+
+
+class Script(_Line):
+    """What each Expert says, turn by turn."""
+
+    experts: dict[str, Part]
+
+
+TurnLike = Turn | ToolUse | str
+"""A turn; a tool call alone and a text alone are turns as well."""
+
+ScriptLike = Script | Sequence[TurnLike] | Mapping[str, Sequence[TurnLike]] | Callable[[GenerationRequest], TurnLike]
+
+
+def tool(name: str, arguments: JsonValue = None, *, id: str | None = None) -> ToolUse:
+    """A call of tool `name`."""
+    return ToolUse(name=name, input={} if arguments is None else arguments, id=id)
+
+
+def turn(
+    *tools: ToolUse,
+    text: str = "",
+    thinking: str = "",
+    usage: Cost | tuple[int, int] | None = None,
+    delay_ms: float = 0,
+    finish_reason: FinishReason | None = None,
+    repeat: bool | int = 1,
+) -> Turn:
+    """A reply of thinking, text and tool calls, each as wanted. `usage` is (input tokens, output tokens)."""
+    cost = (
+        usage
+        if isinstance(usage, Cost)
+        else Cost(input_tokens=(usage or (0, 0))[0], output_tokens=(usage or (0, 0))[1])
+    )
+    return Turn(
+        text=text,
+        thinking=thinking,
+        tools=tools,
+        usage=cost,
+        delay_ms=delay_ms,
+        finish_reason=finish_reason,
+        repeat=repeat,
+    )
+
+
+def text(content: str, *, usage: Cost | tuple[int, int] | None = None, delay_ms: float = 0) -> Turn:
+    """A reply without tool calls, which ends a Run."""
+    return turn(text=content, usage=usage, delay_ms=delay_ms)
+
+
+def fail(
+    status: int | None = None,
+    message: str = "the script says so",
+    *,
+    name: str = "ProviderError",
+    retry_after: float | None = None,
+    retryable: bool | None = None,
+    repeat: bool | int = 1,
+) -> Turn:
+    """A generation that fails: with an HTTP status or, without one, because the connection breaks."""
+    failure = Failure(message=message, status=status, name=name, retry_after=retry_after, retryable=retryable)
+    return Turn(error=failure, repeat=repeat)
+
+
+def load_script(path: Path) -> Script:
+    """Read a script file. Raises UsageError that says what is wrong with it."""
+    try:
+        return Script.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"the script of provider `scripted` cannot be read: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(step) for step in first["loc"])
+        raise UsageError(f"{path}: {place}: {first['msg']}") from error
+
+
+class _Schedule:
+    """Finds the reply of any number, and the failures due before it, without walking the script."""
+
+    def __init__(self, part: Part) -> None:
+        self._ends: list[int] = []
+        self._replies: list[Turn] = []
+        self._failures: dict[int, list[Turn]] = {}
+        self._rounds = _times(part.repeat)
+        played = 0
+        for one in part.turns:
+            if one.error is not None:
+                self._failures.setdefault(played, []).append(one)
+                continue
+            played = min(_FOREVER, played + _times(one.repeat))
+            self._ends.append(played)
+            self._replies.append(one)
+        self._length = played
+
+    def reply(self, number: int) -> Turn | None:
+        """The reply of that number, from 0; None after the last."""
+        if self._is_over(number):
+            return None
+        return self._replies[bisect_right(self._ends, number % self._length)]
+
+    def failure(self, number: int, played: int) -> Turn | None:
+        """The next failure before the reply of that number, of which `played` were played already."""
+        for one in self._failures_before(number):
+            if played < _times(one.repeat):
+                return one
+            played -= _times(one.repeat)
+        return None
+
+    def _is_over(self, number: int) -> bool:
+        return number >= self._length * self._rounds
+
+    def _failures_before(self, number: int) -> list[Turn]:
+        trailing = self._failures.get(self._length, [])
+        if self._is_over(number):
+            return trailing
+        place = number % self._length
+        due = self._failures.get(place, [])
+        return [*trailing, *due] if number and not place else due
+
+
+def _times(repeat: bool | int) -> int:
+    if isinstance(repeat, bool):
+        return _FOREVER if repeat else 1
+    return repeat
+
+
+class _Progress:
+    """What is known of one Run: how many of its messages were counted, and which failures were played."""
+
+    __slots__ = ("counted", "failures", "part", "replies")
+
+    def __init__(self, part: str) -> None:
+        self.part = part
+        self.counted = 0
+        self.replies = 0
+        self.failures: dict[int, int] = {}
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """The replies in `messages`, looking only at those that are new since the last call."""
+        if len(messages) < self.counted:
+            self.counted = self.replies = 0
+        new = messages[self.counted :]
+        self.replies += sum(isinstance(message, ExpertMessage) for message in new)
+        self.counted += len(new)
+        return self.replies
+
+
+class ScriptedProvider:
+    """Plays a script. Is a plugin as well: pass it to `Host(plugins=[...])` and it answers to the name `scripted`."""
+
+    name = "scripted"
+    priority = 0
+    default_model: str | None = "scripted"
+    how_to_configure = "pass it to Host(plugins=[...])"
+
+    def __init__(self, script: ScriptLike, *, request_log: Path | None = None) -> None:
+        self.requests: list[GenerationRequest] = []
+        """Every request, in the order they came."""
+        self._decide = script if callable(script) else None
+        self._schedules = {} if callable(script) else _schedules(script)
+        self._progress: dict[str, _Progress] = {}
+        self._request_log = request_log
+
+    async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        """The turn that is due. Raises ProviderError if it is a failure, or if the script has come to its end."""
+        self.requests.append(request)
+        if self._request_log is not None:
+            _append(self._request_log, request)
+        number, played = self._next(request)
+        await _perform(played, on_delta)
+        if played.error is not None:
+            raise played.error.as_error()
+        return _generation(played, number)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def is_configured(self, env: Mapping[str, str]) -> bool:
+        """It has its script."""
+        return True
+
+    def create(self, config: object) -> ScriptedProvider:
+        """Itself: the script was given in Python."""
+        return self
+
+    @hookimpl
+    def perstack_providers(self) -> Sequence[ProviderFactory]:
+        """Provider `scripted`."""
+        return [self]
+
+    def _next(self, request: GenerationRequest) -> tuple[int, Turn]:
+        if self._decide is not None:
+            return request.step, _as_turn(self._decide(request))
+        progress = self._progress_of(request)
+        number = progress.count(request.messages)
+        schedule = self._schedules[progress.part]
+        failed = progress.failures.get(number, 0)
+        failure = schedule.failure(number, failed)
+        if failure is not None:
+            progress.failures[number] = failed + 1
+            return number, failure
+        reply = schedule.reply(number)
+        if reply is None:
+            raise ProviderError(
+                f"the script has no turn {number + 1} for {progress.part} (Expert {request.expert_key}, "
+                f"step {request.step}): add one, or `repeat` the last",
+                name="ScriptEnded",
+            )
+        return number, reply
+
+    def _progress_of(self, request: GenerationRequest) -> _Progress:
+        progress = self._progress.get(request.run_id)
+        if progress is None:
+            progress = _Progress(self._part_of(request))
+            if request.run_id:
+                self._progress[request.run_id] = progress
+        return progress
+
+    def _part_of(self, request: GenerationRequest) -> str:
+        if request.expert_key in self._schedules:
+            return request.expert_key
+        for marker in self._schedules:
+            if marker in request.instruction:
+                return marker
+        if ANY_EXPERT in self._schedules:
+            return ANY_EXPERT
+        raise ProviderError(
+            f"the script has no part for Expert {request.expert_key}: its keys are {', '.join(self._schedules)}",
+            name="NotInScript",
+        )
+
+
+def _schedules(script: Script | Sequence[TurnLike] | Mapping[str, Sequence[TurnLike]]) -> dict[str, _Schedule]:
+    if isinstance(script, Script):
+        return {key: _Schedule(part) for key, part in script.experts.items()}
+    parts = script if isinstance(script, Mapping) else {ANY_EXPERT: script}
+    return {key: _Schedule(Part(turns=tuple(_as_turn(one) for one in turns))) for key, turns in parts.items()}
+
+
+def _as_turn(one: TurnLike) -> Turn:
+    match one:
+        case Turn():
+            return one
+        case ToolUse():
+            return turn(one)
+        case str():
+            return text(one)
+
+
+async def _perform(played: Turn, on_delta: Callable[[Delta], None]) -> None:
+    """Show the turn as it comes: the first delta, then the wait, then the others."""
+    deltas = [Delta("reasoning", word) for word in _words(played.thinking)]
+    deltas += [Delta("text", word) for word in _words(played.text)]
+    for delta in deltas[:1]:
+        on_delta(delta)
+    if played.delay_ms:
+        await asyncio.sleep(played.delay_ms / 1000)
+    for delta in deltas[1:]:
+        on_delta(delta)
+
+
+def _words(content: str) -> list[str]:
+    return re.findall(r"\s*\S+|\s+$", content)
+
+
+def _generation(played: Turn, number: int) -> Generation:
+    contents: list[ReplyPart] = []
+    if played.thinking:
+        contents.append(ThinkingPart(thinking=played.thinking))
+    if played.text:
+        contents.append(TextPart(text=played.text))
+    contents.extend(_call(use, f"call_{number}_{index}") for index, use in enumerate(played.tools))
+    cost = played.usage
+    return Generation(
+        reply=ExpertMessage(contents=tuple(contents)),
+        usage=Usage.of(
+            cost.input_tokens, cost.output_tokens, reasoning=cost.reasoning_tokens, cached=cost.cached_input_tokens
+        ),
+        finish_reason=played.finish_reason or ("toolCalls" if played.tools else "stop"),
+    )
+
+
+def _call(use: ToolUse, default_id: str) -> ToolCallPart:
+    call_id = default_id if use.id is None else use.id
+    if isinstance(use.input, dict):
+        return ToolCallPart(tool_call_id=call_id, tool_name=use.name, args=use.input)
+    raw = use.input if isinstance(use.input, str) else json.dumps(use.input)
+    return ToolCallPart(tool_call_id=call_id, tool_name=use.name, raw_args=raw)
+
+
+_MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message], config=ConfigDict(defer_build=True))
+
+
+def _append(path: Path, request: GenerationRequest) -> None:
+    line: JsonObject = {
+        "model": request.model,
+        "expertKey": request.expert_key,
+        "runId": request.run_id,
+        "step": request.step,
+        "instruction": request.instruction,
+        "tools": [spec.name for spec in request.tools],
+        "allowTools": request.allow_tools,
+        "reasoningBudget": request.reasoning_budget,
+        "messages": _MESSAGES.dump_python(list(request.messages), mode="json", by_alias=True, exclude_none=True),
+    }
+    with path.open("a", encoding="utf-8") as log:
+        log.write(json.dumps(line, ensure_ascii=False) + "\n")
