@@ -46,16 +46,25 @@ class Sealed:
     """How many lines were appended together, on the first of them; 1 otherwise."""
 
 
+def link(head: Head, payload: bytes) -> tuple[str, Head]:
+    """The digest of the payload that follows `head`, and the head after it."""
+    digest = _b64_sha256(payload)
+    return digest, Head(head.seq + 1, _b64_sha256((head.hash + digest).encode()))
+
+
+def line_of(payload: bytes, digest: str, chained: str, batch: int = 1) -> bytes:
+    """A line, without newline; `batch` is how many lines are appended together, on the first of them."""
+    mark = b',"batch":%d' % batch if batch > 1 else b""
+    return b'%b%b,"digest":"%b","hash":"%b"}' % (payload[:-1], mark, digest.encode(), chained.encode())
+
+
 def seal(head: Head, payloads: Sequence[bytes]) -> tuple[list[bytes], Head]:
     """The lines (without newline) of one append, and the head after them."""
     lines: list[bytes] = []
-    last = head.hash
     for index, payload in enumerate(payloads):
-        digest = _b64_sha256(payload)
-        last = _b64_sha256((last + digest).encode())
-        batch = b',"batch":%d' % len(payloads) if index == 0 and len(payloads) > 1 else b""
-        lines.append(payload[:-1] + batch + b',"digest":"' + digest.encode() + b'","hash":"' + last.encode() + b'"}')
-    return lines, Head(head.seq + len(payloads), last)
+        digest, head = link(head, payload)
+        lines.append(line_of(payload, digest, head.hash, len(payloads) if index == 0 else 1))
+    return lines, head
 
 
 def open_line(line: bytes) -> Sealed:

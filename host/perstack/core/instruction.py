@@ -1,0 +1,46 @@
+"""The text that a model is given as its instruction. Rendered once for a Run, so that its prefix stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perstack.core.definitions import Expert, InteractiveSkill
+
+_PREAMBLE = """\
+You are an Expert run by Perstack. You work in a loop: each turn you may call tools, see their results, and go on.
+
+- Keep calling tools until the task is done. A reply without a tool call ends your work, and its text is the result.
+- When the task is done, or lies outside your expertise, or cannot be understood, call attemptCompletion.
+- An error from a tool is information: read it, and change what you do.
+- You see only what you are sent. Whoever sent the query sees only your result."""
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateInfo:
+    """A delegate as the model is told of it."""
+
+    tool_name: str
+    description: str
+
+
+def render_instruction(
+    expert: Expert, delegates: Sequence[DelegateInfo], *, time: str, directory: str, is_coordinator: bool
+) -> str:
+    """The instruction of one Run. `time` is an ISO 8601 instant; `directory` is what tools see as the working one."""
+    parts = [_PREAMBLE, f"Started at {time}. The working directory is {directory}.", expert.instruction.strip()]
+    parts += _skill_rules(expert, is_coordinator)
+    if delegates:
+        told = "\n".join(f"- {one.tool_name}: {one.description}" for one in delegates)
+        parts.append(
+            "You can delegate to these Experts by calling them as tools. They see only the query you send:\n" + told
+        )
+    return "\n\n".join(part for part in parts if part)
+
+
+def _skill_rules(expert: Expert, is_coordinator: bool) -> list[str]:
+    return [
+        f"Rules for the tools of {skill.name}:\n{skill.rule.strip()}"
+        for skill in expert.skills
+        if skill.rule and (is_coordinator or not isinstance(skill, InteractiveSkill))
+    ]

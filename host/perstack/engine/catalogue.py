@@ -1,0 +1,172 @@
+"""The tools of one Run: what the model is offered, and what is made of each call it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from perstack.core.definitions import Expert, InteractiveSkill, Project, Skill
+from perstack.core.instruction import DelegateInfo
+from perstack.core.messages import ToolCallPart
+from perstack.core.tools import DecidedCall, ToolSpec, legal_tool_name
+from perstack.ports.skill import SkillSession
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+_DELEGATE_SCHEMA = {
+    "type": "object",
+    "properties": {"query": {"type": "string", "description": "The whole task: the Expert sees nothing else."}},
+    "required": ["query"],
+}
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A tool as offered, and the session that answers it; none for the loop's own tools, delegates and questions."""
+
+    spec: ToolSpec
+    session: SkillSession | None = None
+    own_name: str = ""
+    """The tool's name in its skill, which may differ from the one the model sees."""
+
+    @cached_property
+    def validator(self) -> Validator:
+        from jsonschema.validators import validator_for  # 35 ms of imports, at the first call
+
+        schema = dict(self.spec.input_schema)
+        return validator_for(schema)(schema)
+
+
+class Catalogue:
+    """Unique, legal names over all sources of tools, in a stable order."""
+
+    def __init__(self, offered: Sequence[Offered]) -> None:
+        self._by_name = {one.spec.name: one for one in _with_unique_names(offered)}
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What the model is offered."""
+        return tuple(one.spec for one in self._by_name.values())
+
+    def find(self, name: str) -> Offered | None:
+        return self._by_name.get(name)
+
+    def decide(self, call: ToolCallPart) -> DecidedCall:
+        """What this call is; a wrong one is refused with words for the model."""
+        offered = self._by_name.get(call.tool_name)
+        if offered is None:
+            names = ", ".join(self._by_name)
+            return _refused(call, f"There is no tool {call.tool_name!r}. The tools are: {names}.")
+        if call.raw_args is not None:
+            return _refused(call, f"The arguments are not a JSON object: {call.raw_args[:200]}", offered.spec)
+        error = next(
+            iter(sorted(offered.validator.iter_errors(call.args), key=lambda e: [str(p) for p in e.path])), None
+        )
+        if error is not None:
+            place = "/".join(str(part) for part in error.absolute_path)
+            return _refused(call, f"Wrong arguments{f' at {place}' if place else ''}: {error.message}", offered.spec)
+        spec = offered.spec
+        return DecidedCall(
+            id=call.tool_call_id,
+            tool_name=spec.name,
+            skill_name=spec.skill_name,
+            kind=spec.kind,
+            effect=spec.effect,
+            target=spec.target,
+        )
+
+
+def _refused(call: ToolCallPart, problem: str, spec: ToolSpec | None = None) -> DecidedCall:
+    skill = spec.skill_name if spec is not None else ""
+    return DecidedCall(
+        id=call.tool_call_id, tool_name=call.tool_name, skill_name=skill, kind="refused", problem=problem
+    )
+
+
+def skill_tools(definition: Skill, session: SkillSession, specs: Sequence[ToolSpec]) -> list[Offered]:
+    """A skill's tools, after its pick and omit."""
+    return [
+        Offered(replace_name(spec, legal_tool_name(spec.name), definition.name), session, spec.name)
+        for spec in specs
+        if picked(spec.name, definition.pick, definition.omit)
+    ]
+
+
+def picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:
+    """Whether `pick` (empty: all) takes the name and `omit` leaves it; both are globs."""
+    taken = not pick or any(fnmatchcase(name, pattern) for pattern in pick)
+    return taken and not any(fnmatchcase(name, pattern) for pattern in omit)
+
+
+def replace_name(spec: ToolSpec, name: str, skill_name: str) -> ToolSpec:
+    """The same tool under another name, of that skill."""
+    return spec.model_copy(update={"name": name, "skill_name": skill_name})
+
+
+def interactive_tools(definition: InteractiveSkill) -> list[Offered]:
+    """The questions that a Coordinator may ask."""
+    return [
+        Offered(
+            ToolSpec(
+                name=legal_tool_name(tool.name),
+                description=tool.description or definition.description or "",
+                input_schema=tool.input_schema,
+                skill_name=definition.name,
+                kind="interactive",
+            )
+        )
+        for tool in definition.tools
+        if picked(tool.name, definition.pick, definition.omit)
+    ]
+
+
+def delegate_tools(expert: Expert, experts: Mapping[str, Expert]) -> list[Offered]:
+    """The Experts that this one may call, as tools."""
+    return [
+        Offered(
+            ToolSpec(
+                name=legal_tool_name(found.key),
+                description=found.description or f"Delegate to the Expert {found.key}.",
+                input_schema=_DELEGATE_SCHEMA,
+                skill_name=f"delegate/{found.key}",
+                kind="delegate",
+                target=key,
+            )
+        )
+        for key in expert.delegates
+        if (found := Project(experts=dict(experts)).expert(key)) is not None
+    ]
+
+
+def delegate_infos(offered: Sequence[Offered]) -> list[DelegateInfo]:
+    """The delegates, for the instruction."""
+    return [DelegateInfo(one.spec.name, one.spec.description) for one in offered]
+
+
+def _with_unique_names(offered: Sequence[Offered]) -> list[Offered]:
+    """A name that two sources share is prefixed with the source's name, for both."""
+    counts: dict[str, int] = {}
+    for one in offered:
+        counts[one.spec.name] = counts.get(one.spec.name, 0) + 1
+    result: list[Offered] = []
+    taken: set[str] = set()
+    for one in offered:
+        name = one.spec.name
+        if counts[name] > 1:
+            name = _free_name(legal_tool_name(f"{one.spec.skill_name}_{name}"), taken)
+        taken.add(name)
+        result.append(replace(one, spec=replace_name(one.spec, name, one.spec.skill_name)))
+    return result
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    number = 2
+    free = name
+    while free in taken:
+        free = f"{name[:60]}_{number}"
+        number += 1
+    return free

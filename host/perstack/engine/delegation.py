@@ -1,0 +1,79 @@
+"""Driving delegates concurrently, and bringing each result to the call that asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from perstack.core.events import DelegateHead, Delegation, FinishToolCall
+from perstack.core.messages import TextPart
+from perstack.core.run import Run
+from perstack.engine.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateOutcome:
+    """How a delegate's Run came out. No text: it has stopped, and may go on later."""
+
+    text: str | None
+    is_error: bool = False
+    head: DelegateHead | None = None
+
+    @classmethod
+    def failed(cls, reason: str, head: DelegateHead | None = None) -> DelegateOutcome:
+        return cls(f"Delegation failed: {reason}", True, head)
+
+    @classmethod
+    def of(cls, run: Run) -> DelegateOutcome:
+        """The outcome of a Run that is driven no further for now."""
+        head = DelegateHead(run_id=run.id, seq=run.head.seq, hash=run.head.hash)
+        if run.status == "completed":
+            return cls(run.result or "", False, head)
+        if run.status == "stoppedByError":
+            reason = run.error.message if run.error is not None else "unknown error"
+            return cls.failed(reason, head)
+        return cls(None, False, head)
+
+
+DriveDelegate = Callable[[Session, Delegation], Awaitable[DelegateOutcome]]
+
+
+async def await_delegates(parent: Session, delegations: Sequence[Delegation], drive: DriveDelegate) -> bool:
+    """Drive all of them; each result is recorded as it comes. True if one of them has stopped without a result."""
+    stopped = False
+
+    async def one(delegation: Delegation) -> None:
+        nonlocal stopped
+        outcome = await drive(parent, delegation)
+        if outcome.text is None:
+            stopped = True
+            return
+        parent.note(
+            FinishToolCall(
+                **parent.stamp(),
+                tool_call_id=delegation.tool_call_id,
+                tool_name=delegation.tool_name,
+                contents=(TextPart(text=outcome.text),),
+                is_error=outcome.is_error,
+                delegate=outcome.head,
+            )
+        )
+        await parent.flush()
+
+    if len(delegations) == 1:
+        await one(delegations[0])
+        return stopped
+    try:
+        async with asyncio.TaskGroup() as group:
+            for delegation in delegations:
+                group.create_task(one(delegation))
+    except* Exception as errors:  # the first fault speaks for the group: a person can act on one line
+        raise _first_leaf(errors) from errors
+    return stopped
+
+
+def _first_leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

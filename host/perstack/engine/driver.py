@@ -1,0 +1,371 @@
+"""The driver: performs what is pending, records what happened, decides nothing. The only place that awaits effects."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import assert_never
+
+from perstack.config.settings import Overrides
+from perstack.core.definitions import Expert, Limits, Project
+from perstack.core.events import (
+    AttemptCompletion,
+    CallDelegate,
+    CallInteractiveTool,
+    CallTools,
+    ContinuedFrom,
+    DelegatedBy,
+    Delegation,
+    ErrorInfo,
+    FinishRun,
+    FinishStep,
+    FinishToolCall,
+    ResumeReason,
+    ResumeRun,
+    Settlement,
+    StartRun,
+    StopRunByDelegate,
+    StopRunByExceededMaxSteps,
+    StopRunByInteractiveTool,
+    StopRunByInterrupt,
+)
+from perstack.core.ids import event_id_of, run_id_of
+from perstack.core.instruction import render_instruction
+from perstack.core.job import Job, JobSummary, summarize
+from perstack.core.messages import History, TextPart
+from perstack.core.run import (
+    Ask,
+    AwaitDelegates,
+    Call,
+    Command,
+    Complete,
+    DecideCalls,
+    EndRun,
+    EndStep,
+    Generate,
+    RecordResult,
+    Run,
+    RunTools,
+    StartDelegates,
+    is_unsettled,
+    pending,
+)
+from perstack.engine.blobs import JobBlobs
+from perstack.engine.catalogue import Catalogue, delegate_infos, delegate_tools
+from perstack.engine.clock import now_iso
+from perstack.engine.delegation import DelegateOutcome, await_delegates
+from perstack.engine.emit import Emitter
+from perstack.engine.generation import fail, generate
+from perstack.engine.providers import ProviderPool, RunSettings
+from perstack.engine.session import Session, uninterrupted
+from perstack.engine.skills import JobSkills
+from perstack.engine.toolrun import call_key, run_tools
+from perstack.errors import PerstackError
+from perstack.ports.storage import RunRef, Storage
+
+_SUMMARY_EVERY = 1.0
+"""Seconds between two writes of job.json while a Job runs."""
+
+
+@dataclass(slots=True)
+class Wiring:
+    """What a driver works with."""
+
+    storage: Storage
+    project: Project
+    providers: ProviderPool
+    skills: JobSkills
+    emit: Emitter
+    overrides: Overrides
+    directory: str
+    """The working directory, as the model is told."""
+
+
+class Driver:
+    """Drives all Runs of one Job, from wherever their logs leave off."""
+
+    def __init__(self, wiring: Wiring, job: Job, runs: dict[str, Run] | None = None) -> None:
+        self._wiring = wiring
+        self.job = job
+        self._runs = runs or {}
+        self._blobs = JobBlobs(wiring.storage, job.id)
+        self._summary_due = 0.0
+        self._limits = Limits()
+        self.settled: dict[str, Settlement] = {}
+        """What a person decided about calls that began and have no result, by key or call id."""
+
+    # --- beginning ------------------------------------------------------------------------------------------------
+
+    def begin_run(
+        self,
+        expert: Expert,
+        query: str,
+        *,
+        run_id: str | None = None,
+        delegated_by: DelegatedBy | None = None,
+        continued_from: ContinuedFrom | None = None,
+        inherited: History | None = None,
+    ) -> Session:
+        """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up."""
+        settings = self._settings(expert, is_coordinator=delegated_by is None)
+        self._wiring.providers.get(settings.provider)
+        delegates = delegate_infos(delegate_tools(expert, self._wiring.project.experts))
+        ref = RunRef(self.job.id, run_id or run_id_of(self.job.id, self.job.next_number))
+        session = Session(self._wiring.storage, self.job, self._wiring.emit, ref, expert.key)
+        session.inherited = inherited
+        session.note(
+            StartRun(
+                **session.stamp(),
+                query=query,
+                model=settings.model,
+                provider=settings.provider.provider_name,
+                instruction=render_instruction(
+                    expert,
+                    delegates,
+                    time=now_iso(),
+                    directory=self._wiring.directory,
+                    is_coordinator=delegated_by is None,
+                ),
+                expert=expert,
+                limits=settings.limits,
+                reasoning_budget=settings.reasoning_budget,
+                delegated_by=delegated_by,
+                continued_from=continued_from,
+            )
+        )
+        return session
+
+    def take_up(
+        self,
+        run: Run,
+        reason: ResumeReason,
+        *,
+        limits: Limits | None = None,
+    ) -> Session:
+        """Record that a stopped Run goes on."""
+        session = Session(
+            self._wiring.storage, self.job, self._wiring.emit, RunRef(self.job.id, run.id), run.start.expert_key
+        )
+        session.take_up(run)
+        session.note(
+            ResumeRun(
+                **session.stamp(),
+                reason=reason,
+                checkpoint_id=event_id_of(run.id, run.head.seq),
+                limits=limits,
+                settled=self._settled_of(run),
+            )
+        )
+        return session
+
+    def _settled_of(self, run: Run) -> dict[str, Settlement]:
+        decided: dict[str, Settlement] = {}
+        for call in run.calls.values():
+            settlement = self.settled.get(call_key(run, call)) or self.settled.get(call.decided.id)
+            if is_unsettled(call) and settlement is not None:
+                decided[call.decided.id] = settlement
+        return decided
+
+    def answer(self, session: Session, text: str) -> None:
+        """Record a person's answer to the question that the Run is stopped at."""
+        call = session.run.calls[session.run.asked or ""]
+        self._record_text(session, call, text)
+
+    # --- driving --------------------------------------------------------------------------------------------------
+
+    async def drive_coordinator(self, session: Session) -> JobSummary:
+        """Drive a Coordinator's Run to its end or stop. The Job's summary is up to date afterwards in any case."""
+        self._limits = session.run.limits
+        try:
+            await session.flush()
+            await self._write_summary(is_driven=True)
+            await self.drive(session)
+        finally:
+            await uninterrupted(self._write_summary(is_driven=False))
+        return summarize(self.job, is_driven=False)
+
+    async def drive(self, session: Session) -> None:
+        """Perform what is pending until nothing is. A cancellation is recorded as an interrupt."""
+        try:
+            await session.flush()
+            catalogue = await self._catalogue(session)
+            if catalogue is not None:
+                while (command := pending(session.run)) is not None:
+                    await self._perform(session, command, catalogue)
+            await session.flush()
+        except asyncio.CancelledError:
+            await uninterrupted(self._interrupt(session))
+            raise
+        await session.write_checkpoint()
+
+    async def _catalogue(self, session: Session) -> Catalogue | None:
+        start = session.run.start
+        try:
+            return await self._wiring.skills.catalogue(
+                start.expert, self._wiring.project.experts, is_coordinator=session.run.is_coordinator
+            )
+        except PerstackError as error:
+            await fail(session, ErrorInfo(name=type(error).__name__, message=str(error)))
+            return None
+
+    async def _perform(  # noqa: C901 - one case for each command
+        self, session: Session, command: Command, catalogue: Catalogue
+    ) -> None:
+        match command:
+            case Generate():
+                await self._generate(session, command, catalogue)
+            case DecideCalls():
+                session.note(
+                    CallTools(**session.stamp(), calls=tuple(catalogue.decide(call) for call in command.calls))
+                )
+            case RunTools():
+                await run_tools(session, command, catalogue, self._blobs, lambda text: None)
+            case RecordResult():
+                self._record_text(session, command.call, command.text, is_error=command.is_error)
+            case StartDelegates():
+                await self._decide_delegates(session, command)
+            case AwaitDelegates():
+                await self._await_delegates(session, command)
+            case Ask():
+                await self._ask(session, command)
+            case Complete():
+                session.note(
+                    AttemptCompletion(
+                        **session.stamp(),
+                        tool_call_id=command.call.decided.id,
+                        remaining_todos=command.remaining,
+                        result=command.result,
+                    )
+                )
+            case EndStep():
+                session.note(FinishStep(**session.stamp(), checkpoint_id=session.next_id, usage=session.run.step_usage))
+            case EndRun():
+                session.note(
+                    FinishRun(
+                        **session.stamp(),
+                        checkpoint_id=session.next_id,
+                        text=command.text,
+                        total_usage=session.run.usage,
+                    )
+                )
+            case _:
+                assert_never(command)
+
+    async def _generate(self, session: Session, command: Generate, catalogue: Catalogue) -> None:
+        run = session.run
+        if command.step > run.step and not self.job.may_begin_step(self._limits):
+            self._stop_at_limit(session)
+            return
+        provider = self._wiring.providers.for_run(run, self._wiring.project, self._wiring.overrides)
+        await generate(session, command, provider, catalogue, self._blobs.get, self._wiring.emit)
+        if time.monotonic() >= self._summary_due:
+            await self._write_summary(is_driven=True)
+
+    def _record_text(self, session: Session, call: Call, text: str, *, is_error: bool = False) -> None:
+        session.note(
+            FinishToolCall(
+                **session.stamp(),
+                tool_call_id=call.decided.id,
+                tool_name=call.decided.tool_name,
+                contents=(TextPart(text=text),),
+                is_error=is_error,
+            )
+        )
+
+    async def _ask(self, session: Session, command: Ask) -> None:
+        call = command.call
+        session.note(
+            CallInteractiveTool(
+                **session.stamp(),
+                tool_call_id=call.decided.id,
+                tool_name=call.decided.tool_name,
+                skill_name=call.decided.skill_name,
+                args=call.part.args,
+            )
+        )
+        session.note(StopRunByInteractiveTool(**session.stamp(), checkpoint_id=session.next_id))
+        await session.flush()
+
+    # --- delegation -----------------------------------------------------------------------------------------------
+
+    async def _decide_delegates(self, session: Session, command: StartDelegates) -> None:
+        first = self.job.next_number
+        delegations = tuple(
+            Delegation(
+                tool_call_id=call.decided.id,
+                tool_name=call.decided.tool_name,
+                expert_key=call.decided.target or call.decided.tool_name,
+                run_id=run_id_of(self.job.id, first + index),
+                query=str(call.part.args.get("query", "")),
+            )
+            for index, call in enumerate(command.calls)
+        )
+        session.note(CallDelegate(**session.stamp(), delegates=delegations))
+        session.note(StopRunByDelegate(**session.stamp(), checkpoint_id=session.next_id))
+        await session.flush()
+        await session.write_checkpoint()
+
+    async def _await_delegates(self, session: Session, command: AwaitDelegates) -> None:
+        stopped = await await_delegates(session, command.delegations, self._drive_delegate)
+        if stopped and pending(session.run) is not None:
+            self._stop_at_limit(session)
+
+    async def _drive_delegate(self, parent: Session, delegation: Delegation) -> DelegateOutcome:
+        """Drive one delegate from wherever its log leaves off; an error to set it up is its failure."""
+        known = self._runs.pop(delegation.run_id, None)
+        try:
+            session = self._delegate_session(parent, delegation, known)
+        except PerstackError as error:
+            return DelegateOutcome.failed(str(error))
+        if known is None or known.status != "completed":
+            await self.drive(session)
+        return DelegateOutcome.of(session.run)
+
+    def _delegate_session(self, parent: Session, delegation: Delegation, known: Run | None) -> Session:
+        if known is None:
+            expert = self._wiring.project.expert(delegation.expert_key)
+            if expert is None:
+                raise PerstackError(f"there is no Expert {delegation.expert_key!r} in perstack.toml any more")
+            by = DelegatedBy(
+                expert_key=parent.expert_key,
+                run_id=parent.ref.run_id,
+                tool_call_id=delegation.tool_call_id,
+                tool_name=delegation.tool_name,
+            )
+            return self.begin_run(expert, delegation.query, run_id=delegation.run_id, delegated_by=by)
+        if known.status not in ("completed", "stoppedByError"):
+            return self.take_up(known, "parent")
+        ref = RunRef(self.job.id, known.id)
+        session = Session(self._wiring.storage, self.job, self._wiring.emit, ref, delegation.expert_key)
+        session.take_up(known)
+        return session
+
+    # --- stopping -------------------------------------------------------------------------------------------------
+
+    def _stop_at_limit(self, session: Session) -> None:
+        session.note(
+            StopRunByExceededMaxSteps(
+                **session.stamp(), checkpoint_id=session.next_id, max_steps=self._limits.max_steps or 0
+            )
+        )
+
+    async def _interrupt(self, session: Session) -> None:
+        if session.state is None or session.run.status in ("completed", "stoppedByError"):
+            return
+        session.note(StopRunByInterrupt(**session.stamp(), checkpoint_id=session.next_id))
+        await session.flush()
+        await session.write_checkpoint()
+
+    # --- the rest -------------------------------------------------------------------------------------------------
+
+    def _settings(self, expert: Expert, *, is_coordinator: bool) -> RunSettings:
+        settings = self._wiring.providers.settings(self._wiring.project, expert, self._wiring.overrides)
+        if is_coordinator:
+            return settings
+        limits = settings.limits.model_copy(update={"max_steps": self._limits.max_steps})
+        return RunSettings(settings.model, settings.provider, settings.reasoning_budget, limits)
+
+    async def _write_summary(self, *, is_driven: bool) -> None:
+        self._summary_due = time.monotonic() + _SUMMARY_EVERY
+        await self._wiring.storage.put_summary(self.job.id, summarize(self.job, is_driven=is_driven).to_json())

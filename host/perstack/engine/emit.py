@@ -1,0 +1,36 @@
+"""Showing events to whoever listens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from perstack.core.events import Event
+from perstack.ports.listener import Listener
+
+OnEvent = Callable[[Event, bytes], None]
+"""The event, and its line as it stands in the log."""
+
+
+class Emitter:
+    """Hands each event to every listener; one that raises is named once and left out from then on."""
+
+    def __init__(self, listeners: Sequence[Listener], on_event: OnEvent | None) -> None:
+        self._listeners: list[OnEvent] = [listener.on_event for listener in listeners]
+        if on_event is not None:
+            self._listeners.append(on_event)
+
+    def __call__(self, event: Event, line: bytes) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(event, line)
+            except Exception as error:  # noqa: BLE001 - a listener's fault must not end a Run
+                self._listeners.remove(listener)
+                name = getattr(listener, "__qualname__", repr(listener))
+                text = f"perstack: listener {name} raised {type(error).__name__}: {error}; it is left out from now on"
+                print(text, file=sys.stderr)  # noqa: T201
+
+    def display(self, event: Event) -> None:
+        """Show an event that is not stored."""
+        if self._listeners:
+            self(event, event.to_json())

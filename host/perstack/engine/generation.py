@@ -1,0 +1,145 @@
+"""One generation, with its retries and its time limit."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+from perstack.core.events import (
+    ErrorInfo,
+    ErrorRun,
+    FinishGeneration,
+    Retry,
+    StartGeneration,
+    StreamReasoning,
+    StreamText,
+)
+from perstack.core.messages import ExpertMessage, ToolCallPart
+from perstack.core.retry import delay_before
+from perstack.core.run import Generate
+from perstack.engine.catalogue import Catalogue
+from perstack.engine.clock import now_ms
+from perstack.engine.emit import Emitter
+from perstack.engine.session import Session
+from perstack.errors import ProviderError
+from perstack.ports.provider import BlobReader, Delta, Generation, GenerationRequest, Provider
+
+
+async def generate(
+    session: Session, command: Generate, provider: Provider, catalogue: Catalogue, blobs: BlobReader, emit: Emitter
+) -> None:
+    """Call the model until it replies, or until trying again is no use; either is recorded."""
+    run = session.run
+    session.note(StartGeneration(**session.stamp(command.step), final=command.final))
+    await session.flush()
+    request = GenerationRequest(
+        model=run.start.model,
+        instruction=run.start.instruction,
+        messages=run.messages,
+        tools=catalogue.specs,
+        blobs=blobs,
+        allow_tools=not command.final,
+        reasoning_budget=run.start.reasoning_budget,
+        expert_key=run.start.expert_key,
+        run_id=run.id,
+        step=command.step,
+    )
+    show = _show_deltas(session, command.step, emit)
+    attempt = 1
+    while True:
+        began = time.monotonic()
+        try:
+            generation = await _try_once(provider, request, show, run.limits.timeout)
+        except ProviderError as error:
+            if not error.is_retryable or attempt > run.limits.max_retries:
+                await fail(session, error_info(error))
+                return
+            delay = delay_before(attempt, random.random(), error.retry_after)  # noqa: S311 - spreads load, no secret
+            session.note(
+                Retry(**session.stamp(), error=error_info(error), attempt=attempt, delay_ms=round(delay * 1000))
+            )
+            await session.flush()
+            await asyncio.sleep(delay)
+            attempt += 1
+            continue
+        session.note(
+            FinishGeneration(
+                **session.stamp(),
+                usage=generation.usage,
+                reply=_with_unique_ids(generation.reply, final=command.final, step=command.step),
+                finish_reason=generation.finish_reason,
+                duration_ms=round((time.monotonic() - began) * 1000),
+            )
+        )
+        return
+
+
+async def fail(session: Session, error: ErrorInfo) -> None:
+    """Record that the Run failed."""
+    session.note(ErrorRun(**session.stamp(), checkpoint_id=session.next_id, error=error))
+    await session.flush()
+
+
+def error_info(error: ProviderError) -> ErrorInfo:
+    """What is kept of a provider's error: its own words and status."""
+    return ErrorInfo(
+        name=error.name, message=str(error), status_code=error.status_code, is_retryable=error.is_retryable
+    )
+
+
+async def _try_once(
+    provider: Provider, request: GenerationRequest, show: Callable[[Delta], None], timeout_ms: int
+) -> Generation:
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await provider.generate(request, show)
+    except TimeoutError as error:
+        message = f"no whole reply within {timeout_ms} ms; give more time with --timeout or `timeout`"
+        raise ProviderError(message, name="Timeout", is_retryable=True) from error
+    except ProviderError:
+        raise
+    except Exception as error:  # a fault in a provider's code must not lose the Run
+        raise ProviderError(f"{type(error).__name__}: {error}", name="ProviderFault") from error
+
+
+def _show_deltas(session: Session, step: int, emit: Emitter) -> Callable[[Delta], None]:
+    number = 0
+
+    def show(delta: Delta) -> None:
+        nonlocal number
+        number += 1
+        kind = StreamText if delta.kind == "text" else StreamReasoning
+        emit.display(
+            kind(
+                id=f"{session.next_id}-{number}",
+                timestamp=now_ms(),
+                job_id=session.ref.job_id,
+                run_id=session.ref.run_id,
+                expert_key=session.expert_key,
+                step_number=step,
+                delta=delta.text,
+            )
+        )
+
+    return show
+
+
+def _with_unique_ids(reply: ExpertMessage, *, final: bool, step: int) -> ExpertMessage:
+    """Calls without an id, or with one that is taken, get one of ours; a final reply has no calls."""
+    calls = reply.tool_calls
+    if final and calls:
+        return ExpertMessage(contents=tuple(part for part in reply.contents if not isinstance(part, ToolCallPart)))
+    ids = [call.tool_call_id for call in calls]
+    if all(ids) and len(set(ids)) == len(ids):
+        return reply
+    seen: set[str] = set()
+    contents = list(reply.contents)
+    for index, part in enumerate(contents):
+        if not isinstance(part, ToolCallPart):
+            continue
+        if not part.tool_call_id or part.tool_call_id in seen:
+            contents[index] = part = part.model_copy(update={"tool_call_id": f"call_{step}_{index}"})
+        seen.add(part.tool_call_id)
+    return ExpertMessage(contents=tuple(contents))

@@ -1,0 +1,102 @@
+"""From logs on disk to state in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from perstack.core.chain import EMPTY_LOG, check
+from perstack.core.events import ContinuedFrom, StartRun, StoredEvent, parse_event
+from perstack.core.ids import event_id_of
+from perstack.core.job import Job
+from perstack.core.messages import History
+from perstack.core.run import Run, begin, evolve, inheritable
+from perstack.core.upgrades import upgrade
+from perstack.errors import Damaged, NotFound
+from perstack.ports.storage import RunRef, Storage
+
+_PAGE = 10_000
+
+
+@dataclass(slots=True)
+class LoadedJob:
+    """A Job and the last state of each of its Runs."""
+
+    job: Job
+    runs: dict[str, Run] = field(default_factory=dict[str, Run])
+
+
+async def load_job(storage: Storage, job_id: str) -> LoadedJob:
+    """Fold all logs of a Job. Raises NotFound, and Damaged."""
+    loaded = LoadedJob(Job(job_id))
+    for run_id in await run_ids(storage, job_id):
+        run = await load_run(storage, RunRef(job_id, run_id), known=loaded.runs, observe=loaded.job.apply)
+        if run is None:
+            continue
+        loaded.runs[run_id] = run
+        loaded.job.anchor(run_id, run.head.seq, run.head.hash)
+    return loaded
+
+
+async def run_ids(storage: Storage, job_id: str) -> list[str]:
+    """All Runs of a Job that have a log, by their number."""
+    ids: list[str] = []
+    after: str | None = None
+    while True:
+        page = await storage.runs(job_id, after=after)
+        ids.extend(page.ids)
+        after = page.next
+        if after is None:
+            return ids
+
+
+async def load_run(
+    storage: Storage,
+    ref: RunRef,
+    *,
+    through: str | None = None,
+    known: dict[str, Run] | None = None,
+    observe: Callable[[StoredEvent], None] = lambda event: None,
+) -> Run | None:
+    """The state of a Run at its end, or right after the event (so, at the checkpoint) called `through`.
+
+    None for a Run whose log is empty. Raises NotFound if `through` is not in the log.
+    """
+    run: Run | None = None
+    head = EMPTY_LOG
+    while lines := await storage.read(ref, after=head.seq, limit=_PAGE):
+        for line in lines:
+            sealed, head = check(head, line)
+            event = upgrade(parse_event(sealed.payload))
+            observe(event)
+            if isinstance(event, StartRun):
+                base = await _base_messages(storage, ref.job_id, event.continued_from, known or {})
+                run = begin(event, head, base)
+            elif run is None:
+                raise Damaged(f"the log of {ref.run_id} does not begin with startRun", readable=0)
+            else:
+                run = evolve(run, event, head)
+            if through is not None and is_checkpoint(event, through):
+                return run
+    if through is not None:
+        raise NotFound(
+            f"there is no checkpoint {through} in {ref.run_id}; `perstack log --job {ref.job_id}` shows them"
+        )
+    return run
+
+
+def is_checkpoint(event: StoredEvent, checkpoint_id: str) -> bool:
+    """Whether this event is the place that a checkpoint names."""
+    return checkpoint_id in (event.id, getattr(event, "checkpoint_id", None)) and event.type != "resumeRun"
+
+
+async def _base_messages(
+    storage: Storage, job_id: str, place: ContinuedFrom | None, known: dict[str, Run]
+) -> History | None:
+    if place is None:
+        return None
+    end = known.get(place.run_id)
+    if end is not None and event_id_of(end.id, end.head.seq) == place.checkpoint_id:
+        return inheritable(end)
+    base = await load_run(storage, RunRef(job_id, place.run_id), through=place.checkpoint_id, known=known)
+    return None if base is None else inheritable(base)

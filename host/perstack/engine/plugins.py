@@ -1,0 +1,201 @@
+"""The one place that talks to pluggy: finds plugins, checks them, and hands out what they registered, typed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Protocol, TypeVar
+
+import pluggy
+
+from perstack.errors import PluginError, UsageError
+from perstack.ports import hooks
+from perstack.ports.listener import Listener
+from perstack.ports.provider import ProviderFactory
+from perstack.ports.skill import SkillFactory
+from perstack.ports.storage import StorageFactory
+
+GROUP = "perstack"
+EXTRA_MODULES = "PERSTACK_PLUGINS"
+"""Environment variable: modules to load as plugins besides the installed ones, separated by commas."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """One plugin, for people."""
+
+    name: str
+    package: str
+    version: str
+    storages: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ()
+    skills: tuple[str, ...] = ()
+    listeners: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """What all plugins together registered."""
+
+    storages: Mapping[str, StorageFactory]
+    providers: Mapping[str, ProviderFactory]
+    skills: Sequence[SkillFactory]
+    listeners: Sequence[Listener]
+    infos: Sequence[PluginInfo] = field(default=())
+
+    def storage(self, scheme: str) -> StorageFactory:
+        """Raises UsageError that lists the schemes there are."""
+        found = self.storages.get(scheme)
+        if found is None:
+            raise UsageError(f"no storage {scheme!r} is installed; there are: {', '.join(sorted(self.storages))}")
+        return found
+
+    def provider(self, name: str) -> ProviderFactory:
+        """Raises UsageError that lists the providers there are."""
+        found = self.providers.get(name)
+        if found is None:
+            raise UsageError(f"no provider {name!r} is installed; there are: {', '.join(sorted(self.providers))}")
+        return found
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+@dataclass(slots=True)
+class _Found:
+    name: str
+    package: str
+    version: str
+    plugin: object | None
+    error: str | None = None
+
+
+def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = None) -> Plugins:
+    """Load the installed plugins, those named in PERSTACK_PLUGINS, and `extra` objects.
+
+    An installed plugin that cannot be imported is reported by `perstack plugins` and on stderr, and left out.
+    Raises PluginError for a misspelt hook or a name that is taken twice.
+    """
+    manager = pluggy.PluginManager(hooks.PROJECT)
+    manager.add_hookspecs(hooks)
+    found = [*_installed(), *_named(env or {}), *(_given(plugin) for plugin in extra)]
+    for one in found:
+        if one.plugin is not None:
+            _register(manager, one)
+    try:
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise PluginError(f"a plugin has a hook that does not exist: {error}") from error
+    return _collect(manager, found)
+
+
+def _installed() -> list[_Found]:
+    result: list[_Found] = []
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        package = point.dist.name if point.dist else point.value
+        version = point.dist.version if point.dist else ""
+        try:
+            result.append(_Found(point.name, package, version, point.load()))
+        except Exception as error:  # noqa: BLE001 - whatever somebody's package raises, the others must load
+            text = f"{type(error).__name__}: {error}"
+            print(f"perstack: plugin {point.name} of {package} was left out: {text}", file=sys.stderr)  # noqa: T201
+            result.append(_Found(point.name, package, version, None, text))
+    return result
+
+
+def _named(env: Mapping[str, str]) -> list[_Found]:
+    modules = [name.strip() for name in env.get(EXTRA_MODULES, "").split(",") if name.strip()]
+    try:
+        return [_Found(name, name, "", importlib.import_module(name)) for name in modules]
+    except ImportError as error:
+        raise UsageError(f"{EXTRA_MODULES}: {error}") from error
+
+
+def _given(plugin: object) -> _Found:
+    name = getattr(plugin, "__name__", type(plugin).__name__)
+    return _Found(f"{name}", "given in Python", "", plugin)
+
+
+def _register(manager: pluggy.PluginManager, one: _Found) -> None:
+    if manager.is_registered(one.plugin):
+        return
+    name = one.name if not manager.has_plugin(one.name) else f"{one.name}#{id(one.plugin)}"
+    try:
+        manager.register(one.plugin, name=name)
+    except (ValueError, pluggy.PluginValidationError) as error:
+        raise PluginError(f"plugin {one.name} of {one.package}: {error}") from error
+
+
+def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
+    storages: dict[str, StorageFactory] = {}
+    providers: dict[str, ProviderFactory] = {}
+    skills: dict[str, SkillFactory] = {}
+    listeners: list[Listener] = []
+    infos: list[PluginInfo] = []
+    for one in found:
+        if one.plugin is None:
+            infos.append(PluginInfo(one.name, one.package, one.version, error=one.error))
+            continue
+        ours = _of(manager, one.plugin)
+        _merge("storage", {factory.scheme: factory for factory in ours.storages}, storages, one)
+        _merge("provider", _by_name(ours.providers), providers, one)
+        _merge("skill", _by_name(ours.skills), skills, one)
+        listeners.extend(ours.listeners)
+        infos.append(
+            PluginInfo(
+                one.name,
+                one.package,
+                one.version,
+                tuple(factory.scheme for factory in ours.storages),
+                tuple(factory.name for factory in ours.providers),
+                tuple(factory.name for factory in ours.skills),
+                len(ours.listeners),
+            )
+        )
+    return Plugins(storages, providers, tuple(skills.values()), tuple(listeners), tuple(infos))
+
+
+@dataclass(slots=True)
+class _Registered:
+    storages: list[StorageFactory]
+    providers: list[ProviderFactory]
+    skills: list[SkillFactory]
+    listeners: list[Listener]
+
+
+def _of(manager: pluggy.PluginManager, plugin: object) -> _Registered:
+    """What one plugin returned from its hooks. `pm.hook` is untyped: it is narrowed here and nowhere else."""
+    others = [other for other in manager.get_plugins() if other is not plugin]
+
+    def call(hook_name: str) -> list[object]:
+        caller = manager.subset_hook_caller(hook_name, others)
+        answers: list[Sequence[object] | None] = caller()
+        return [item for answer in answers if answer is not None for item in answer]
+
+    return _Registered(
+        storages=call("perstack_storages"),  # type: ignore[arg-type]
+        providers=call("perstack_providers"),  # type: ignore[arg-type]
+        skills=call("perstack_skills"),  # type: ignore[arg-type]
+        listeners=call("perstack_listeners"),  # type: ignore[arg-type]
+    )
+
+
+_N = TypeVar("_N", bound=_Named)
+_T = TypeVar("_T")
+
+
+def _by_name(factories: Iterable[_N]) -> dict[str, _N]:
+    return {factory.name: factory for factory in factories}
+
+
+def _merge(what: str, new: Mapping[str, _T], into: dict[str, _T], one: _Found) -> None:
+    for name, factory in new.items():
+        if name in into and into[name] is not factory:
+            raise PluginError(f"two plugins bring the {what} {name!r}; remove {one.package} or the other")
+        into[name] = factory

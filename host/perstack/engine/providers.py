@@ -1,0 +1,75 @@
+"""Which endpoint and model a Run uses, and the endpoints that are open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from perstack.config.settings import Overrides, resolve_settings
+from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
+from perstack.core.run import Run
+from perstack.engine.plugins import Plugins
+from perstack.errors import MissingCredential, UsageError
+from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a Run is started with, every choice made."""
+
+    model: str
+    provider: ProviderSetting
+    reasoning_budget: ReasoningBudget | None
+    limits: Limits
+
+
+class ProviderPool:
+    """Opens each endpoint once, and closes them all."""
+
+    def __init__(self, plugins: Plugins, env: Mapping[str, str]) -> None:
+        self._plugins = plugins
+        self._env = env
+        self._open: dict[bytes, Provider] = {}
+
+    def settings(self, project: Project, expert: Expert, overrides: Overrides) -> RunSettings:
+        """Fill in what nobody chose. Raises UsageError or MissingCredential that lists the ways."""
+        chosen = resolve_settings(project, expert, overrides)
+        if chosen.provider is None:
+            factory = self._first_configured()
+            provider = ProviderSetting(provider_name=factory.name)
+        else:
+            factory = self._plugins.provider(chosen.provider.provider_name)
+            provider = chosen.provider
+        model = chosen.model or factory.default_model
+        if model is None:
+            raise UsageError(f"no model is named for provider {factory.name}: set `model` in perstack.toml, or --model")
+        return RunSettings(model, provider, chosen.reasoning_budget, chosen.limits)
+
+    def get(self, setting: ProviderSetting) -> Provider:
+        """The endpoint. Raises MissingCredential before anything is sent."""
+        key = setting.to_json()
+        if key not in self._open:
+            factory = self._plugins.provider(setting.provider_name)
+            self._open[key] = factory.create(ProviderConfig(setting.setting, self._env))
+        return self._open[key]
+
+    def for_run(self, run: Run, project: Project, overrides: Overrides) -> Provider:
+        """The endpoint that a Run was started on, with its settings of today."""
+        chosen = resolve_settings(project, run.start.expert, overrides).provider
+        if chosen is None or chosen.provider_name != run.start.provider:
+            chosen = ProviderSetting(provider_name=run.start.provider)
+        return self.get(chosen)
+
+    async def close(self) -> None:
+        """Close every endpoint."""
+        providers, self._open = list(self._open.values()), {}
+        for provider in providers:
+            await provider.close()
+
+    def _first_configured(self) -> ProviderFactory:
+        factories = sorted(self._plugins.providers.values(), key=lambda factory: factory.priority)
+        for factory in factories:
+            if factory.is_configured(self._env):
+                return factory
+        ways = "; ".join(f"{factory.name}: {factory.how_to_configure}" for factory in factories)
+        raise MissingCredential(f"no model provider is set up. One of these will do: {ways}")

@@ -1,0 +1,203 @@
+"""Answers about Jobs by id: summaries, events, checkpoints. Nothing here changes a log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from perstack.core.chain import Head, check, open_line
+from perstack.core.checkpoint import Checkpoint, checkpoint_file, checkpoint_of
+from perstack.core.events import StoredEvent, parse_event
+from perstack.core.ids import check_id, check_job_id, job_of_run, place_of
+from perstack.core.job import JobSummary, RunSummary, summarize
+from perstack.core.run import Run, is_unsettled
+from perstack.core.upgrades import upgrade
+from perstack.engine.load import LoadedJob, is_checkpoint, load_job, load_run, run_ids
+from perstack.engine.toolrun import call_key
+from perstack.errors import NotFound
+from perstack.ports.storage import RunRef, Storage
+
+_PAGE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLine:
+    """One event as it stands in a log."""
+
+    seq: int
+    event: StoredEvent
+    line: bytes
+    """The JSON, with the digest and hash of the chain, without newline."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some Jobs, newest first, and the cursor that continues after them."""
+
+    jobs: tuple[JobSummary, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnsettledCall:
+    """A call with a side effect that began and has no result."""
+
+    key: str
+    """What `--settle` takes; the call's own id will do where it is unique."""
+    call_id: str
+    run_id: str
+    expert_key: str
+    tool_name: str
+    args: str
+    """The arguments as JSON, shortened."""
+
+
+class JobReader:
+    """Reads what a storage holds. Summaries are trusted unless they say «running» of a Job that nobody drives."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    async def job(self, job_id: str) -> JobSummary:
+        """Where a Job stands. Raises NotFound."""
+        check_job_id(job_id)
+        cached = await self._storage.summary(job_id)
+        if cached is not None:
+            try:
+                summary = JobSummary.model_validate_json(cached)
+            except ValidationError:
+                summary = None
+            if summary is not None and (summary.status != "running" or await self._storage.lease_info(job_id)):
+                return summary
+        return await self._derive(job_id)
+
+    async def jobs(self, *, limit: int = 100, after: str | None = None) -> JobPage:
+        """Jobs, the one written to last first."""
+        page = await self._storage.jobs(limit=limit, after=after)
+        found: list[JobSummary] = []
+        for job_id in page.ids:
+            try:
+                found.append(await self.job(job_id))
+            except NotFound:
+                continue
+        return JobPage(tuple(found), page.next)
+
+    async def latest_job_id(self) -> str:
+        """The Job written to last. Raises NotFound if there is none."""
+        page = await self._storage.jobs(limit=1)
+        if not page.ids:
+            raise NotFound(
+                f"there is no Job yet in {self._storage.location}; start one with `perstack run EXPERT QUERY`"
+            )
+        return page.ids[0]
+
+    async def load(self, job_id: str) -> LoadedJob:
+        """A Job's whole state. Raises NotFound."""
+        check_job_id(job_id)
+        loaded = await load_job(self._storage, job_id)
+        if not loaded.runs:
+            raise NotFound(f"Job {job_id} has no Run; `perstack jobs` lists what there is")
+        return loaded
+
+    async def runs(self, job_id: str) -> tuple[RunSummary, ...]:
+        """All Runs of a Job, in the order they were decided on."""
+        return (await self.job(job_id)).runs
+
+    async def events(
+        self, run_id: str, *, job_id: str | None = None, after: int = 0, limit: int | None = None
+    ) -> list[StoredLine]:
+        """A Run's events from place `after` on. `job_id` is needed only for Runs that the original wrote."""
+        ref = RunRef(job_id or job_of_run(run_id), check_id(run_id, "run"))
+        head = Head(after)
+        lines: list[StoredLine] = []
+        for line in await self._storage.read(ref, after=after, limit=limit):
+            sealed, head = _checked(head, line)
+            lines.append(StoredLine(head.seq, upgrade(parse_event(sealed)), line))
+        return lines
+
+    async def checkpoints(self, job_id: str) -> list[str]:
+        """The ids of all checkpoints of a Job, Run by Run, oldest first."""
+        ids: list[str] = []
+        for run_id in await run_ids(self._storage, check_job_id(job_id)):
+            for line in await self.events(run_id, job_id=job_id):
+                checkpoint_id = getattr(line.event, "checkpoint_id", None)
+                if isinstance(checkpoint_id, str) and is_checkpoint(line.event, checkpoint_id):
+                    ids.append(checkpoint_id)
+        return ids
+
+    async def state_at(self, checkpoint_id: str, job_id: str | None = None) -> Run:
+        """The Run as it was at a checkpoint. Raises NotFound."""
+        ref = await self._run_of(checkpoint_id, job_id)
+        run = await load_run(self._storage, ref, through=checkpoint_id)
+        if run is None:
+            raise NotFound(f"there is no checkpoint {checkpoint_id}")
+        return run
+
+    async def checkpoint(self, checkpoint_id: str, job_id: str | None = None) -> Checkpoint:
+        """A checkpoint whole, with its messages, folded from the log."""
+        run = await self.state_at(checkpoint_id, job_id)
+        return checkpoint_of(run).model_copy(update={"id": checkpoint_id})
+
+    async def checkpoint_path(self, checkpoint_id: str, job_id: str | None = None) -> Path | None:
+        """The file of a checkpoint, written now if it was not there; None where checkpoints are no files."""
+        ref = await self._run_of(checkpoint_id, job_id)
+        path = self._storage.checkpoint_path(ref.job_id, checkpoint_id)
+        if path is not None and await self._storage.checkpoint(ref.job_id, checkpoint_id) is None:
+            file = checkpoint_file(await self.state_at(checkpoint_id, job_id))
+            await self._storage.put_checkpoint(ref.job_id, checkpoint_id, file.to_json())
+        return path
+
+    async def unsettled(self, job_id: str) -> tuple[UnsettledCall, ...]:
+        """The calls that began, may have had a side effect, and have no result."""
+        loaded = await self.load(job_id)
+        return tuple(
+            UnsettledCall(
+                key=call_key(run, call),
+                call_id=call.decided.id,
+                run_id=run.id,
+                expert_key=run.start.expert_key,
+                tool_name=call.decided.tool_name,
+                args=_shortened(call.part.to_json().decode()),
+            )
+            for run in loaded.runs.values()
+            for call in run.calls.values()
+            if is_unsettled(call)
+        )
+
+    async def _derive(self, job_id: str) -> JobSummary:
+        loaded = await self.load(job_id)
+        driven = await self._storage.lease_info(job_id) is not None
+        summary = summarize(loaded.job, is_driven=driven)
+        if not driven:
+            await self._storage.put_summary(job_id, summary.to_json())
+        return summary
+
+    async def _run_of(self, checkpoint_id: str, job_id: str | None) -> RunRef:
+        if job_id is None:
+            owner, run_id, _ = place_of(checkpoint_id)
+            return RunRef(owner, run_id)
+        check_id(checkpoint_id, "checkpoint")
+        ids = await run_ids(self._storage, check_job_id(job_id))
+        run_id = checkpoint_id.rpartition("-")[0]
+        if run_id in ids:
+            return RunRef(job_id, run_id)
+        for candidate in ids:
+            if any(is_checkpoint(line.event, checkpoint_id) for line in await self.events(candidate, job_id=job_id)):
+                return RunRef(job_id, candidate)
+        raise NotFound(
+            f"there is no checkpoint {checkpoint_id} in Job {job_id}; `perstack log --job {job_id}` shows them"
+        )
+
+
+def _checked(head: Head, line: bytes) -> tuple[bytes, Head]:
+    if head.seq and not head.hash:
+        sealed = open_line(line)
+        return sealed.payload, Head(head.seq + 1, sealed.hash)
+    opened, after = check(head, line)
+    return opened.payload, after
+
+
+def _shortened(text: str, longest: int = 200) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"

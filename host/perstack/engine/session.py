@@ -1,0 +1,137 @@
+"""One Run while it is driven: its state, and the events that are not on disk yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypedDict, TypeVar
+
+from perstack.core.chain import EMPTY_LOG, Head, line_of, link
+from perstack.core.checkpoint import checkpoint_file
+from perstack.core.events import StartRun, StoredEvent
+from perstack.core.ids import event_id_of
+from perstack.core.job import Job
+from perstack.core.messages import History
+from perstack.core.run import Run, begin, evolve
+from perstack.engine.clock import now_ms
+from perstack.engine.emit import Emitter
+from perstack.ports.storage import RunRef, Storage
+
+_E = TypeVar("_E", bound=StoredEvent)
+_T = TypeVar("_T")
+
+
+class Stamp(TypedDict):
+    """What every event of a Run has."""
+
+    id: str
+    timestamp: int
+    job_id: str
+    run_id: str
+    expert_key: str
+    step_number: int
+
+
+class Session:
+    """Folds events into the Run and the Job at once, and writes them together at the next `flush`.
+
+    Listeners see an event when it is on disk, not before.
+    """
+
+    def __init__(self, storage: Storage, job: Job, emit: Emitter, ref: RunRef, expert_key: str) -> None:
+        self.ref = ref
+        self.expert_key = expert_key
+        self.state: Run | None = None
+        self.inherited: History | None = None
+        """The messages that the Run begins with, if it continues from another place."""
+        self._storage = storage
+        self._job = job
+        self._emit = emit
+        self._head = EMPTY_LOG
+        self._on_disk = 0
+        self._waiting: list[tuple[StoredEvent, bytes, str, str]] = []
+        self._writing = asyncio.Lock()
+
+    @property
+    def run(self) -> Run:
+        """The state. Raises RuntimeError before `startRun`."""
+        if self.state is None:
+            raise RuntimeError(f"{self.ref.run_id} has not been started")
+        return self.state
+
+    @property
+    def next_id(self) -> str:
+        """The id of the event, and so of the checkpoint, that comes next."""
+        return event_id_of(self.ref.run_id, self._head.seq + 1)
+
+    @property
+    def head(self) -> Head:
+        return self._head
+
+    @property
+    def has_unwritten(self) -> bool:
+        return bool(self._waiting)
+
+    def take_up(self, run: Run) -> None:
+        """Go on from a state that was read from the log."""
+        self.state, self._head, self._on_disk = run, run.head, run.head.seq
+
+    def stamp(self, step: int | None = None) -> Stamp:
+        """The common fields of the event that comes next."""
+        current = self.state.step if self.state is not None else 0
+        return Stamp(
+            id=self.next_id,
+            timestamp=now_ms(),
+            job_id=self.ref.job_id,
+            run_id=self.ref.run_id,
+            expert_key=self.expert_key,
+            step_number=max(1, current if step is None else step),
+        )
+
+    def note(self, event: _E) -> _E:
+        """Take in a fact. It is in the state now, and on disk after the next `flush`."""
+        payload = event.to_json()
+        digest, self._head = link(self._head, payload)
+        if isinstance(event, StartRun):
+            self.state = begin(event, self._head, self.inherited)
+        else:
+            self.state = evolve(self.run, event, self._head)
+        self._job.apply(event)
+        self._waiting.append((event, payload, digest, self._head.hash))
+        return event
+
+    async def flush(self) -> None:
+        """Write what was noted, all or nothing, and show it. Raises Conflict if another driver wrote first."""
+        if not self._waiting:
+            return
+        await uninterrupted(self._write())
+
+    async def _write(self) -> None:
+        async with self._writing:
+            batch, self._waiting = self._waiting, []
+            if not batch:
+                return
+            lines = [
+                line_of(payload, digest, chained, len(batch) if index == 0 else 1)
+                for index, (_, payload, digest, chained) in enumerate(batch)
+            ]
+            await self._storage.append(self.ref, self._on_disk, lines)
+            self._on_disk += len(lines)
+            self._job.anchor(self.ref.run_id, self._on_disk, batch[-1][3])
+            for (event, _, _, _), line in zip(batch, lines, strict=True):
+                self._emit(event, line)
+
+    async def write_checkpoint(self) -> None:
+        """Keep the state's file for readers in a hurry. The log alone is enough for all of them."""
+        file = checkpoint_file(self.run)
+        await self._storage.put_checkpoint(self.ref.job_id, file.id, file.to_json())
+
+
+async def uninterrupted(work: Coroutine[Any, Any, _T]) -> _T:
+    """Await work that must not be left half done: a cancellation waits for its end, and then goes on."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise

@@ -1,0 +1,88 @@
+"""Running the tool calls of one reply."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from perstack.core.events import FinishToolCall
+from perstack.core.run import Call, Run, RunTools
+from perstack.engine.catalogue import Catalogue
+from perstack.engine.session import Session
+from perstack.errors import PerstackError
+from perstack.ports.skill import BlobStore, ToolCall, ToolResult
+
+_PATIENCE = 0.05
+"""Seconds after which what the tools were called for is written, and shown, before they are done."""
+
+
+async def run_tools(
+    session: Session, command: RunTools, catalogue: Catalogue, blobs: BlobStore, progress: Callable[[str], None]
+) -> None:
+    """Run the calls concurrently and record each result as it comes.
+
+    Intent before effect: if one of them may have a side effect, all is on disk before any begins.
+    """
+    if any(call.decided.effect == "sideEffect" for call in command.calls):
+        await session.flush()
+    async with asyncio.TaskGroup() as group:
+        running = {
+            group.create_task(_answer(session.run, call, catalogue, blobs, progress)): call for call in command.calls
+        }
+        while running:
+            patience = _PATIENCE if session.has_unwritten else None
+            done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            effects = False
+            for task in done:
+                call = running.pop(task)
+                effects = effects or call.decided.effect == "sideEffect"
+                result, duration_ms = task.result()
+                _record(session, call, result, duration_ms)
+            if running and (effects or not done):
+                await session.flush()
+
+
+def call_key(run: Run, call: Call) -> str:
+    """The name of a call that stays the same after a resume."""
+    return f"{run.id}-{run.step}-{call.decided.id}"
+
+
+def _record(session: Session, call: Call, result: ToolResult, duration_ms: int) -> None:
+    session.note(
+        FinishToolCall(
+            **session.stamp(),
+            tool_call_id=call.decided.id,
+            tool_name=call.decided.tool_name,
+            contents=result.contents,
+            is_error=result.is_error,
+            duration_ms=duration_ms,
+        )
+    )
+
+
+async def _answer(
+    run: Run, call: Call, catalogue: Catalogue, blobs: BlobStore, progress: Callable[[str], None]
+) -> tuple[ToolResult, int]:
+    """The result and the milliseconds it took. Whatever goes wrong becomes an error result for the model."""
+    began = time.monotonic()
+    offered = catalogue.find(call.decided.tool_name)
+    if offered is None or offered.session is None:
+        text = f"The tool {call.decided.tool_name} is not available now."
+        return ToolResult.text(text, is_error=True), 0
+    request = ToolCall(
+        tool_name=offered.own_name,
+        args=call.part.args,
+        key=call_key(run, call),
+        run_id=run.id,
+        expert_key=run.start.expert_key,
+        blobs=blobs,
+        on_progress=progress,
+    )
+    try:
+        result = await offered.session.call(request)
+    except PerstackError as error:
+        result = ToolResult.text(str(error), is_error=True)
+    except Exception as error:  # noqa: BLE001 - a fault in a skill's code goes to the model, it must not end the Run
+        result = ToolResult.text(f"{type(error).__name__}: {error}", is_error=True)
+    return result, round((time.monotonic() - began) * 1000)

@@ -1,0 +1,97 @@
+"""Driving a Job from a terminal: events to stdout, words to stderr, Ctrl-C, and the exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+import click
+
+from perstack.core.events import Event
+from perstack.core.job import JobStatus, JobSummary
+from perstack.engine.emit import OnEvent
+from perstack.host import Host
+
+_EXIT: dict[JobStatus, int] = {
+    "completed": 0,
+    "stoppedByError": 1,
+    "stoppedByInteractiveTool": 3,
+    "stoppedByMaxSteps": 4,
+    "stoppedByInterrupt": 130,
+    "running": 1,
+}
+
+_STREAMED = frozenset({"streamText", "streamReasoning"})
+
+
+class JsonLines:
+    """Writes each event as one line of JSON to stdout, flushed."""
+
+    def __init__(self, *, stream: bool) -> None:
+        self._stream = stream
+        self._out = sys.stdout.buffer
+        self.job_id: str | None = None
+
+    def __call__(self, event: Event, line: bytes) -> None:
+        self.job_id = event.job_id
+        if event.type in _STREAMED and not self._stream:
+            return
+        self._out.write(line + b"\n")
+        self._out.flush()
+
+
+def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], *, stream: bool) -> int:
+    """Drive to the end or stop; returns the exit status.
+
+    The first Ctrl-C (or SIGTERM) abandons the step in hand and records the interrupt, the second ends the process at once.
+    """
+    lines = JsonLines(stream=stream)
+
+    async def main() -> JobSummary | None:
+        async with host:
+            task = asyncio.ensure_future(work(lines))
+            _cancel_on_signals(task)
+            try:
+                return await task
+            except asyncio.CancelledError:
+                return await host.job(lines.job_id) if lines.job_id is not None else None
+
+    summary = asyncio.run(main())
+    if summary is None:
+        return 130
+    _say(summary)
+    return _EXIT[summary.status]
+
+
+def _cancel_on_signals(task: asyncio.Future[JobSummary]) -> None:
+    stopping = False
+
+    def stop() -> None:
+        nonlocal stopping
+        if stopping:
+            os._exit(130)
+        stopping = True
+        click.echo("stopping after cleaning up; once more to leave at once", err=True)
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+
+
+def _say(job: JobSummary) -> None:
+    """One line for a person: how it stands, and what to do next."""
+    did = f"{job.total_steps} step{'' if job.total_steps == 1 else 's'}, {job.usage.total_tokens:,} tokens"
+    text = {
+        "completed": f"completed: {did}; perstack log --job {job.id}",
+        "stoppedByError": f"failed after {did}: {job.error}; go on with: perstack resume {job.id}",
+        "stoppedByInteractiveTool": f"asks: {job.question}; answer with:"
+        f' perstack run {job.expert_key} "ANSWER" --continue-job {job.id} -i',
+        "stoppedByMaxSteps": f"step limit reached ({did}); go on with: perstack resume {job.id} --max-steps N",
+        "stoppedByInterrupt": f"interrupted after {did}; go on with: perstack resume {job.id}",
+        "running": f"is still running: {did}",
+    }[job.status]
+    click.echo(f"{job.expert_key} {text}", err=True)

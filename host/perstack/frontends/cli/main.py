@@ -1,0 +1,101 @@
+"""`perstack`: the commands, and what every one of them does with an error.
+
+Each command's module is imported when it is called, so that `perstack run` pays for itself only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from perstack.errors import DefinitionError, PerstackError
+from perstack.version import VERSION
+
+EXIT_CODES = {
+    0: "completed",
+    1: "failed",
+    2: "wrong usage or definition",
+    3: "waiting for a person",
+    4: "step limit",
+    130: "interrupted",
+}
+
+_COMMANDS = {
+    "run": ("run", "Run an Expert: a new Job, or with --continue the next Run of one."),
+    "resume": ("resume", "Go on with a Job after a crash, Ctrl-C, an error or the step limit."),
+    "log": ("log", "Show what happened in a Job, the latest one by default."),
+    "jobs": ("jobs", "List Jobs, newest first."),
+    "verify": ("verify", "Check a Job's logs for edits, loss and damage."),
+    "replay": ("verify", "Drive a recorded Job again, without a model, and compare."),
+    "export": ("export", "Write a Job in another form."),
+    "validate": ("validate", "Check perstack.toml without running anything."),
+    "plugins": ("plugins", "List the plugins that are installed, and what they bring."),
+}
+
+
+class LazyGroup(click.Group):
+    """Lists all commands, imports the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"perstack.frontends.cli.{_COMMANDS[cmd_name][0]}")
+        command = getattr(module, f"{cmd_name}_command")
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{module.__name__}.{cmd_name}_command is no command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in _COMMANDS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, _COMMANDS, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else " `perstack --help` lists the commands."
+            raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="perstack")
+def perstack() -> None:
+    """Run Experts: small LLM agents declared in perstack.toml, with state that is never lost.
+
+    Exit status: 0 completed, 1 failed, 2 wrong usage or definition, 3 waiting for a person, 4 step limit,
+    130 interrupted.
+    """
+
+
+def entry() -> None:
+    """The console script. Ends the process with the exit status of EXIT_CODES."""
+    try:
+        perstack.main(standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
+    except DefinitionError as error:
+        for problem in error.problems:
+            click.echo(f"{problem.severity}: {problem}", err=True)
+        sys.exit(error.exit_code)
+    except PerstackError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    entry()

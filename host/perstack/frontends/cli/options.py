@@ -1,0 +1,115 @@
+"""Options that several commands share, and the Host that they make."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from perstack.config.load import find_config, load_project
+from perstack.config.settings import Overrides
+from perstack.core.definitions import Project
+from perstack.core.definitions import ReasoningBudget as Budget
+from perstack.errors import DefinitionError, UsageError
+from perstack.host import Host
+
+_F = TypeVar("_F", bound=Callable[..., object])
+
+
+def place_options(command: _F) -> _F:
+    """Where the definition and the state are."""
+    for option in (
+        click.option("--storage", metavar="SCHEME:PLACE", help="Where Jobs are kept, e.g. sqlite:perstack/state.db."),
+        click.option(
+            "--workspace", metavar="DIR", default=".", help="The directory Experts work in.", show_default=True
+        ),
+        click.option("--config", metavar="FILE", help="perstack.toml; by default found from the workspace upward."),
+    ):
+        command = option(command)
+    return command
+
+
+def model_options(command: _F) -> _F:
+    """What overrides the definition."""
+    for option in (
+        click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again."),
+        click.option("--timeout", type=click.IntRange(min=1), metavar="MS", help="Milliseconds for one generation."),
+        click.option(
+            "--max-retries", type=click.IntRange(min=0), metavar="N", help="How often a generation is retried."
+        ),
+        click.option(
+            "--max-steps", type=click.IntRange(min=0), metavar="N", help="Steps of the whole Job, over all Runs."
+        ),
+        click.option("--reasoning-budget", metavar="LEVEL", help="none, minimal, low, medium, high, or tokens."),
+        click.option("--model", metavar="NAME", help="The model to use."),
+        click.option("--provider", metavar="NAME", help="The provider to use; `perstack plugins` lists them."),
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The values of `place_options`."""
+
+    config: str | None
+    workspace: str
+    storage: str | None
+
+    def project(self, *, required: bool) -> Project:
+        """The project; an empty one if there is no file and none is required. Warnings go to stderr."""
+        workspace = Path(self.workspace)
+        if not workspace.is_dir():
+            raise UsageError(f"--workspace {self.workspace}: no such directory")
+        if self.config is not None and not Path(self.config).is_file():
+            raise UsageError(f"--config {self.config}: no such file")
+        found = Path(self.config) if self.config is not None else find_config(workspace.resolve())
+        if found is None:
+            if required:
+                raise UsageError(f"there is no perstack.toml in {workspace.resolve()} or above; name one with --config")
+            return Project()
+        loaded = load_project(found)
+        if required:
+            for problem in loaded.warnings:
+                click.echo(f"warning: {problem}", err=True)
+        return loaded.project
+
+    def reader(self) -> Host:
+        """A Host for looking at Jobs: a definition that is broken is no hindrance."""
+        try:
+            project = self.project(required=False)
+        except DefinitionError:
+            project = Project()
+        return Host(project, workspace=self.workspace, storage=self.storage, env=dict(os.environ))
+
+
+def parse_budget(text: str | None) -> Budget | None:
+    """A reasoning budget as typed. Raises UsageError."""
+    if text is None or text in ("none", "minimal", "low", "medium", "high"):
+        return text  # type: ignore[return-value]  # one of the words
+    if text.isdigit():
+        return int(text)
+    raise UsageError(f"--reasoning-budget {text}: use none, minimal, low, medium, high, or a number of tokens")
+
+
+def overrides_of(
+    provider: str | None,
+    model: str | None,
+    reasoning_budget: str | None,
+    max_steps: int | None,
+    max_retries: int | None,
+    timeout: int | None,
+) -> Overrides:
+    """The values of `model_options`, but for the environment."""
+    return Overrides(
+        provider=provider,
+        model=model,
+        reasoning_budget=parse_budget(reasoning_budget),
+        max_steps=max_steps,
+        max_retries=max_retries,
+        timeout=timeout,
+    )

@@ -1,0 +1,95 @@
+"""`perstack run`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+
+import click
+
+from perstack.config.env import read_env
+from perstack.core.ids import check_job_id
+from perstack.core.job import JobSummary
+from perstack.engine.emit import OnEvent
+from perstack.errors import UsageError
+from perstack.frontends.cli.drive import drive
+from perstack.frontends.cli.options import Place, model_options, overrides_of, place_options
+from perstack.host import Host
+
+
+@click.command("run")
+@click.argument("expert")
+@click.argument("query")
+@click.option("--continue", "go_on", is_flag=True, help="A new Run in the latest Job, its history kept.")
+@click.option("--continue-job", metavar="JOB", help="A new Run in this Job, its history kept.")
+@click.option("--resume-from", metavar="CHECKPOINT", help="With --continue-job: branch from this checkpoint.")
+@click.option(
+    "-i",
+    "--interactive-tool-call-result",
+    "is_answer",
+    is_flag=True,
+    help="With --continue or --continue-job: QUERY answers the question the Job is stopped at.",
+)
+@click.option("--job-id", metavar="ID", help="The new Job's id: up to 128 of A-Z a-z 0-9 _ -")
+@click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
+@click.option("--runtime", hidden=True, help="Taken for the original's sake; there is one runtime.")
+@model_options
+@place_options
+def run_command(
+    expert: str,
+    query: str,
+    go_on: bool,
+    continue_job: str | None,
+    resume_from: str | None,
+    is_answer: bool,
+    job_id: str | None,
+    stream: bool,
+    runtime: str | None,
+    provider: str | None,
+    model: str | None,
+    reasoning_budget: str | None,
+    max_steps: int | None,
+    max_retries: int | None,
+    timeout: int | None,
+    env_path: tuple[str, ...],
+    config: str | None,
+    workspace: str,
+    storage: str | None,
+) -> None:
+    """Run EXPERT on QUERY. Events are JSON on stdout, one a line; QUERY `-` is read from stdin."""
+    _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
+    if query == "-":
+        query = sys.stdin.read()
+    overrides = overrides_of(provider, model, reasoning_budget, max_steps, max_retries, timeout)
+    place = Place(config, workspace, storage)
+    project = place.project(required=True)
+    env = read_env(Path(workspace), env_path or project.env_path)
+    host = Host(project, workspace=workspace, storage=storage, env=env, overrides=overrides)
+
+    def work(on_event: OnEvent) -> Awaitable[JobSummary]:
+        if is_answer:
+            return host.answer(query, job_id=continue_job, on_event=on_event)
+        if go_on or continue_job:
+            return host.continue_job(expert, query, job_id=continue_job, resume_from=resume_from, on_event=on_event)
+        return host.run(expert, query, job_id=job_id, on_event=on_event)
+
+    sys.exit(drive(host, work, stream=stream))
+
+
+def _check_combination(
+    go_on: bool, continue_job: str | None, resume_from: str | None, is_answer: bool, job_id: str | None
+) -> None:
+    if resume_from is not None and continue_job is None:
+        raise UsageError("--resume-from needs --continue-job JOB: say which Job the checkpoint is of")
+    if go_on and continue_job is not None:
+        raise UsageError("--continue means the latest Job and --continue-job a given one: leave one of them out")
+    if is_answer and not (go_on or continue_job):
+        raise UsageError("-i answers a question of a Job: add --continue, or --continue-job JOB")
+    if is_answer and resume_from is not None:
+        raise UsageError("-i answers the question a Job is stopped at: leave out --resume-from")
+    if job_id is not None and (go_on or continue_job):
+        raise UsageError("--job-id names a new Job: leave it out when continuing one")
+    for value in (job_id, continue_job):
+        if value is not None:
+            check_job_id(value)

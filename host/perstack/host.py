@@ -1,0 +1,396 @@
+"""Host: everything that can be done with Experts and Jobs, for every front door.
+
+    async with Host.open() as host:
+        job = await host.run("writer", "Write a haiku about logs")
+        print(job.text)
+
+Times are milliseconds. Every method may raise the errors of `perstack.errors`; each says what to change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+
+from perstack.config.settings import Overrides
+from perstack.core.checkpoint import Checkpoint
+from perstack.core.definitions import Expert, Limits, Project
+from perstack.core.events import ContinuedFrom, InitializeRuntime, ResumeReason, Settlement
+from perstack.core.ids import check_job_id, event_id_of, job_id_of
+from perstack.core.job import Job, JobSummary, RunSummary
+from perstack.core.run import Run, inheritable
+from perstack.engine.clock import new_ulid, now_ms
+from perstack.engine.driver import Driver, Wiring
+from perstack.engine.emit import Emitter, OnEvent
+from perstack.engine.load import LoadedJob
+from perstack.engine.plugins import Plugins, load_plugins
+from perstack.engine.providers import ProviderPool
+from perstack.engine.read import JobPage, JobReader, StoredLine, UnsettledCall
+from perstack.engine.session import Session
+from perstack.engine.skills import JobSkills
+from perstack.engine.verify import Report, replay_job, verify_job
+from perstack.errors import Conflict, UsageError
+from perstack.ports.storage import Storage
+from perstack.version import VERSION
+
+STATE_DIR = "perstack"
+"""The directory of a workspace that tools keep off."""
+
+
+class Host:
+    """Runs Experts in one workspace, on one storage. Several Jobs may run at once."""
+
+    def __init__(
+        self,
+        project: Project,
+        *,
+        workspace: str | Path = ".",
+        storage: str | None = None,
+        env: Mapping[str, str] | None = None,
+        overrides: Overrides | None = None,
+        plugins: Iterable[object] = (),
+    ) -> None:
+        self.project = project
+        self.workspace = Path(workspace).resolve()
+        self._env = dict(os.environ if env is None else env)
+        self._overrides = overrides or Overrides()
+        self.plugins: Plugins = load_plugins(plugins, self._env)
+        scheme, separator, location = (storage or project.storage).partition(":")
+        if not separator:
+            raise UsageError(f"storage {scheme!r} names no place: write it as `file:DIRECTORY` or `sqlite:FILE`")
+        self.storage: Storage = self.plugins.storage(scheme).open(location, self.workspace)
+        self._reader = JobReader(self.storage)
+        self._providers = ProviderPool(self.plugins, self._env)
+        self._driving: dict[str, asyncio.Task[object]] = {}
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        config: str | Path | None = None,
+        workspace: str | Path = ".",
+        storage: str | None = None,
+        env: Mapping[str, str] | None = None,
+        overrides: Overrides | None = None,
+        plugins: Iterable[object] = (),
+    ) -> Host:
+        """A Host on the perstack.toml given, or found from the workspace upward.
+
+        Raises DefinitionError with every problem of the file, and UsageError if there is no file.
+        """
+        from perstack.config.load import find_config, load_project
+
+        found = Path(config) if config is not None else find_config(Path(workspace).resolve())
+        if found is None:
+            raise UsageError(
+                f"there is no perstack.toml in {Path(workspace).resolve()} or above; name one with --config"
+            )
+        return cls(
+            load_project(found).project,
+            workspace=workspace,
+            storage=storage,
+            env=env,
+            overrides=overrides,
+            plugins=plugins,
+        )
+
+    async def __aenter__(self) -> Host:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the storage and the providers. Jobs that are being driven are to be cancelled first."""
+        await self._providers.close()
+        await self.storage.close()
+
+    # --- doing ----------------------------------------------------------------------------------------------------
+
+    async def run(
+        self, expert_key: str, query: str, *, job_id: str | None = None, on_event: OnEvent | None = None
+    ) -> JobSummary:
+        """Start a new Job and drive it to its end or stop.
+
+        Nothing is written before Expert, model and provider are known to be there. A cancelled call is recorded as an
+        interrupt. Raises UsageError if `job_id` exists.
+        """
+        expert = self._expert(expert_key)
+        settings = self._providers.settings(self.project, expert, self._overrides)
+        self._providers.get(settings.provider)
+        job_id = check_job_id(job_id) if job_id is not None else job_id_of(new_ulid())
+        try:
+            await self.storage.create_job(job_id)
+        except Conflict as error:
+            raise UsageError(
+                f"Job {job_id} exists; go on with it with --continue-job, or choose another --job-id"
+            ) from error
+        return await self._drive(LoadedJob(Job(job_id)), lambda driver: driver.begin_run(expert, query), on_event)
+
+    async def continue_job(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        job_id: str | None = None,
+        resume_from: str | None = None,
+        on_event: OnEvent | None = None,
+    ) -> JobSummary:
+        """A new Run of the Coordinator, with the messages of the last one, or of the checkpoint `resume_from`.
+
+        `job_id` None means the latest Job. The definition of today is used.
+        """
+        expert = self._expert(expert_key)
+        job_id = await self._job_id(job_id)
+
+        async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
+            base = await self._base(loaded, resume_from)
+            self._same_expert(base, expert, job_id)
+            place = ContinuedFrom(run_id=base.id, checkpoint_id=resume_from or event_id_of(base.id, base.head.seq))
+            return lambda driver: driver.begin_run(expert, query, continued_from=place, inherited=inheritable(base))
+
+        return await self._go_on(job_id, begin, on_event)
+
+    async def answer(self, text: str, *, job_id: str | None = None, on_event: OnEvent | None = None) -> JobSummary:
+        """Answer the question that a Job is stopped at, and drive it on. Raises UsageError if there is none."""
+        job_id = await self._job_id(job_id)
+
+        async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
+            run = _coordinator(loaded)
+            if run.status != "stoppedByInteractiveTool" or run.asked is None:
+                raise UsageError(f"Job {job_id} asks nothing ({run.status}); leave out -i to go on with a new query")
+
+            def take_up(driver: Driver) -> Session:
+                session = driver.take_up(run, "answer", limits=self._new_limits(run))
+                driver.answer(session, text)
+                return session
+
+            return take_up
+
+        return await self._go_on(job_id, begin, on_event)
+
+    async def resume(
+        self,
+        job_id: str | None = None,
+        *,
+        max_steps: int | None = None,
+        settle: Mapping[str, Settlement] | None = None,
+        on_event: OnEvent | None = None,
+    ) -> JobSummary:
+        """Go on with a Job that crashed, failed, was interrupted or reached its step limit: the same Runs.
+
+        `settle` decides calls of `unsettled` by hand, by key or call id. Raises UsageError for a Job that is completed
+        or waits for an answer, and for a call that is not open.
+        """
+        job_id = await self._job_id(job_id)
+
+        async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
+            run = _coordinator(loaded)
+            reason = _resume_reason(job_id, run)
+            limits = run.limits.model_copy(update={"max_steps": max_steps}) if max_steps is not None else None
+            settled = dict(settle or {})
+            await self._check_settled(job_id, settled)
+
+            def take_up(driver: Driver) -> Session:
+                driver.settled = settled
+                return driver.take_up(run, reason, limits=limits)
+
+            return take_up
+
+        return await self._go_on(job_id, begin, on_event)
+
+    async def cancel(self, job_id: str) -> None:
+        """Stop a Job that this Host drives: its Runs are recorded as interrupted. Raises UsageError otherwise."""
+        task = self._driving.get(check_job_id(job_id))
+        if task is None:
+            info = await self.storage.lease_info(job_id)
+            where = f"it is driven by {info.holder}; stop it there" if info else "nobody drives it"
+            raise UsageError(f"Job {job_id} cannot be cancelled here: {where}")
+        task.cancel()
+        await asyncio.wait({task})
+
+    async def delete(self, job_id: str) -> None:
+        """Remove a Job for good. Raises NotFound, and Conflict while it is driven."""
+        await self.storage.delete_job(check_job_id(job_id))
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    async def job(self, job_id: str | None = None) -> JobSummary:
+        """Where a Job, or the latest one, stands."""
+        return await self._reader.job(await self._job_id(job_id))
+
+    async def jobs(self, *, limit: int = 100, after: str | None = None) -> JobPage:
+        """Jobs, the one written to last first; `after` is the `next` of the page before."""
+        return await self._reader.jobs(limit=limit, after=after)
+
+    async def runs(self, job_id: str) -> tuple[RunSummary, ...]:
+        """All Runs of a Job."""
+        return await self._reader.runs(job_id)
+
+    async def events(
+        self, run_id: str, *, job_id: str | None = None, after: int = 0, limit: int | None = None
+    ) -> list[StoredLine]:
+        """A Run's events after place `after`, at most `limit`."""
+        return await self._reader.events(run_id, job_id=job_id, after=after, limit=limit)
+
+    async def checkpoints(self, job_id: str) -> list[str]:
+        """The ids of a Job's checkpoints."""
+        return await self._reader.checkpoints(job_id)
+
+    async def checkpoint(self, checkpoint_id: str, *, job_id: str | None = None) -> Checkpoint:
+        """A checkpoint whole, with its messages."""
+        return await self._reader.checkpoint(checkpoint_id, job_id)
+
+    async def checkpoint_path(self, checkpoint_id: str, *, job_id: str | None = None) -> Path | None:
+        """The file of a checkpoint; None on storages without files."""
+        return await self._reader.checkpoint_path(checkpoint_id, job_id)
+
+    async def unsettled(self, job_id: str | None = None) -> tuple[UnsettledCall, ...]:
+        """The calls that began, may have had a side effect, and have no result."""
+        return await self._reader.unsettled(await self._job_id(job_id))
+
+    async def verify(self, job_id: str | None = None) -> Report:
+        """Check a Job's logs against their chain and against the heads kept elsewhere."""
+        return await verify_job(self.storage, await self._job_id(job_id))
+
+    async def replay(self, job_id: str | None = None) -> Report:
+        """Drive a Job again from its logs, without a model or a tool, and compare every decision."""
+        return await replay_job(self.storage, await self._job_id(job_id))
+
+    async def load(self, job_id: str | None = None) -> LoadedJob:
+        """A Job with the whole state of each of its Runs."""
+        return await self._reader.load(await self._job_id(job_id))
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    async def _go_on(
+        self,
+        job_id: str,
+        begin: Callable[[LoadedJob], Awaitable[Callable[[Driver], Session]]],
+        on_event: OnEvent | None,
+    ) -> JobSummary:
+        async with self._leased(job_id):
+            loaded = await self._reader.load(job_id)
+            return await self._drive_leased(loaded, await begin(loaded), on_event)
+
+    async def _drive(
+        self, loaded: LoadedJob, begin: Callable[[Driver], Session], on_event: OnEvent | None
+    ) -> JobSummary:
+        async with self._leased(loaded.job.id):
+            return await self._drive_leased(loaded, begin, on_event)
+
+    async def _drive_leased(
+        self, loaded: LoadedJob, begin: Callable[[Driver], Session], on_event: OnEvent | None
+    ) -> JobSummary:
+        emit = Emitter(self.plugins.listeners, on_event)
+        skills = JobSkills(self.plugins.skills, self.workspace, loaded.job.id, self._env, STATE_DIR)
+        wiring = Wiring(
+            storage=self.storage,
+            project=self.project,
+            providers=self._providers,
+            skills=skills,
+            emit=emit,
+            overrides=self._overrides,
+            directory=str(self.workspace),
+        )
+        driver = Driver(wiring, loaded.job, loaded.runs)
+        session = begin(driver)
+        start = session.run.start
+        emit.display(
+            InitializeRuntime(
+                id=f"{session.ref.run_id}-init",
+                timestamp=now_ms(),
+                job_id=session.ref.job_id,
+                run_id=session.ref.run_id,
+                runtime_version=VERSION,
+                expert_key=start.expert_key,
+                model=start.model,
+                provider=start.provider,
+                max_steps=session.run.limits.max_steps,
+                storage=self.storage.location,
+            )
+        )
+        try:
+            return await driver.drive_coordinator(session)
+        finally:
+            await skills.close()
+
+    @asynccontextmanager
+    async def _leased(self, job_id: str) -> AsyncIterator[None]:
+        task = asyncio.current_task()
+        async with self.storage.lease(job_id, f"pid {os.getpid()} on {socket.gethostname()}"):
+            if task is not None:
+                self._driving[job_id] = task
+            try:
+                yield
+            finally:
+                self._driving.pop(job_id, None)
+
+    async def _job_id(self, job_id: str | None) -> str:
+        return await self._reader.latest_job_id() if job_id is None else check_job_id(job_id)
+
+    def _expert(self, key: str) -> Expert:
+        expert = self.project.expert(key)
+        if expert is None:
+            names = ", ".join(sorted(self.project.experts)) or "none"
+            raise UsageError(f"there is no Expert {key!r} in {self.project.path or 'the project'}; there are: {names}")
+        return expert
+
+    def _same_expert(self, base: Run, expert: Expert, job_id: str) -> None:
+        if base.start.expert_key != expert.key:
+            raise UsageError(
+                f"Job {job_id} is {base.start.expert_key}'s; context is never shared with another Expert ({expert.key})"
+            )
+
+    def _new_limits(self, run: Run) -> Limits | None:
+        steps = self._overrides.max_steps
+        return None if steps is None else run.limits.model_copy(update={"max_steps": steps})
+
+    async def _base(self, loaded: LoadedJob, resume_from: str | None) -> Run:
+        if resume_from is None:
+            return _coordinator(loaded)
+        base = await self._reader.state_at(resume_from, loaded.job.id)
+        if not base.is_coordinator:
+            raise UsageError(f"{resume_from} is a delegate's checkpoint; only the Coordinator's can be branched from")
+        return base
+
+    async def _check_settled(self, job_id: str, settled: Mapping[str, Settlement]) -> None:
+        open_calls = await self._reader.unsettled(job_id) if settled else ()
+        known = {name for call in open_calls for name in (call.key, call.call_id)}
+        for name in settled:
+            if name not in known:
+                names = ", ".join(call.key for call in open_calls) or "none"
+                raise UsageError(f"--settle {name}: no such open call; there are: {names}")
+
+
+def _coordinator(loaded: LoadedJob) -> Run:
+    return loaded.runs[loaded.job.coordinator.start.run_id]
+
+
+def _resume_reason(job_id: str, run: Run) -> ResumeReason:
+    match run.status:
+        case "completed":
+            raise UsageError(
+                f"Job {job_id} is completed; go on with a new query: perstack run {run.start.expert_key} QUERY"
+                f" --continue-job {job_id}"
+            )
+        case "stoppedByInteractiveTool":
+            raise UsageError(
+                f"Job {job_id} waits for an answer; give it: perstack run {run.start.expert_key} ANSWER"
+                f" --continue-job {job_id} -i"
+            )
+        case "running" | "stoppedByDelegate":
+            return "crash"
+        case "stoppedByInterrupt":
+            return "interrupt"
+        case "stoppedByMaxSteps":
+            return "maxSteps"
+        case "stoppedByError":
+            return "error"
