@@ -106,7 +106,7 @@ def _plain(name: str) -> str:
 def _text(value: TomlValue, key: Key) -> str | None:
     if not isinstance(value, str):
         return f'must be text in "quotes", not {a_kind_of(value)}'
-    if key.required and not value.strip():
+    if key.least > 0 and not value.strip():
         return f"must not be empty: {key.meaning}"
     if key.longest is not None and len(value) > key.longest:
         return f"has {len(value):,} characters: shorten it to {key.longest:,}"

@@ -26,7 +26,7 @@ class Key:
     meaning: str
     required: bool = False
     least: int = 0
-    """For numbers: the smallest that makes sense."""
+    """For numbers: the smallest that makes sense. For text: 1 if it must not be blank."""
     longest: int | None = None
     """For text: the most characters."""
 
@@ -34,7 +34,7 @@ class Key:
 Table = Mapping[str, Key]
 
 _LIMITS: Table = {
-    "model": Key("text", "the model's name, as its provider spells it"),
+    "model": Key("text", "the model's name, as its provider spells it", least=1),
     "reasoningBudget": Key("budget", "how much a model may think"),
     "maxSteps": Key("number", "most steps of a whole Job, over all its Runs", least=1),
     "maxRetries": Key("number", "how often one generation is tried again; 5 if not given"),
@@ -45,9 +45,9 @@ _LIMITS: Table = {
 PROJECT: Table = {
     **_LIMITS,
     "runtime": Key("text", "`local`; the original's other runtimes are taken with a warning and run locally"),
-    "envPath": Key("texts", "files with environment variables, from this file's folder"),
-    "storage": Key("text", "where state is kept, `file:perstack` if not given"),
-    "include": Key("texts", "further files, or patterns of them, whose Experts are taken in"),
+    "envPath": Key("texts", "files with environment variables, from this file's folder", least=1),
+    "storage": Key("text", "where state is kept, `file:perstack` if not given", least=1),
+    "include": Key("texts", "further files, or patterns of them, whose Experts are taken in", least=1),
     "experts": Key("table", "the Experts, by their key"),
     "temperature": Key("ignored", "every model runs at its own default temperature"),
     "perstackApiBaseUrl": Key("ignored", "there is no registry to ask: `include` takes in Experts from other files"),
@@ -56,16 +56,16 @@ PROJECT: Table = {
 }
 
 PROVIDER: Table = {
-    "providerName": Key("text", "which endpoint: `anthropic`, `openai`, `local`, …", required=True),
+    "providerName": Key("text", "which endpoint: `anthropic`, `openai`, `local`, …", required=True, least=1),
     "setting": Key("json", "settings as that provider's page names them"),
 }
 
 EXPERT: Table = {
-    "instruction": Key("text", "what the Expert knows and does", required=True, longest=MAX_INSTRUCTION),
+    "instruction": Key("text", "what the Expert knows and does", required=True, least=1, longest=MAX_INSTRUCTION),
     "description": Key("text", "one line for those who may delegate to it", longest=MAX_DESCRIPTION),
     "version": Key("text", "a semantic version, `1.0.0` if not given"),
     "minRuntimeVersion": Key("text", "the oldest runtime that it works on, such as `v1.0`"),
-    "delegates": Key("texts", "keys of the Experts that it may call, `name` or `name@version`"),
+    "delegates": Key("texts", "keys of the Experts that it may call, `name` or `name@version`", least=1),
     "tags": Key("texts", "words to sort Experts by"),
     "skills": Key("table", "its tools, by the skill's name"),
     **_LIMITS,
@@ -77,7 +77,7 @@ EXPERT: Table = {
 }
 
 _SKILL: Table = {
-    "type": Key("text", "which kind of skill this is", required=True),
+    "type": Key("text", "which kind of skill this is", required=True, least=1),
     "description": Key("text", "what it is for"),
     "rule": Key("text", "told to the model: how and when to use these tools"),
     "pick": Key("texts", "only these tools (patterns)"),
@@ -101,7 +101,7 @@ SKILLS: Mapping[str, Table] = {
     },
     "mcpSseSkill": {
         **_SKILL,
-        "endpoint": Key("text", "the server's address, public HTTPS", required=True),
+        "endpoint": Key("text", "the server's address, public HTTPS", required=True, least=1),
         "headers": Key("json", "HTTP headers to send"),
         "allowLocalNetwork": Key("flag", "let `endpoint` be plain HTTP or a private address"),
         **_STARTING,
@@ -113,12 +113,12 @@ SKILLS: Mapping[str, Table] = {
     },
     "pluginSkill": {
         **_SKILL,
-        "plugin": Key("text", "the plugin's name, as `perstack plugins` lists it", required=True),
+        "plugin": Key("text", "the plugin's name, as `perstack plugins` lists it", required=True, least=1),
         "settings": Key("json", "settings as the plugin's page names them"),
     },
 }
 
 TOOL: Table = {
     "description": Key("text", "what the tool is for"),
-    "inputJsonSchema": Key("text", "a JSON schema of an object, written as JSON text", required=True),
+    "inputJsonSchema": Key("text", "a JSON schema of an object, written as JSON text", required=True, least=1),
 }

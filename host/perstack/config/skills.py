@@ -25,16 +25,8 @@ def read_skills(raw: TomlTable, at: KeyPath, report: Reporter) -> list[TomlValue
 
 
 def _read_skill(name: str, raw: TomlValue, at: KeyPath, report: Reporter) -> TomlTable | None:
-    kind = raw.get("type") if isinstance(raw, dict) else None
-    if isinstance(kind, str) and kind not in SKILLS:
-        known = ", ".join(SKILLS)
-        report.error((*at, "type"), f"unknown skill type `{kind}`, known are {known}{suggestion(kind, SKILLS)}")
-        return None
-    if not isinstance(kind, str):
-        # without a type only that can be said: which other keys are known depends on it
-        read_table({"type": kind} if kind is not None else {}, {"type": SKILLS["mcpStdioSkill"]["type"]}, at, report)
-        return None
-    fields = read_table(raw, SKILLS[kind], at, report)
+    # which other keys there are depends on the type: without a good one, nothing is said of them
+    known = read_table({"type": raw["type"]} if isinstance(raw, dict) and "type" in raw else raw, TYPE, at, report)
     if fields is None:
         return None
     if kind == "mcpStdioSkill":

@@ -93,7 +93,7 @@ class RunTally:
     start: StartRun
     status: RunStatus = "running"
     steps: int = 0
-    usage: Usage = NO_USAGE
+    usage: Usage = field(default_factory=Usage)
     updated_at: int = 0
     touched: int = 0
     """When it was last started or resumed; the latest Coordinator Run is the Job's."""
@@ -111,7 +111,7 @@ class Job:
     id: str
     runs: dict[str, RunTally] = field(default_factory=dict[str, RunTally])
     total_steps: int = 0
-    usage: Usage = NO_USAGE
+    usage: Usage = field(default_factory=Usage)
     next_number: int = 1
     """The number of the Run that would be decided on next."""
 

@@ -14,5 +14,5 @@ def delay_before(attempt: int, jitter: float, retry_after: float | None) -> floa
     """
     if retry_after is not None:
         return max(0.0, retry_after)
-    longest = min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (attempt - 1))
+    longest = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** (attempt - 1))
     return longest * (1 - jitter / 2)

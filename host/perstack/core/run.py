@@ -102,8 +102,8 @@ class Run:
     """The step in hand or, in phase READY, the last finished one."""
     calls: dict[str, Call] = field(default_factory=dict[str, Call])
     todos: tuple[Todo, ...] = ()
-    usage: Usage = NO_USAGE
-    step_usage: Usage = NO_USAGE
+    usage: Usage = field(default_factory=Usage)
+    step_usage: Usage = field(default_factory=Usage)
     context_tokens: int = 0
     """What the last generation was sent, which is how full the context is."""
     accepted: bool = False

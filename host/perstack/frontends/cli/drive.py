@@ -46,7 +46,7 @@ class JsonLines:
 def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], *, stream: bool) -> int:
     """Drive to the end or stop; returns the exit status.
 
-    The first Ctrl-C (or SIGTERM) abandons the step in hand and records the interrupt, the second ends the process at once.
+    The first Ctrl-C (or SIGTERM) abandons the step in hand and records the interrupt; the second ends the process.
     """
     lines = JsonLines(stream=stream)
 

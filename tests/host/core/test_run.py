@@ -1,0 +1,120 @@
+"""What a Run does next, and how its log folds into its state."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation import Simulation
+
+from perstack.core.chain import EMPTY_LOG, link
+from perstack.core.events import FinishGeneration, FinishStep, FinishToolCall, StartGeneration, parse_event
+from perstack.core.job import Job
+from perstack.core.messages import ExpertMessage, History, TextPart, ToolMessage, UserMessage
+from perstack.core.replay import difference
+from perstack.core.run import begin, evolve, inheritable, pending
+from perstack.core.usage import NO_USAGE
+
+
+def choices(numbers: list[int]):
+    stream = iter(numbers)
+    return lambda below: next(stream, 1) % below
+
+
+scripts = st.lists(st.integers(0, 1000), max_size=400).map(choices)
+
+
+@settings(deadline=None)
+@given(scripts)
+def test_a_log_read_back_folds_into_the_same_state(choose) -> None:
+    simulation = Simulation(choose)
+    simulation.drive()
+    head = EMPTY_LOG
+    state = None
+    for event, expected in zip(simulation.events, simulation.states, strict=True):
+        payload = event.to_json()
+        _, head = link(head, payload)
+        again = parse_event(payload)
+        assert again == event
+        state = begin(again, head) if state is None else evolve(state, again, head)
+        assert state == expected
+
+
+@settings(deadline=None)
+@given(scripts)
+def test_every_tool_call_gets_exactly_one_result_in_the_order_of_the_calls(choose) -> None:
+    simulation = Simulation(choose)
+    simulation.drive()
+    messages = inheritable(simulation.run)
+    for index, message in enumerate(messages):
+        if isinstance(message, ExpertMessage) and message.tool_calls:
+            answer = messages[index + 1]
+            assert isinstance(answer, ToolMessage)
+            assert [part.tool_call_id for part in answer.contents] == [c.tool_call_id for c in message.tool_calls]
+
+
+@settings(deadline=None)
+@given(scripts)
+def test_replay_finds_no_difference_in_what_the_loop_itself_wrote(choose) -> None:
+    simulation = Simulation(choose)
+    simulation.drive()
+    for state, event in zip(simulation.states, simulation.events[1:], strict=False):
+        assert difference(state, event) is None
+
+
+@settings(deadline=None)
+@given(scripts)
+def test_steps_and_usage_are_those_of_the_generations_each_counted_once(choose) -> None:
+    simulation = Simulation(choose)
+    simulation.drive()
+    job = Job("job")
+    for event in simulation.events:
+        job.apply(event)
+    generations = [event for event in simulation.events if isinstance(event, FinishGeneration)]
+    expected = sum((event.usage for event in generations), NO_USAGE)
+    assert simulation.run.usage == expected == job.usage
+    begun = {event.step_number for event in simulation.events if isinstance(event, StartGeneration)}
+    assert job.total_steps == len(begun) == max(begun, default=0)
+
+
+@settings(deadline=None)
+@given(scripts)
+def test_the_usage_of_the_finished_steps_sums_up_to_the_runs(choose) -> None:
+    simulation = Simulation(choose)
+    simulation.drive()
+    if simulation.run.status == "completed":
+        steps = [event.usage for event in simulation.events if isinstance(event, FinishStep)]
+        assert sum(steps, NO_USAGE) == simulation.run.usage
+
+
+@settings(deadline=None)
+@given(scripts)
+def test_replay_finds_a_result_that_the_loop_would_not_have_written(choose) -> None:
+    simulation = Simulation(choose)
+    simulation.drive()
+    for state, event in zip(simulation.states, simulation.events[1:], strict=False):
+        if isinstance(event, FinishToolCall) and event.tool_name in ("todo", "clearTodo"):
+            assert difference(state, event.model_copy(update={"contents": (TextPart(text="forged"),)}))
+        if isinstance(event, FinishStep):
+            forged = event.model_copy(update={"usage": event.usage + event.usage})
+            assert difference(state, forged)
+
+
+@settings(deadline=None)
+@given(scripts)
+def test_a_run_is_never_at_a_loss_unless_it_has_stopped(choose) -> None:
+    simulation = Simulation(choose)
+    simulation.drive()
+    for state in simulation.states:
+        assert (pending(state) is None) == (state.status not in ("running", "stoppedByDelegate"))
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=40))
+def test_histories_that_share_their_beginning_never_see_each_others_messages(growth: list[tuple[int, int]]) -> None:
+    versions = [(History(), ())]
+    for which, number in growth:
+        history, model = versions[which % len(versions)]
+        message = UserMessage(contents=(TextPart(text=str(number)),))
+        versions.append((history.append(message), (*model, message)))
+    for history, model in versions:
+        assert tuple(history) == model
+        assert len(history) == len(model)

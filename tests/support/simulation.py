@@ -1,0 +1,217 @@
+"""A driver without effects: answers every pending command from a stream of choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from perstack.core.chain import EMPTY_LOG, Head, link
+from perstack.core.definitions import Expert, Limits
+from perstack.core.events import (
+    AttemptCompletion,
+    CallDelegate,
+    CallInteractiveTool,
+    CallTools,
+    DelegateHead,
+    Delegation,
+    FinishGeneration,
+    FinishRun,
+    FinishStep,
+    FinishToolCall,
+    ResumeRun,
+    StartGeneration,
+    StartRun,
+    StopRunByDelegate,
+    StopRunByInteractiveTool,
+    StopRunByInterrupt,
+    StoredEvent,
+)
+from perstack.core.ids import event_id_of
+from perstack.core.messages import ExpertMessage, TextPart, ToolCallPart
+from perstack.core.run import (
+    Ask,
+    AwaitDelegates,
+    Complete,
+    DecideCalls,
+    EndRun,
+    EndStep,
+    Generate,
+    RecordResult,
+    Run,
+    RunTools,
+    StartDelegates,
+    begin,
+    evolve,
+    pending,
+)
+from perstack.core.tools import DecidedCall
+from perstack.core.usage import Usage
+
+KINDS = ("tool", "todo", "clearTodo", "attemptCompletion", "delegate", "interactive", "refused")
+Choose = Callable[[int], int]
+"""Gives a number below the one it is given."""
+
+START = {
+    "query": "do it",
+    "model": "m",
+    "provider": "scripted",
+    "instruction": "i",
+    "expert": Expert(key="e", instruction="i"),
+    "limits": Limits(),
+}
+
+
+class Simulation:
+    """One Run, its log, and the choices that made it."""
+
+    def __init__(self, choose: Choose) -> None:
+        self.choose = choose
+        self.events: list[StoredEvent] = []
+        self.states: list[Run] = []
+        self.head: Head = EMPTY_LOG
+        self.number_of_calls = 0
+        self.note(StartRun(**self.stamp(1), **START))
+
+    @property
+    def run(self) -> Run:
+        return self.states[-1]
+
+    def stamp(self, step: int | None = None) -> dict:
+        return {
+            "id": event_id_of("job-1", self.head.seq + 1),
+            "timestamp": 1000 + self.head.seq,
+            "job_id": "job",
+            "run_id": "job-1",
+            "expert_key": "e",
+            "step_number": max(1, self.run.step) if step is None else step,
+        }
+
+    def note(self, event: StoredEvent) -> None:
+        _, self.head = link(self.head, event.to_json())
+        self.states.append(
+            begin(event, self.head) if isinstance(event, StartRun) else evolve(self.run, event, self.head)
+        )
+        self.events.append(event)
+
+    def checkpoint(self) -> dict:
+        return {**self.stamp(), "checkpoint_id": event_id_of("job-1", self.head.seq + 1)}
+
+    def drive(self, most: int = 200) -> None:
+        for _ in range(most):
+            if self.choose(12) == 0 and self.run.status == "running":
+                self.note(StopRunByInterrupt(**self.checkpoint()))
+            command = pending(self.run)
+            if command is None:
+                if self.run.status == "completed":
+                    return
+                self.go_on()
+                continue
+            self.perform(command)
+
+    def go_on(self) -> None:
+        if self.run.asked is not None and self.run.status == "stoppedByInteractiveTool":
+            self.note(ResumeRun(**self.checkpoint(), reason="answer"))
+            call = self.run.calls[self.run.asked]
+            self.result(call.decided.id, call.decided.tool_name, "an answer")
+        else:
+            self.note(ResumeRun(**self.checkpoint(), reason="interrupt"))
+
+    def result(self, call_id: str, name: str, text: str, *, is_error: bool = False, delegate: bool = False) -> None:
+        head = DelegateHead(run_id="job-2", seq=3, hash="h") if delegate else None
+        self.note(
+            FinishToolCall(
+                **self.stamp(),
+                tool_call_id=call_id,
+                tool_name=name,
+                contents=(TextPart(text=text),),
+                is_error=is_error,
+                delegate=head,
+            )
+        )
+
+    def perform(self, command: object) -> None:
+        match command:
+            case Generate():
+                self.note(StartGeneration(**self.stamp(command.step), final=command.final))
+                self.note(
+                    FinishGeneration(
+                        **self.stamp(),
+                        usage=Usage.of(10, 2),
+                        reply=self.reply(final=command.final),
+                        finish_reason="stop",
+                        duration_ms=1,
+                    )
+                )
+            case DecideCalls():
+                self.note(CallTools(**self.stamp(), calls=tuple(self.decide(call) for call in command.calls)))
+            case RunTools():
+                call = command.calls[self.choose(len(command.calls))]
+                self.result(call.decided.id, call.decided.tool_name, "done")
+            case RecordResult():
+                call = command.call
+                self.result(call.decided.id, call.decided.tool_name, command.text, is_error=command.is_error)
+            case StartDelegates():
+                delegates = tuple(
+                    Delegation(
+                        tool_call_id=call.decided.id,
+                        tool_name=call.decided.tool_name,
+                        expert_key="d",
+                        run_id=f"job-{index + 2}",
+                        query="q",
+                    )
+                    for index, call in enumerate(command.calls)
+                )
+                self.note(CallDelegate(**self.stamp(), delegates=delegates))
+                self.note(StopRunByDelegate(**self.checkpoint()))
+            case AwaitDelegates():
+                one = command.delegations[self.choose(len(command.delegations))]
+                self.result(one.tool_call_id, one.tool_name, "from the delegate", delegate=True)
+            case Ask():
+                decided = command.call.decided
+                self.note(
+                    CallInteractiveTool(
+                        **self.stamp(),
+                        tool_call_id=decided.id,
+                        tool_name=decided.tool_name,
+                        skill_name="s",
+                        args=command.call.part.args,
+                    )
+                )
+                self.note(StopRunByInteractiveTool(**self.checkpoint()))
+            case Complete():
+                self.note(
+                    AttemptCompletion(
+                        **self.stamp(),
+                        tool_call_id=command.call.decided.id,
+                        remaining_todos=command.remaining,
+                        result=command.result,
+                    )
+                )
+            case EndStep():
+                self.note(FinishStep(**self.checkpoint(), usage=self.run.step_usage))
+            case EndRun():
+                self.note(FinishRun(**self.checkpoint(), text=command.text, total_usage=self.run.usage))
+            case _:
+                raise AssertionError(command)
+
+    def reply(self, *, final: bool) -> ExpertMessage:
+        text = (TextPart(text="words"),) if self.choose(2) else ()
+        if final:
+            return ExpertMessage(contents=text)
+        count = self.choose(5)
+        return ExpertMessage(contents=(*text, *(self.call() for _ in range(count))))
+
+    def call(self) -> ToolCallPart:
+        self.number_of_calls += 1
+        kind = KINDS[self.choose(len(KINDS))]
+        args: dict = {}
+        if kind == "todo":
+            args = {"completedTodos": [0]} if self.choose(2) else {"newTodos": ["a"]}
+        elif kind == "attemptCompletion" and self.choose(2):
+            args = {"result": "the result"}
+        return ToolCallPart(tool_call_id=f"c{self.number_of_calls}-{kind}", tool_name=kind, args=args)
+
+    def decide(self, call: ToolCallPart) -> DecidedCall:
+        kind = call.tool_name
+        effect = ("readOnly", "idempotent", "sideEffect")[self.choose(3)] if kind == "tool" else "sideEffect"
+        problem = "no such tool" if kind == "refused" else None
+        return DecidedCall(id=call.tool_call_id, tool_name=kind, kind=kind, effect=effect, problem=problem)
