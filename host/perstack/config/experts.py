@@ -22,7 +22,7 @@ _VERSION = re.compile(
 _LEVEL = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(?:[-+][0-9A-Za-z.+-]+)?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draft:
     """An Expert as far as it could be read; whether it may be used is known when all files have been."""
 
@@ -58,9 +58,13 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     return Draft(key, fields, report, at)
 
 
-def check_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
-    """Every delegate is an Expert that there is, in the version asked for, and not the Expert itself."""
+def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
+    """Every delegate must be an Expert that there is, in the version asked for, and is kept once.
+
+    Delegating to itself is allowed, as in the original, but seldom meant.
+    """
     delegates = draft.fields.get("delegates")
+    kept: dict[str, TomlValue] = {}
     for index, wanted in enumerate(delegates if isinstance(delegates, list) else ()):
         if not isinstance(wanted, str):
             continue
@@ -71,8 +75,14 @@ def check_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
             draft.report.error(at, f"there is no Expert `{name}`{suggestion(name, drafts)}")
         elif version is not None and found.version != version:
             draft.report.error(at, f"`{name}` is defined with version {found.version}, not {version}")
-        elif found.key == draft.key:
-            draft.report.error(at, "an Expert cannot delegate to itself: take it out, or define a second Expert")
+        elif name in kept:
+            draft.report.warn(at, f"`{name}` is named twice: take one out")
+        else:
+            if name == draft.key:
+                draft.report.warn(at, "this Expert may delegate to itself without end: see that maxSteps bounds it")
+            kept[name] = wanted
+    if delegates is not None:
+        draft.fields["delegates"] = list(kept.values())
 
 
 def _split(delegate: str) -> tuple[str, str | None]:

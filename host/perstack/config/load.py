@@ -9,7 +9,7 @@ from os.path import normpath
 from pathlib import Path
 
 from perstack.config.check import read_table, suggestion
-from perstack.config.experts import Draft, check_delegates, read_expert
+from perstack.config.experts import Draft, read_expert, resolve_delegates
 from perstack.config.schema import PROJECT, PROVIDER
 from perstack.config.source import KeyPath, Reporter, Source, TomlTable, TomlValue
 from perstack.core.definitions import Project
@@ -50,17 +50,12 @@ def load_project(path: Path) -> LoadedProject:
     reading = _Reading()
     fields = reading.read(path, chain=())
     for draft in reading.drafts.values():
-        check_delegates(draft, reading.drafts)
+        resolve_delegates(draft, reading.drafts)
     problems = reading.in_order()
     if any(problem.severity == "error" for problem in problems):
         raise DefinitionError(problems)
-    project = Project.model_validate(
-        {
-            **fields,
-            "experts": {key: draft.finish() for key, draft in reading.drafts.items()},
-            "path": str(path.absolute()),
-        }
-    )
+    experts = {key: draft.finish() for key, draft in reading.drafts.items()}
+    project = Project.model_validate({**fields, "experts": experts, "path": str(path.absolute())})
     return LoadedProject(project, problems)
 
 
@@ -87,6 +82,7 @@ class _Reading:
             raw = _without_settings(raw, chain[0], report)
         fields = read_table(raw, PROJECT, (), report) or {}
         _check_settings(fields, report)
+        _place_env_files(fields, path.parent)
         self._take_experts(fields.pop("experts", {}), report)
         self._take_includes(fields.pop("include", []), (*chain, path), report)
         return fields
@@ -130,11 +126,12 @@ class _Reading:
                 self._take_include(pattern, ("include", index), chain, report)
 
     def _take_include(self, pattern: str, at: KeyPath, chain: tuple[Path, ...], report: Reporter) -> None:
-        from glob import glob, has_magic  # unlike Path.glob it takes absolute patterns and passes over hidden files
+        # not Path.glob: that takes no absolute patterns and does not pass over hidden files
+        from glob import glob, has_magic
 
         folder = chain[-1].parent
         is_pattern = has_magic(pattern)
-        found = sorted(glob(pattern, root_dir=folder, recursive=True)) if is_pattern else [pattern]  # noqa: PTH207 - see the import
+        found = sorted(glob(pattern, root_dir=folder, recursive=True)) if is_pattern else [pattern]  # noqa: PTH207
         if not found:
             report.warn(at, f"no file matches `{pattern}`, seen from {folder}")
         for name in found:
@@ -160,6 +157,13 @@ def _without_settings(raw: TomlTable, root: Path, report: Reporter) -> TomlTable
         else:
             kept[name] = value
     return kept
+
+
+def _place_env_files(fields: TomlTable, folder: Path) -> None:
+    """Names in a definition file are seen from that file, wherever the caller stands."""
+    names = fields.get("envPath")
+    if isinstance(names, list):
+        fields["envPath"] = [normpath(folder.absolute() / name) for name in names if isinstance(name, str)]
 
 
 def _check_settings(fields: TomlTable, report: Reporter) -> None:

@@ -26,8 +26,9 @@ def read_skills(raw: TomlTable, at: KeyPath, report: Reporter) -> list[TomlValue
 
 def _read_skill(name: str, raw: TomlValue, at: KeyPath, report: Reporter) -> TomlTable | None:
     # which other keys there are depends on the type: without a good one, nothing is said of them
-    known = read_table({"type": raw["type"]} if isinstance(raw, dict) and "type" in raw else raw, TYPE, at, report)
-    if fields is None:
+    kind = _type_of(raw, at, report)
+    fields = None if kind is None else read_table(raw, SKILLS[kind], at, report)
+    if kind is None or fields is None:
         return None
     if kind == "mcpStdioSkill":
         _check_command(name, fields, at, report)
@@ -36,8 +37,25 @@ def _read_skill(name: str, raw: TomlValue, at: KeyPath, report: Reporter) -> Tom
     return {**fields, "type": kind, "name": name}
 
 
+def _type_of(raw: TomlValue, at: KeyPath, report: Reporter) -> str | None:
+    if not isinstance(raw, dict):
+        read_table(raw, {}, at, report)
+        return None
+    kind = raw.get("type")
+    known = ", ".join(SKILLS)
+    if kind is None:
+        report.error((*at, "type"), f"is missing: one of {known}")
+    elif not isinstance(kind, str):
+        report.error((*at, "type"), f"must be one of {known}, not {a_kind_of(kind)}")
+    elif kind not in SKILLS:
+        report.error((*at, "type"), f"unknown skill type `{kind}`, known are {known}{suggestion(kind, SKILLS)}")
+    else:
+        return kind
+    return None
+
+
 def _check_command(name: str, fields: TomlTable, at: KeyPath, report: Reporter) -> None:
-    if name != BASE_SKILL and not any(fields.get(key) for key in ("command", "packageName", "args")):
+    if name != BASE_SKILL and not any(fields.get(key) for key in ("command", "packageName")):
         report.error((*at, "command"), "is missing: say which command, or which `packageName`, starts the server")
 
 
