@@ -205,7 +205,7 @@ class Driver:
             return await self._wiring.skills.catalogue(
                 start.expert, self._wiring.project.experts, is_coordinator=session.run.is_coordinator
             )
-        except PerstackError as error:
+        except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its words
             await fail(session, ErrorInfo(name=type(error).__name__, message=str(error)))
             return None
 

@@ -1,0 +1,87 @@
+"""Hosts on a scripted model, for tests of behaviour through the Python door."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from perstack.config.settings import Overrides
+from perstack.core.definitions import Expert, InteractiveSkill, InteractiveTool, Project
+from perstack.core.events import Event, StoredEvent
+from perstack.host import Host
+from perstack.testing.scripted import ScriptedProvider, ScriptLike
+
+T = TypeVar("T")
+
+QUESTION = {"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]}
+
+
+def expert(key: str, *, delegates: tuple[str, ...] = (), ask: bool = False, **fields) -> Expert:
+    """An Expert; with `ask` it has an interactive tool askUser."""
+    skills = (InteractiveSkill(name="user", tools=(InteractiveTool(name="askUser", input_schema=QUESTION),)),)
+    fields.setdefault("instruction", f"[[{key}]] does its work.")
+    return Expert(key=key, delegates=delegates, skills=skills if ask else (), **fields)
+
+
+def project_of(*experts: Expert) -> Project:
+    return Project(experts={one.key: one for one in experts})
+
+
+@dataclass
+class Seen:
+    """Collects events."""
+
+    events: list[Event] = field(default_factory=list)
+    lines: list[bytes] = field(default_factory=list)
+
+    def __call__(self, event: Event, line: bytes) -> None:
+        self.events.append(event)
+        self.lines.append(line)
+
+    def of(self, *kinds: str, run: str | None = None) -> list:
+        return [e for e in self.events if e.type in kinds and (run is None or e.run_id.endswith(run))]
+
+    def types(self, run: str | None = None) -> list[str]:
+        stored = [event for event in self.events if isinstance(event, StoredEvent)]
+        return [event.type for event in stored if run is None or event.run_id.endswith(run)]
+
+
+class Bench:
+    """A workspace with a storage; each `host` is a new process's view of it."""
+
+    def __init__(self, workspace: Path, storage: str) -> None:
+        self.workspace = workspace
+        self.storage = storage
+
+    def host(self, script: ScriptLike | ScriptedProvider, *experts: Expert, plugins: tuple = (), **overrides) -> Host:
+        provider = script if isinstance(script, ScriptedProvider) else ScriptedProvider(script)
+        return Host(
+            project_of(*experts),
+            workspace=self.workspace,
+            storage=self.storage,
+            env={"PATH": "/usr/bin:/bin"},
+            overrides=Overrides(provider="scripted", **overrides),
+            plugins=[provider, *plugins],
+        )
+
+
+def wait_for(work: Coroutine[object, object, T], seconds: float = 30) -> T:
+    """Run to the end, within a bound."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(seconds):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+def results(seen: Seen, name: str | None = None) -> list[str]:
+    """The texts of tool results, in the order they came."""
+    return [
+        "".join(getattr(part, "text", "") for part in event.contents)
+        for event in seen.of("finishToolCall")
+        if name is None or event.tool_name == name
+    ]
