@@ -1,0 +1,66 @@
+"""For storages whose users share a machine: a lease as an OS lock (`flock`) on an open file.
+
+The kernel frees the lock when the last descriptor of that opening closes, so a holder that dies frees it at once.
+Descriptors that Python opens are not inherited by child programs, which therefore never keep a lease alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+from perstack.errors import Conflict, NotFound
+
+_TRIES = 5
+_LONGEST_HOLDER = 1000
+
+
+@asynccontextmanager
+async def hold(open_file: Callable[[], int], holder: str, job_id: str) -> AsyncGenerator[None]:
+    """Hold the lock on the file that `open_file` opens (read and write), with the holder's words inside.
+
+    Raises Conflict, naming the holder, if another opening of the file has it, and NotFound if the file was deleted
+    meanwhile.
+    """
+    fd = open_file()
+    try:
+        await _lock(fd, job_id)
+        if os.fstat(fd).st_nlink == 0:
+            raise NotFound(f"job {job_id} was deleted")
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, holder.encode()[:_LONGEST_HOLDER], 0)
+        try:
+            yield
+        finally:
+            os.ftruncate(fd, 0)
+    finally:
+        os.close(fd)
+
+
+def holder_of(fd: int) -> str | None:
+    """Who holds the lock on this open file, in its own words; None if nobody does."""
+    if _try_lock(fd, fcntl.LOCK_SH):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        return None
+    return os.pread(fd, _LONGEST_HOLDER, 0).decode(errors="replace") or "another process"
+
+
+async def _lock(fd: int, job_id: str) -> None:
+    # somebody who only asks for the holder has the lock for a moment, hence the few tries
+    for attempt in range(_TRIES):
+        if _try_lock(fd, fcntl.LOCK_EX):
+            return
+        await asyncio.sleep(0.001 * attempt)
+    holder = os.pread(fd, _LONGEST_HOLDER, 0).decode(errors="replace") or "another process"
+    raise Conflict(f"job {job_id} is being driven by {holder}: wait until it ends, or stop it")
+
+
+def _try_lock(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

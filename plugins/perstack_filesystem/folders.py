@@ -1,0 +1,163 @@
+"""Directories as open handles.
+
+Everything is opened relative to a handle and never through a symbolic link, so that nothing put into the state
+directory can lead a read or a write out of it, not even between a check and its use.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+
+from perstack.errors import StorageError
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_CHUNK = 1 << 20
+
+sync_data = os.fsync if not hasattr(os, "fdatasync") else os.fdatasync
+"""Flush a file's content, and of its metadata only what is needed to read it."""
+
+
+@contextmanager
+def explained(path: Path) -> Generator[None]:
+    """Turns an OSError into a StorageError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            reason = "a symbolic link or a file stands where a directory of this storage belongs; remove it"
+        elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason += ": free some space, then resume"
+        raise StorageError(f"{path}: {reason}") from error
+
+
+class Folder:
+    """One open directory. Use as a context manager; `path` is only for messages."""
+
+    def __init__(self, fd: int, path: Path) -> None:
+        self.fd = fd
+        self.path = path
+
+    @classmethod
+    def top(cls, path: Path, *, create: bool = False) -> Folder | None:
+        """The state directory itself, which alone may be reached through a link; None if it is not there."""
+        with explained(path):
+            if create and not path.is_dir():
+                path.mkdir(parents=True, exist_ok=True)
+                _sync_directory(path.parent)
+            try:
+                return cls(os.open(path, _DIRECTORY), path)
+            except FileNotFoundError:
+                return None
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self.fd)
+
+    def find(self, name: str) -> Folder | None:
+        """The directory of that name in this one; None if it is not there."""
+        path = self.path / name
+        with explained(path):
+            try:
+                return Folder(os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.fd), path)
+            except FileNotFoundError:
+                return None
+
+    def make(self, name: str) -> Folder:
+        """The directory of that name in this one, made if need be."""
+        for _ in range(3):
+            found = self.find(name)
+            if found is not None:
+                return found
+            self.add(name)
+        raise StorageError(f"{self.path / name}: it is removed as often as it is made")
+
+    def add(self, name: str) -> bool:
+        """Make a directory whose name survives power loss; False if something of that name is there."""
+        with explained(self.path / name):
+            try:
+                os.mkdir(name, dir_fd=self.fd)
+            except FileExistsError:
+                return False
+        self.sync()
+        return True
+
+    def entries(self) -> list[os.DirEntry[str]]:
+        """What is in it, in no order."""
+        with explained(self.path), os.scandir(self.fd) as found:
+            return list(found)
+
+    def stat(self, name: str) -> os.stat_result | None:
+        """Of the thing itself, not of what it may link to; None if it is not there."""
+        with explained(self.path / name):
+            try:
+                return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+            except FileNotFoundError:
+                return None
+
+    def open(self, name: str, flags: int) -> int | None:
+        """A descriptor; None if the file is not there."""
+        with explained(self.path / name):
+            try:
+                return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=self.fd)
+            except FileNotFoundError:
+                return None
+
+    def read(self, name: str) -> bytes | None:
+        """A file's content; None if it is not there."""
+        fd = self.open(name, os.O_RDONLY)
+        if fd is None:
+            return None
+        with explained(self.path / name), open(fd, "rb", buffering=0) as file:  # noqa: PTH123 - relative to a handle
+            return file.read()
+
+    def replace(self, name: str, data: bytes, *, sync: bool, modified_ns: int | None = None) -> None:
+        """Put a file in place of that name in one moment: a reader sees the old or the new, never a part.
+
+        With `sync` its content survives power loss when this returns (its name after `sync()`). `modified_ns` is a
+        time of change finer than the kernel's clock ticks.
+        """
+        temporary = f".{name}.{os.getpid()}.tmp"
+        with explained(self.path / name):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(temporary, flags, 0o666, dir_fd=self.fd)
+            try:
+                write_all(fd, data)
+                if modified_ns is not None:
+                    os.utime(fd, ns=(modified_ns, modified_ns))
+                if sync:
+                    os.fsync(fd)
+                os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=self.fd)
+                raise
+            finally:
+                os.close(fd)
+
+    def sync(self) -> None:
+        """Make the names in this directory survive power loss."""
+        with explained(self.path):
+            os.fsync(self.fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write everything; one system call unless the medium takes less at a time."""
+    written = os.write(fd, data)
+    while written < len(data):
+        written += os.write(fd, memoryview(data)[written : written + _CHUNK])
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, _DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

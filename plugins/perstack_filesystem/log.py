@@ -1,0 +1,116 @@
+"""One Run's log: an open file, and what is known of its content."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from perstack.core.chain import BrokenSeal, Head, check
+from perstack.errors import Conflict, Damaged, StorageError
+from perstack_filesystem.folders import explained, sync_data, write_all
+from perstack_filesystem.scan import Scan
+
+
+class Log:
+    """An open events.jsonl. Appending costs what is appended, however long the log is."""
+
+    def __init__(self, fd: int, path: Path) -> None:
+        self._fd = fd
+        self._path = path
+        self._scan = Scan()
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the file has lost its name since it was opened."""
+        return os.fstat(self._fd).st_nlink == 0
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def read(self, after: int, limit: int | None) -> list[bytes]:
+        """The records after place `after`. Reading from the first on verifies them anew from the disk."""
+        want = None if limit is None else after + limit
+        with explained(self._path):
+            scan = self._scan
+            if after == 0 or os.fstat(self._fd).st_size < scan.size:
+                scan = Scan()
+            known = scan.seq
+            try:
+                found = scan.advance(self._read_at, str(self._path), want)
+            except Damaged:
+                self._scan = scan
+                raise
+            if scan.seq >= self._scan.seq:
+                self._scan = scan
+            earlier = self._reread(scan, after, known if want is None else min(known, want))
+            # `found` begins at place `known`, and may hold more than is wanted: the rest of an append
+            return earlier + found[max(0, after - known) : None if want is None else max(0, want - known)]
+
+    def append(self, expected_seq: int, records: Sequence[bytes]) -> None:
+        """Add records after the first `expected_seq`, synced. Raises Conflict, Damaged or StorageError."""
+        with explained(self._path), self._locked():
+            self._catch_up()
+            if self._scan.seq != expected_seq:
+                raise stale(self._path, expected_seq, self._scan.seq)
+            head = sealed_head(self._scan.head, records, self._path)
+            data = b"\n".join((*records, b""))
+            try:
+                write_all(self._fd, b"\n" + data if self._scan.lacks_newline else data)
+                sync_data(self._fd)
+            except OSError:
+                # all or nothing: what was written of it goes away again
+                os.ftruncate(self._fd, self._scan.size)
+                raise
+            self._scan.grown(list(records), head)
+
+    def _catch_up(self) -> None:
+        """Read what others have written since, and cut off a torn tail."""
+        size = os.fstat(self._fd).st_size
+        if size < self._scan.size:
+            self._scan = Scan()
+        if size != self._scan.size:
+            self._scan.advance(self._read_at, str(self._path))
+        if size != self._scan.size:
+            os.ftruncate(self._fd, self._scan.size)
+
+    def _reread(self, scan: Scan, after: int, through: int) -> list[bytes]:
+        """Records that were verified before."""
+        if after >= through:
+            return []
+        start, end = scan.ends[after - 1] if after else 0, scan.ends[through - 1]
+        return os.pread(self._fd, end - start, start).removesuffix(b"\n").split(b"\n")
+
+    def _read_at(self, length: int, offset: int) -> bytes:
+        return os.pread(self._fd, length, offset)
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+
+def sealed_head(head: Head, records: Sequence[bytes], path: Path) -> Head:
+    """The head after these records of one append. Raises Conflict if they do not continue the log that ends at `head`.
+
+    A log would not read any more with them, so they are looked at before they are written.
+    """
+    for index, record in enumerate(records):
+        try:
+            sealed, head = check(head, record)
+        except BrokenSeal as broken:
+            raise Conflict(f"{path}: record {head.seq + 1} does not continue this log: {broken}") from broken
+        if b"\n" in record or sealed.batch != (len(records) if index == 0 else 1):
+            raise StorageError(f"{path}: record {head.seq} was not sealed together with the others of its append")
+    return head
+
+
+def stale(path: Path, expected_seq: int, seq: int) -> Conflict:
+    """The error for a writer that does not know the end of the log."""
+    return Conflict(f"{path}: has {seq} records, not {expected_seq}: another process has written to this run")

@@ -1,0 +1,288 @@
+"""The storage: which file is what.
+
+{root}/jobs/{jobId}/job.json                       summary, a cache; its time orders the Jobs
+{root}/jobs/{jobId}/lease                          locked by who drives the Job
+{root}/jobs/{jobId}/checkpoints/{checkpointId}.json
+{root}/jobs/{jobId}/runs/{runId}/run-setting.json
+{root}/jobs/{jobId}/runs/{runId}/events.jsonl      the truth
+{root}/jobs/{jobId}/blobs/{sha256}
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from hashlib import sha256 as new_sha256
+from pathlib import Path
+
+from perstack.core.chain import EMPTY_LOG
+from perstack.core.ids import check_id, check_job_id
+from perstack.errors import Conflict, NotFound, StorageError
+from perstack.ports.leases import hold, holder_of
+from perstack.ports.storage import LeaseInfo, Page, RunRef
+from perstack_filesystem.folders import Folder, explained
+from perstack_filesystem.listing import checkpoint_order, job_page, page_of, run_order
+from perstack_filesystem.log import Log, sealed_head, stale
+
+_LOG = "events.jsonl"
+_SUMMARY = "job.json"
+_LEASE = "lease"
+_DOOMED = ".deleted."
+_MOST_OPEN_LOGS = 100
+
+
+class FilesystemStorage:
+    """Keeps Jobs as folders. Several processes may use one directory at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._logs: OrderedDict[RunRef, Log] = OrderedDict()
+
+    @property
+    def location(self) -> str:
+        """The state directory."""
+        return str(self._root)
+
+    async def create_job(self, job_id: str) -> None:
+        """Make an empty Job. Raises Conflict if the id exists."""
+        check_job_id(job_id)
+        with ExitStack() as opened:
+            top = Folder.top(self._root, create=True)
+            if top is None:
+                raise StorageError(f"{self._root}: it was removed at the same moment")
+            jobs = opened.enter_context(opened.enter_context(top).make("jobs"))
+            if not jobs.add(job_id):
+                raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
+            opened.enter_context(jobs.make(job_id)).add("runs")
+
+    async def has_job(self, job_id: str) -> bool:
+        """Whether there is a Job of that id."""
+        with ExitStack() as opened:
+            return self._find(opened, job_id) is not None
+
+    async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
+        """Job ids, the one whose summary was written last first. One without a summary stands at its folder's time."""
+        with ExitStack() as opened:
+            jobs = self._jobs(opened)
+            return Page(()) if jobs is None else job_page(jobs, _SUMMARY, limit, after)
+
+    async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        """Ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
+        with ExitStack() as opened:
+            runs = self._job(opened, job_id).find("runs")
+            if runs is None:
+                return Page(())
+            opened.enter_context(runs)
+            ids = [entry.name for entry in runs.entries() if entry.is_dir(follow_symlinks=False)]
+            with_log = [run_id for run_id in ids if runs.stat(f"{run_id}/{_LOG}") is not None]
+            return page_of(with_log, run_order, limit, after)
+
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        """Add records after the first `expected_seq`; they survive power loss when this returns. Raises Conflict."""
+        if not records:
+            return
+        log = self._log(run)
+        if log is None and expected_seq == 0 and self._begin(run, records):
+            return
+        log = log or self._log(run)
+        if log is None:
+            self._require(run.job_id)
+            raise stale(self._log_path(run), expected_seq, 0)
+        log.append(expected_seq, records)
+
+    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
+        log = self._log(run)
+        return [] if log is None else log.read(after, limit)
+
+    async def put_summary(self, job_id: str, summary: bytes) -> None:
+        """Replace job.json."""
+        with ExitStack() as opened:
+            self._job(opened, job_id).replace(_SUMMARY, summary, sync=False, modified_ns=time.time_ns())
+
+    async def summary(self, job_id: str) -> bytes | None:
+        """job.json; None if there is none."""
+        with ExitStack() as opened:
+            job = self._find(opened, job_id)
+            return None if job is None else job.read(_SUMMARY)
+
+    async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
+        """Replace run-setting.json."""
+        check_id(run.run_id, "run")
+        with ExitStack() as opened:
+            runs = opened.enter_context(self._job(opened, run.job_id).make("runs"))
+            opened.enter_context(runs.make(run.run_id)).replace("run-setting.json", setting, sync=False)
+
+    async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
+        """Replace a checkpoint's file."""
+        check_id(checkpoint_id, "checkpoint")
+        with ExitStack() as opened:
+            folder = opened.enter_context(self._job(opened, job_id).make("checkpoints"))
+            folder.replace(f"{checkpoint_id}.json", data, sync=False)
+
+    async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
+        """What was put under that id; None if nothing was, or it was lost."""
+        check_id(checkpoint_id, "checkpoint")
+        with ExitStack() as opened:
+            folder = self._find(opened, job_id, "checkpoints")
+            return None if folder is None else folder.read(f"{checkpoint_id}.json")
+
+    async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        """Ids of the checkpoints that were put, in the order of their ids' Run and place."""
+        with ExitStack() as opened:
+            self._job(opened, job_id)
+            folder = self._find(opened, job_id, "checkpoints")
+            if folder is None:
+                return Page(())
+            names = [entry.name for entry in folder.entries()]
+            ids = [name[:-5] for name in names if name.endswith(".json") and not name.startswith(".")]
+            return page_of(ids, checkpoint_order, limit, after)
+
+    def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path | None:
+        """Where a checkpoint's file is or would be."""
+        check_id(checkpoint_id, "checkpoint")
+        return self._root / "jobs" / check_job_id(job_id) / "checkpoints" / f"{checkpoint_id}.json"
+
+    async def put_blob(self, job_id: str, data: bytes) -> str:
+        """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
+        name = _sha256(data)
+        with ExitStack() as opened:
+            blobs = opened.enter_context(self._job(opened, job_id).make("blobs"))
+            if blobs.read(name) != data:
+                blobs.replace(name, data, sync=True)
+            blobs.sync()
+        return name
+
+    async def blob(self, job_id: str, sha256: str) -> bytes:
+        """Raises NotFound, and StorageError if the file's content is not what its name says."""
+        check_id(sha256, "blob")
+        with ExitStack() as opened:
+            folder = self._find(opened, job_id, "blobs")
+            data = None if folder is None else folder.read(sha256)
+        if data is None:
+            raise NotFound(f"job {job_id} has no blob {sha256}")
+        if _sha256(data) != sha256:
+            raise StorageError(f"{self._root}/jobs/{job_id}/blobs/{sha256}: damaged; put it back from a copy")
+        return data
+
+    @asynccontextmanager
+    async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
+        """The right to drive a Job, free the moment its holder dies. Raises Conflict, naming the holder."""
+        async with hold(lambda: self._open_lease(job_id), holder, job_id):
+            yield
+
+    async def lease_info(self, job_id: str) -> LeaseInfo | None:
+        """Who holds the lease now; None if nobody does."""
+        with ExitStack() as opened:
+            job = self._find(opened, job_id)
+            fd = None if job is None else job.open(_LEASE, os.O_RDONLY)
+            if fd is None:
+                return None
+            opened.callback(os.close, fd)
+            holder = holder_of(fd)
+            return None if holder is None else LeaseInfo(holder)
+
+    async def delete_job(self, job_id: str) -> None:
+        """Remove a Job and all that belongs to it. Raises NotFound, and Conflict while it is driven."""
+        async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
+            with ExitStack() as opened:
+                jobs = self._jobs(opened)
+                if jobs is None:
+                    raise NotFound(f"no job {job_id} in {self._root}")
+                # the Job is gone in one moment; a crash while its files go leaves nothing that looks like one
+                doomed = f"{_DOOMED}{job_id}.{time.time_ns()}"
+                with explained(jobs.path / job_id):
+                    os.rename(job_id, doomed, src_dir_fd=jobs.fd, dst_dir_fd=jobs.fd)
+                    jobs.sync()
+                    # also what an earlier deletion left when it was cut short
+                    for entry in jobs.entries():
+                        if entry.name.startswith(_DOOMED):
+                            shutil.rmtree(entry.name, ignore_errors=True, dir_fd=jobs.fd)
+        for run in [run for run in self._logs if run.job_id == job_id]:
+            self._logs.pop(run).close()
+
+    async def close(self) -> None:
+        """Close the open files."""
+        while self._logs:
+            self._logs.popitem()[1].close()
+
+    def _log_path(self, run: RunRef) -> Path:
+        return self._root / "jobs" / run.job_id / "runs" / run.run_id / _LOG
+
+    def _log(self, run: RunRef) -> Log | None:
+        """The log, from the open ones if it is among them; None if there is none."""
+        log = self._logs.get(run)
+        if log is not None and not log.is_deleted:
+            self._logs.move_to_end(run)
+            return log
+        if log is not None:
+            self._logs.pop(run).close()
+        check_id(run.run_id, "run")
+        with ExitStack() as opened:
+            folder = self._find(opened, run.job_id, "runs", run.run_id)
+            fd = None if folder is None else folder.open(_LOG, os.O_RDWR | os.O_APPEND)
+        if fd is None:
+            return None
+        return self._keep(run, Log(fd, self._log_path(run)))
+
+    def _keep(self, run: RunRef, log: Log) -> Log:
+        self._logs[run] = log
+        while len(self._logs) > _MOST_OPEN_LOGS:
+            self._logs.popitem(last=False)[1].close()
+        return log
+
+    def _begin(self, run: RunRef, records: Sequence[bytes]) -> bool:
+        """Make a log with its first records in it; False if another process has made it meanwhile."""
+        path = self._log_path(run)
+        sealed_head(EMPTY_LOG, records, path)
+        with ExitStack() as opened:
+            runs = opened.enter_context(self._job(opened, run.job_id).make("runs"))
+            folder = opened.enter_context(runs.make(run.run_id))
+            with explained(path):
+                fcntl.flock(folder.fd, fcntl.LOCK_EX)
+            if folder.stat(_LOG) is not None:
+                return False
+            folder.replace(_LOG, b"\n".join((*records, b"")), sync=True)
+            folder.sync()
+        return True
+
+    def _open_lease(self, job_id: str) -> int:
+        with ExitStack() as opened:
+            fd = self._job(opened, job_id).open(_LEASE, os.O_RDWR | os.O_CREAT)
+        if fd is None:
+            raise NotFound(f"job {job_id} was deleted")
+        return fd
+
+    def _jobs(self, opened: ExitStack) -> Folder | None:
+        top = Folder.top(self._root)
+        jobs = None if top is None else opened.enter_context(top).find("jobs")
+        return None if jobs is None else opened.enter_context(jobs)
+
+    def _find(self, opened: ExitStack, job_id: str, *below: str) -> Folder | None:
+        """The folder of a Job, or one below it; None if it is not there. Open as long as `opened` is."""
+        folder = self._jobs(opened)
+        for name in (check_job_id(job_id), *below):
+            folder = None if folder is None else folder.find(name)
+            if folder is None:
+                return None
+            opened.enter_context(folder)
+        return folder
+
+    def _job(self, opened: ExitStack, job_id: str) -> Folder:
+        folder = self._find(opened, job_id)
+        if folder is None:
+            raise NotFound(f"no job {job_id} in {self._root}")
+        return folder
+
+    def _require(self, job_id: str) -> None:
+        with ExitStack() as opened:
+            self._job(opened, job_id)
+
+
+def _sha256(data: bytes) -> str:
+    return new_sha256(data).hexdigest()
