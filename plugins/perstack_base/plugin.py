@@ -1,1 +1,31 @@
 """Registration with the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perstack.core.definitions import BASE_SKILL, McpStdioSkill, Skill
+from perstack.ports.hooks import hookimpl
+from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
+
+
+class BaseSkillFactory:
+    """Opens `@perstack/base`, also where it is declared as the npm package of that name."""
+
+    name = BASE_SKILL
+
+    def handles(self, definition: Skill) -> bool:
+        """Whether a declaration means the built-in skill."""
+        return isinstance(definition, McpStdioSkill) and BASE_SKILL in (definition.name, definition.package_name)
+
+    async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
+        """A session on the Job's workspace. Raises SkillError if that is no directory."""
+        from perstack_base.skill import BaseSession
+
+        return BaseSession(context)
+
+
+@hookimpl
+def perstack_skills() -> Sequence[SkillFactory]:
+    """The skill that every Expert has."""
+    return [BaseSkillFactory()]

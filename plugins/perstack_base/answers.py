@@ -1,0 +1,18 @@
+"""Results as JSON text, compact: they are paid for in every later request."""
+
+from __future__ import annotations
+
+import json
+
+from perstack.core.base import JsonObject
+from perstack.ports.skill import ToolResult
+
+
+def compact(value: JsonObject) -> str:
+    """JSON without spaces."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def answer(value: JsonObject, *, is_error: bool = False) -> ToolResult:
+    """A result that is one JSON object."""
+    return ToolResult.text(compact(value), is_error=is_error)

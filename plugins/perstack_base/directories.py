@@ -1,0 +1,137 @@
+"""Directories, and what is known of a file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from datetime import UTC, datetime
+
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+from perstack.errors import SkillError
+from perstack_base.arguments import flag, text
+from perstack_base.workspace import Place, Workspace, identity, kind_of, printable
+
+MOST_ENTRIES = 500
+"""Of a directory that one call lists."""
+
+_UNITS = ("B", "KB", "MB", "GB", "TB")
+
+
+def list_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
+    """`listDirectory`."""
+    with workspace.directory(text(args, "path") or ".") as (handle, place):
+        hidden = workspace.state_identity()
+        with os.scandir(handle) as entries:
+            found = sorted((not entry.is_dir(follow_symlinks=False), entry.name) for entry in entries)
+        items: list[JsonValue] = []
+        for _, name in found[: MOST_ENTRIES + 1]:
+            status = _status(handle, name)
+            way = (*place.parts, name)
+            if status is not None and identity(status) != hidden and not workspace.is_state(way):
+                items.append(_item(name, way, status))
+    result: JsonObject = {"path": place.shown, "items": items[:MOST_ENTRIES]}
+    if len(found) > MOST_ENTRIES + 1:
+        result["notice"] = f"The first {MOST_ENTRIES} of {len(found)}; for the others use exec, such as find or ls."
+    return result
+
+
+def create_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
+    """`createDirectory`."""
+    with workspace.place(text(args, "path"), create=True) as place:
+        status = place.status()
+        if status is None:
+            os.mkdir(place.name, dir_fd=place.directory)
+        elif not stat.S_ISDIR(status.st_mode):
+            raise SkillError(f"{place.shown} exists and is no directory; use another path")
+        return {"path": place.shown}
+
+
+def delete_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
+    """`deleteDirectory`."""
+    with workspace.place(text(args, "path"), follow=False) as place:
+        workspace.refuse_around_state(place)
+        status = place.status()
+        if status is not None and not stat.S_ISDIR(status.st_mode):
+            raise SkillError(f"{place.shown} is no directory; use deleteFile")
+        if flag(args, "recursive", False):
+            shutil.rmtree(place.name, dir_fd=place.directory)
+        else:
+            os.rmdir(place.name, dir_fd=place.directory)
+        return {"path": place.shown}
+
+
+def get_file_info(workspace: Workspace, args: JsonObject) -> JsonObject:
+    """`getFileInfo`. That there is nothing is an answer, not an error."""
+    with workspace.place(text(args, "path")) as place:
+        status = place.status()
+        if status is None:
+            return {"exists": False, "path": place.shown}
+        return _info(workspace, place, status)
+
+
+def _info(workspace: Workspace, place: Place, status: os.stat_result) -> JsonObject:
+    import mimetypes
+
+    is_file = stat.S_ISREG(status.st_mode)
+    where = workspace.root.joinpath(*place.parts)
+    return {
+        "exists": True,
+        "path": place.shown,
+        "absolutePath": printable(str(where)),
+        "name": printable(where.name),
+        "directory": printable(str(where.parent)),
+        "extension": printable(where.suffix) or None if is_file else None,
+        "type": kind_of(status.st_mode),
+        "mimeType": mimetypes.guess_type(where.name)[0] if is_file else None,
+        "size": status.st_size,
+        "sizeFormatted": _readable(status.st_size),
+        "created": _when(_birth(status)),
+        "modified": _when(status.st_mtime),
+        "accessed": _when(status.st_atime),
+        "permissions": {
+            "readable": _may(place, os.R_OK),
+            "writable": _may(place, os.W_OK),
+            "executable": _may(place, os.X_OK),
+        },
+    }
+
+
+def _item(name: str, way: tuple[str, ...], status: os.stat_result) -> JsonObject:
+    return {
+        "name": printable(name),
+        "path": printable("/".join(way)),
+        "type": kind_of(status.st_mode),
+        "size": status.st_size,
+        "modified": _when(status.st_mtime),
+    }
+
+
+def _status(handle: int, name: str) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=handle, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _may(place: Place, mode: int) -> bool:
+    return os.access(place.name, mode, dir_fd=place.directory)
+
+
+def _birth(status: os.stat_result) -> float:
+    """When it was made, as near as the system tells."""
+    made = getattr(status, "st_birthtime", None)
+    return made if isinstance(made, float) else min(status.st_ctime, status.st_mtime)
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _readable(size: int) -> str:
+    amount, unit = float(size), 0
+    while amount >= 1024 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.2f} {_UNITS[unit]}"

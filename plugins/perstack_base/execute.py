@@ -1,0 +1,152 @@
+"""The exec tool. It is not a sandbox: a program may do whatever its user may. Only where it starts, what it is told of
+the environment and how it ends is governed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from perstack.core.base import JsonObject
+from perstack.errors import SkillError
+from perstack.ports.skill import ToolCall, ToolResult
+from perstack_base.answers import answer
+from perstack_base.arguments import flag, table, text, texts, whole
+from perstack_base.group import end_group
+from perstack_base.output import Output
+from perstack_base.workspace import Workspace, printable
+
+DEFAULT_TIMEOUT = 60_000
+
+_INHERITED = frozenset(
+    ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TMPDIR", "TZ", "COLORTERM", "NO_COLOR")
+)
+_PIECE = 1 << 16
+_DRAIN = 0.5
+"""Seconds to wait for the end of the output once every process of the group has ended: one that left may hold it."""
+
+_NO_OUTPUT = "Command executed successfully, but produced no output."
+
+
+class Executor:
+    """Runs programs for one Job, and knows those that are up."""
+
+    def __init__(self, workspace: Workspace, env: Mapping[str, str]) -> None:
+        self._workspace = workspace
+        self._env = {name: value for name, value in env.items() if name in _INHERITED or name.startswith("LC_")}
+        self._running: set[Process] = set()
+
+    async def close(self) -> None:
+        """End everything that is still up."""
+        await asyncio.gather(*(end_group(process) for process in tuple(self._running)))
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """`exec`."""
+        timeout = whole(call.args, "timeout") or DEFAULT_TIMEOUT
+        with Output() as output:
+            status: int | None = None
+            try:
+                async with asyncio.timeout(timeout / 1000), self._process(call, output) as process:
+                    status = await process.wait()
+            except TimeoutError:
+                status = None
+            return await _result(call, output, status, timeout)
+
+    @asynccontextmanager
+    async def _process(self, call: ToolCall, output: Output) -> AsyncGenerator[Process]:
+        """A process whose output is being read; at the end it is gone, and all its output is there."""
+        reading, writing = os.pipe()
+        try:
+            process = await self._start(call, writing)
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        self._running.add(process)
+        pump = asyncio.create_task(_pump(reading, output))
+        try:
+            yield process
+        finally:
+            try:
+                await end_group(process)
+                await asyncio.wait({pump}, timeout=_DRAIN)
+            finally:
+                pump.cancel()
+                self._running.discard(process)
+
+    async def _start(self, call: ToolCall, writing: int) -> Process:
+        args = call.args
+        command = text(args, "command")
+        cwd = text(args, "cwd") or "."
+        with self._workspace.directory(cwd) as (handle, place):
+            shown = str(self._workspace.root.joinpath(*place.parts))
+            env = {**self._env, "PWD": shown, **table(args, "env"), "PERSTACK_CALL_ID": call.key}
+            try:
+                return await asyncio.create_subprocess_exec(
+                    command,
+                    *texts(args, "args"),
+                    stdin=DEVNULL,
+                    stdout=writing if flag(args, "stdout", True) else DEVNULL,
+                    stderr=writing if flag(args, "stderr", True) else DEVNULL,
+                    cwd=_by_handle(handle, shown),
+                    env=env,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                raise SkillError(_why_not(command, error)) from error
+
+
+async def _pump(reading: int, output: Output) -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=_PIECE)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(reading, "rb", buffering=0))
+    try:
+        while piece := await reader.read(_PIECE):
+            output.add(piece)
+    finally:
+        transport.close()
+
+
+def _by_handle(handle: int, shown: str) -> str:
+    """A name of the directory that is held open, where the system has such names: no race can exchange it."""
+    name = f"/proc/self/fd/{handle}"
+    return name if Path(name).exists() else shown
+
+
+def _why_not(command: str, error: OSError | ValueError) -> str:
+    shown = printable(command)
+    if isinstance(error, FileNotFoundError):
+        return f"{shown} was not found; check the name, or run a shell: command `sh`, args [`-c`, …]"
+    if isinstance(error, PermissionError):
+        return f"{shown} may not be executed; make it executable, or run it by its interpreter"
+    return f"{shown} could not be started ({error}); check command, args and env"
+
+
+async def _result(call: ToolCall, output: Output, status: int | None, timeout: int) -> ToolResult:
+    result: JsonObject = {"output": _NO_OUTPUT if output.size == 0 and status == 0 else ""}
+    if output.is_long:
+        name = f"blob:{await call.blobs.put(await asyncio.to_thread(output.kept))}"
+        result = {"output": output.shown(name), "outputFile": name}
+    elif output.size:
+        result["output"] = output.shown("")
+    if status is None:
+        result["error"] = f"ended after the timeout of {timeout} ms; give a longer timeout, or do less at once"
+    elif status < 0:
+        result["signal"] = _signal_name(-status)
+    else:
+        result["exitCode"] = status
+    return answer(result, is_error=status is None or status < 0)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,128 @@
+"""A session of the base skill: which function answers which tool."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import resource
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+
+from perstack.core.base import JsonObject
+from perstack.core.tools import ToolSpec
+from perstack.errors import NotFound, SkillError
+from perstack.ports.skill import SkillContext, ToolCall, ToolResult
+from perstack_base.answers import answer
+from perstack_base.arguments import text
+from perstack_base.directories import create_directory, delete_directory, get_file_info, list_directory
+from perstack_base.editing import edit_text_file
+from perstack_base.execute import Executor
+from perstack_base.media import IMAGE, PDF, read_medium
+from perstack_base.reading import read_blob, read_text_file
+from perstack_base.specs import SPECS
+from perstack_base.workspace import Workspace
+from perstack_base.writing import append_text_file, delete_file, move_file, write_text_file
+
+FileTool = Callable[[Workspace, JsonObject], JsonObject]
+AsyncTool = Callable[[ToolCall], Awaitable[ToolResult]]
+
+_FILE_TOOLS: Mapping[str, FileTool] = {
+    "writeTextFile": write_text_file,
+    "appendTextFile": append_text_file,
+    "editTextFile": edit_text_file,
+    "moveFile": move_file,
+    "deleteFile": delete_file,
+    "getFileInfo": get_file_info,
+    "listDirectory": list_directory,
+    "createDirectory": create_directory,
+    "deleteDirectory": delete_directory,
+}
+
+_BIG = 256 * 1024
+"""Bytes from which file work goes to a thread: below, the thread costs more than the work holds up other Runs."""
+
+_BLOB = re.compile(r"blob:([0-9a-f]{64})")
+
+
+class BaseSession:
+    """`@perstack/base` on one workspace, for one Job."""
+
+    def __init__(self, context: SkillContext) -> None:
+        """Raises SkillError if the workspace is no directory."""
+        self._workspace = Workspace(context.workspace, context.state_dir)
+        self._executor = Executor(self._workspace, context.env)
+        self._began = time.monotonic()
+        self._async_tools: Mapping[str, AsyncTool] = {
+            "exec": self._executor.call,
+            "readTextFile": self._read_text,
+            "readImageFile": lambda call: read_medium(self._workspace, call, IMAGE),
+            "readPdfFile": lambda call: read_medium(self._workspace, call, PDF),
+            "think": self._think,
+            "healthCheck": self._health,
+        }
+
+    async def tools(self) -> Sequence[ToolSpec]:
+        """All of them, always the same."""
+        return SPECS
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Answer a call; what went wrong is told to the model in a line."""
+        try:
+            tool = self._async_tools.get(call.tool_name)
+            if tool is not None:
+                return await tool(call)
+            file_tool = _FILE_TOOLS.get(call.tool_name)
+            if file_tool is None:
+                raise SkillError(f"{call.tool_name} is no tool that this skill answers; use another one")
+            return answer(await self._in_place(file_tool, call.args))
+        except SkillError as error:
+            return ToolResult.text(str(error), is_error=True)
+
+    async def close(self) -> None:
+        """End every process that is still up, and let go of the workspace."""
+        await self._executor.close()
+        self._workspace.close()
+
+    async def _read_text(self, call: ToolCall) -> ToolResult:
+        name = text(call.args, "path")
+        blob = _BLOB.fullmatch(name)
+        if blob is None:
+            return answer(await self._in_place(read_text_file, call.args))
+        try:
+            data = await call.blobs.get(blob[1])
+        except NotFound:
+            raise SkillError(f"{name} is not there; copy the name exactly from the result that has it") from None
+        if len(data) < _BIG:
+            return answer(read_blob(name, data, call.args))
+        return answer(await asyncio.to_thread(read_blob, name, data, call.args))
+
+    async def _in_place(self, tool: FileTool, args: JsonObject) -> JsonObject:
+        if tool is delete_directory or self._weight(args) >= _BIG:
+            return await asyncio.to_thread(tool, self._workspace, args)
+        return tool(self._workspace, args)
+
+    def _weight(self, args: JsonObject) -> int:
+        """About how many bytes a call will handle."""
+        weight = len(text(args, "text"))
+        with suppress(SkillError), self._workspace.place(text(args, "path")) as place:
+            status = place.status()
+            weight = max(weight, status.st_size if status is not None else 0)
+        return weight
+
+    async def _think(self, call: ToolCall) -> ToolResult:
+        return answer({})
+
+    async def _health(self, call: ToolCall) -> ToolResult:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform != "darwin" else 1024**2)
+        return answer(
+            {
+                "status": "ok",
+                "workspace": str(self._workspace.root),
+                "uptime": f"{time.monotonic() - self._began:.0f}s",
+                "memory": {"peak": f"{peak}MB"},
+                "pid": os.getpid(),
+            }
+        )

@@ -1,0 +1,149 @@
+"""The tools as a model sees them.
+
+Names and arguments are those of Perstack's base skill. Every word here is paid for in every request: a description
+says what cannot be guessed, and no more.
+"""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+from perstack.core.definitions import BASE_SKILL
+from perstack.core.tools import Effect, ToolKind, ToolSpec
+
+_TEXT: JsonObject = {"type": "string"}
+_FLAG: JsonObject = {"type": "boolean"}
+_PATH: JsonObject = {"type": "string", "description": "Relative to the workspace"}
+
+
+def _count(description: str, minimum: int = 0) -> JsonObject:
+    return {"type": "integer", "minimum": minimum, "description": description}
+
+
+def _list_of(kind: str, description: str) -> JsonObject:
+    return {"type": "array", "items": {"type": kind}, "description": description}
+
+
+def _spec(
+    name: str,
+    effect: Effect,
+    description: str,
+    required: dict[str, JsonObject] | None = None,
+    optional: dict[str, JsonObject] | None = None,
+    kind: ToolKind = "tool",
+) -> ToolSpec:
+    wanted = required or {}
+    properties: dict[str, JsonValue] = {**wanted, **(optional or {})}
+    schema: JsonObject = {"type": "object", "properties": properties}
+    if wanted:
+        schema["required"] = list(wanted)
+    return ToolSpec(
+        name=name, description=description, input_schema=schema, skill_name=BASE_SKILL, kind=kind, effect=effect
+    )
+
+
+_CONTROL = (
+    _spec(
+        "attemptCompletion",
+        "readOnly",
+        "Finish the task. Unfinished todos are returned instead, and the work goes on.",
+        optional={"result": {"type": "string", "description": "What was done or found; the answer to the query"}},
+        kind="attemptCompletion",
+    ),
+    _spec(
+        "todo",
+        "readOnly",
+        "Keep a todo list: adds titles, marks ids as completed, returns the whole list.",
+        optional={
+            "newTodos": _list_of("string", "Titles to add"),
+            "completedTodos": _list_of("number", "Ids that are done"),
+        },
+        kind="todo",
+    ),
+    _spec("clearTodo", "readOnly", "Empty the todo list.", kind="clearTodo"),
+    _spec("think", "readOnly", "Write down a step of reasoning. Has no other effect.", {"thought": _TEXT}),
+    _spec("healthCheck", "readOnly", "Whether the runtime is well: workspace, uptime, memory."),
+)
+
+_EXEC = (
+    _spec(
+        "exec",
+        "sideEffect",
+        "Run a program, without a shell: for pipes use command `sh`, args [`-c`, …]. Its stdin is empty, and what it"
+        " started in the background ends with it. Long output is shortened; the rest can be read by readTextFile.",
+        {"command": _TEXT},
+        {
+            "args": _list_of("string", "One element for each argument"),
+            "cwd": {"type": "string", "description": "Relative to the workspace, which is the default"},
+            "env": {
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+                "description": "Variables besides PATH, HOME and the like",
+            },
+            "timeout": {**_count("Milliseconds", 1), "default": 60_000},
+            "stdout": {"type": "boolean", "description": "Capture it (default true)"},
+            "stderr": {"type": "boolean", "description": "Capture it (default true)"},
+        },
+    ),
+)
+
+_READING = (
+    _spec(
+        "readTextFile",
+        "readOnly",
+        "Read UTF-8 text, all of it or the lines from `from` up to, not including, `to`.",
+        {"path": {"type": "string", "description": "Relative to the workspace, or blob:… from a result"}},
+        {"from": _count("First line, counted from 0"), "to": _count("Line to stop before")},
+    ),
+    _spec("readImageFile", "readOnly", "See an image: PNG, JPEG, GIF or WebP, up to 15 MB.", {"path": _PATH}),
+    _spec("readPdfFile", "readOnly", "See a PDF, up to 30 MB.", {"path": _PATH}),
+    _spec("getFileInfo", "readOnly", "Type, size, times and permissions; `exists` is false if not.", {"path": _PATH}),
+    _spec(
+        "listDirectory",
+        "readOnly",
+        "What is in a directory: directories first, each by name. Not recursive.",
+        {"path": {"type": "string", "description": "Relative to the workspace; `.` is the workspace"}},
+    ),
+)
+
+_WRITING = (
+    _spec(
+        "writeTextFile",
+        "idempotent",
+        "Write a whole text file, replacing what was there and making missing directories.",
+        {"path": _PATH, "text": _TEXT},
+    ),
+    _spec(
+        "appendTextFile",
+        "sideEffect",
+        "Add to the end of an existing text file, exactly as given: begin with a newline if the file does not end in"
+        " one.",
+        {"path": _PATH, "text": _TEXT},
+    ),
+    _spec(
+        "editTextFile",
+        "sideEffect",
+        "Replace a piece of a text file. `oldText` must occur exactly once: give enough of its surroundings. Line"
+        " endings of the file are kept.",
+        {"path": _PATH, "oldText": _TEXT, "newText": _TEXT},
+    ),
+    _spec(
+        "moveFile",
+        "sideEffect",
+        "Move or rename a file or directory, making missing directories. Never overwrites.",
+        {"source": _PATH, "destination": _PATH},
+    ),
+    _spec("deleteFile", "sideEffect", "Delete a file, or a symbolic link itself.", {"path": _PATH}),
+    _spec("createDirectory", "idempotent", "Make a directory, with its parents.", {"path": _PATH}),
+    _spec(
+        "deleteDirectory",
+        "sideEffect",
+        "Delete a directory; one that is not empty only with `recursive`.",
+        {"path": _PATH},
+        {"recursive": _FLAG},
+    ),
+)
+
+SPECS: tuple[ToolSpec, ...] = (*_CONTROL, *_EXEC, *_READING, *_WRITING)
+"""Every tool of the skill, in the order in which they are offered."""

@@ -1,0 +1,304 @@
+"""Paths, confined to the workspace.
+
+The rule: a path is walked one component at a time from a handle of the workspace, and no component is ever opened
+through a symbolic link. A link's target is read, and walked by the same rule. So nothing that happens between a check
+and its use leads out: what was checked is what is held open.
+
+- A path that a tool is given is normalised as text first: `a/../b` is `b`, an absolute path must begin with the
+  workspace's own.
+- Inside the target of a link, `..` goes back along the handles already held, never through the file system.
+- The state directory is known by name, whatever its case, and by identity, whatever it is called.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from perstack.errors import SkillError
+
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_LINKS = 40
+
+Parts = tuple[str, ...]
+Identity = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A name in a directory that is held open. What has this name is not a link that was to be followed."""
+
+    directory: int
+    """A descriptor, open for as long as the place is used."""
+    name: str
+    """`.` for the workspace itself."""
+    parts: Parts
+    """The way there from the workspace, free of links."""
+
+    @property
+    def shown(self) -> str:
+        """The path relative to the workspace, for results and messages."""
+        return printable("/".join(self.parts)) or "."
+
+    @property
+    def is_workspace(self) -> bool:
+        return not self.parts
+
+    def status(self) -> os.stat_result | None:
+        """What is there, itself and not what it may link to; None if nothing."""
+        try:
+            return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+
+class Workspace:
+    """A handle of the directory that file tools are confined to. `close` it."""
+
+    def __init__(self, root: Path, state_dir: str | None = None) -> None:
+        """Raises SkillError if the root is no directory that can be opened."""
+        try:
+            self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            message = f"the workspace {root} cannot be opened ({error.strerror}): make it, or give another one"
+            raise SkillError(message) from error
+        self._state: Parts = tuple(Path(os.path.normpath(state_dir)).parts) if state_dir else ()
+        self.root = Path(os.path.abspath(root))  # noqa: PTH100 - resolve() would follow links
+        self._names = (self.root, Path(os.path.realpath(root)))
+
+    def close(self) -> None:
+        """Give the handle back; the workspace is of no use afterwards."""
+        if self._root >= 0:
+            os.close(self._root)
+            self._root = -1
+
+    @contextmanager
+    def place(self, path: str, *, follow: bool = True, create: bool = False) -> Generator[Place]:
+        """Where a path leads. Raises SkillError if that is outside, or in the state directory.
+
+        `follow`: a link at its end is followed too, not meant itself. `create`: missing directories on the way are
+        made.
+        """
+        walk = _Walk(self, follow=follow, create=create)
+        try:
+            yield walk.to(path, self._inside(path))
+        except OSError as error:
+            raise SkillError(explain(error, printable(path))) from error
+        finally:
+            walk.close()
+
+    @contextmanager
+    def directory(self, path: str) -> Generator[tuple[int, Place]]:
+        """A directory, open."""
+        with self.place(path) as place:
+            handle = os.open(place.name, _OPEN_DIRECTORY, dir_fd=place.directory)
+            try:
+                yield handle, place
+            finally:
+                os.close(handle)
+
+    def refuse_around_state(self, place: Place) -> None:
+        """Raises SkillError if the state directory is at or below this place, or this is the workspace itself."""
+        if place.is_workspace:
+            raise SkillError("the workspace itself can be neither moved nor deleted; name something in it")
+        if self._state and any(own[: len(place.parts)] == place.parts for own in self._state_ways()):
+            raise self.off_limits(place.shown)
+
+    def inside(self, path: str) -> Parts | None:
+        """The way from the workspace to an absolute path, by its text; None if it begins elsewhere."""
+        plain = os.path.normpath(path)
+        for name in self._names:
+            with suppress(ValueError):
+                return Path(plain).relative_to(name).parts
+        return None
+
+    def open_root(self) -> int:
+        """A new descriptor of the workspace."""
+        return os.dup(self._root)
+
+    def state_identity(self) -> Identity | None:
+        """Which directory the state directory is now, if it is there."""
+        if not self._state:
+            return None
+        try:
+            return identity(os.stat(os.path.join(*self._state), dir_fd=self._root))  # noqa: PTH118 - relative to a handle
+        except OSError:
+            return None
+
+    def is_state(self, parts: Parts) -> bool:
+        """Whether a way leads to the state directory, or into it, by its names."""
+        if not self._state:
+            return False
+        return _folded(parts[: len(self._state)]) == _folded(self._state)
+
+    def off_limits(self, shown: str) -> SkillError:
+        """What is raised for the state directory."""
+        own = "/".join(self._state)
+        return SkillError(f"{shown}: the state directory {own}/ is off limits to tools; use another path")
+
+    def _state_ways(self) -> Iterator[Parts]:
+        yield self._state
+        real = self.inside(os.path.realpath(self.root.joinpath(*self._state)))
+        if real is not None:
+            yield real
+
+    def _inside(self, path: str) -> Parts:
+        if "\0" in path:
+            raise SkillError("a path cannot contain a NUL character; leave it out")
+        if not _is_encodable(path):
+            raise SkillError(f"the path {path!r} is no legal Unicode; use another path")
+        parts = self.inside(os.path.join(self.root, path))  # noqa: PTH118 - Path would drop what normpath needs
+        if parts is None:
+            raise SkillError(f"{printable(path)} is outside the workspace; use a path relative to the workspace")
+        return parts
+
+
+class _Walk:
+    """One walk: the handles held on the way, and the names that led to them."""
+
+    def __init__(self, workspace: Workspace, *, follow: bool, create: bool) -> None:
+        self._workspace = workspace
+        self._follow = follow
+        self._create = create
+        self._state = workspace.state_identity()
+        self._handles = [workspace.open_root()]
+        self._parts: list[str] = []
+        self._links = 0
+
+    def close(self) -> None:
+        for handle in self._handles:
+            os.close(handle)
+
+    def to(self, path: str, parts: Parts) -> Place:
+        todo = list(reversed(parts))
+        while todo:
+            name = todo.pop()
+            if name == "..":
+                self._back(path)
+                continue
+            is_last = not todo
+            if is_last and not self._follow:
+                return self._arrive(path, name)
+            target = self._link(name)
+            if target is not None:
+                todo += reversed(self._redirect(path, target))
+            elif is_last:
+                return self._arrive(path, name)
+            else:
+                self._enter(path, name)
+        if not self._parts:
+            return Place(self._handles[-1], ".", ())
+        last = self._parts[-1]
+        self._back(path)
+        return self._arrive(path, last)
+
+    def _arrive(self, path: str, name: str) -> Place:
+        place = Place(self._handles[-1], name, (*self._parts, name))
+        if self._workspace.is_state(place.parts):
+            raise self._workspace.off_limits(printable(path))
+        status = place.status()
+        if status is not None and identity(status) == self._state:
+            raise self._workspace.off_limits(printable(path))
+        return place
+
+    def _back(self, path: str) -> None:
+        if not self._parts:
+            raise SkillError(f"{printable(path)} leads outside the workspace through a symbolic link; use another path")
+        os.close(self._handles.pop())
+        self._parts.pop()
+
+    def _link(self, name: str) -> str | None:
+        try:
+            return os.readlink(name, dir_fd=self._handles[-1])
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return None
+            raise
+
+    def _redirect(self, path: str, target: str) -> Parts:
+        self._links += 1
+        if self._links > _MOST_LINKS:
+            raise SkillError(f"{printable(path)} goes through more than {_MOST_LINKS} symbolic links; use another path")
+        if not target.startswith("/"):
+            return tuple(part for part in target.split("/") if part not in ("", "."))
+        parts = self._workspace.inside(target)
+        if parts is None:
+            raise SkillError(f"{printable(path)} leads outside the workspace through a symbolic link; use another path")
+        while self._parts:
+            self._back(path)
+        return parts
+
+    def _enter(self, path: str, name: str) -> None:
+        way = (*self._parts, name)
+        if self._workspace.is_state(way):
+            raise self._workspace.off_limits(printable(path))
+        handle = self._open(name)
+        self._handles.append(handle)
+        self._parts.append(name)
+        if identity(os.fstat(handle)) == self._state:
+            raise self._workspace.off_limits(printable(path))
+
+    def _open(self, name: str) -> int:
+        if self._create:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=self._handles[-1])
+        return os.open(name, _OPEN_DIRECTORY, dir_fd=self._handles[-1])
+
+
+def identity(status: os.stat_result) -> Identity:
+    """What stays the same for a file under all its names."""
+    return status.st_dev, status.st_ino
+
+
+def printable(text: str) -> str:
+    """A file name as text that can be written as JSON; a byte that is no UTF-8 shows as a replacement character."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if _is_encodable(text) else repr(text)
+
+
+def kind_of(mode: int) -> str:
+    """`file`, `directory`, `symlink` or `other`."""
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISDIR(mode):
+        return "directory"
+    return "symlink" if stat.S_ISLNK(mode) else "other"
+
+
+_EXPLANATIONS = {
+    errno.ENOENT: "does not exist; listDirectory shows what does",
+    errno.ENOTDIR: "is not a directory, or a part of it is not; listDirectory shows what is",
+    errno.EISDIR: "is a directory; name a file",
+    errno.EEXIST: "exists already; use another path, or delete it first",
+    errno.ENOTEMPTY: "is not empty; delete what is in it, or set recursive",
+    errno.EACCES: "may not be accessed (permission denied); use another path",
+    errno.EPERM: "may not be changed (operation not permitted); use another path",
+    errno.ELOOP: "changed while it was used; try again",
+    errno.ENAMETOOLONG: "is too long a name; use a shorter one",
+    errno.ENOSPC: "cannot be written: the disk is full; delete something first",
+    errno.EROFS: "cannot be written: the file system is read-only; use another path",
+    errno.EXDEV: "is on another file system; write it anew and delete the old one",
+}
+
+
+def explain(error: OSError, shown: str) -> str:
+    """What the model is told, in a line."""
+    return f"{shown} {_EXPLANATIONS.get(error.errno or 0, f'cannot be used: {error.strerror or error}')}"
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _folded(parts: Parts) -> Parts:
+    return tuple(part.casefold() for part in parts)

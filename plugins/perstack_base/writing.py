@@ -1,0 +1,135 @@
+"""Changing files. One is replaced in one rename: nobody ever sees half of it, and a crash leaves the old one."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+
+from perstack.core.base import JsonObject
+from perstack.errors import SkillError
+from perstack_base.arguments import encoded, text
+from perstack_base.reading import open_regular
+from perstack_base.workspace import Place, Workspace
+
+_LONGEST_ECHO = 200
+
+
+def write_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
+    """`writeTextFile`."""
+    data = encoded(args, "text")
+    with workspace.place(text(args, "path"), create=True) as place:
+        replace(place, data)
+        return {"path": place.shown, "text": echo(text(args, "text"))}
+
+
+def append_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
+    """`appendTextFile`."""
+    data = encoded(args, "text")
+    with workspace.place(text(args, "path")) as place:
+        if place.status() is None:
+            raise SkillError(f"{place.shown} does not exist; use writeTextFile to make it")
+        with open_regular(place, os.O_WRONLY | os.O_APPEND) as file:
+            file.write(data)
+        return {"path": place.shown, "text": echo(text(args, "text"))}
+
+
+def delete_file(workspace: Workspace, args: JsonObject) -> JsonObject:
+    """`deleteFile`."""
+    with workspace.place(text(args, "path"), follow=False) as place:
+        status = place.status()
+        if place.is_workspace or (status is not None and stat.S_ISDIR(status.st_mode)):
+            raise SkillError(f"{place.shown} is a directory; use deleteDirectory")
+        os.unlink(place.name, dir_fd=place.directory)
+        return {"path": place.shown}
+
+
+def move_file(workspace: Workspace, args: JsonObject) -> JsonObject:
+    """`moveFile`."""
+    with workspace.place(text(args, "source"), follow=False) as source:
+        workspace.refuse_around_state(source)
+        status = source.status()
+        if status is None:
+            raise SkillError(f"{source.shown} does not exist; listDirectory shows what does")
+        with workspace.place(text(args, "destination"), follow=False, create=True) as destination:
+            _move(source, destination, is_directory=stat.S_ISDIR(status.st_mode))
+        return {"source": source.shown, "destination": destination.shown}
+
+
+def replace(place: Place, data: bytes) -> None:
+    """Put these bytes in a file's place, all or nothing; its permissions stay."""
+    old = _replaceable(place)
+    temporary = f".{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(temporary, flags, 0o666, dir_fd=place.directory)
+    try:
+        with os.fdopen(handle, "wb", buffering=0) as file:
+            _write_all(file.fileno(), data)
+            if old is not None:
+                _keep_owner_and_mode(file.fileno(), old)
+            # without it, a power cut after the rename could leave an empty file where the old one was
+            os.fsync(file.fileno())
+        os.rename(temporary, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=place.directory)
+        raise
+
+
+def echo(written: str) -> str:
+    """What a result says of a text that the call itself already has: its beginning, for it is paid for again."""
+    if len(written) <= _LONGEST_ECHO:
+        return written
+    return f"{written[:_LONGEST_ECHO]}… ({len(written)} characters)"
+
+
+def _replaceable(place: Place) -> os.stat_result | None:
+    status = place.status()
+    if status is None:
+        return None
+    if stat.S_ISDIR(status.st_mode):
+        raise SkillError(f"{place.shown} is a directory; name a file in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise SkillError(f"{place.shown} is no ordinary file; use another path")
+    if not os.access(place.name, os.W_OK, dir_fd=place.directory):
+        raise SkillError(f"{place.shown} is read-only; use another path, or change its mode with exec chmod")
+    return status
+
+
+def _keep_owner_and_mode(handle: int, old: os.stat_result) -> None:
+    with suppress(PermissionError):
+        os.fchown(handle, old.st_uid, old.st_gid)
+    os.fchmod(handle, stat.S_IMODE(old.st_mode))
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(handle, rest) :]
+
+
+def _move(source: Place, destination: Place, *, is_directory: bool) -> None:
+    """Rename onto a placeholder that is ours: a plain rename would replace what somebody else puts there meanwhile."""
+    if destination.is_workspace or destination.status() is not None:
+        raise SkillError(f"{destination.shown} exists already; moveFile never overwrites: use another destination")
+    if is_directory and destination.parts[: len(source.parts)] == source.parts:
+        raise SkillError(f"{source.shown} cannot be moved into itself; use a destination outside it")
+    if is_directory:
+        os.mkdir(destination.name, dir_fd=destination.directory)
+    else:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        os.close(os.open(destination.name, flags, dir_fd=destination.directory))
+    try:
+        os.rename(source.name, destination.name, src_dir_fd=source.directory, dst_dir_fd=destination.directory)
+    except OSError:
+        _remove_placeholder(destination, is_directory=is_directory)
+        raise
+
+
+def _remove_placeholder(place: Place, *, is_directory: bool) -> None:
+    with suppress(OSError):
+        if is_directory:
+            os.rmdir(place.name, dir_fd=place.directory)
+        else:
+            os.unlink(place.name, dir_fd=place.directory)
