@@ -1,0 +1,68 @@
+"""`.env` files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from perstack.config.env import read_env
+from perstack.errors import UsageError
+
+
+def test_env_and_env_local_are_read_and_the_local_one_wins(write, tmp_path):
+    write("A=1\nB=1\n", ".env")
+    write("B=2\n", ".env.local")
+    assert read_env(tmp_path, environ={}) == {"A": "1", "B": "2"}
+
+
+def test_what_is_really_set_is_never_overridden(write, tmp_path):
+    write("A=file\nB=file\n", ".env")
+    assert read_env(tmp_path, environ={"A": "real", "C": "real"}) == {"A": "real", "B": "file", "C": "real"}
+
+
+def test_an_empty_variable_counts_as_not_set(write, tmp_path):
+    write("A=file\n", ".env")
+    assert read_env(tmp_path, environ={"A": "", "B": ""}) == {"A": "file", "B": ""}
+
+
+def test_named_files_take_the_place_of_the_usual_ones(write, tmp_path):
+    write("A=usual\n", ".env")
+    write("B=1\nC=1\n", "one.env")
+    write("C=2\n", "deep/two.env")
+    names = ("one.env", str(tmp_path / "deep" / "two.env"), "gone.env")
+    assert read_env(tmp_path, names, environ={}) == {"B": "1", "C": "2"}
+
+
+def test_quotes_comments_and_export_are_understood_and_dollars_are_left_alone(write, tmp_path):
+    write("export A='a b'  # why\nB=\"x\\ny\"\n# no\nC=${A}\nD\n", ".env")
+    assert read_env(tmp_path, environ={}) == {"A": "a b", "B": "x\ny", "C": "${A}"}
+
+
+def test_the_process_keeps_its_environment(write, tmp_path):
+    write("PERSTACK_TEST_ONLY=1\n", ".env")
+    before = dict(os.environ)
+    assert read_env(tmp_path)["PERSTACK_TEST_ONLY"] == "1"
+    assert dict(os.environ) == before
+
+
+def test_a_file_that_is_not_utf_8_is_a_users_mistake(tmp_path):
+    (tmp_path / ".env").write_bytes(b"A=\xff")
+    with pytest.raises(UsageError, match=r"\.env: is not UTF-8 at byte 2"):
+        read_env(tmp_path, environ={})
+
+
+def test_without_such_a_file_the_library_is_not_imported(tmp_path):
+    code = "import sys, pathlib, perstack.config.env as e; e.read_env(pathlib.Path()); print('dotenv' in sys.modules)"
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "False"

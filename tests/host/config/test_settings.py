@@ -1,0 +1,88 @@
+"""Options go before the Expert's own settings, those before the file's, those before the defaults."""
+
+from __future__ import annotations
+
+import pytest
+
+from perstack.config import Overrides, RunSettings, resolve_settings
+from perstack.core.definitions import Expert, Limits, Project, ProviderSetting
+
+ANTHROPIC = ProviderSetting(provider_name="anthropic", setting={"baseUrl": "https://a.example"})
+OPENAI = ProviderSetting(provider_name="openai", setting={"organization": "o"})
+
+
+def expert(**fields):
+    return Expert(key="e", instruction="x", **fields)
+
+
+def test_without_any_settings_the_defaults_hold():
+    assert resolve_settings(Project(), expert()) == RunSettings(None, None, None, Limits())
+    assert Limits() == Limits(max_steps=None, max_retries=5, timeout=300_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "of_limits"),
+    [("max_steps", True), ("max_retries", True), ("timeout", True), ("reasoning_budget", False), ("model", False)],
+)
+def test_the_nearest_level_that_says_something_wins(name, of_limits):
+    def resolved(option, own, file):
+        words = str if name == "model" else int
+        fields = [{} if value is None else {name: words(value)} for value in (option, own, file)]
+        settings = resolve_settings(Project(**fields[2]), expert(**fields[1]), Overrides(**fields[0]))
+        return int(getattr(settings.limits if of_limits else settings, name))
+
+    assert resolved(1, 2, 3) == 1
+    assert resolved(None, 2, 3) == 2
+    assert resolved(None, None, 3) == 3
+
+
+def test_no_retries_at_all_is_not_taken_for_nothing_said():
+    assert resolve_settings(Project(max_retries=3), expert(max_retries=0)).limits.max_retries == 0
+
+
+def test_the_files_model_and_provider_go_together():
+    settings = resolve_settings(Project(model="claude", provider=ANTHROPIC), expert())
+    assert (settings.model, settings.provider) == ("claude", ANTHROPIC)
+
+
+def test_another_provider_on_the_command_line_leaves_model_and_setting_behind():
+    project = Project(model="claude", provider=ANTHROPIC)
+    settings = resolve_settings(project, expert(model="haiku"), Overrides(provider="openai"))
+    assert settings.provider == ProviderSetting(provider_name="openai")
+    assert settings.model is None
+
+
+def test_another_provider_with_a_model_gets_that_model():
+    project = Project(model="claude", provider=ANTHROPIC)
+    settings = resolve_settings(project, expert(), Overrides(provider="openai", model="gpt"))
+    assert (settings.model, settings.provider) == ("gpt", ProviderSetting(provider_name="openai"))
+
+
+def test_the_files_own_provider_on_the_command_line_keeps_model_and_setting():
+    project = Project(model="claude", provider=ANTHROPIC)
+    settings = resolve_settings(project, expert(), Overrides(provider="anthropic"))
+    assert (settings.model, settings.provider) == ("claude", ANTHROPIC)
+
+
+def test_a_model_that_was_written_for_no_provider_goes_with_any():
+    settings = resolve_settings(Project(model="m"), expert(), Overrides(provider="openai"))
+    assert (settings.model, settings.provider) == ("m", ProviderSetting(provider_name="openai"))
+
+
+def test_an_experts_own_provider_leaves_the_files_model_behind():
+    project = Project(model="claude", provider=ANTHROPIC)
+    settings = resolve_settings(project, expert(provider=OPENAI))
+    assert (settings.model, settings.provider) == (None, OPENAI)
+
+
+def test_a_provider_on_the_command_line_finds_its_setting_in_the_expert_or_in_the_file():
+    project = Project(model="claude", provider=ANTHROPIC)
+    own = expert(model="gpt", provider=OPENAI)
+    assert resolve_settings(project, own, Overrides(provider="openai")) == RunSettings("gpt", OPENAI)
+    assert resolve_settings(project, own, Overrides(provider="anthropic")) == RunSettings("claude", ANTHROPIC)
+
+
+def test_tables_of_one_provider_at_two_levels_are_not_merged():
+    own = expert(provider=ProviderSetting(provider_name="anthropic"))
+    settings = resolve_settings(Project(model="claude", provider=ANTHROPIC), own)
+    assert (settings.model, settings.provider) == ("claude", ProviderSetting(provider_name="anthropic"))
