@@ -30,7 +30,7 @@ from perstack.engine.emit import Emitter, OnEvent
 from perstack.engine.load import LoadedJob
 from perstack.engine.plugins import Plugins, load_plugins
 from perstack.engine.providers import ProviderPool
-from perstack.engine.read import JobPage, JobReader, StoredLine, UnsettledCall
+from perstack.engine.read import JobPage, JobReader, RunLog, StoredLine, UnsettledCall
 from perstack.engine.session import Session
 from perstack.engine.skills import JobSkills
 from perstack.engine.verify import Report, replay_job, verify_job
@@ -125,13 +125,7 @@ class Host:
         expert = self._expert(expert_key)
         settings = self._providers.settings(self.project, expert, self._overrides)
         self._providers.get(settings.provider)
-        job_id = check_job_id(job_id) if job_id is not None else job_id_of(new_ulid())
-        try:
-            await self.storage.create_job(job_id)
-        except Conflict as error:
-            raise UsageError(
-                f"Job {job_id} exists; go on with it with --continue-job, or choose another --job-id"
-            ) from error
+        job_id = await self._new_job(job_id)
         return await self._drive(LoadedJob(Job(job_id)), lambda driver: driver.begin_run(expert, query), on_event)
 
     async def continue_job(
@@ -240,6 +234,10 @@ class Host:
         """A Run's events after place `after`, at most `limit`."""
         return await self._reader.events(run_id, job_id=job_id, after=after, limit=limit)
 
+    async def logs(self, job_id: str | None = None, *, run_id: str | None = None) -> list[RunLog]:
+        """The logs of a Job's Runs, or of one, as they stand: unparsed, and as far as they can be read."""
+        return await self._reader.logs(await self._job_id(job_id), run_id)
+
     async def checkpoints(self, job_id: str) -> list[str]:
         """The ids of a Job's checkpoints."""
         return await self._reader.checkpoints(job_id)
@@ -332,6 +330,23 @@ class Host:
                 yield
             finally:
                 self._driving.pop(job_id, None)
+
+    async def _new_job(self, job_id: str | None) -> str:
+        if job_id is None:
+            while True:
+                job_id = job_id_of(new_ulid())
+                try:
+                    await self.storage.create_job(job_id)
+                except Conflict:
+                    continue
+                return job_id
+        try:
+            await self.storage.create_job(check_job_id(job_id))
+        except Conflict as error:
+            raise UsageError(
+                f"Job {job_id} exists; go on with it with --continue-job, or choose another --job-id"
+            ) from error
+        return job_id
 
     async def _job_id(self, job_id: str | None) -> str:
         return await self._reader.latest_job_id() if job_id is None else check_job_id(job_id)

@@ -85,6 +85,14 @@ async def load_run(
     return run
 
 
+async def readable(storage: Storage, ref: RunRef) -> tuple[list[bytes], Damaged | None]:
+    """A log as far as it can be read, and what is wrong after that, if anything is."""
+    try:
+        return await storage.read(ref), None
+    except Damaged as error:
+        return await storage.read(ref, limit=error.readable) if error.readable else [], error
+
+
 def is_checkpoint(event: StoredEvent, checkpoint_id: str) -> bool:
     """Whether this event is the place that a checkpoint names."""
     return checkpoint_id in (event.id, getattr(event, "checkpoint_id", None)) and event.type != "resumeRun"

@@ -11,12 +11,12 @@ from perstack.core.chain import Head, check, open_line
 from perstack.core.checkpoint import Checkpoint, checkpoint_file, checkpoint_of
 from perstack.core.events import StoredEvent, parse_event
 from perstack.core.ids import check_id, check_job_id, job_of_run, place_of
-from perstack.core.job import JobSummary, RunSummary, summarize
+from perstack.core.job import Job, JobSummary, RunSummary, summarize
 from perstack.core.run import Run, is_unsettled
 from perstack.core.upgrades import upgrade
-from perstack.engine.load import LoadedJob, is_checkpoint, load_job, load_run, run_ids
+from perstack.engine.load import LoadedJob, is_checkpoint, load_job, load_run, readable, run_ids
 from perstack.engine.toolrun import call_key
-from perstack.errors import NotFound
+from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef, Storage
 
 _PAGE = 10_000
@@ -30,6 +30,17 @@ class StoredLine:
     event: StoredEvent
     line: bytes
     """The JSON, with the digest and hash of the chain, without newline."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """A Run's log as it stands, unparsed, as far as it can be read."""
+
+    run_id: str
+    lines: list[bytes]
+    """Each the JSON of one event, with the digest and hash of the chain, without newline."""
+    damage: Damaged | None = None
+    """What is wrong after the last line, if anything is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +128,14 @@ class JobReader:
             lines.append(StoredLine(head.seq, upgrade(parse_event(sealed)), line))
         return lines
 
+    async def logs(self, job_id: str, run_id: str | None = None) -> list[RunLog]:
+        """The logs of a Job's Runs, or of one, unparsed. A damaged one is cut where the damage begins."""
+        ids = await run_ids(self._storage, check_job_id(job_id))
+        if run_id is not None and run_id not in ids:
+            raise NotFound(f"Job {job_id} has no Run {run_id}; it has: {', '.join(ids) or 'none'}")
+        wanted = ids if run_id is None else [run_id]
+        return [RunLog(one, *await readable(self._storage, RunRef(job_id, one))) for one in wanted]
+
     async def checkpoints(self, job_id: str) -> list[str]:
         """The ids of all checkpoints of a Job, Run by Run, oldest first."""
         ids: list[str] = []
@@ -167,12 +186,28 @@ class JobReader:
         )
 
     async def _derive(self, job_id: str) -> JobSummary:
-        loaded = await self.load(job_id)
+        try:
+            loaded = await self.load(job_id)
+        except Damaged as damage:
+            return await self._of_damaged(job_id, damage)
         driven = await self._storage.lease_info(job_id) is not None
         summary = summarize(loaded.job, is_driven=driven)
         if not driven:
             await self._storage.put_summary(job_id, summary.to_json())
         return summary
+
+    async def _of_damaged(self, job_id: str, damage: Damaged) -> JobSummary:
+        """What the readable part of the logs adds up to, as a Job that failed: a list of Jobs must not end at it."""
+        job = Job(job_id)
+        for log in await self.logs(job_id):
+            for line in log.lines:
+                job.apply(upgrade(parse_event(open_line(line).payload)))
+        failed = {"status": "stoppedByError", "lifecycle": "failed", "pause_reason": None, "error": str(damage)}
+        if job.coordinators:
+            return summarize(job, is_driven=False).model_copy(update={**failed, "text": None, "finished_at": None})
+        return JobSummary.model_validate(
+            {"id": job_id, "expert_key": "", "query": "", "coordinator_run_id": "", **failed}
+        )
 
     async def _run_of(self, checkpoint_id: str, job_id: str | None) -> RunRef:
         if job_id is None:

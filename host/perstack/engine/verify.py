@@ -12,7 +12,7 @@ from perstack.core.job import JobSummary
 from perstack.core.replay import difference
 from perstack.core.run import Run, begin, evolve, inheritable
 from perstack.core.upgrades import upgrade
-from perstack.engine.load import load_run, run_ids
+from perstack.engine.load import load_run, readable, run_ids
 from perstack.errors import Damaged
 from perstack.ports.storage import RunRef, Storage
 
@@ -110,11 +110,8 @@ async def _begun(storage: Storage, event: StoredEvent, head: Head) -> Run:
 
 
 async def _readable(storage: Storage, ref: RunRef) -> tuple[list[bytes], list[Finding]]:
-    try:
-        return await storage.read(ref), []
-    except Damaged as error:
-        lines = await storage.read(ref, limit=error.readable) if error.readable else []
-        return lines, [Finding(ref.run_id, error.readable + 1, str(error))]
+    lines, damage = await readable(storage, ref)
+    return lines, [] if damage is None else [Finding(ref.run_id, damage.readable + 1, str(damage))]
 
 
 def _summary_anchors(summary: bytes | None) -> list[tuple[str, Head]]:
