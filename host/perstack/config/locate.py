@@ -30,13 +30,11 @@ class Lines:
 
     def __init__(self, text: str) -> None:
         self._found: dict[KeyPath, int] = {(): 1}
-        walk = _Walk(text)
-        # Positions only ever grow, so each line break is counted once.
+        # positions only ever grow, so each line break is counted once
         line, counted = 1, 0
-        for path, position in walk.document():
-            if position >= counted:
-                line += text.count("\n", counted, position)
-                counted = position
+        for path, position in _Walk(text).document():
+            line += text.count("\n", counted, position)
+            counted = position
             for length in range(1, len(path) + 1):
                 self._found.setdefault(path[:length], line)
 

@@ -96,7 +96,7 @@ SKILLS: Mapping[str, Table] = {
         "packageName": Key("text", "the package that `npx` or `uvx` runs"),
         "args": Key("texts", "further arguments"),
         "requiredEnv": Key("texts", "variables that the server must be given"),
-        "allowedDomains": Key("domains", "the only domains it may reach, `example.com` or `*.example.com`"),
+        "allowedDomains": Key("domains", "its domains, `example.com` or `*.example.com`; recorded, not enforced"),
         **_STARTING,
     },
     "mcpSseSkill": {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -233,6 +236,23 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(DefinitionError, match=r"gone\.toml: cannot be read: No such file") as caught:
         load_project(tmp_path / "gone.toml")
     assert caught.value.exit_code == 2
+
+
+def test_a_good_file_pays_for_no_line_numbers_and_no_suggestions(write):
+    path = write(EVERYTHING)
+    code = (
+        "import sys, pathlib, perstack.config as c; c.load_project(pathlib.Path(sys.argv[1]));"
+        "print([name for name in ('perstack.config.locate', 'difflib', 'glob', 'dotenv') if name in sys.modules])"
+    )
+    paths = os.pathsep.join(one for one in sys.path if one)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code, str(path)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
 
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.toml"))
