@@ -1,1 +1,1 @@
-"""TODO."""
+"""Provider `anthropic`: Anthropic's Messages API, and servers compatible with it."""

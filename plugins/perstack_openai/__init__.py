@@ -1,1 +1,1 @@
-"""TODO."""
+"""Provider `openai`: OpenAI's Chat Completions, and the many servers compatible with it."""

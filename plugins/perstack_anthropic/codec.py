@@ -1,0 +1,417 @@
+"""Anthropic's wire format, as pure functions: a request to bytes, the data of a stream's events to a reply.
+
+Source: Anthropic API reference, «Create a Message» (request), «Streaming messages» (events), «Prompt caching»,
+«Extended thinking» and «Adaptive thinking».
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from pydantic import JsonValue, ValidationError
+
+from perstack.core.base import JsonObject
+from perstack.core.definitions import ReasoningBudget
+from perstack.core.events import FinishReason
+from perstack.core.messages import (
+    BlobPart,
+    ExpertMessage,
+    Message,
+    ReplyPart,
+    ResultContent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolMessage,
+    ToolResultPart,
+    UserMessage,
+)
+from perstack.core.tools import ToolSpec, legal_tool_name
+from perstack.core.usage import Usage
+from perstack.ports.provider import Delta, Generation, GenerationRequest
+from perstack_anthropic.settings import AnthropicSettings
+from perstack_http.errors import bad_response, cut_stream, made_error
+from perstack_http.parts import (
+    IMAGE_TYPES,
+    PDF,
+    Text,
+    Wire,
+    arguments_of,
+    as_base64,
+    in_place_of,
+    is_text,
+    legal_id,
+    read_arguments,
+    to_bytes,
+)
+
+VENDOR = "anthropic"
+"""The key under which our opaque parts stand, so that no other vendor is sent them, nor we theirs."""
+
+DEFAULT_MAX_TOKENS = 32_000
+"""What every current model can give; Anthropic asks for a number."""
+
+_ROOM_BESIDE_THINKING = 8_192
+_LEAST_BUDGET = 1_024
+_BUDGETS = {"minimal": 1_024, "low": 4_096, "medium": 10_240, "high": 24_576}
+_EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
+
+_TAKES_BUDGET = re.compile(r"claude-(3-7-sonnet|(opus|sonnet|haiku)-4(-[0-6])?(?=$|[-@:](\d{6,}|v\d|latest)))")
+"""The models whose thinking is set in tokens; later ones refuse that and take an effort."""
+
+_CACHED: JsonObject = {"type": "ephemeral"}
+
+
+# --- request ------------------------------------------------------------------------------------------------------
+
+
+def encode(request: GenerationRequest, settings: AnthropicSettings, blobs: Mapping[str, bytes]) -> bytes:
+    """The body of `POST /v1/messages`. Of two requests of one Run the later one's bytes extend the earlier one's,
+    but for the mark on the latest turn that says where to cache."""
+    max_tokens, thinking = _limits(request.model, request.reasoning_budget, settings)
+    body: JsonObject = {"model": request.model, "max_tokens": max_tokens, "stream": True, **thinking}
+    if settings.temperature is not None:
+        body["temperature"] = settings.temperature
+    if settings.top_p is not None:
+        body["top_p"] = settings.top_p
+    if request.tools:
+        body["tools"] = [_tool(spec) for spec in request.tools]
+    if request.tools and not request.allow_tools:
+        body["tool_choice"] = {"type": "none"}
+    if request.instruction.strip():
+        body["system"] = [{"type": "text", "text": request.instruction, "cache_control": _CACHED}]
+    body["messages"] = _turns(request.messages, blobs)
+    return to_bytes(body)
+
+
+def _limits(model: str, budget: ReasoningBudget | None, settings: AnthropicSettings) -> tuple[int, JsonObject]:
+    """`max_tokens`, and how much of them may be thinking."""
+    most = settings.max_tokens or DEFAULT_MAX_TOKENS
+    if budget is None:
+        return most, {}
+    if budget == "none" or budget == 0:
+        return most, {"thinking": {"type": "disabled"}}
+    if not _counts_tokens(model, settings):
+        return most, {
+            "thinking": {"type": "adaptive", "display": "summarized"},
+            "output_config": {"effort": _effort(budget)},
+        }
+    tokens = max(_LEAST_BUDGET, budget if isinstance(budget, int) else _BUDGETS[budget])
+    if settings.max_tokens is None:
+        most = max(most, tokens + _ROOM_BESIDE_THINKING)
+    return most, {"thinking": {"type": "enabled", "budget_tokens": max(_LEAST_BUDGET, min(tokens, most - 1))}}
+
+
+def _counts_tokens(model: str, settings: AnthropicSettings) -> bool:
+    if settings.thinking is not None:
+        return settings.thinking == "budget"
+    return _TAKES_BUDGET.search(model) is not None
+
+
+def _effort(budget: ReasoningBudget) -> str:
+    if not isinstance(budget, int):
+        return _EFFORTS[budget]
+    if budget <= _BUDGETS["low"]:
+        return "low"
+    return "medium" if budget <= _BUDGETS["medium"] else "high"
+
+
+def _tool(spec: ToolSpec) -> JsonObject:
+    schema: JsonObject = {"type": "object", **spec.input_schema}
+    return {"name": spec.name, "description": spec.description, "input_schema": schema}
+
+
+def _turns(messages: Sequence[Message], blobs: Mapping[str, bytes]) -> list[JsonValue]:
+    """Turns of alternating roles; the last block of the last one says where to cache."""
+    turns: list[tuple[str, list[JsonObject]]] = []
+    for message in messages:
+        role = "assistant" if isinstance(message, ExpertMessage) else "user"
+        blocks = _blocks(message, blobs)
+        if not blocks:
+            continue
+        if turns and turns[-1][0] == role:
+            turns[-1][1].extend(blocks)
+        else:
+            turns.append((role, blocks))
+    if turns:
+        turns[-1][1][-1]["cache_control"] = _CACHED
+    return [{"role": role, "content": [*blocks]} for role, blocks in turns]
+
+
+def _blocks(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
+    match message:
+        case UserMessage():
+            return _contents(message.contents, blobs) or [{"type": "text", "text": "(no text)"}]
+        case ToolMessage():
+            return [_result(result, blobs) for result in message.contents]
+        case ExpertMessage():
+            return [block for part in message.contents if (block := _reply_block(part)) is not None]
+        case _:
+            assert_never(message)
+
+
+def _contents(contents: Iterable[ResultContent], blobs: Mapping[str, bytes]) -> list[JsonObject]:
+    blocks = (_text(part.text) if isinstance(part, TextPart) else _blob(part, blobs) for part in contents)
+    return [block for block in blocks if block is not None]
+
+
+def _text(text: str) -> JsonObject | None:
+    """None if blank: the API refuses that."""
+    return {"type": "text", "text": text} if text.strip() else None
+
+
+def _blob(part: BlobPart, blobs: Mapping[str, bytes]) -> JsonObject | None:
+    content = blobs.get(part.sha256, b"")
+    if not content:
+        return _text(in_place_of(part))
+    if part.mime_type in IMAGE_TYPES:
+        return {"type": "image", "source": _base64(part, content)}
+    if part.mime_type == PDF:
+        document: JsonObject = {"type": "document", "source": _base64(part, content)}
+        return document if part.name is None else {**document, "title": part.name}
+    if is_text(part.mime_type):
+        return _text(content.decode("utf-8", "replace"))
+    return _text(in_place_of(part))
+
+
+def _base64(part: BlobPart, content: bytes) -> JsonObject:
+    return {"type": "base64", "media_type": part.mime_type, "data": as_base64(content)}
+
+
+def _result(result: ToolResultPart, blobs: Mapping[str, bytes]) -> JsonObject:
+    block: JsonObject = {"type": "tool_result", "tool_use_id": legal_id(result.tool_call_id)}
+    contents = _contents(result.contents, blobs)
+    if contents:
+        block["content"] = [*contents]
+    if result.is_error:
+        block["is_error"] = True
+    return block
+
+
+def _reply_block(part: ReplyPart) -> JsonObject | None:
+    match part:
+        case TextPart():
+            return _text(part.text)
+        case ToolCallPart():
+            return {
+                "type": "tool_use",
+                "id": legal_id(part.tool_call_id),
+                "name": legal_tool_name(part.tool_name),
+                "input": arguments_of(part),
+            }
+        case ThinkingPart():
+            return _thinking_block(part)
+        case _:
+            assert_never(part)
+
+
+def _thinking_block(part: ThinkingPart) -> JsonObject | None:
+    """None without a signature of ours: the API takes back only thinking that it signed."""
+    ours = (part.opaque or {}).get(VENDOR)
+    if not isinstance(ours, dict):
+        return None
+    if "data" in ours:
+        return {"type": "redacted_thinking", "data": ours["data"]}
+    return {"type": "thinking", "thinking": part.thinking, "signature": ours.get("signature", "")}
+
+
+# --- reply --------------------------------------------------------------------------------------------------------
+
+
+class _OutputDetails(Wire):
+    thinking_tokens: int | None = None
+
+
+class _Usage(Wire):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _StartedMessage(Wire):
+    usage: _Usage | None = None
+
+
+class _ContentBlock(Wire):
+    type: str
+    id: Text = ""
+    name: Text = ""
+    text: Text = ""
+    thinking: Text = ""
+    signature: Text = ""
+    data: Text = ""
+    input: JsonValue = None
+
+
+class _BlockDelta(Wire):
+    text: Text = ""
+    thinking: Text = ""
+    signature: Text = ""
+    partial_json: Text = ""
+    stop_reason: str | None = None
+
+
+class _Error(Wire):
+    type: str = "api_error"
+    message: Text = ""
+
+
+class _Event(Wire):
+    """Every kind of event at once; what a kind does not have is None."""
+
+    type: str
+    index: int = 0
+    message: _StartedMessage | None = None
+    content_block: _ContentBlock | None = None
+    delta: _BlockDelta | None = None
+    usage: _Usage | None = None
+    error: _Error | None = None
+
+
+_STATUS_OF = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""Source: Anthropic API reference, «Errors», section «HTTP errors»."""
+
+_FINISH: dict[str, FinishReason] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "toolCalls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refusal",
+}
+"""Source: Anthropic documentation, «Handling stop reasons»."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """A content block as it grows."""
+
+    start: _ContentBlock
+    text: list[str] = field(default_factory=list[str])
+    json: list[str] = field(default_factory=list[str])
+    signature: list[str] = field(default_factory=list[str])
+
+
+class ReplyDecoder:
+    """Puts a reply together from the data of its events."""
+
+    def __init__(self, on_delta: Callable[[Delta], None]) -> None:
+        self._on_delta = on_delta
+        self._blocks: dict[int, _Block] = {}
+        self._counts: dict[str, int] = {}
+        self._stop_reason: str | None = None
+        self._is_whole = False
+
+    def feed(self, data: str) -> bool:
+        """Take one event; true if it was the last. Raises ProviderError if it tells of one."""
+        try:
+            event = _Event.model_validate_json(data)
+        except ValidationError as error:
+            detail = f"an event is not as the Messages API has it: {data[:200]}"
+            raise bad_response(detail, retryable=True) from error
+        match event.type:
+            case "message_start":
+                self._count(event.message.usage if event.message else None)
+            case "content_block_start":
+                self._start(event)
+            case "content_block_delta":
+                self._grow(event)
+            case "message_delta":
+                self._count(event.usage)
+                self._stop_reason = (event.delta.stop_reason if event.delta else None) or self._stop_reason
+            case "message_stop":
+                self._is_whole = True
+            case "error":
+                found = event.error or _Error()
+                raise made_error(found.message or found.type, _STATUS_OF.get(found.type, 500))
+            case _:
+                pass
+        return self._is_whole
+
+    def finish(self) -> Generation:
+        """The reply. Raises ProviderError if the stream ended before it did."""
+        if not self._is_whole:
+            raise cut_stream("no message_stop came")
+        parts = [_part(self._blocks[index]) for index in sorted(self._blocks)]
+        reply = ExpertMessage(contents=tuple(part for part in parts if part is not None))
+        reason = _FINISH.get(self._stop_reason or "", "other")
+        return Generation(reply, self._usage(), "toolCalls" if reason == "stop" and reply.tool_calls else reason)
+
+    def _start(self, event: _Event) -> None:
+        if event.content_block is None:
+            return
+        block = self._blocks[event.index] = _Block(event.content_block)
+        self._add(block, event.content_block.text, event.content_block.thinking)
+        block.signature.append(event.content_block.signature)
+
+    def _grow(self, event: _Event) -> None:
+        block = self._blocks.get(event.index)
+        if block is None or event.delta is None:
+            return
+        self._add(block, event.delta.text, event.delta.thinking)
+        block.json.append(event.delta.partial_json)
+        block.signature.append(event.delta.signature)
+
+    def _add(self, block: _Block, text: str, thinking: str) -> None:
+        if text:
+            block.text.append(text)
+            self._on_delta(Delta("text", text))
+        if thinking:
+            block.text.append(thinking)
+            self._on_delta(Delta("reasoning", thinking))
+
+    def _count(self, usage: _Usage | None) -> None:
+        """The counts are cumulative: a later one replaces an earlier one, an absent one does not."""
+        if usage is None:
+            return
+        counts = usage.model_dump(exclude_none=True, exclude={"output_tokens_details"})
+        if usage.output_tokens_details and usage.output_tokens_details.thinking_tokens is not None:
+            counts["thinking_tokens"] = usage.output_tokens_details.thinking_tokens
+        self._counts.update(counts)
+
+    def _usage(self) -> Usage:
+        """`input_tokens` of the API are only those that no cache had: ours are all that was sent."""
+        cached = self._counts.get("cache_read_input_tokens", 0)
+        sent = self._counts.get("input_tokens", 0) + cached + self._counts.get("cache_creation_input_tokens", 0)
+        generated = self._counts.get("output_tokens", 0)
+        return Usage.of(sent, generated, reasoning=self._counts.get("thinking_tokens", 0), cached=cached)
+
+
+def _part(block: _Block) -> ReplyPart | None:
+    """A finished block; None for an empty one, and for what is not ours to understand."""
+    match block.start.type:
+        case "text":
+            return TextPart(text="".join(block.text)) if block.text else None
+        case "thinking":
+            signature = "".join(block.signature)
+            opaque: JsonObject | None = {VENDOR: {"signature": signature}} if signature else None
+            return ThinkingPart(thinking="".join(block.text), opaque=opaque) if block.text or signature else None
+        case "redacted_thinking":
+            return ThinkingPart(thinking="", opaque={VENDOR: {"data": block.start.data}})
+        case "tool_use":
+            return _call(block)
+        case _:
+            return None
+
+
+def _call(block: _Block) -> ToolCallPart:
+    text = "".join(block.json)
+    args, raw_args = read_arguments(text)
+    if not text and isinstance(block.start.input, dict):
+        args = block.start.input
+    return ToolCallPart(tool_call_id=block.start.id, tool_name=block.start.name, args=args, raw_args=raw_args)

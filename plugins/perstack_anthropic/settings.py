@@ -1,0 +1,45 @@
+"""`[provider.setting]` of provider `anthropic`, and what the environment adds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from perstack_http.endpoint import (
+    Endpoint,
+    EndpointSettings,
+    choose_base_url,
+    is_loopback,
+    missing_key,
+    read_key,
+)
+
+DEFAULT_BASE_URL = "https://api.anthropic.com"
+API_VERSION = "2023-06-01"
+
+
+class AnthropicSettings(EndpointSettings):
+    """Beyond what every endpoint has."""
+
+    thinking: Literal["budget", "adaptive"] | None = None
+    """How this model takes a reasoning budget: as a number of tokens, or as an effort. None: by its name."""
+
+
+def endpoint_of(settings: AnthropicSettings, env: Mapping[str, str]) -> Endpoint:
+    """Address and credentials. Raises MissingCredential; a server on this machine needs none.
+
+    Source: Anthropic API reference, «API overview», section «Authentication»; the variables are those of its SDKs.
+    """
+    base_url = choose_base_url(settings, env, "ANTHROPIC_BASE_URL", DEFAULT_BASE_URL)
+    headers = {"anthropic-version": API_VERSION, **_credentials(env), **settings.headers}
+    if not {"x-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):
+        raise missing_key("anthropic", "ANTHROPIC_API_KEY")
+    return Endpoint(base_url, headers, settings.read_timeout / 1000)
+
+
+def _credentials(env: Mapping[str, str]) -> dict[str, str]:
+    key = read_key(env, "ANTHROPIC_API_KEY")
+    if key:
+        return {"x-api-key": key}
+    token = read_key(env, "ANTHROPIC_AUTH_TOKEN")
+    return {"authorization": f"Bearer {token}"} if token else {}

@@ -1,0 +1,1 @@
+"""What the providers that speak HTTP share: connections, errors, settings, and parts of messages."""

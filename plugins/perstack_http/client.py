@@ -1,0 +1,150 @@
+"""The one place that sends: a POST whose reply is a stream of events.
+
+Importing this module imports httpx; providers do so when they generate for the first time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+
+import httpx
+from httpx_sse import EventSource
+
+from perstack.errors import ProviderError
+from perstack_http.endpoint import Endpoint
+from perstack_http.errors import bad_response, cut_stream, status_error
+
+_CONNECT_SECONDS = 15.0
+_DRAIN_SECONDS = 0.25
+_ERROR_BODY_BYTES = 65_536
+_DOCUMENT_BYTES = 64 * 1024 * 1024
+
+OnData = Callable[[str], bool]
+"""Takes the data of one event; says whether it was the last."""
+
+
+class StreamClient:
+    """Keeps connections to one endpoint. Not bound to a Run: many may generate at once."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._client: httpx.AsyncClient | None = None
+
+    async def post(self, path: str, body: bytes, on_data: OnData) -> None:
+        """Send `body` and hand on each event's data until `on_data` says that it was the last, or the stream ends.
+
+        A reply that is one JSON document is handed on whole. Raises ProviderError; cancelling closes the connection.
+        """
+        url = self._endpoint.url(path)
+        try:
+            async with self._opened().stream("POST", url, content=body) as response:
+                if response.status_code != 200:
+                    raise await _refused(response, url)
+                await _receive(response, url, on_data)
+        except httpx.HTTPError as error:
+            raise self._cleaned(_transport_error(error, url)) from None
+        except ProviderError as error:
+            raise self._cleaned(error) from error.__cause__
+
+    async def close(self) -> None:
+        """Close all connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def _opened(self) -> httpx.AsyncClient:
+        if self._client is None:
+            headers = {"user-agent": "perstack", "accept": "text/event-stream", "content-type": "application/json"}
+            self._client = httpx.AsyncClient(
+                headers=httpx.Headers({**headers, **_lower(self._endpoint.headers)}),
+                timeout=httpx.Timeout(self._endpoint.read_seconds, connect=_CONNECT_SECONDS, pool=None),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
+                # a proxy would see the key of what is meant for this machine alone
+                trust_env=not self._endpoint.is_plain,
+            )
+        return self._client
+
+    def _cleaned(self, error: ProviderError) -> ProviderError:
+        """The same error without our secrets, should the endpoint have echoed them."""
+        message = str(error)
+        for secret in self._endpoint.secrets:
+            message = message.replace(secret, "[redacted]")
+        return ProviderError(
+            message,
+            name=error.name,
+            status_code=error.status_code,
+            is_retryable=error.is_retryable,
+            retry_after=error.retry_after,
+        )
+
+
+async def _receive(response: httpx.Response, url: str, on_data: OnData) -> None:
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json":
+        on_data((await _read(response, _DOCUMENT_BYTES)).decode("utf-8", "replace"))
+    elif kind in ("text/html", "application/xhtml+xml"):
+        raise bad_response(f"{url} answered with a web page, not with a reply: check the base URL", retryable=False)
+    else:
+        # some servers send events under another name; and events are UTF-8 whatever the header says
+        response.headers["content-type"] = "text/event-stream"
+        await _receive_events(response, on_data)
+
+
+async def _receive_events(response: httpx.Response, on_data: OnData) -> None:
+    async with aclosing(EventSource(response).aiter_sse()) as events:
+        async for event in events:
+            if event.data and on_data(event.data):
+                await _drain(events)
+                return
+
+
+async def _drain(events: AsyncIterator[object]) -> None:
+    """Read to the very end, so that the connection can be used again; a server that lingers loses it."""
+    try:
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            async for _ in events:
+                pass
+    except (TimeoutError, httpx.HTTPError):
+        return
+
+
+async def _refused(response: httpx.Response, url: str) -> ProviderError:
+    body = await _read(response, _ERROR_BODY_BYTES)
+    return status_error(response.status_code, _lower(response.headers), body, url)
+
+
+async def _read(response: httpx.Response, limit: int) -> bytes:
+    """The body, or its beginning if it is longer than any honest one."""
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in response.aiter_bytes():
+        parts.append(chunk)
+        size += len(chunk)
+        if size > limit:
+            break
+    return b"".join(parts)[:limit]
+
+
+def _transport_error(error: httpx.HTTPError, url: str) -> ProviderError:
+    detail = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
+    if "CERTIFICATE_VERIFY_FAILED" in detail:
+        message = f"the certificate of {url} is not trusted ({detail}): set SSL_CERT_FILE if the authority is your own"
+        return ProviderError(message, name="Certificate")
+    match error:
+        case httpx.ConnectTimeout() | httpx.ConnectError():
+            return ProviderError(f"no connection to {url}: {detail}", name="ConnectError", is_retryable=True)
+        case httpx.TimeoutException():
+            return ProviderError(f"{url} fell silent: {detail}", name="Timeout", is_retryable=True)
+        case httpx.UnsupportedProtocol() | httpx.LocalProtocolError():
+            return ProviderError(f"the request to {url} cannot be sent: {detail}", name="BadRequest")
+        case httpx.ProxyError():
+            return ProviderError(f"the proxy on the way to {url}: {detail}", name="ProxyError", is_retryable=True)
+        case _:
+            return cut_stream(detail)
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}

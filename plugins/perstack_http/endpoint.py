@@ -1,0 +1,137 @@
+"""Where requests go and with which credentials: settings, environment, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationError
+
+from perstack.core.base import Fact, JsonObject
+from perstack.errors import DefinitionError, MissingCredential, Problem, UsageError
+
+_PUBLIC_HEADERS = frozenset({"accept", "anthropic-beta", "anthropic-version", "content-type", "user-agent"})
+_SHORTEST_SECRET = 6
+
+
+class EndpointSettings(Fact, extra="forbid"):
+    """What `[provider.setting]` may hold for every endpoint that is reached over HTTP."""
+
+    base_url: str | None = None
+    """In place of the vendor's own address: a proxy, or a compatible server."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Sent with every request, over our own."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """The most tokens of one reply."""
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    read_timeout: int = Field(default=300_000, ge=1)
+    """Milliseconds of silence after which the connection is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A checked address and what is sent to it each time."""
+
+    base_url: str
+    headers: Mapping[str, str]
+    read_seconds: float = 300.0
+
+    @property
+    def is_plain(self) -> bool:
+        """Without TLS, which only this machine is."""
+        return urlsplit(self.base_url).scheme == "http"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not stand in an error: the value of every header that may be a credential, longest first."""
+        values = {value for name, value in self.headers.items() if name.lower() not in _PUBLIC_HEADERS}
+        values |= {value.removeprefix("Bearer ") for value in values}
+        return tuple(sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True))
+
+    def url(self, path: str) -> str:
+        """The address of one method. A base URL that holds the start of `path` is not given it twice."""
+        first = "/" + path.split("/")[1]
+        if self.base_url.endswith(first) and path.count("/") > 1:
+            return self.base_url + path[len(first) :]
+        return self.base_url + path
+
+
+_S = TypeVar("_S", bound=EndpointSettings)
+
+
+def read_settings(kind: type[_S], setting: JsonObject) -> _S:
+    """`[provider.setting]` as its provider knows it. Raises DefinitionError with all that is wrong at once."""
+    try:
+        return kind.model_validate(setting)
+    except ValidationError as error:
+        known = ", ".join(sorted(field.alias or name for name, field in kind.model_fields.items()))
+        problems = tuple(
+            Problem(
+                f"there is no such setting; there are: {known}" if found["type"] == "extra_forbidden" else found["msg"],
+                "perstack.toml",
+                key=".".join(["provider.setting", *map(str, found["loc"])]),
+            )
+            for found in error.errors()
+        )
+        raise DefinitionError(problems) from error
+
+
+def choose_base_url(settings: EndpointSettings, env: Mapping[str, str], variable: str, default: str) -> str:
+    """The setting's address, else the environment's, else the vendor's; checked."""
+    if settings.base_url is not None:
+        wrong = _wrong_with(settings.base_url)
+        if wrong:
+            raise DefinitionError((Problem(wrong, "perstack.toml", key="provider.setting.baseUrl"),))
+        return settings.base_url.rstrip("/")
+    chosen = env.get(variable) or default
+    wrong = _wrong_with(chosen)
+    if wrong:
+        raise UsageError(f"{variable}: {wrong}")
+    return chosen.rstrip("/")
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the address is this machine's own."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _wrong_with(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError as error:
+        return f"this is no address: {error}"
+    if parts.scheme not in ("http", "https") or not parts.hostname or not has_port:
+        return "the base URL must begin with https:// and name a host"
+    if parts.username is not None or parts.password is not None:
+        return "the base URL must not hold a password: send it in `headers`"
+    if parts.query or parts.fragment:
+        return "the base URL must end with its path: no ? and no #"
+    if parts.scheme == "http" and not is_loopback(url):
+        return (
+            f"http:// is allowed to this machine only, for it would show the key to others: use https://{parts.netloc}"
+        )
+    return None
+
+
+def read_key(env: Mapping[str, str], variable: str) -> str | None:
+    """A key from the environment; None if it is not there. Raises MissingCredential if it can be none."""
+    key = env.get(variable, "").strip()
+    if key and not (key.isascii() and key.isprintable()):
+        raise MissingCredential(f"{variable} holds characters that no key has: set it again")
+    return key or None
+
+
+def missing_key(provider: str, variable: str) -> MissingCredential:
+    """The error for a key that is not there."""
+    return MissingCredential(f"provider {provider} has no key: set {variable} in the environment or in .env")

@@ -1,0 +1,143 @@
+"""What an endpoint's failures become: one ProviderError with its status, its own words, and whether to try again."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from pydantic import JsonValue
+
+from perstack.errors import ProviderError
+
+_NAMES = {
+    400: "BadRequest",
+    401: "Authentication",
+    403: "Permission",
+    404: "NotFound",
+    408: "Timeout",
+    409: "Conflict",
+    413: "RequestTooLarge",
+    422: "BadRequest",
+    429: "RateLimit",
+    529: "Overloaded",
+}
+
+_OVERFLOW = re.compile(
+    r"prompt is too long|exceed\w* (the )?(available )?context|maximum context length|context_length_exceeded",
+    re.IGNORECASE,
+)
+_LONGEST_WORDS = 2000
+
+
+def is_retryable(status: int) -> bool:
+    """Whether another try of the same request may succeed."""
+    return status in (408, 409, 429) or status >= 500
+
+
+def error_name(status: int) -> str:
+    """The short stable word for a status."""
+    return _NAMES.get(status, "ServerError" if status >= 500 else "BadRequest")
+
+
+def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str) -> ProviderError:
+    """The error for a reply that is none. `headers` have lower-case names."""
+    words = words_of(body)
+    message = words or f"HTTP {status} from {url} without a word of explanation"
+    if status == 404:
+        message = f"{message} (asked {url}: are the model's name and the base URL right?)"
+    if 300 <= status < 400:
+        message = f"{url} redirects to {headers.get('location', 'nowhere')}: set the base URL to where the endpoint is"
+    return made_error(
+        message,
+        status,
+        retryable=_said_to_retry(headers),
+        retry_after=retry_after(headers, datetime.now(UTC)),
+    )
+
+
+def made_error(
+    message: str, status: int, *, retryable: bool | None = None, retry_after: float | None = None
+) -> ProviderError:
+    """An error by its status; also for one that came inside a stream. An overflow of the context has its own name."""
+    name = error_name(status)
+    if name == "BadRequest" and _OVERFLOW.search(message):
+        name = "ContextOverflow"
+        message = f"{message} — use a model with a longer context, or delegate parts of the work"
+    return ProviderError(
+        message,
+        name=name,
+        status_code=status,
+        is_retryable=is_retryable(status) if retryable is None else retryable,
+        retry_after=retry_after,
+    )
+
+
+def cut_stream(detail: str) -> ProviderError:
+    """A reply that broke off before its end; nothing of it is kept."""
+    return ProviderError(f"the reply broke off before its end: {detail}", name="CutStream", is_retryable=True)
+
+
+def bad_response(detail: str, *, retryable: bool) -> ProviderError:
+    """An answer that is not what this kind of endpoint says."""
+    return ProviderError(detail, name="BadResponse", is_retryable=retryable)
+
+
+def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Seconds that the endpoint asks us to wait.
+
+    Source: RFC 9110 section 10.2.3 (seconds or a date), and `retry-after-ms` as the vendors' SDKs read it.
+    """
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after")
+    seconds = _number(value)
+    if seconds is not None or value is None:
+        return seconds
+    try:
+        date = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    date = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
+    return max(0.0, (date - now).total_seconds())
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        number = float(value or "")
+    except ValueError:
+        return None
+    return max(0.0, number) if math.isfinite(number) else None
+
+
+def _said_to_retry(headers: Mapping[str, str]) -> bool | None:
+    """`x-should-retry`, by which both vendors' SDKs let the endpoint overrule the status."""
+    return {"true": True, "false": False}.get(headers.get("x-should-retry", "").lower())
+
+
+def words_of(body: bytes) -> str:
+    """The endpoint's own words in an error's body; empty if there are none."""
+    text = body.decode("utf-8", "replace").strip()
+    try:
+        document: JsonValue = json.loads(text)
+    except ValueError:
+        return _shortened(text)
+    return _shortened(_words_in(document) or text)
+
+
+def _words_in(document: JsonValue) -> str:
+    if isinstance(document, str):
+        return document
+    if isinstance(document, list):
+        return next((words for words in map(_words_in, document) if words), "")
+    if isinstance(document, dict):
+        return next((words for key in ("error", "message", "detail") if (words := _words_in(document.get(key)))), "")
+    return ""
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_WORDS else f"{text[:_LONGEST_WORDS]}…"

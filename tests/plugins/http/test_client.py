@@ -1,0 +1,290 @@
+"""The shared HTTP layer against a real server on this machine: what arrives, what fails and how, what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from perstack.errors import ProviderError
+from perstack.testing.endpoint import FakeEndpoint, Reply, events
+from perstack_http.client import StreamClient
+from perstack_http.endpoint import Endpoint
+from perstack_http.errors import retry_after, words_of
+
+SECRET = "sk-very-secret-0123456789"
+
+
+class Heard:
+    """Collects data until «end»."""
+
+    def __init__(self) -> None:
+        self.data: list[str] = []
+
+    def __call__(self, data: str) -> bool:
+        self.data.append(data)
+        return data == "end"
+
+
+def _client(base_url: str, read_seconds: float = 30) -> StreamClient:
+    return StreamClient(Endpoint(base_url, {"authorization": f"Bearer {SECRET}"}, read_seconds))
+
+
+def _with(
+    *replies: Reply, act: Callable[[FakeEndpoint, StreamClient], Awaitable[None]], read_seconds: float = 30
+) -> FakeEndpoint:
+    async def scenario() -> FakeEndpoint:
+        async with FakeEndpoint(*replies) as endpoint:
+            client = _client(endpoint.url, read_seconds)
+            try:
+                await asyncio.wait_for(act(endpoint, client), 30)
+            finally:
+                await client.close()
+            return endpoint
+
+    return asyncio.run(scenario())
+
+
+def _heard(*replies: Reply) -> list[str]:
+    heard = Heard()
+
+    async def act(endpoint: FakeEndpoint, client: StreamClient) -> None:
+        await client.post("/v1/x", b"{}", heard)
+
+    _with(*replies, act=act)
+    return heard.data
+
+
+def _error(*replies: Reply, read_seconds: float = 30) -> ProviderError:
+    async def act(endpoint: FakeEndpoint, client: StreamClient) -> None:
+        await client.post("/v1/x", b"{}", Heard())
+
+    with pytest.raises(ProviderError) as caught:
+        _with(*replies, act=act, read_seconds=read_seconds)
+    return caught.value
+
+
+def test_events_are_handed_on_up_to_the_last() -> None:
+    assert _heard(Reply(events("one", "two", "end", "late"))) == ["one", "two", "end"]
+
+
+def test_lines_may_end_in_any_way_and_hold_separators_that_are_no_line_ends() -> None:
+    stream = "data: a\u2028b\u0085c\r\n\r\ndata: d\r\rdata: multi\ndata: line\n\n: comment\n\ndata: end\n\n".encode()
+    assert _heard(Reply((stream,))) == ["a\u2028b\u0085c", "d", "multi\nline", "end"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_a_stream_may_be_cut_into_chunks_anywhere(size: int) -> None:
+    stream = b"".join(events('{"text":"gr\u00fc\u00df \U0001f600"}', "end"))
+    chunks = tuple(stream[at : at + size] for at in range(0, len(stream), size))
+    assert _heard(Reply(chunks)) == ['{"text":"gr\u00fc\u00df \U0001f600"}', "end"]
+
+
+def test_a_delta_of_ten_megabytes_arrives_whole() -> None:
+    stream = b"".join(events("x" * 10_000_000, "end"))
+    chunks = tuple(stream[at : at + 65536] for at in range(0, len(stream), 65536))
+    assert [len(data) for data in _heard(Reply(chunks))] == [10_000_000, 3]
+
+
+def test_a_compressed_stream_is_read() -> None:
+    packed = gzip.compress(b"".join(events("one", "end")))
+    headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
+    assert _heard(Reply((packed,), headers=headers)) == ["one", "end"]
+
+
+def test_events_under_another_content_type_are_read_as_events() -> None:
+    assert _heard(Reply(events("one", "end"), headers={"content-type": "text/plain; charset=latin-1"})) == [
+        "one",
+        "end",
+    ]
+
+
+def test_a_json_document_is_handed_on_whole() -> None:
+    assert _heard(Reply((b'{"a":', b"1}"), headers={"content-type": "application/json"})) == ['{"a":1}']
+
+
+def test_a_connection_is_used_again_after_the_last_event() -> None:
+    async def act(endpoint: FakeEndpoint, client: StreamClient) -> None:
+        for _ in range(3):
+            await client.post("/v1/x", b"{}", Heard())
+
+    assert _with(Reply(events("end", "late")), act=act).connections == 1
+
+
+def test_a_server_that_lingers_after_the_last_event_is_not_waited_for() -> None:
+    assert _heard(Reply(events("one", "end"), ending="hang")) == ["one", "end"]
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "retryable"),
+    [
+        (400, "BadRequest", False),
+        (401, "Authentication", False),
+        (403, "Permission", False),
+        (404, "NotFound", False),
+        (408, "Timeout", True),
+        (409, "Conflict", True),
+        (413, "RequestTooLarge", False),
+        (422, "BadRequest", False),
+        (429, "RateLimit", True),
+        (500, "ServerError", True),
+        (502, "ServerError", True),
+        (503, "ServerError", True),
+        (529, "Overloaded", True),
+    ],
+)
+def test_a_status_has_its_name_and_says_whether_to_try_again(status: int, name: str, retryable: bool) -> None:
+    error = _error(Reply((b'{"error":{"type":"t","message":"the own words"}}',), status=status))
+    assert (error.status_code, error.name, error.is_retryable) == (status, name, retryable)
+    assert str(error).startswith("the own words")
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after": "9", "retry-after-ms": "250"}, 0.25),
+        ({"retry-after": "Fri, 21 Nov 2025 10:00:30 GMT"}, 30.0),
+        ({"retry-after": "Fri, 21 Nov 2025 09:00:00 GMT"}, 0.0),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "inf"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after_is_seconds_milliseconds_or_a_date(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, datetime(2025, 11, 21, 10, 0, tzinfo=UTC)) == seconds
+
+
+def test_retry_after_reaches_the_error() -> None:
+    assert _error(Reply(status=429, headers={"Retry-After": "12"})).retry_after == 12
+
+
+def test_the_endpoint_may_overrule_whether_to_try_again() -> None:
+    assert not _error(Reply(status=500, headers={"x-should-retry": "false"})).is_retryable
+    assert _error(Reply(status=400, headers={"x-should-retry": "true"})).is_retryable
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"error":{"message":"m"}}', "m"),
+        (b'{"error":"e"}', "e"),
+        (b'{"message":"top"}', "top"),
+        (b'{"detail":[{"message":"first"}]}', "first"),
+        (b'[{"error":{"message":"listed"}}]', "listed"),
+        (b'{"other":1}', '{"other":1}'),
+        (b"plain words\n", "plain words"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        (b"", ""),
+    ],
+)
+def test_the_own_words_are_found_in_any_shape_of_error(body: bytes, words: str) -> None:
+    assert words_of(body) == words
+
+
+def test_a_huge_error_body_is_cut_short() -> None:
+    assert len(str(_error(Reply((b"x" * 1_000_000,) * 5, status=500)))) < 3000
+
+
+def test_an_overflow_of_the_context_has_its_own_name_and_says_what_to_do() -> None:
+    error = _error(Reply((b'{"error":{"message":"prompt is too long: 210000 tokens > 200000 maximum"}}',), status=400))
+    assert (error.name, error.is_retryable) == ("ContextOverflow", False)
+    assert "210000 tokens" in str(error)
+    assert "longer context" in str(error)
+
+
+def test_a_redirect_is_not_followed_and_says_where_to() -> None:
+    error = _error(Reply(status=307, headers={"location": "https://elsewhere.example/v1"}))
+    assert "elsewhere.example" in str(error)
+    assert not error.is_retryable
+
+
+def test_a_web_page_in_place_of_a_reply_says_to_check_the_address() -> None:
+    error = _error(Reply((b"<html>Sign in</html>",), headers={"content-type": "text/html; charset=utf-8"}))
+    assert (error.name, error.is_retryable) == ("BadResponse", False)
+    assert "base URL" in str(error)
+
+
+def test_a_stream_that_is_cut_is_worth_another_try() -> None:
+    error = _error(Reply(events("one"), ending="cut"))
+    assert (error.name, error.is_retryable, error.status_code) == ("CutStream", True, None)
+
+
+def test_silence_is_given_up_and_worth_another_try() -> None:
+    error = _error(Reply(events("one"), ending="hang"), read_seconds=0.05)
+    assert (error.name, error.is_retryable) == ("Timeout", True)
+
+
+def test_a_refused_connection_is_worth_another_try_and_names_the_address() -> None:
+    async def scenario() -> str:
+        async with FakeEndpoint(Reply()) as endpoint:
+            return endpoint.url
+
+    url = asyncio.run(scenario())
+    with pytest.raises(ProviderError, match=url) as caught:
+        asyncio.run(_client(url).post("/v1/x", b"{}", Heard()))
+    assert (caught.value.name, caught.value.is_retryable) == ("ConnectError", True)
+
+
+def test_an_answer_that_is_no_http_is_worth_another_try() -> None:
+    async def scenario() -> None:
+        async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"garbage\r\n\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(babble, "127.0.0.1", 0)
+        client = _client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        try:
+            await client.post("/v1/x", b"{}", Heard())
+        finally:
+            await client.close()
+            server.close()
+
+    with pytest.raises(ProviderError) as caught:
+        asyncio.run(scenario())
+    assert caught.value.is_retryable
+
+
+def test_cancelling_closes_the_connection() -> None:
+    async def act(endpoint: FakeEndpoint, client: StreamClient) -> None:
+        begun = asyncio.Event()
+
+        def heard(data: str) -> bool:
+            begun.set()
+            return False
+
+        task = asyncio.create_task(client.post("/v1/x", b"{}", heard))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await endpoint.left.wait()
+
+    _with(Reply(events("one"), ending="hang"), act=act)
+
+
+def test_a_key_that_the_endpoint_echoes_is_not_shown() -> None:
+    error = _error(Reply((f'{{"error":"bad key {SECRET}"}}'.encode(),), status=401))
+    assert SECRET not in str(error)
+    assert "bad key [redacted]" in str(error)
+
+
+def test_many_generations_at_once_each_have_a_connection() -> None:
+    async def act(endpoint: FakeEndpoint, client: StreamClient) -> None:
+        heard = [Heard() for _ in range(150)]
+        await asyncio.gather(*(client.post("/v1/x", b"{}", one) for one in heard))
+        assert all(one.data == ["one", "end"] for one in heard)
+
+    _with(Reply(events("one", "end")), act=act)
+
+
+def test_a_proxy_never_sees_what_is_meant_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert _heard(Reply(events("end"))) == ["end"]
