@@ -16,9 +16,7 @@ RUNTIME_LEVEL = (1, 0, 0)
 """What `minRuntimeVersion` is compared with: the level of the original's runtime, not this package's version."""
 
 _KEY = re.compile(EXPERT_KEY)
-_VERSION = re.compile(
-    r"(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?", re.ASCII
-)
+_VERSION = re.compile(r"(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[\w.-]+)?(?:\+[\w.-]+)?", re.ASCII)
 _LEVEL = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(?:[-+][0-9A-Za-z.+-]+)?", re.ASCII)
 
 
