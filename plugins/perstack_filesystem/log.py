@@ -8,8 +8,8 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from perstack.core.chain import BrokenSeal, Head, check
-from perstack.errors import Conflict, Damaged, StorageError
+from perstack.errors import Damaged
+from perstack.ports.appending import head_after, stale
 from perstack_filesystem.folders import explained, sync_data, write_all
 from perstack_filesystem.scan import Scan
 
@@ -55,8 +55,8 @@ class Log:
         with explained(self._path), self._locked():
             self._catch_up()
             if self._scan.seq != expected_seq:
-                raise stale(self._path, expected_seq, self._scan.seq)
-            head = sealed_head(self._scan.head, records, self._path)
+                raise stale(str(self._path), expected_seq, self._scan.seq)
+            head = head_after(self._scan.head, records, str(self._path))
             data = b"\n".join((*records, b""))
             try:
                 write_all(self._fd, b"\n" + data if self._scan.lacks_newline else data)
@@ -94,23 +94,3 @@ class Log:
             yield
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
-
-
-def sealed_head(head: Head, records: Sequence[bytes], path: Path) -> Head:
-    """The head after these records of one append. Raises Conflict if they do not continue the log that ends at `head`.
-
-    A log would not read any more with them, so they are looked at before they are written.
-    """
-    for index, record in enumerate(records):
-        try:
-            sealed, head = check(head, record)
-        except BrokenSeal as broken:
-            raise Conflict(f"{path}: record {head.seq + 1} does not continue this log: {broken}") from broken
-        if b"\n" in record or sealed.batch != (len(records) if index == 0 else 1):
-            raise StorageError(f"{path}: record {head.seq} was not sealed together with the others of its append")
-    return head
-
-
-def stale(path: Path, expected_seq: int, seq: int) -> Conflict:
-    """The error for a writer that does not know the end of the log."""
-    return Conflict(f"{path}: has {seq} records, not {expected_seq}: another process has written to this run")

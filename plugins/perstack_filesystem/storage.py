@@ -23,11 +23,13 @@ from pathlib import Path
 from perstack.core.chain import EMPTY_LOG
 from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, NotFound, StorageError
+from perstack.ports.appending import head_after, stale
 from perstack.ports.leases import hold, holder_of
+from perstack.ports.paging import checkpoint_order, newest_first, page_of, run_order
 from perstack.ports.storage import LeaseInfo, Page, RunRef
 from perstack_filesystem.folders import Folder, explained
-from perstack_filesystem.listing import checkpoint_order, job_page, page_of, run_order
-from perstack_filesystem.log import Log, sealed_head, stale
+from perstack_filesystem.listing import jobs_with_times
+from perstack_filesystem.log import Log
 
 _LOG = "events.jsonl"
 _SUMMARY = "job.json"
@@ -69,7 +71,7 @@ class FilesystemStorage:
         """Job ids, the one whose summary was written last first. One without a summary stands at its folder's time."""
         with ExitStack() as opened:
             jobs = self._jobs(opened)
-            return Page(()) if jobs is None else job_page(jobs, _SUMMARY, limit, after)
+            return Page(()) if jobs is None else newest_first(jobs_with_times(jobs, _SUMMARY), limit, after)
 
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """Ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
@@ -92,7 +94,7 @@ class FilesystemStorage:
         log = log or self._log(run)
         if log is None:
             self._require(run.job_id)
-            raise stale(self._log_path(run), expected_seq, 0)
+            raise stale(str(self._log_path(run)), expected_seq, 0)
         log.append(expected_seq, records)
 
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
@@ -239,7 +241,7 @@ class FilesystemStorage:
     def _begin(self, run: RunRef, records: Sequence[bytes]) -> bool:
         """Make a log with its first records in it; False if another process has made it meanwhile."""
         path = self._log_path(run)
-        sealed_head(EMPTY_LOG, records, path)
+        head_after(EMPTY_LOG, records, str(path))
         with ExitStack() as opened:
             runs = opened.enter_context(self._job(opened, run.job_id).make("runs"))
             folder = opened.enter_context(runs.make(run.run_id))

@@ -1,1 +1,1 @@
-"""TODO."""
+"""A storage in one SQLite file."""

@@ -2,8 +2,8 @@
 
 A Run's id is its Job's with a number, `{jobId}-{n}`; a checkpoint's and an event's is its Run's with the number of the
 event in the log, `{runId}-{seq}` (both from 1). So whatever has an id is found without a scan. A Job's id is the user's
-own (`--job-id`), or 13 characters of a ULID: nine of its time, which
-sort, and four of its chance; storages refuse one that is taken.
+own (`--job-id`), or 12 characters of a ULID: nine of its time, which
+sort, and three of its chance; a storage refuses one that is taken, and the host takes another.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_id(value: str, what: str) -> str:
 
 def job_id_of(ulid: str) -> str:
     """The short form of a ULID that Jobs are called by."""
-    return ulid[1:14].lower()
+    return ulid[1:13].lower()
 
 
 def run_id_of(job_id: str, number: int) -> str:
@@ -54,8 +54,9 @@ def place_of(checkpoint_id: str) -> tuple[str, str, int]:
 
 
 def number_of_run(run_id: str) -> int:
-    """Which Run of its Job this is."""
-    return _split(run_id, "run")[1]
+    """Which Run of its Job this is; 0 for an id that bears no number, as those of the original Perstack."""
+    head, separator, tail = check_id(run_id, "run").rpartition("-")
+    return int(tail) if separator and head and tail.isdigit() else 0
 
 
 def _check(value: str, what: str, longest: int) -> str:

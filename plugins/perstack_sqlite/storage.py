@@ -1,0 +1,282 @@
+"""The storage: one file, and beside it `{file}-leases/` with the locks of the Jobs that are driven now."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha256 as new_sha256
+from pathlib import Path
+from typing import TypeVar
+
+from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line
+from perstack.core.ids import check_id, check_job_id
+from perstack.errors import Conflict, Damaged, NotFound, StorageError
+from perstack.ports.appending import head_after, stale
+from perstack.ports.leases import hold, holder_of
+from perstack.ports.paging import checkpoint_order, newest_first, page_of, run_order
+from perstack.ports.storage import LeaseInfo, Page, RunRef
+from perstack_sqlite.database import Database
+
+T = TypeVar("T")
+
+_PLACES = 1 << 32
+"""How many records a Run may have."""
+
+
+class SqliteStorage:
+    """Keeps Jobs in one SQLite file. Several processes may use it at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._database = Database(path)
+        self._leases = path.with_name(path.name + "-leases")
+
+    @property
+    def location(self) -> str:
+        """The file."""
+        return str(self._path)
+
+    async def create_job(self, job_id: str) -> None:
+        """Make an empty Job. Raises Conflict if the id exists."""
+        check_job_id(job_id)
+        with self._database.writing() as db:
+            row = (job_id, time.time_ns())
+            if not db.execute("INSERT OR IGNORE INTO jobs (job_id, written) VALUES (?, ?)", row).rowcount:
+                raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
+
+    async def has_job(self, job_id: str) -> bool:
+        """Whether there is a Job of that id."""
+        check_job_id(job_id)
+        with self._database.reading() as db:
+            return db is not None and _has_job(db, job_id)
+
+    async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
+        """Job ids, the one whose summary was written last first."""
+        with self._database.reading() as db:
+            rows = _rows(db, "SELECT written, job_id FROM jobs")
+        return newest_first(((int(str(written)), str(job_id)) for written, job_id in rows), limit, after)
+
+    async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        """Ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
+        with self._database.reading() as db:
+            self._require(db, job_id)
+            rows = _rows(
+                db,
+                "SELECT run_id FROM runs WHERE job_id = ?"
+                " AND EXISTS (SELECT 1 FROM records WHERE key = runs.n * ? + 1)",
+                (job_id, _PLACES),
+            )
+        return page_of((str(run_id) for (run_id,) in rows), run_order, limit, after)
+
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        """Add records after the first `expected_seq`; they survive power loss when this returns. Raises Conflict."""
+        if not records:
+            return
+        with self._database.writing() as db:
+            base = self._number(db, run) * _PLACES
+            head = self._head(db, run, base)
+            if head.seq != expected_seq:
+                raise stale(self._place(run), expected_seq, head.seq)
+            head_after(head, records, self._place(run))
+            keyed = [(base + expected_seq + 1 + index, record) for index, record in enumerate(records)]
+            db.executemany("INSERT INTO records (key, line) VALUES (?, ?)", keyed)
+
+    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
+        check_job_id(run.job_id)
+        check_id(run.run_id, "run")
+        with self._database.reading() as db:
+            base = None if db is None else _find_run(db, run)
+            if db is None or base is None:
+                return []
+            # the record before is read too: the chain goes on from it
+            last = _PLACES - 1 if limit is None else min(after + limit, _PLACES - 1)
+            span = (base + max(after, 1), base + last)
+            rows = _rows(db, "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
+        return self._verified(run, after, [(int(str(key)) - base, _bytes(line)) for key, line in rows])
+
+    async def put_summary(self, job_id: str, summary: bytes) -> None:
+        """Replace the Job's summary."""
+        check_job_id(job_id)
+        with self._database.writing(synced=False) as db:
+            row = (summary, time.time_ns(), job_id)
+            if not db.execute("UPDATE jobs SET summary = ?, written = ? WHERE job_id = ?", row).rowcount:
+                raise self._no_job(job_id)
+
+    async def summary(self, job_id: str) -> bytes | None:
+        """The summary; None if there is none."""
+        check_job_id(job_id)
+        with self._database.reading() as db:
+            return _one(db, "SELECT summary FROM jobs WHERE job_id = ?", (job_id,))
+
+    async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
+        """Replace the Run's setting."""
+        with self._database.writing(synced=False) as db:
+            number = self._number(db, run)
+            db.execute("UPDATE runs SET setting = ? WHERE n = ?", (setting, number))
+
+    async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
+        """Replace a checkpoint."""
+        check_id(checkpoint_id, "checkpoint")
+        with self._database.writing(synced=False) as db:
+            self._require(db, job_id)
+            db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (job_id, checkpoint_id, data))
+
+    async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
+        """What was put under that id; None if nothing was."""
+        ids = (check_job_id(job_id), check_id(checkpoint_id, "checkpoint"))
+        with self._database.reading() as db:
+            return _one(db, "SELECT data FROM checkpoints WHERE job_id = ? AND checkpoint_id = ?", ids)
+
+    async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        """Ids of the checkpoints that were put, in the order of their ids' Run and place."""
+        with self._database.reading() as db:
+            self._require(db, job_id)
+            rows = _rows(db, "SELECT checkpoint_id FROM checkpoints WHERE job_id = ?", (job_id,))
+        return page_of((str(one) for (one,) in rows), checkpoint_order, limit, after)
+
+    def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path | None:
+        """None: checkpoints are rows, not files."""
+        return None
+
+    async def put_blob(self, job_id: str, data: bytes) -> str:
+        """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
+        name = new_sha256(data).hexdigest()
+        with self._database.writing() as db:
+            self._require(db, job_id)
+            db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)", (job_id, name, data))
+        return name
+
+    async def blob(self, job_id: str, sha256: str) -> bytes:
+        """Raises NotFound, and StorageError if the content is not what its name says."""
+        ids = (check_job_id(job_id), check_id(sha256, "blob"))
+        with self._database.reading() as db:
+            data = _one(db, "SELECT data FROM blobs WHERE job_id = ? AND sha256 = ?", ids)
+        if data is None:
+            raise NotFound(f"job {job_id} has no blob {sha256}")
+        if new_sha256(data).hexdigest() != sha256:
+            raise StorageError(f"{self._path}: blob {sha256} of job {job_id} is damaged; put the file back from a copy")
+        return data
+
+    @asynccontextmanager
+    async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
+        """The right to drive a Job, free the moment its holder dies. Raises Conflict, naming the holder."""
+        if not await self.has_job(job_id):
+            raise self._no_job(job_id)
+        async with hold(lambda: self._open_lease(job_id), holder, job_id):
+            yield
+
+    async def lease_info(self, job_id: str) -> LeaseInfo | None:
+        """Who holds the lease now; None if nobody does."""
+        try:
+            fd = os.open(self._leases / check_job_id(job_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            holder = holder_of(fd)
+        finally:
+            os.close(fd)
+        return None if holder is None else LeaseInfo(holder)
+
+    async def delete_job(self, job_id: str) -> None:
+        """Remove a Job and all that belongs to it. Raises NotFound, and Conflict while it is driven."""
+        async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
+            with self._database.writing() as db:
+                for (number,) in _rows(db, "SELECT n FROM runs WHERE job_id = ?", (job_id,)):
+                    base = int(str(number)) * _PLACES
+                    db.execute("DELETE FROM records WHERE key BETWEEN ? AND ?", (base, base + _PLACES - 1))
+                for table in ("runs", "checkpoints", "blobs", "jobs"):
+                    db.execute(f"DELETE FROM {table} WHERE job_id = ?", (job_id,))  # noqa: S608 - names from above
+            (self._leases / job_id).unlink(missing_ok=True)
+
+    async def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def _verified(self, run: RunRef, after: int, rows: list[tuple[int, bytes]]) -> list[bytes]:
+        """The records behind place `after`, each checked against the one before it."""
+        lines: list[bytes] = []
+        head = EMPTY_LOG
+        try:
+            if after and rows and rows[0][0] == after:
+                head = Head(after, open_line(rows.pop(0)[1]).hash)
+            for seq, line in rows:
+                if seq != head.seq + 1:
+                    raise BrokenSeal("it is missing")
+                _, head = check(head, line)
+                lines.append(line)
+        except BrokenSeal as broken:
+            raise self._damaged(run, head.seq, broken) from broken
+        return lines
+
+    def _number(self, db: sqlite3.Connection, run: RunRef) -> int:
+        """The number of a Run in this file, which it is given now if it has none."""
+        number = _find_run(db, run)
+        if number is not None:
+            return number // _PLACES
+        check_id(run.run_id, "run")
+        self._require(db, run.job_id)
+        added = db.execute("INSERT INTO runs (job_id, run_id) VALUES (?, ?)", (run.job_id, run.run_id)).lastrowid
+        return added or 0
+
+    def _head(self, db: sqlite3.Connection, run: RunRef, base: int) -> Head:
+        query = "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1"
+        rows = _rows(db, query, (base, base + _PLACES - 1))
+        if not rows:
+            return EMPTY_LOG
+        seq = int(str(rows[0][0])) - base
+        try:
+            return Head(seq, open_line(_bytes(rows[0][1])).hash)
+        except BrokenSeal as broken:
+            raise self._damaged(run, seq - 1, broken) from broken
+
+    def _open_lease(self, job_id: str) -> int:
+        try:
+            self._leases.mkdir(exist_ok=True)
+            return os.open(self._leases / job_id, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise StorageError(f"{self._leases / job_id}: {(error.strerror or str(error)).lower()}") from error
+
+    def _require(self, db: sqlite3.Connection | None, job_id: str) -> None:
+        if db is None or not _has_job(db, check_job_id(job_id)):
+            raise self._no_job(job_id)
+
+    def _no_job(self, job_id: str) -> NotFound:
+        return NotFound(f"no job {job_id} in {self._path}")
+
+    def _damaged(self, run: RunRef, readable: int, broken: BrokenSeal) -> Damaged:
+        return Damaged(
+            f"{self._place(run)}, record {readable + 1}: {broken}; the {readable} records before it can be read. "
+            "Put the file back from a copy",
+            readable=readable,
+        )
+
+    def _place(self, run: RunRef) -> str:
+        return f"{self._path}, run {run.run_id}"
+
+
+def _rows(db: sqlite3.Connection | None, query: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+    return [] if db is None else db.execute(query, values).fetchall()
+
+
+def _one(db: sqlite3.Connection | None, query: str, values: tuple[object, ...]) -> bytes | None:
+    rows = _rows(db, query, values)
+    return None if not rows or rows[0][0] is None else _bytes(rows[0][0])
+
+
+def _bytes(value: object) -> bytes:
+    # somebody with a database shell may have stored text where bytes belong
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _has_job(db: sqlite3.Connection, job_id: str) -> bool:
+    return bool(_rows(db, "SELECT 1 FROM jobs WHERE job_id = ?", (job_id,)))
+
+
+def _find_run(db: sqlite3.Connection, run: RunRef) -> int | None:
+    """The key that a Run's records follow; None if the Run is unknown."""
+    rows = _rows(db, "SELECT n FROM runs WHERE job_id = ? AND run_id = ?", (run.job_id, run.run_id))
+    return int(str(rows[0][0])) * _PLACES if rows else None
