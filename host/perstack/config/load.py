@@ -126,12 +126,11 @@ class _Reading:
                 self._take_include(pattern, ("include", index), chain, report)
 
     def _take_include(self, pattern: str, at: KeyPath, chain: tuple[Path, ...], report: Reporter) -> None:
-        # not Path.glob: that takes no absolute patterns and does not pass over hidden files
-        from glob import glob, has_magic
+        from glob import has_magic
 
         folder = chain[-1].parent
         is_pattern = has_magic(pattern)
-        found = sorted(glob(pattern, root_dir=folder, recursive=True)) if is_pattern else [pattern]  # noqa: PTH207
+        found = _matches(pattern, folder) if is_pattern else [pattern]
         if not found:
             report.warn(at, f"no file matches `{pattern}`, seen from {folder}")
         for name in found:
@@ -146,6 +145,14 @@ class _Reading:
                 report.error(at, f"there is no file `{name}` in {folder}")
             elif resolved not in self.files:
                 self.read(path, chain)
+
+
+def _matches(pattern: str, folder: Path) -> list[str]:
+    # not Path.glob: that takes no absolute patterns and does not pass over hidden files
+    from glob import glob
+
+    found = glob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207
+    return sorted(name for name in found if (folder / name).is_file())
 
 
 def _without_settings(raw: TomlTable, root: Path, report: Reporter) -> TomlTable:

@@ -49,6 +49,13 @@ def test_a_pattern_that_finds_the_file_itself_means_the_others(write):
     assert list(load_project(root).project.experts) == ["root", "deep"]
 
 
+def test_a_pattern_means_files_only_and_none_that_are_hidden(write):
+    root = write('include = ["experts/**"]')
+    write(expert("a"), "experts/deep/a.toml")
+    write(expert("hidden"), "experts/.trash/b.toml")
+    assert list(load_project(root).project.experts) == ["a"]
+
+
 def problems_of(path):
     with pytest.raises(DefinitionError) as caught:
         load_project(path)
