@@ -64,7 +64,7 @@ async def load_run(
     """
     run: Run | None = None
     head = EMPTY_LOG
-    while lines := await storage.read(ref, after=head.seq, limit=_PAGE):
+    while lines := await storage.read(ref, after=head.seq, limit=_page_size(ref, head.seq, through)):
         for line in lines:
             sealed, head = check(head, line)
             event = upgrade(parse_event(sealed.payload))
@@ -96,6 +96,14 @@ async def readable(storage: Storage, ref: RunRef) -> tuple[list[bytes], Damaged 
 def is_checkpoint(event: StoredEvent, checkpoint_id: str) -> bool:
     """Whether this event is the place that a checkpoint names."""
     return checkpoint_id in (event.id, getattr(event, "checkpoint_id", None)) and event.type != "resumeRun"
+
+
+def _page_size(ref: RunRef, after: int, through: str | None) -> int:
+    """How many events to read at once: none beyond the place wanted, for what follows it may be damaged."""
+    run_id, _, seq = (through or "").rpartition("-")
+    if run_id != ref.run_id or not seq.isdigit():
+        return _PAGE
+    return max(0, min(_PAGE, int(seq) - after))
 
 
 async def _base_messages(

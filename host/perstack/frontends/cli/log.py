@@ -1,0 +1,177 @@
+"""`perstack log`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+
+import click
+
+from perstack.core.ids import check_id, check_job_id, job_of_run, place_of
+from perstack.engine.read import RunLog
+from perstack.errors import NotFound, UsageError
+from perstack.frontends.cli.log_messages import print_checkpoint, print_messages
+from perstack.frontends.cli.log_print import print_damage, print_events, print_summary, visible
+from perstack.frontends.cli.log_select import Wanted, in_order, newest, parse_steps, parse_types, select
+from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.show import Screen, count
+from perstack.host import Host
+
+_PAGE = 100
+_CHECKPOINT = re.compile(rb'"checkpointId":"([^"\\]+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What was asked for, checked."""
+
+    job_id: str | None
+    run_id: str | None
+    checkpoint_id: str | None
+    wanted: Wanted
+    as_json: bool
+    full: bool
+    take: int | None
+    offset: int
+
+
+@click.command("log")
+@click.option("--job", "job_id", metavar="ID", help="The Job; by default the one written to last.")
+@click.option("--run", "run_id", metavar="ID", help="Only this Run, such as JOB-1.")
+@click.option("--checkpoint", "checkpoint_id", metavar="ID", help="The state at this checkpoint, in place of events.")
+@click.option(
+    "--messages", is_flag=True, help="The messages of --checkpoint; alone, of the Coordinator's (or --run's) latest."
+)
+@click.option("--step", "steps", metavar="STEPS", help='Only these steps of each Run: 5, ">5", "<5", ">=5" or 1-10.')
+@click.option("--type", "types", multiple=True, metavar="TYPE[,TYPE]", help="Only these kinds of events.")
+@click.option("--errors", is_flag=True, help="Only what went wrong: failed Runs, failed calls, retries.")
+@click.option("--tools", is_flag=True, help="Only calls of tools and their results.")
+@click.option("--delegations", is_flag=True, help="Only what passed between Experts.")
+@click.option("--json", "as_json", is_flag=True, help="The stored lines as they are; a checkpoint as one JSON object.")
+@click.option("-v", "--verbose", "full", is_flag=True, help="Texts unshortened, and events that only mark a place.")
+@click.option(
+    "--take",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"How many, the newest; 0 for all. By default {_PAGE}, and all with --json or --messages.",
+)
+@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the N newest.")
+@place_options
+def log_command(
+    job_id: str | None,
+    run_id: str | None,
+    checkpoint_id: str | None,
+    messages: bool,
+    steps: str | None,
+    types: tuple[str, ...],
+    errors: bool,
+    tools: bool,
+    delegations: bool,
+    as_json: bool,
+    full: bool,
+    take: int | None,
+    offset: int,
+    config: str | None,
+    workspace: str,
+    storage: str | None,
+) -> None:
+    """Show what happened in a Job: a summary, then the events of all its Runs in order of time.
+
+    Kinds of events add up (--tools --errors shows both), and --step narrows them. If a log is damaged, what can be
+    read is shown, the damage is named on stderr, and the exit status is 1.
+    """
+    wanted = Wanted(parse_types(types), errors, tools, delegations, parse_steps(steps))
+    if (messages or checkpoint_id) and not (wanted.any_kind and steps is None):
+        raise UsageError("--step, --type, --errors, --tools and --delegations choose events: leave them out here")
+    request = _Request(
+        _job_of(job_id, run_id, checkpoint_id), run_id, checkpoint_id, wanted, as_json, full, take, offset
+    )
+    host = Place(config, workspace, storage).reader()
+    show = _show_state(host, request, messages) if messages or checkpoint_id else _show_events(host, request)
+    sys.exit(asyncio.run(_closing(host, show)))
+
+
+def _job_of(job_id: str | None, run_id: str | None, checkpoint_id: str | None) -> str | None:
+    """The Job that the ids say; None for the latest. Raises UsageError."""
+    if run_id is not None:
+        check_id(run_id, "run")
+    if checkpoint_id is not None:
+        check_id(checkpoint_id, "checkpoint")
+    if job_id is not None:
+        return check_job_id(job_id)
+    if run_id is not None:
+        return job_of_run(run_id)
+    return None if checkpoint_id is None else place_of(checkpoint_id)[0]
+
+
+async def _closing(host: Host, show: Coroutine[object, object, int]) -> int:
+    async with host:
+        return await show
+
+
+async def _show_events(host: Host, request: _Request) -> int:
+    if request.as_json:
+        return _write_lines(await host.logs(request.job_id, run_id=request.run_id), request)
+    job = await host.job(request.job_id)
+    logs = await host.logs(job.id, run_id=request.run_id)
+    every = in_order(logs)
+    chosen = visible(select(every, request.wanted), request.wanted, request.full)
+    take = _PAGE if request.take is None else request.take
+    shown = newest(chosen, take, request.offset)
+    screen = Screen.of_stdout()
+    print_summary(screen, job)
+    if shown:
+        click.echo()
+    print_events(screen, shown, every, request.wanted, request.full)
+    _say_rest(screen, len(chosen), len(shown), request.offset)
+    return int(print_damage(logs))
+
+
+def _write_lines(logs: Sequence[RunLog], request: _Request) -> int:
+    chosen = newest(select(in_order(logs), request.wanted), request.take or 0, request.offset)
+    sys.stdout.buffer.writelines(entry.line + b"\n" for entry in chosen)
+    sys.stdout.buffer.flush()
+    return int(print_damage(logs))
+
+
+def _say_rest(screen: Screen, total: int, shown: int, offset: int) -> None:
+    earlier = total - offset - shown
+    if earlier > 0:
+        text = f"{count(earlier, 'earlier event')}: see more with --offset {offset + shown}, or all with --take 0"
+        click.echo(screen.paint(text, dim=True), color=screen.colours)
+    elif not shown:
+        click.echo(screen.paint("no such events", dim=True), color=screen.colours)
+
+
+async def _show_state(host: Host, request: _Request, with_messages: bool) -> int:
+    job_id, checkpoint_id = request.job_id, request.checkpoint_id
+    logs: Sequence[RunLog] = ()
+    if checkpoint_id is None:
+        job = await host.job(job_id)
+        job_id = job.id
+        logs = await host.logs(job_id, run_id=request.run_id or job.coordinator_run_id)
+        checkpoint_id = _latest_checkpoint(logs[0])
+    checkpoint = await host.checkpoint(checkpoint_id, job_id=job_id)
+    if request.take or request.offset:
+        messages = newest(checkpoint.messages, request.take or 0, request.offset)
+        checkpoint = checkpoint.model_copy(update={"messages": tuple(messages)})
+    if request.as_json:
+        click.echo(checkpoint.to_json())
+    else:
+        screen = Screen.of_stdout()
+        print_checkpoint(screen, checkpoint)
+        if with_messages:
+            print_messages(screen, checkpoint.messages)
+    return int(print_damage(logs))
+
+
+def _latest_checkpoint(log: RunLog) -> str:
+    """The last checkpoint of a Run. Raises UsageError if it has none yet."""
+    for line in reversed(log.lines):
+        found = _CHECKPOINT.search(line)
+        if found is not None and not line.startswith(b'{"type":"resumeRun"'):
+            return found[1].decode()
+    raise NotFound(f"{log.run_id} has no checkpoint yet: its first step has not ended")

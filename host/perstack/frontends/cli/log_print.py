@@ -1,0 +1,174 @@
+"""The log for people: a summary, and a line or a few for each event."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import click
+
+from perstack.core.events import FinishGeneration
+from perstack.core.job import JobStatus, JobSummary
+from perstack.core.messages import ToolCallPart
+from perstack.engine.read import RunLog
+from perstack.frontends.cli.log_rows import QUIET_TYPES, Around, Row, describe, run_label, tokens
+from perstack.frontends.cli.log_select import Entry, Wanted, expert_of, parse_line
+from perstack.frontends.cli.show import Screen, ago, count, duration, pad, plain_text
+
+STATUS_WORDS: dict[JobStatus, tuple[str, str]] = {
+    "running": ("running", "cyan"),
+    "completed": ("completed", "green"),
+    "stoppedByInteractiveTool": ("waiting", "magenta"),
+    "stoppedByMaxSteps": ("step limit", "yellow"),
+    "stoppedByInterrupt": ("interrupted", "yellow"),
+    "stoppedByError": ("failed", "red"),
+}
+"""Each status as people are shown it, and its colour."""
+
+_RUN_COLOURS = ("blue", "yellow", "magenta", "cyan", "green", "bright_blue", "bright_yellow", "bright_magenta")
+_WIDEST_LABEL = 24
+_WORD = 9
+_MOST_RUNS = 6
+
+
+class _Line(NamedTuple):
+    entry: Entry
+    label: str
+    row: Row
+
+
+def print_summary(screen: Screen, job: JobSummary) -> None:
+    """Where a Job stands, and what to do next."""
+    word, colour = STATUS_WORDS[job.status]
+    took = "" if job.status == "running" else f" {duration(job.updated_at - job.started_at)}"
+    click.echo(
+        f"{screen.paint(f'Job {job.id}', bold=True)}  {job.expert_key or '?'}  "
+        f"{screen.paint(word, fg=colour, bold=True)}{took and f' after{took}'}",
+        color=screen.colours,
+    )
+    steps = f"{job.total_steps:,} of at most {count(job.max_steps, 'step')}" if job.max_steps else ""
+    for name, text in (
+        ("query", job.query),
+        ("began", f"{_local(job.started_at):%Y-%m-%d %H:%M:%S}, {ago(job.started_at, int(time.time() * 1000))}"),
+        ("spent", f"{steps or count(job.total_steps, 'step')}, {tokens(job.usage)}"),
+        ("Runs", _runs(job) if len(job.runs) > 1 else ""),
+        ("asks", job.question or ""),
+        ("error", job.error or ""),
+        ("result", job.text or ""),
+        ("next", _next(job)),
+    ):
+        if text:
+            click.echo(f"  {screen.paint(f'{name:<6}', dim=True)}  {screen.fit(text, 10)}", color=screen.colours)
+
+
+def print_events(screen: Screen, entries: Sequence[Entry], every: Sequence[Entry], wanted: Wanted, full: bool) -> None:
+    """The events, each with its time, Run and step. `every` is all of them, to look up when a step began."""
+    lines = [
+        _Line(entry, run_label(expert_of(entry.log), entry.log.run_id), row)
+        for entry, around in _surrounded(entries, every, wanted, full)
+        for row in _rows(entry, around)
+    ]
+    width = min(_WIDEST_LABEL, max((len(line.label) for line in lines), default=0))
+    colours = _colours(every)
+    day = ""
+    for line in lines:
+        at = _local(line.entry.timestamp)
+        if f"{at:%Y-%m-%d}" != day:
+            day = f"{at:%Y-%m-%d}"
+            click.echo(screen.paint(day, dim=True), color=screen.colours)
+        _print_line(screen, line, f"{at:%H:%M:%S}", width, colours[line.entry.log.run_id], full)
+
+
+def _print_line(screen: Screen, line: _Line, at: str, width: int, colour: str, full: bool) -> None:
+    used = len(at) + 1 + width + 1 + 4 + 1 + _WORD + 1
+    text = plain_text(line.row.text).replace("\n", "\n" + " " * used) if full else screen.fit(line.row.text, used)
+    style = {"bold": True} if line.row.colour == "bold" else {"dim": True} if line.row.colour == "dim" else {}
+    named = {} if style or not line.row.colour else {"fg": line.row.colour}
+    is_loud = line.row.colour in ("red", "green", "magenta", "bold", "dim")
+    click.echo(
+        f"{screen.paint(at, dim=True)} {screen.paint(pad(line.label, width), fg=colour)} {line.entry.step:>4} "
+        f"{screen.paint(f'{line.row.word:<{_WORD}}', **style, **named)} "
+        f"{screen.paint(text, **style, **named) if is_loud else text}".rstrip(),
+        color=screen.colours,
+    )
+
+
+def _rows(entry: Entry, around: Around) -> list[Row]:
+    try:
+        return describe(parse_line(entry.line), around)
+    except ValueError:
+        # a newer version's event, or one that was redacted: better its bytes than nothing
+        return [Row(entry.type or "?", entry.line.decode(errors="replace"), "dim")]
+
+
+def _surrounded(
+    entries: Sequence[Entry], every: Sequence[Entry], wanted: Wanted, full: bool
+) -> list[tuple[Entry, Around]]:
+    began = {
+        (entry.log.run_id, entry.step): entry.timestamp for entry in reversed(every) if entry.type == "startGeneration"
+    }
+    found: list[tuple[Entry, Around]] = []
+    for entry in entries:
+        calls = _calls_before(entry) if entry.type == "callTools" else {}
+        start = began.get((entry.log.run_id, entry.step))
+        step_ms = entry.timestamp - start if start is not None and entry.type == "finishStep" else None
+        found.append((entry, Around(calls, step_ms, full or entry.type in wanted.types)))
+    return found
+
+
+def _calls_before(entry: Entry) -> dict[str, ToolCallPart]:
+    """The calls of the reply that was last before this event."""
+    for place in range(entry.place - 1, max(-1, entry.place - 5), -1):
+        try:
+            event = parse_line(entry.log.lines[place])
+        except ValueError:
+            continue
+        if isinstance(event, FinishGeneration):
+            return {part.tool_call_id: part for part in event.message.tool_calls}
+    return {}
+
+
+def visible(entries: Sequence[Entry], wanted: Wanted, full: bool) -> list[Entry]:
+    """Without the events that only mark a place, unless they were asked for."""
+    if full or not wanted.any_kind:
+        return list(entries)
+    return [entry for entry in entries if entry.type not in QUIET_TYPES]
+
+
+def print_damage(logs: Sequence[RunLog]) -> bool:
+    """Name what is damaged, on stderr; returns whether anything is."""
+    for log in logs:
+        if log.damage is not None:
+            click.echo(f"damaged: {log.damage}", err=True)
+    return any(log.damage is not None for log in logs)
+
+
+def _colours(every: Sequence[Entry]) -> dict[str, str]:
+    runs = sorted(dict.fromkeys(entry.log.run_id for entry in every), key=lambda run: (len(run), run))
+    return {run: _RUN_COLOURS[index % len(_RUN_COLOURS)] for index, run in enumerate(runs)}
+
+
+def _runs(job: JobSummary) -> str:
+    if len(job.runs) > _MOST_RUNS:
+        experts = Counter(run.expert_key for run in job.runs)
+        return f"{len(job.runs)}: " + ", ".join(f"{number} {key}" for key, number in experts.items())
+    return ", ".join(f"{run_label(run.expert_key, run.id)} {count(run.steps, 'step')}" for run in job.runs)
+
+
+def _next(job: JobSummary) -> str:
+    match job.status:
+        case "stoppedByInteractiveTool":
+            return f'perstack run {job.expert_key} "ANSWER" --continue-job {job.id} -i'
+        case "stoppedByMaxSteps":
+            return f"perstack resume {job.id} --max-steps N"
+        case "stoppedByInterrupt" | "stoppedByError":
+            return f"perstack resume {job.id}"
+        case "running" | "completed":
+            return ""
+
+
+def _local(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000).astimezone()

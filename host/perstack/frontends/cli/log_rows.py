@@ -1,0 +1,192 @@
+"""What each event says to a person: a word and a text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import NamedTuple, assert_never
+
+from perstack.core.base import JsonObject
+from perstack.core.events import (
+    AttemptCompletion,
+    CallDelegate,
+    CallInteractiveTool,
+    CallTools,
+    ErrorInfo,
+    ErrorRun,
+    FinishGeneration,
+    FinishRun,
+    FinishStep,
+    FinishToolCall,
+    ResumeRun,
+    Retry,
+    StartGeneration,
+    StartRun,
+    StopRunByDelegate,
+    StopRunByExceededMaxSteps,
+    StopRunByInteractiveTool,
+    StopRunByInterrupt,
+    StoredEvent,
+)
+from perstack.core.messages import TextPart, ThinkingPart, ToolCallPart, text_of
+from perstack.core.usage import Usage
+from perstack.frontends.cli.show import count, duration
+
+QUIET_TYPES = frozenset({"startGeneration", "stopRunByDelegate"})
+"""Events that only mark a place; people are shown them on request."""
+
+_NUMBER = re.compile(r"-(\d+)\Z")
+
+
+class Row(NamedTuple):
+    """One line of the log for people."""
+
+    word: str
+    text: str
+    colour: str = ""
+
+
+class Around(NamedTuple):
+    """What is known of an event besides itself."""
+
+    calls: Mapping[str, ToolCallPart]
+    """The calls of the reply that a `callTools` is about, by id."""
+    step_ms: int | None = None
+    """How long the step took that a `finishStep` ends."""
+    full: bool = False
+    """Also rows that are mostly of no interest."""
+
+
+def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - one case for each kind of event
+    """The rows of one event; none if it says nothing new to a person."""
+    match event:
+        case StartRun():
+            return _start(event, around)
+        case ResumeRun():
+            return [Row("resumes", _RESUMED[event.reason], "yellow"), *_settled(event)]
+        case StartGeneration():
+            return [Row("generates", "only the result's text is to be written" if event.final else "")]
+        case FinishGeneration():
+            return _reply(event, around)
+        case Retry():
+            again = f"; try {event.attempt + 1} after {duration(event.delay_ms)}"
+            return [Row("retries", _error(event.error) + again, "yellow")]
+        case CallTools():
+            return _calls(event, around)
+        case FinishToolCall():
+            return [_result(event)]
+        case CallDelegate():
+            return [
+                Row("delegates", f"{run_label(one.expert_key, one.run_id)}: {one.query}", "cyan")
+                for one in event.delegates
+            ]
+        case StopRunByDelegate():
+            return [Row("waits", f"for its delegates, checkpoint {event.checkpoint_id}")]
+        case CallInteractiveTool():
+            return [Row("asks", question_of(event.tool_name, event.args), "magenta")]
+        case StopRunByInteractiveTool():
+            return [Row("waits", f"for an answer, checkpoint {event.checkpoint_id}", "magenta")]
+        case AttemptCompletion():
+            return _completion(event, around)
+        case FinishStep():
+            took = "" if around.step_ms is None else f"{duration(around.step_ms)}, "
+            return [Row("step", f"{took}{tokens(event.usage)}, checkpoint {event.checkpoint_id}", "dim")]
+        case FinishRun():
+            return [Row("completed", event.text, "green")]
+        case ErrorRun():
+            return [Row("failed", f"{_error(event.error)}, checkpoint {event.checkpoint_id}", "red")]
+        case StopRunByExceededMaxSteps():
+            steps = count(event.max_steps, "step")
+            return [Row("stopped", f"at the limit of {steps}, checkpoint {event.checkpoint_id}", "yellow")]
+        case StopRunByInterrupt():
+            return [Row("stopped", f"by {event.reason}, checkpoint {event.checkpoint_id}", "yellow")]
+        case _:
+            assert_never(event)
+
+
+def run_label(expert_key: str, run_id: str) -> str:
+    """`writer#2`: the Expert, and which Run of the Job it is."""
+    number = _NUMBER.search(run_id)
+    return f"{expert_key}#{number[1]}" if number else expert_key
+
+
+def arguments(part: ToolCallPart | None) -> str:
+    """A call's arguments, as JSON or as the model wrote them."""
+    if part is None:
+        return ""
+    if part.raw_args is not None:
+        return part.raw_args
+    return json.dumps(part.args, ensure_ascii=False) if part.args else ""
+
+
+def question_of(tool_name: str, args: JsonObject) -> str:
+    """What a person is asked."""
+    question = args.get("question")
+    return question if isinstance(question, str) else f"{tool_name} {json.dumps(args, ensure_ascii=False)}"
+
+
+def tokens(usage: Usage) -> str:
+    """`120 in + 30 out tokens`, with what of it was cached or reasoning."""
+    cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
+    reasoning = f" ({usage.reasoning_tokens:,} reasoning)" if usage.reasoning_tokens else ""
+    return f"{usage.input_tokens:,} in{cached} + {usage.output_tokens:,} out{reasoning} tokens"
+
+
+_RESUMED = {
+    "answer": "with an answer",
+    "interrupt": "after an interrupt",
+    "maxSteps": "after the step limit",
+    "error": "after an error",
+    "crash": "after its process ended",
+    "parent": "with the Run that started it",
+}
+
+
+def _start(event: StartRun, around: Around) -> list[Row]:
+    rows = [Row("query", event.query, "bold")]
+    if event.continued_from is not None:
+        rows.append(Row("continues", f"from checkpoint {event.continued_from.checkpoint_id}"))
+    if around.full:
+        rows.append(Row("model", f"{event.provider}/{event.model}"))
+    return rows
+
+
+def _settled(event: ResumeRun) -> list[Row]:
+    return [Row("settled", f"{call}: {word}") for call, word in event.settled.items()]
+
+
+def _reply(event: FinishGeneration, around: Around) -> list[Row]:
+    parts = event.message.contents
+    rows = [Row("thinks", part.thinking, "dim") for part in parts if isinstance(part, ThinkingPart) and part.thinking]
+    rows += [Row("says", part.text) for part in parts if isinstance(part, TextPart) and part.text]
+    is_odd = event.finish_reason in ("length", "refusal", "other")
+    if is_odd or around.full:
+        text = f"{event.finish_reason}, {duration(event.duration_ms)}, {tokens(event.usage)}"
+        rows.append(Row("replied", text, "yellow" if is_odd else "dim"))
+    return rows
+
+
+def _calls(event: CallTools, around: Around) -> list[Row]:
+    # a delegate's query and a person's question have events of their own
+    calls = [call for call in event.calls if around.full or call.kind not in ("delegate", "interactive")]
+    return [Row("calls", f"{call.tool_name} {arguments(around.calls.get(call.id))}".rstrip(), "cyan") for call in calls]
+
+
+def _result(event: FinishToolCall) -> Row:
+    took = f" ({duration(event.duration_ms)})" if event.duration_ms else ""
+    name = run_label(event.tool_name, event.delegate.run_id) if event.delegate else event.tool_name
+    text = f"{name}{took}: {text_of(event.contents)}"
+    return Row("error", text, "red") if event.is_error else Row("result", text)
+
+
+def _completion(event: AttemptCompletion, around: Around) -> list[Row]:
+    if event.remaining_todos:
+        titles = "; ".join(todo.title for todo in event.remaining_todos)
+        return [Row("not done", f"{count(len(event.remaining_todos), 'todo')} left: {titles}", "yellow")]
+    return [Row("is done", event.result or "")] if around.full else []
+
+
+def _error(error: ErrorInfo) -> str:
+    status = f" {error.status_code}" if error.status_code else ""
+    return f"{error.name}{status}: {error.message}"
