@@ -90,12 +90,12 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
         case AttemptCompletion():
             return _completion(event, around)
         case FinishStep():
-            took = "" if around.step_ms is None else f"{duration(around.step_ms)}, "
-            return [Row("step", f"{took}{tokens(event.usage)}, checkpoint {event.checkpoint_id}", "dim")]
+            return [_step(event, around)]
         case FinishRun():
             return [Row("completed", event.text, "green")]
         case ErrorRun():
-            return [Row("failed", f"{_error(event.error)}, checkpoint {event.checkpoint_id}", "red")]
+            place = [Row("waits", f"at checkpoint {event.checkpoint_id}")] if around.full else []
+            return [Row("failed", _error(event.error), "red"), *place]
         case StopRunByExceededMaxSteps():
             steps = count(event.max_steps, "step")
             return [Row("stopped", f"at the limit of {steps}, checkpoint {event.checkpoint_id}", "yellow")]
@@ -127,10 +127,10 @@ def question_of(tool_name: str, args: JsonObject) -> str:
 
 
 def tokens(usage: Usage) -> str:
-    """`120 in + 30 out tokens`, with what of it was cached or reasoning."""
+    """`120 + 30 tokens`, sent and generated, with what of it was cached or reasoning."""
     cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
     reasoning = f" ({usage.reasoning_tokens:,} reasoning)" if usage.reasoning_tokens else ""
-    return f"{usage.input_tokens:,} in{cached} + {usage.output_tokens:,} out{reasoning} tokens"
+    return f"{usage.input_tokens:,}{cached} + {usage.output_tokens:,}{reasoning} tokens"
 
 
 _RESUMED = {
@@ -178,6 +178,12 @@ def _result(event: FinishToolCall) -> Row:
     name = run_label(event.tool_name, event.delegate.run_id) if event.delegate else event.tool_name
     text = f"{name}{took}: {text_of(event.contents)}"
     return Row("error", text, "red") if event.is_error else Row("result", text)
+
+
+def _step(event: FinishStep, around: Around) -> Row:
+    # the id comes first: it is what one copies, and must not be cut off
+    took = "" if around.step_ms is None else f"{duration(around.step_ms)}, "
+    return Row("step", f"{event.checkpoint_id}  {took}{tokens(event.usage)}", "dim")
 
 
 def _completion(event: AttemptCompletion, around: Around) -> list[Row]:

@@ -1,0 +1,93 @@
+"""`perstack jobs`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import click
+
+from perstack.core.job import JobSummary
+from perstack.frontends.cli.log_print import STATUS_WORDS
+from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.show import Screen, ago, count, table
+from perstack.host import Host
+
+_PAGE = 20
+
+
+@click.command("jobs")
+@click.option("--json", "as_json", is_flag=True, help="Each Job's whole summary as JSON, one a line.")
+@click.option(
+    "--take", type=click.IntRange(min=1), metavar="N", default=_PAGE, show_default=True, help="How many, the newest."
+)
+@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the N newest.")
+@click.option("--all", "everything", is_flag=True, help="All of them, in place of --take.")
+@place_options
+def jobs_command(
+    as_json: bool,
+    take: int,
+    offset: int,
+    everything: bool,
+    config: str | None,
+    workspace: str,
+    storage: str | None,
+) -> None:
+    """List Jobs, the one written to last first, with the question of those that wait for an answer."""
+    host = Place(config, workspace, storage).reader()
+    jobs, has_more = asyncio.run(_some(host, None if everything else take, offset))
+    if as_json:
+        for job in jobs:
+            click.echo(job.to_json())
+        return
+    screen = Screen.of_stdout()
+    if not jobs:
+        click.echo("no Jobs" + (" beyond these" if offset else " yet; start one with: perstack run EXPERT QUERY"))
+        return
+    _print(screen, jobs)
+    if has_more:
+        text = f"there are more: see them with --offset {offset + len(jobs)}, or all with --all"
+        click.echo(screen.paint(text, dim=True), color=screen.colours)
+
+
+async def _some(host: Host, take: int | None, offset: int) -> tuple[list[JobSummary], bool]:
+    """The Jobs wanted, and whether there are older ones."""
+    async with host:
+        found: list[JobSummary] = []
+        after: str | None = None
+        while take is None or len(found) <= offset + take:
+            page = await host.jobs(limit=100 if take is None else offset + take + 1, after=after)
+            found.extend(page.jobs)
+            after = page.next
+            if after is None:
+                break
+    end = len(found) if take is None else offset + take
+    return found[offset:end], len(found) > end
+
+
+def _print(screen: Screen, jobs: list[JobSummary]) -> None:
+    now = int(time.time() * 1000)
+    rows = [
+        (
+            job.id,
+            job.expert_key or "?",
+            STATUS_WORDS[job.status][0],
+            f"{job.total_steps:,}",
+            f"{job.usage.total_tokens:,}",
+            ago(job.updated_at, now) if job.updated_at else "?",
+            _about(job),
+        )
+        for job in jobs
+    ]
+    table(screen, ("Job", "Expert", "status", "steps", "tokens", "when", "query"), rows, right=(3, 4))
+    waiting = sum(job.question is not None for job in jobs)
+    if waiting:
+        text = f'{count(waiting, "Job")} waiting; answer with: perstack run EXPERT "ANSWER" --continue-job JOB -i'
+        click.echo(screen.paint(text, dim=True), color=screen.colours)
+
+
+def _about(job: JobSummary) -> str:
+    """The query, unless there is something more pressing."""
+    if job.question is not None:
+        return f"asks: {job.question}"
+    return f"error: {job.error}" if job.status == "stoppedByError" and job.error else job.query

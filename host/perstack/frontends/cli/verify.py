@@ -1,0 +1,87 @@
+"""`perstack verify` and `perstack replay`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+
+import click
+
+from perstack.engine.verify import Report
+from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.show import count
+from perstack.host import Host
+
+_JSON_HELP = "The report as one JSON object."
+
+
+@click.command("verify")
+@click.argument("job", required=False)
+@click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
+@place_options
+def verify_command(job: str | None, as_json: bool, config: str | None, workspace: str, storage: str | None) -> None:
+    """Check the logs of JOB (the latest, if none is given) for edits, insertions, reordering and loss.
+
+    Every line's digest and hash is computed again, and each log's end is compared with the heads that are kept
+    elsewhere: a delegate's in the log of the Run that started it, every Run's in the Job's summary. Exit status 0 if
+    all holds, 1 if not.
+    """
+
+    def check(host: Host) -> Awaitable[Report]:
+        return host.verify(job)
+
+    sys.exit(_report(Place(config, workspace, storage), check, as_json, "every digest, hash and kept head is right"))
+
+
+@click.command("replay")
+@click.argument("job", required=False)
+@click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
+@place_options
+def replay_command(job: str | None, as_json: bool, config: str | None, workspace: str, storage: str | None) -> None:
+    """Drive JOB (the latest, if none is given) again from its logs, without a model or a tool.
+
+    What models, tools and people answered is taken from the log; every decision of the loop is made again and
+    compared with what is recorded. Exit status 0 if all are the same, 1 if not.
+    """
+
+    def check(host: Host) -> Awaitable[Report]:
+        return host.replay(job)
+
+    sys.exit(_report(Place(config, workspace, storage), check, as_json, "every decision is the same again"))
+
+
+def _report(place: Place, check: Callable[[Host], Awaitable[Report]], as_json: bool, all_well: str) -> int:
+    host = place.reader()
+
+    async def checked() -> Report:
+        async with host:
+            return await check(host)
+
+    report = asyncio.run(checked())
+    if as_json:
+        click.echo(json.dumps(_to_json(report), ensure_ascii=False))
+    else:
+        _print(report, all_well)
+    return 0 if report.ok else 1
+
+
+def _print(report: Report, all_well: str) -> None:
+    for finding in report.findings:
+        place = f"{finding.run_id}, event {finding.seq}" if finding.seq else finding.run_id
+        click.echo(f"{place}: {finding.message}")
+    checked = f"Job {report.job_id}: {count(report.events, 'event')} of {count(report.runs, 'Run')} checked"
+    click.echo(f"{checked}, {all_well if report.ok else count(len(report.findings), 'finding')}")
+
+
+def _to_json(report: Report) -> dict[str, object]:
+    return {
+        "jobId": report.job_id,
+        "ok": report.ok,
+        "runs": report.runs,
+        "events": report.events,
+        "findings": [
+            {"runId": finding.run_id, "seq": finding.seq, "message": finding.message} for finding in report.findings
+        ],
+    }
