@@ -43,7 +43,7 @@ class StreamClient:
             async with self._opened().stream("POST", url, content=body) as response:
                 if response.status_code != 200:
                     raise await _refused(response, url)
-                await _receive(response, url, on_data)
+                await receive(response, url, on_data)
         except httpx.HTTPError as error:
             raise self._cleaned(_transport_error(error, url)) from None
         except ProviderError as error:
@@ -81,7 +81,8 @@ class StreamClient:
         )
 
 
-async def _receive(response: httpx.Response, url: str, on_data: OnData) -> None:
+async def receive(response: httpx.Response, url: str, on_data: OnData) -> None:
+    """Hand on what a response holds, until `on_data` has had enough."""
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         on_data((await _read(response, _DOCUMENT_BYTES)).decode("utf-8", "replace"))
