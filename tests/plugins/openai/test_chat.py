@@ -1,0 +1,487 @@
+"""Chat Completions: requests are what the SDK's types say; replies by the SDK, and looser ones, are understood."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
+from pydantic import TypeAdapter
+
+from perstack.core.messages import (
+    BlobPart,
+    ExpertMessage,
+    History,
+    Message,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolMessage,
+    ToolResultPart,
+    UserMessage,
+)
+from perstack.core.tools import ToolSpec
+from perstack.errors import ProviderError
+from perstack.ports.provider import Delta, Generation, GenerationRequest
+from perstack_http.client import receive
+from perstack_openai.chat import Dialect, encode_chat
+from perstack_openai.chat_reply import ChatDecoder
+
+_PARAMS: TypeAdapter[Any] = TypeAdapter(CompletionCreateParamsStreaming)
+COMPATIBLE = Dialect(is_openai=False, takes_documents=False)
+TOOLS = (
+    ToolSpec(name="read", description="Reads.", input_schema={"type": "object", "properties": {"path": {}}}),
+    ToolSpec(name="bare", input_schema={}),
+)
+
+
+async def _no_blobs(sha256: str) -> bytes:
+    raise AssertionError(f"nobody should read blob {sha256}")
+
+
+def _user(text: str) -> UserMessage:
+    return UserMessage(contents=(TextPart(text=text),))
+
+
+def _call(call_id: str = "call_1", name: str = "read", **rest: Any) -> ToolCallPart:
+    return ToolCallPart(tool_call_id=call_id, tool_name=name, **rest)
+
+
+def _result(call_id: str, *contents: TextPart | BlobPart, is_error: bool = False) -> ToolResultPart:
+    return ToolResultPart(tool_call_id=call_id, tool_name="read", contents=contents, is_error=is_error)
+
+
+def _request(*messages: Message, **rest: Any) -> GenerationRequest:
+    given: dict[str, Any] = {"model": "gpt-5-mini", "instruction": "You are terse.", "tools": TOOLS, **rest}
+    return GenerationRequest(messages=History(messages or (_user("hi"),)), blobs=_no_blobs, **given)
+
+
+def _plain(value: Any) -> Any:
+    """The SDK's types take iterables: as lists, to compare."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_plain(one) for one in value]
+    return value
+
+
+def _body(
+    request: GenerationRequest, dialect: Dialect | None = None, blobs: dict[str, bytes] | None = None
+) -> dict[str, Any]:
+    """The request's body, which the SDK's own types hold without loss."""
+    body = json.loads(encode_chat(request, dialect or Dialect(), blobs or {}))
+    assert _plain(_PARAMS.validate_python(body)) == body
+    return body
+
+
+# --- requests -----------------------------------------------------------------------------------------------------
+
+
+def test_a_request_has_model_instruction_tools_and_messages() -> None:
+    body = _body(_request())
+    assert (body["model"], body["stream"], body["stream_options"]) == ("gpt-5-mini", True, {"include_usage": True})
+    assert body["messages"] == [{"role": "system", "content": "You are terse."}, {"role": "user", "content": "hi"}]
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["read", "bare"]
+    assert body["tools"][1]["function"]["parameters"]["type"] == "object"
+    assert not {"tool_choice", "reasoning_effort", "max_completion_tokens", "temperature"} & set(body)
+
+
+def test_a_tool_loop_becomes_calls_and_one_message_for_each_result() -> None:
+    calls = ExpertMessage(
+        contents=(ThinkingPart(thinking="hm"), TextPart(text="I look."), _call("a", args={"path": "ö"}), _call("b"))
+    )
+    results = ToolMessage(
+        contents=(_result("a", TextPart(text="text")), _result("b", TextPart(text="no"), is_error=True))
+    )
+    body = _body(_request(_user("hi"), calls, results))
+    reply, first, second = body["messages"][2:]
+    assert (reply["role"], reply["content"]) == ("assistant", "I look.")
+    assert [(call["id"], call["function"]["arguments"]) for call in reply["tool_calls"]] == [
+        ("a", '{"path": "ö"}'),
+        ("b", "{}"),
+    ]
+    assert first == {"role": "tool", "tool_call_id": "a", "content": "text"}
+    assert second == {"role": "tool", "tool_call_id": "b", "content": "Error: no"}
+
+
+def test_empty_replies_are_skipped() -> None:
+    body = _body(
+        _request(_user("one"), ExpertMessage(), ExpertMessage(contents=(ThinkingPart(thinking="x"),)), _user("two"))
+    )
+    assert [message["role"] for message in body["messages"]] == ["system", "user", "user"]
+
+
+def test_a_call_with_broken_arguments_is_sent_back_as_json() -> None:
+    reply = ExpertMessage(contents=(_call("a", raw_args='{"path": '),))
+    body = _body(_request(_user("hi"), reply, ToolMessage(contents=(_result("a", is_error=True),))))
+    assert json.loads(body["messages"][2]["tool_calls"][0]["function"]["arguments"]) == {"unparsed": '{"path": '}
+
+
+def test_names_that_the_api_would_refuse_are_made_legal() -> None:
+    reply = ExpertMessage(contents=(_call("x:1", name="no such tool!"),))
+    body = _body(_request(_user("hi"), reply, ToolMessage(contents=(_result("x:1"),))))
+    (call,) = body["messages"][2]["tool_calls"]
+    assert call["function"]["name"] == "no_such_tool"
+    assert call["id"] == body["messages"][3]["tool_call_id"]
+
+
+BLOBS = {"i": b"png", "d": b"pdf", "t": "größe".encode(), "m": b"mp3"}
+IMAGE = BlobPart(sha256="i", mime_type="image/png", size=3)
+DOCUMENT = BlobPart(sha256="d", mime_type="application/pdf", size=3, name="a.pdf")
+TEXT = BlobPart(sha256="t", mime_type="text/plain", size=7)
+SONG = BlobPart(sha256="m", mime_type="audio/mpeg", size=3)
+
+
+def test_images_documents_and_texts_of_a_person_are_sent_and_the_rest_is_told_of() -> None:
+    query = UserMessage(contents=(TextPart(text="look"), IMAGE, DOCUMENT, TEXT, SONG))
+    look, image, document, text, other = _body(_request(query), blobs=BLOBS)["messages"][1]["content"]
+    assert look["text"] == "look"
+    assert image["image_url"]["url"] == "data:image/png;base64,cG5n"
+    assert document["file"] == {"filename": "a.pdf", "file_data": "data:application/pdf;base64,cGRm"}
+    assert text["text"] == "größe"
+    assert "audio/mpeg, 3 bytes" in other["text"]
+
+
+def test_what_a_tool_message_cannot_hold_follows_all_results_of_the_turn() -> None:
+    reply = ExpertMessage(contents=(_call("a"), _call("b")))
+    results = ToolMessage(contents=(_result("a", TextPart(text="seen"), IMAGE), _result("b", TextPart(text="ok"))))
+    first, second, shown = _body(_request(_user("hi"), reply, results), blobs=BLOBS)["messages"][3:]
+    assert first["content"] == "seen\n[1 attached: see the next message]"
+    assert second["content"] == "ok"
+    assert [part["type"] for part in shown["content"]] == ["text", "image_url"]
+    assert "read (a)" in shown["content"][0]["text"]
+
+
+def test_a_server_that_takes_no_images_or_documents_gets_text_in_their_place() -> None:
+    dialect = Dialect(is_openai=False, takes_images=False, takes_documents=False)
+    content = _body(_request(UserMessage(contents=(IMAGE, DOCUMENT))), dialect, BLOBS)["messages"][1]["content"]
+    assert "[image/png, 3 bytes: this model cannot" in content
+    assert "[a.pdf, application/pdf, 3 bytes" in content
+
+
+def test_a_final_generation_shows_the_tools_and_allows_none() -> None:
+    body = _body(_request(allow_tools=False))
+    assert (len(body["tools"]), body["tool_choice"]) == (2, "none")
+
+
+def test_without_tools_nothing_is_said_of_them() -> None:
+    assert not {"tools", "tool_choice"} & set(_body(_request(tools=(), allow_tools=False)))
+
+
+def test_settings_set_sampling_and_limits_by_the_name_that_the_server_knows() -> None:
+    body = _body(_request(), Dialect(max_tokens=100, temperature=0.2, top_p=0.9))
+    assert (body["max_completion_tokens"], body["temperature"], body["top_p"]) == (100, 0.2, 0.9)
+    assert _body(_request(), Dialect(is_openai=False, max_tokens=100))["max_tokens"] == 100
+
+
+@pytest.mark.parametrize(
+    ("model", "budget", "effort"),
+    [
+        ("gpt-5-mini", "none", "minimal"),
+        ("gpt-5-mini", "minimal", "minimal"),
+        ("gpt-5-mini", "high", "high"),
+        ("gpt-5-mini", None, None),
+        ("gpt-5-mini", 2000, "low"),
+        ("gpt-5-mini", 10_000, "medium"),
+        ("gpt-5-mini", 50_000, "high"),
+        ("gpt-5.1", "none", "none"),
+        ("gpt-5.1", "minimal", "low"),
+        ("o4-mini", "none", "low"),
+        ("gpt-4.1", "high", None),
+        ("gpt-5.4-mini", None, "none"),
+        ("gpt-6-sol", None, "none"),
+    ],
+)
+def test_a_budget_becomes_the_nearest_effort_that_the_model_has(model: str, budget: Any, effort: str | None) -> None:
+    assert _body(_request(model=model, reasoning_budget=budget)).get("reasoning_effort") == effort
+
+
+def test_a_compatible_server_is_told_the_effort_as_asked_and_nothing_unasked() -> None:
+    assert _body(_request(model="gpt-5.4", reasoning_budget=None), COMPATIBLE).get("reasoning_effort") is None
+    assert _body(_request(model="qwen3", reasoning_budget="none"), COMPATIBLE)["reasoning_effort"] == "none"
+
+
+def test_each_request_extends_the_bytes_of_the_one_before() -> None:
+    history = History((_user("hi"),))
+    before = b""
+    for number in range(5):
+        whole = encode_chat(GenerationRequest("gpt-5-mini", "You.", history, TOOLS, _no_blobs), Dialect(), {})
+        assert whole.startswith(before)
+        before = whole.removesuffix(b"]}")
+        reply = ExpertMessage(contents=(_call(f"c{number}", args={"b": 1, "a": number}),))
+        history = history.append(reply).append(ToolMessage(contents=(_result(f"c{number}", TextPart(text="ok")),)))
+
+
+# --- replies ------------------------------------------------------------------------------------------------------
+
+
+def _chunk(delta: dict[str, Any] | None = None, finish: str | None = None, **rest: Any) -> dict[str, Any]:
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
+    return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices, **rest}
+
+
+USAGE = {
+    "prompt_tokens": 100,
+    "completion_tokens": 50,
+    "total_tokens": 150,
+    "prompt_tokens_details": {"cached_tokens": 64},
+    "completion_tokens_details": {"reasoning_tokens": 30},
+}
+
+
+def _chunks() -> list[dict[str, Any]]:
+    """A reply with text and two calls, checked and written by the SDK's own types."""
+
+    def tool(index: int, arguments: str, **rest: Any) -> dict[str, Any]:
+        function = {"arguments": arguments, **({"name": rest.pop("name")} if "name" in rest else {})}
+        return {"tool_calls": [{"index": index, "function": function, **rest}]}
+
+    raw = [
+        _chunk({"role": "assistant", "content": "", "refusal": None}),
+        _chunk({"content": "Grüß"}),
+        _chunk({"content": " Gott 😀\u2028"}),
+        _chunk(tool(0, "", id="call_1", type="function", name="read")),
+        _chunk(tool(0, '{"path": "a')),
+        _chunk(tool(1, "", id="call_2", type="function", name="bare")),
+        _chunk(tool(0, 'b", "n": [1, 2]}')),
+        _chunk(tool(1, "{}")),
+        _chunk({}, "tool_calls"),
+        _chunk(usage=USAGE),
+    ]
+    return [json.loads(ChatCompletionChunk.model_validate(one).to_json()) for one in raw]
+
+
+def _stream(chunks: Iterable[dict[str, Any]]) -> bytes:
+    texts = (f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n" for chunk in chunks)
+    return ("".join(texts) + "data: [DONE]\n\n").encode()
+
+
+class _Chunks(httpx.AsyncByteStream):
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            yield chunk
+
+
+def _decode(chunks: Iterable[bytes]) -> tuple[Generation, list[Delta]]:
+    deltas: list[Delta] = []
+    decoder = ChatDecoder(deltas.append)
+    response = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=_Chunks(chunks))
+    asyncio.run(receive(response, "https://a.example", decoder.feed))
+    return decoder.finish(), deltas
+
+
+def _fed(*chunks: dict[str, Any] | str, done: bool = True) -> Generation:
+    decoder = ChatDecoder(lambda delta: None)
+    for chunk in chunks:
+        decoder.feed(chunk if isinstance(chunk, str) else json.dumps(chunk))
+    if done:
+        decoder.feed("[DONE]")
+    return decoder.finish()
+
+
+def _cut(stream: bytes, places: Iterable[int]) -> Iterator[bytes]:
+    ends = sorted({place % (len(stream) + 1) for place in places})
+    for start, end in zip([0, *ends], [*ends, len(stream)], strict=True):
+        yield stream[start:end]
+
+
+def test_a_reply_is_put_together_from_its_chunks() -> None:
+    generation, deltas = _decode([_stream(_chunks())])
+    assert generation.reply.contents == (
+        TextPart(text="Grüß Gott 😀\u2028"),
+        ToolCallPart(tool_call_id="call_1", tool_name="read", args={"path": "ab", "n": [1, 2]}),
+        ToolCallPart(tool_call_id="call_2", tool_name="bare"),
+    )
+    assert generation.finish_reason == "toolCalls"
+    assert [delta.text for delta in deltas] == ["Grüß", " Gott 😀\u2028"]
+
+
+def test_usage_counts_cached_and_reasoning_tokens() -> None:
+    usage = _decode([_stream(_chunks())])[0].usage
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (100, 50, 150)
+    assert (usage.cached_input_tokens, usage.reasoning_tokens) == (64, 30)
+
+
+def test_the_reply_is_what_the_sdk_itself_makes_of_the_chunks() -> None:
+    state: ChatCompletionStreamState[Any] = ChatCompletionStreamState()
+    for chunk in _chunks():
+        state.handle_chunk(ChatCompletionChunk.model_validate(chunk))
+    theirs = state.current_completion_snapshot.choices[0].message
+    reply = _decode([_stream(_chunks())])[0].reply
+    assert reply.text == theirs.content
+    assert [(call.tool_call_id, call.tool_name, call.args) for call in reply.tool_calls] == [
+        (call.id, call.function.name, json.loads(call.function.arguments or "{}")) for call in theirs.tool_calls or ()
+    ]
+
+
+@given(st.lists(st.integers(min_value=0, max_value=10_000), max_size=40))
+def test_any_cutting_of_the_stream_gives_the_same_reply(places: list[int]) -> None:
+    stream = _stream(_chunks())
+    assert _decode(_cut(stream, places)) == _decode([stream])
+
+
+@pytest.mark.parametrize(
+    ("finish", "expected"),
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("content_filter", "refusal"),
+        ("eos", "stop"),
+        ("something_new", "other"),
+    ],
+)
+def test_the_finish_reason_tells_length_and_refusal_from_completion(finish: str, expected: str) -> None:
+    assert _fed(_chunk({"content": "x"}, finish)).finish_reason == expected
+
+
+def test_a_refusal_is_text_and_named_so() -> None:
+    generation = _fed(_chunk({"refusal": "I won't."}), _chunk({}, "stop"))
+    assert (generation.reply.text, generation.finish_reason) == ("I won't.", "refusal")
+
+
+def test_arguments_that_are_no_object_are_kept_as_the_model_wrote_them() -> None:
+    calls = [
+        {"index": at, "id": f"c{at}", "function": {"name": "read", "arguments": raw}}
+        for at, raw in enumerate(('{"path": "a', "[1]", "null", ""))
+    ]
+    parts = _fed(_chunk({"tool_calls": calls}, "tool_calls")).reply.tool_calls
+    assert [(part.args, part.raw_args) for part in parts] == [({}, '{"path": "a'), ({}, "[1]"), ({}, None), ({}, None)]
+
+
+# --- servers that are nearly compatible -----------------------------------------------------------------------------
+
+
+def _calls(*deltas: dict[str, Any], finish: str = "tool_calls") -> list[tuple[str, str, Any]]:
+    generation = _fed(*(_chunk({"tool_calls": [delta]}) for delta in deltas), _chunk({}, finish))
+    assert generation.finish_reason == "toolCalls"
+    return [(call.tool_call_id, call.tool_name, call.args) for call in generation.reply.tool_calls]
+
+
+def test_calls_without_ids_and_indexes_are_told_apart_by_their_names() -> None:
+    assert _calls(
+        {"function": {"name": "read", "arguments": '{"path":'}},
+        {"function": {"arguments": '"a"}'}},
+        {"function": {"name": "read", "arguments": '{"path":"b"}'}},
+        finish="stop",
+    ) == [("", "read", {"path": "a"}), ("", "read", {"path": "b"})]
+
+
+def test_parallel_calls_that_all_have_index_zero_are_told_apart_by_their_ids() -> None:
+    assert _calls(
+        {"index": 0, "id": "x", "function": {"name": "read", "arguments": '{"path":"a"}'}},
+        {"index": 0, "id": "y", "function": {"name": "read", "arguments": '{"path":"b"}'}},
+    ) == [("x", "read", {"path": "a"}), ("y", "read", {"path": "b"})]
+
+
+def test_a_new_id_with_every_delta_makes_no_new_call() -> None:
+    assert _calls(
+        {"index": 0, "id": "x1", "function": {"name": "read", "arguments": '{"path":'}},
+        {"index": 0, "id": "x2", "function": {"name": None, "arguments": '"a"}'}},
+    ) == [("x1", "read", {"path": "a"})]
+
+
+def test_a_name_repeated_with_every_delta_or_sent_in_pieces_is_one_name() -> None:
+    assert _calls(
+        {"index": 0, "id": "x", "function": {"name": "read", "arguments": '{"path":'}},
+        {"index": 0, "id": "x", "function": {"name": "read", "arguments": '"a"}'}},
+    ) == [("x", "read", {"path": "a"})]
+    assert _calls(
+        {"index": 0, "id": "x", "function": {"name": "re"}}, {"index": 0, "function": {"name": "ad", "arguments": "{}"}}
+    ) == [("x", "read", {})]
+
+
+def test_arguments_may_come_as_an_object() -> None:
+    assert _calls({"id": "x", "function": {"name": "read", "arguments": {"path": "a"}}}) == [
+        ("x", "read", {"path": "a"})
+    ]
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_by_either_name_becomes_thinking(field: str) -> None:
+    generation = _fed(_chunk({field: "Hm"}), _chunk({field: "m."}), _chunk({"content": "Yes."}, "stop"))
+    assert generation.reply.contents == (ThinkingPart(thinking="Hmm."), TextPart(text="Yes."))
+
+
+def test_missing_usage_is_no_usage() -> None:
+    assert _fed(_chunk({"content": "x"}, "stop")).usage.total_tokens == 0
+
+
+def test_usage_on_every_chunk_counts_once() -> None:
+    generation = _fed(
+        _chunk({"content": "x"}, usage={"prompt_tokens": 5, "completion_tokens": 1}),
+        _chunk({"content": "y"}, "stop", usage={"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": None}),
+    )
+    assert (generation.usage.input_tokens, generation.usage.output_tokens, generation.usage.total_tokens) == (5, 2, 7)
+
+
+def test_reasoning_that_a_server_counts_apart_is_part_of_the_output() -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 35}
+    generation = _fed(
+        _chunk({"content": "x"}, "stop", usage={**usage, "completion_tokens_details": {"reasoning_tokens": 20}})
+    )
+    assert (generation.usage.output_tokens, generation.usage.total_tokens) == (25, 35)
+
+
+def test_an_end_without_done_is_an_end_if_there_was_a_reason() -> None:
+    assert _fed(_chunk({"content": "x"}, "stop"), done=False).reply.text == "x"
+
+
+def test_done_without_a_reason_is_an_end() -> None:
+    assert _fed(_chunk({"content": "x"})).finish_reason == "other"
+
+
+def test_neither_a_reason_nor_done_is_a_cut_stream() -> None:
+    with pytest.raises(ProviderError) as caught:
+        _fed(_chunk({"content": "x"}), done=False)
+    assert (caught.value.name, caught.value.is_retryable) == ("CutStream", True)
+
+
+def test_a_server_that_does_not_stream_is_understood() -> None:
+    message = {"role": "assistant", "content": "Hello", "refusal": None}
+    whole = {
+        "id": "c", "object": "chat.completion", "created": 1, "model": "m", "usage": USAGE,
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}],
+    }  # fmt: skip
+    generation = _fed(ChatCompletion.model_validate(whole).to_json(), done=False)
+    assert (generation.reply.text, generation.usage.total_tokens) == ("Hello", 150)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retryable"),
+    [
+        ({"message": "own words", "code": 502}, 502, True),
+        ({"message": "own words", "code": "rate_limit_exceeded"}, 429, True),
+        ({"message": "own words", "code": "invalid_api_key"}, 401, False),
+        ("own words", 500, True),
+    ],
+)
+def test_an_error_inside_the_stream_is_raised(error: Any, status: int, retryable: bool) -> None:
+    with pytest.raises(ProviderError, match="own words") as caught:
+        _fed(_chunk({"content": "x"}), {"error": error})
+    assert (caught.value.status_code, caught.value.is_retryable) == (status, retryable)
+
+
+@pytest.mark.parametrize("data", ["not json", "[]", '{"choices": 5}'])
+def test_garbage_in_the_stream_is_worth_another_try(data: str) -> None:
+    with pytest.raises(ProviderError) as caught:
+        _fed(data)
+    assert (caught.value.name, caught.value.is_retryable) == ("BadResponse", True)
+
+
+def test_other_choices_and_unknown_chunks_are_passed_over() -> None:
+    other = {"index": 1, "delta": {"content": "no"}, "finish_reason": None}
+    generation = _fed(
+        {"choices": [other]}, {"object": "ping"}, _chunk({"content": [{"type": "text", "text": "yes"}]}, "stop")
+    )
+    assert generation.reply.text == "yes"
