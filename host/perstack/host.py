@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from perstack.config.settings import Overrides
+from perstack.core.base import JsonObject
 from perstack.core.checkpoint import Checkpoint
 from perstack.core.definitions import Expert, Limits, Project
 from perstack.core.events import ContinuedFrom, InitializeRuntime, ResumeReason, Settlement
@@ -261,6 +262,12 @@ class Host:
     async def replay(self, job_id: str | None = None) -> Report:
         """Drive a Job again from its logs, without a model or a tool, and compare every decision."""
         return await replay_job(self.storage, await self._job_id(job_id))
+
+    async def document(self, job_id: str | None = None) -> JsonObject:
+        """A Job as one JSON document: `job`, `runs`, `checkpoints`, and each Run's `messages` once."""
+        from perstack.engine.export import job_document
+
+        return await job_document(self.storage, await self.job(job_id))
 
     async def load(self, job_id: str | None = None) -> LoadedJob:
         """A Job with the whole state of each of its Runs."""

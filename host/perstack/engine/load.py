@@ -29,8 +29,14 @@ class LoadedJob:
 async def load_job(storage: Storage, job_id: str) -> LoadedJob:
     """Fold all logs of a Job. Raises NotFound, and Damaged."""
     loaded = LoadedJob(Job(job_id))
+
+    def apply(event: StoredEvent, _: Run) -> None:
+        loaded.job.apply(event)
+
     for run_id in await run_ids(storage, job_id):
-        run = await load_run(storage, RunRef(job_id, run_id), known=loaded.runs, observe=loaded.job.apply)
+        run = await load_run(
+            storage, RunRef(job_id, run_id), known=loaded.runs, observe=lambda event, _: loaded.job.apply(event)
+        )
         if run is None:
             continue
         loaded.runs[run_id] = run
@@ -56,11 +62,12 @@ async def load_run(
     *,
     through: str | None = None,
     known: dict[str, Run] | None = None,
-    observe: Callable[[StoredEvent], None] = lambda event: None,
+    observe: Callable[[StoredEvent, Run], None] = lambda event, run: None,
 ) -> Run | None:
     """The state of a Run at its end, or right after the event (so, at the checkpoint) called `through`.
 
-    None for a Run whose log is empty. Raises NotFound if `through` is not in the log.
+    `observe` is told every event, with the state after it. None for a Run whose log is empty. Raises NotFound if
+    `through` is not in the log.
     """
     run: Run | None = None
     head = EMPTY_LOG
@@ -68,7 +75,6 @@ async def load_run(
         for line in lines:
             sealed, head = check(head, line)
             event = upgrade(parse_event(sealed.payload))
-            observe(event)
             if isinstance(event, StartRun):
                 base = await _base_messages(storage, ref.job_id, event.continued_from, known or {})
                 run = begin(event, head, base)
@@ -76,6 +82,7 @@ async def load_run(
                 raise Damaged(f"the log of {ref.run_id} does not begin with startRun", readable=0)
             else:
                 run = evolve(run, event, head)
+            observe(event, run)
             if through is not None and is_checkpoint(event, through):
                 return run
     if through is not None:

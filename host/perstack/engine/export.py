@@ -1,0 +1,52 @@
+"""A Job in one piece, for programs that want no log to fold."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic import JsonValue
+
+from perstack.core.base import Fact, JsonObject
+from perstack.core.checkpoint import checkpoint_file, checkpoint_of
+from perstack.core.events import StoredEvent
+from perstack.core.job import JobSummary
+from perstack.core.run import Run
+from perstack.engine.load import is_checkpoint, load_run, run_ids
+from perstack.ports.storage import RunRef, Storage
+
+DOCUMENT_FORMAT = 1
+
+
+async def job_document(storage: Storage, job: JobSummary) -> JsonObject:
+    """`format`, `job`, `runs`, `checkpoints` and `messages`.
+
+    `messages` holds each Run's whole history once, by Run id, its instruction first; a checkpoint's are the first
+    `messages.count` after the instruction. So the document grows with the work done, not with its square.
+    """
+    known: dict[str, Run] = {}
+    checkpoints: list[JsonValue] = []
+
+    def observe(event: StoredEvent, run: Run) -> None:
+        checkpoint_id = getattr(event, "checkpoint_id", None)
+        if isinstance(checkpoint_id, str) and is_checkpoint(event, checkpoint_id):
+            checkpoints.append(_json(checkpoint_file(run).model_copy(update={"id": checkpoint_id})))
+
+    for run_id in await run_ids(storage, job.id):
+        run = await load_run(storage, RunRef(job.id, run_id), known=known, observe=observe)
+        if run is not None:
+            known[run_id] = run
+    summary = _json(job)
+    runs = summary.pop("runs", [])
+    messages = {run_id: _json(checkpoint_of(run))["messages"] for run_id, run in known.items()}
+    return {
+        "format": DOCUMENT_FORMAT,
+        "job": summary,
+        "runs": runs,
+        "checkpoints": checkpoints,
+        "messages": dict[str, JsonValue](messages),
+    }
+
+
+def _json(fact: Fact) -> JsonObject:
+    found: JsonObject = json.loads(fact.to_json())
+    return found

@@ -1,0 +1,67 @@
+"""`perstack export`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from perstack.errors import UsageError
+from perstack.frontends.cli.log_print import print_damage
+from perstack.frontends.cli.log_select import in_order
+from perstack.frontends.cli.options import Place, place_options
+from perstack.host import Host
+
+
+@click.command("export")
+@click.argument("job")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "json", "perstack"]),
+    required=True,
+    help="jsonl: the events as they are, by time. json: one document with summary, Runs, checkpoints and messages. "
+    "perstack: the folders that the original Perstack writes.",
+)
+@click.option(
+    "--output",
+    metavar="PATH",
+    help="The file to write, which must not exist; stdout by default. For `perstack`, the directory to write into.",
+)
+@place_options
+def export_command(
+    job: str, form: str, output: str | None, config: str | None, workspace: str, storage: str | None
+) -> None:
+    """Write JOB in another form."""
+    if form == "perstack" and output is None:
+        raise UsageError("--format perstack writes folders: name a directory with --output DIR")
+    host = Place(config, workspace, storage).reader()
+    sys.exit(asyncio.run(_export(host, job, form, output)))
+
+
+async def _export(host: Host, job: str, form: str, output: str | None) -> int:
+    async with host:
+        if form == "jsonl":
+            logs = await host.logs(job)
+            _write(b"".join(entry.line + b"\n" for entry in in_order(logs)), output)
+            return int(print_damage(logs))
+        document = await host.document(job)
+        _write(json.dumps(document, ensure_ascii=False).encode() + b"\n", output)
+        return 0
+
+
+def _write(data: bytes, output: str | None) -> None:
+    if output is None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    try:
+        with Path(output).open("xb") as file:
+            file.write(data)
+    except FileExistsError as error:
+        raise UsageError(f"--output {output} exists: choose another name, or remove it first") from error
+    except OSError as error:
+        raise UsageError(f"--output {output} cannot be written: {error.strerror}") from error
