@@ -36,7 +36,11 @@ def test_after_a_branch_continue_follows_the_branch(bench: Bench) -> None:
 
 
 def test_a_branch_in_mid_run_takes_only_what_was_before_it(bench: Bench) -> None:
-    script = [turn(tool("todo", {"newTodos": ["t"]}), text="step one"), turn(tool("todo", {}), text="step two"), text("end")]
+    script = [
+        turn(tool("todo", {"newTodos": ["t"]}), text="step one"),
+        turn(tool("todo", {}), text="step two"),
+        text("end"),
+    ]
     host = bench.host(script, expert("a"))
     job = wait_for(host.run("a", "q"))
     first_step = wait_for(host.checkpoints(job.id))[0]

@@ -79,7 +79,9 @@ def test_tools_and_delegates_of_one_reply_run_in_that_order(bench: Bench) -> Non
         "[[helper]]": [tool("readTextFile", {"path": "in.txt"}), text("read it")],
     }
     seen = Seen()
-    wait_for(bench.host(script, expert("boss", delegates=("helper",)), expert("helper")).run("boss", "q", on_event=seen))
+    wait_for(
+        bench.host(script, expert("boss", delegates=("helper",)), expert("helper")).run("boss", "q", on_event=seen)
+    )
     assert "hello" in results(seen, "readTextFile")[0]
 
 
@@ -89,7 +91,9 @@ def test_delegate_with_a_scoped_key_gets_a_legal_tool_name(bench: Bench) -> None
     )
     seen = Seen()
     job = wait_for(
-        bench.host(provider, expert("boss", delegates=("@acme/sum",)), expert("@acme/sum")).run("boss", "q", on_event=seen)
+        bench.host(provider, expert("boss", delegates=("@acme/sum",)), expert("@acme/sum")).run(
+            "boss", "q", on_event=seen
+        )
     )
     assert job.status == "completed"
     assert results(seen, "acme_sum") == ["2"]

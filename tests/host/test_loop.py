@@ -117,7 +117,10 @@ def test_two_questions_in_one_reply_are_asked_one_after_the_other_each_answer_to
 
 def test_a_delegate_is_not_shown_interactive_tools(bench: Bench) -> None:
     provider = ScriptedProvider(
-        {"[[boss]]": [tool("helper", {"query": "ask them"}), text("ok")], "[[helper]]": [tool("askUser", {"question": "?"}), text("could not ask")]}
+        {
+            "[[boss]]": [tool("helper", {"query": "ask them"}), text("ok")],
+            "[[helper]]": [tool("askUser", {"question": "?"}), text("could not ask")],
+        }
     )
     boss, helper = expert("boss", delegates=("helper",), ask=True), expert("helper", ask=True)
     job = wait_for(bench.host(provider, boss, helper).run("boss", "q"))
@@ -184,7 +187,11 @@ def test_max_steps_is_exact_and_continue_with_the_same_limit_runs_no_further_ste
 def test_steps_spread_over_parallel_delegates_count_as_their_sum(bench: Bench) -> None:
     workers = [f"w{number}" for number in range(10)]
     script = {f"[[{name}]]": [turn(tool("todo", {}), repeat=28), text("done")] for name in workers}
-    script["[[boss]]"] = [turn(*(tool(name, {"query": "go"}) for name in workers)), turn(tool("todo", {}), repeat=8), text("all")]
+    script["[[boss]]"] = [
+        turn(*(tool(name, {"query": "go"}) for name in workers)),
+        turn(tool("todo", {}), repeat=8),
+        text("all"),
+    ]
     experts = [expert("boss", delegates=tuple(workers)), *(expert(name) for name in workers)]
     job = wait_for(bench.host(script, *experts, max_steps=300).run("boss", "q"))
     assert (job.status, job.total_steps) == ("completed", 300)

@@ -136,7 +136,7 @@ class Simulation:
                     FinishGeneration(
                         **self.stamp(),
                         usage=Usage.of(10, 2),
-                        reply=self.reply(final=command.final),
+                        reply=self.reply(final=command.final).contents,
                         finish_reason="stop",
                         duration_ms=1,
                     )

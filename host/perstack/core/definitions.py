@@ -16,7 +16,7 @@ ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
 
 BASE_SKILL = "@perstack/base"
 
-EXPERT_KEY = r"^(@[a-z0-9][a-z0-9_-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
+EXPERT_KEY = r"^(@[a-z0-9][a-z0-9._-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
 """A legal Expert key without its version: `name` or `@org/name`."""
 
 

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, computed_field
 
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.definitions import Expert, Limits, ReasoningBudget
-from perstack.core.messages import ExpertMessage, ResultContent
+from perstack.core.messages import ExpertMessage, ReplyPart, ResultContent
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall
 from perstack.core.usage import Usage
@@ -131,9 +131,15 @@ class FinishGeneration(RunEvent):
 
     type: Literal["finishGeneration"] = "finishGeneration"
     usage: Usage
-    reply: ExpertMessage
+    reply: tuple[ReplyPart, ...]
+    """Text, thinking and tool calls, in the model's order."""
     finish_reason: FinishReason
-    duration_ms: int
+    duration_ms: int = Field(default=0, exclude_if=falsy)
+
+    @property
+    def message(self) -> ExpertMessage:
+        """The reply as a message."""
+        return ExpertMessage(contents=self.reply)
 
 
 class Retry(RunEvent):

@@ -378,10 +378,11 @@ def is_unsettled(call: Call) -> bool:
 
 def _replied(run: Run, event: FinishGeneration) -> Run:
     spent = replace(_spent(run, event.usage), context_tokens=event.usage.total_tokens)
-    spent = replace(spent, messages=spent.messages.append(event.reply))
-    if event.reply.tool_calls and not run.final:
+    reply = event.message
+    spent = replace(spent, messages=spent.messages.append(reply))
+    if reply.tool_calls and not run.final:
         return replace(spent, phase=Phase.REPLIED)
-    return replace(spent, phase=Phase.SETTLED, accepted=True, result=event.reply.text)
+    return replace(spent, phase=Phase.SETTLED, accepted=True, result=reply.text)
 
 
 def _spent(run: Run, usage: Usage) -> Run:

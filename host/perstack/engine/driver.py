@@ -175,14 +175,20 @@ class Driver:
     # --- driving --------------------------------------------------------------------------------------------------
 
     async def drive_coordinator(self, session: Session) -> JobSummary:
-        """Drive a Coordinator's Run to its end or stop. The Job's summary is up to date afterwards in any case."""
+        """Drive a Coordinator's Run to its end or stop, and write where the Job stands.
+
+        Before the first event is written the summary says that the Job runs, and after an error it still does: a
+        summary that says so of a Job that nobody drives is never believed, but derived from the logs.
+        """
         self._limits = session.run.limits
+        await self._write_summary(is_driven=True)
+        await session.flush()
         try:
-            await session.flush()
-            await self._write_summary(is_driven=True)
             await self.drive(session)
-        finally:
+        except asyncio.CancelledError:
             await uninterrupted(self._write_summary(is_driven=False))
+            raise
+        await self._write_summary(is_driven=False)
         return summarize(self.job, is_driven=False)
 
     async def drive(self, session: Session) -> None:

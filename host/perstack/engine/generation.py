@@ -68,7 +68,7 @@ async def generate(
             FinishGeneration(
                 **session.stamp(),
                 usage=generation.usage,
-                reply=_with_unique_ids(generation.reply, final=command.final, step=command.step),
+                reply=_with_unique_ids(generation.reply, final=command.final, step=command.step).contents,
                 finish_reason=generation.finish_reason,
                 duration_ms=round((time.monotonic() - began) * 1000),
             )

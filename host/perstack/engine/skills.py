@@ -82,5 +82,8 @@ def with_base(skills: Sequence[Skill]) -> list[Skill]:
 
 
 def is_base(skill: Skill) -> bool:
-    """Whether a declaration means the built-in base skill."""
-    return isinstance(skill, McpStdioSkill) and BASE_SKILL in (skill.name, skill.package_name)
+    """Whether a declaration means the built-in base skill, whatever it is called and whichever version it pins."""
+    if not isinstance(skill, McpStdioSkill):
+        return False
+    package = skill.package_name or ""
+    return skill.name == BASE_SKILL or package == BASE_SKILL or package.startswith(f"{BASE_SKILL}@")

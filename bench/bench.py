@@ -1,0 +1,183 @@
+"""The figures of docs/speed.md, through the command line, on a scripted model, beside a floor measured in the same run.
+
+make bench                     all of it, a minute or two
+make bench ARGS="--steps 50"   only these numbers of steps
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+PERSTACK = str(Path(sys.executable).with_name("perstack"))
+ENV = {**os.environ, "PERSTACK_PLUGINS": "perstack.testing.plugin", "PERSTACK_SCRIPT": "script.json"}
+TOML = """
+[experts.bench]
+instruction = "[[bench]] Reads a file, again and again."
+[experts.boss]
+instruction = "[[boss]] Delegates."
+delegates = [{delegates}]
+{workers}
+"""
+
+
+@dataclass
+class Ran:
+    """One process: what it said, and what it cost."""
+
+    wall: float
+    cpu: float
+    rss_mb: float
+    first_event: float
+    stdout: bytes
+
+
+def run(folder: Path, *args: str) -> Ran:
+    """Run perstack, taking the time to its first event."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.perf_counter()
+    process = subprocess.Popen([PERSTACK, *args], cwd=folder, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    first_line = process.stdout.readline()
+    first_event = time.perf_counter() - began
+    rest, errors = process.communicate(timeout=600)
+    wall = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if process.returncode not in (0, 4):
+        sys.exit(f"perstack {' '.join(args)} ended with {process.returncode}: {errors.decode()[-500:]}")
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Ran(wall, cpu, after.ru_maxrss / 1024, first_event, first_line + rest)
+
+
+def folder_with(script: dict, workers: list[str]) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="perstack-bench-"))
+    names = ", ".join(f'"{name}"' for name in workers)
+    tables = "\n".join(f'[experts.{name}]\ninstruction = "[[{name}]] works."' for name in workers)
+    (folder / "perstack.toml").write_text(TOML.format(delegates=names, workers=tables))
+    (folder / "a.txt").write_text("twenty bytes of text")
+    (folder / "script.json").write_text(json.dumps(script))
+    return folder
+
+
+def one_expert(steps: int) -> dict:
+    usage = {"input_tokens": 1000, "output_tokens": 50}
+    read = {"name": "readTextFile", "input": {"path": "a.txt"}}
+    return {
+        "experts": {"[[bench]]": {"turns": [{"tools": [read], "usage": usage, "repeat": steps - 1}, {"text": "done"}]}}
+    }
+
+
+def log_of(folder: Path) -> Path:
+    return next(folder.glob("perstack/jobs/*/runs/*-1/events.jsonl"))
+
+
+def floor(log: Path, steps: int) -> float:
+    """Milliseconds a step for writing the very same bytes, a step at a time, each synced; nothing else."""
+    data = log.read_bytes()
+    size = len(data) // steps
+    target = log.with_name("floor")
+    descriptor = os.open(target, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    began = time.perf_counter()
+    for index in range(steps):
+        os.write(descriptor, data[index * size : (index + 1) * size])
+        os.fdatasync(descriptor)
+    took = time.perf_counter() - began
+    os.close(descriptor)
+    target.unlink()
+    return took / steps * 1000
+
+
+def disk_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in (folder / "perstack").rglob("*") if path.is_file())
+
+
+def step_times(log: Path) -> list[int]:
+    events = [json.loads(line) for line in log.read_bytes().splitlines()]
+    return [event["timestamp"] for event in events if event["type"] == "finishStep"]
+
+
+def tenths(times: list[int]) -> float:
+    """How long the last tenth of the steps took, as a multiple of the first."""
+    count = len(times) // 10
+    if count < 10:
+        return float("nan")
+    first, last = times[count] - times[0], times[-1] - times[-count - 1]
+    return last / max(first, 1)
+
+
+def steps_table(numbers: list[int]) -> None:
+    print("| steps | ms a step | floor | last tenth / first | disk B a step | stdout B a step | MB |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for steps in numbers:
+        folder = folder_with(one_expert(steps), [])
+        ran = run(folder, "run", "bench", "go", "--provider", "scripted")
+        log = log_of(folder)
+        times = step_times(log)
+        each = (times[-1] - times[0]) / max(len(times) - 1, 1)
+        print(
+            f"| {steps} | {each:.2f} | {floor(log, steps):.2f} | {tenths(times):.2f} | {disk_bytes(folder) / steps:.0f}"
+            f" | {len(ran.stdout) / steps:.0f} | {ran.rss_mb:.0f} |"
+        )
+
+
+def starting() -> None:
+    folder = folder_with(one_expert(2), [])
+    runs = [run(folder, "run", "bench", "go", "--provider", "scripted") for _ in range(9)]
+    bare = []
+    for _ in range(9):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        bare.append(time.perf_counter() - began)
+    first = sorted(ran.first_event for ran in runs)[4]
+    cpu = sorted(ran.cpu for ran in runs)[4]
+    print(
+        f"\nfirst event after {first:.3f} s; whole 2-step run {cpu:.3f} s CPU; floor, bare Python: {sorted(bare)[4]:.3f} s"
+    )
+
+
+def coming_back() -> None:
+    folder = folder_with(one_expert(1002), [])
+    run(folder, "run", "bench", "go", "--provider", "scripted", "--max-steps", "1000")
+    resumed = run(folder, "resume", "--provider", "scripted", "--max-steps", "1001")
+    events = [line for line in resumed.stdout.splitlines() if b'"type":"initializeRuntime"' not in line]
+    assert b"resumeRun" in events[0]
+    shown = run(folder, "log")
+    print(
+        f"resume of a 1,000-step Job: first event after {resumed.first_event:.3f} s; perstack log: {shown.wall:.3f} s"
+    )
+
+
+def in_parallel() -> None:
+    workers = [f"w{number}" for number in range(50)]
+    todo = {"tools": [{"name": "todo", "input": {}}], "delay_ms": 200, "repeat": 4}
+    script = {f"[[{name}]]": {"turns": [todo, {"text": "done", "delay_ms": 200}]} for name in workers}
+    calls = [{"name": name, "input": {"query": "go"}} for name in workers]
+    script["[[boss]]"] = {"turns": [{"tools": calls}, {"text": "all"}]}
+    folder = folder_with({"experts": script}, workers)
+    run(folder, "run", "boss", "go", "--provider", "scripted")
+    times = [json.loads(line) for line in log_of(folder).read_bytes().splitlines()]
+    called = next(event["timestamp"] for event in times if event["type"] == "callDelegate")
+    back = max(event["timestamp"] for event in times if event["type"] == "finishToolCall")
+    took = (back - called) / 1000
+    print(f"50 parallel delegates of 5 steps at 200 ms: {took:.2f} s, {took / 1.0:.2f} times the ideal 1.00 s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, nargs="*", default=[50, 200, 1000, 5000])
+    numbers = parser.parse_args().steps
+    steps_table(numbers)
+    starting()
+    coming_back()
+    in_parallel()
+
+
+if __name__ == "__main__":
+    main()

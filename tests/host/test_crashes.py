@@ -1,0 +1,242 @@
+"""Whatever the moment at which a process dies, the Job goes on from its logs: nothing lost, nothing repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hosting import Bench, Seen, expert, wait_for
+
+from perstack.core.messages import text_of
+from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points
+from perstack.testing.scripted import text, tool, turn
+
+SCRIPT = {
+    "[[boss]]": [
+        turn(
+            tool("todo", {"newTodos": ["t"]}),
+            tool("appendTextFile", {"path": "log.txt", "text": "boss\n"}),
+            usage=(10, 1),
+        ),
+        turn(
+            tool("left", {"query": "L"}),
+            tool("right", {"query": "R"}),
+            tool("readTextFile", {"path": "log.txt"}),
+            usage=(10, 1),
+        ),
+        turn(tool("askUser", {"question": "sure?"}), tool("todo", {"completedTodos": [0]}), usage=(10, 1)),
+        turn(tool("attemptCompletion"), usage=(10, 1)),
+        text("all is done", usage=(10, 1)),
+    ],
+    "[[left]]": [
+        turn(tool("appendTextFile", {"path": "left.txt", "text": "left\n"}), usage=(10, 1)),
+        turn(tool("leaf", {"query": "deep"}), usage=(10, 1)),
+        text("left is done", usage=(10, 1)),
+    ],
+    "[[right]]": [
+        turn(tool("appendTextFile", {"path": "right.txt", "text": "right\n"}), usage=(10, 1)),
+        text("right is done", usage=(10, 1)),
+    ],
+    "[[leaf]]": [
+        turn(tool("appendTextFile", {"path": "leaf.txt", "text": "leaf\n"}), usage=(10, 1)),
+        text("leaf is done", usage=(10, 1)),
+    ],
+}
+EXPERTS = (
+    expert("boss", delegates=("left", "right"), ask=True),
+    expert("left", delegates=("leaf",)),
+    expert("right"),
+    expert("leaf"),
+)
+STEPS, RUNS, FILES = 4 + 3 + 2 + 2, 4, ("log.txt", "left.txt", "right.txt", "leaf.txt")
+
+
+async def live(bench: Bench, point: CrashPoint | None) -> int:
+    """One process: starts the Job or goes on with it, and crashes at the point; returns the number of appends."""
+    async with bench.host(SCRIPT, *EXPERTS) as host:
+        host.storage = storage = CrashingStorage(host.storage, point)
+        try:
+            if not await storage.has_job("job"):
+                job = await host.run("boss", "go", job_id="job")
+            else:
+                job = await host.job("job")
+                job = await (host.answer("yes", job_id="job") if job.question else host.resume("job"))
+            if job.question:
+                job = await host.answer("yes", job_id="job")
+            assert job.status == "completed"
+        except BaseExceptionGroup as error:
+            if error.split(Crash)[0] is None:
+                raise
+        except Crash:
+            pass
+        return storage.appends
+
+
+async def outcome(bench: Bench) -> None:
+    async with bench.host(SCRIPT, *EXPERTS) as host:
+        job = await host.job("job")
+        assert (job.status, job.text) == ("completed", "all is done")
+        assert (job.total_steps, len(job.runs)) == (STEPS, RUNS)
+        loaded = await host.load("job")
+        generations = 0
+        for run in job.runs:
+            events = [line.event for line in await host.events(run.id)]
+            generations += sum(event.type == "finishGeneration" for event in events)
+            for event in events:
+                if event.type == "finishToolCall" and event.tool_name == "appendTextFile":
+                    path = {"boss": "log.txt"}.get(run.expert_key, f"{run.expert_key}.txt")
+                    lines = (bench.workspace / path).read_text().splitlines()
+                    assert len(lines) == 1 or (
+                        event.is_error and "interrupted" in text_of(event.contents) and not lines
+                    )
+        assert job.usage.total_tokens == generations * 11 == loaded.job.usage.total_tokens
+        assert (await host.verify("job")).ok
+        assert (await host.replay("job")).ok
+
+
+def number_of_appends(bench: Bench) -> int:
+    return wait_for(live(bench, None))
+
+
+def test_a_job_that_crashes_at_any_append_goes_on_and_ends_the_same(tmp_path: Path, bench: Bench) -> None:
+    scheme = bench.storage
+    appends = number_of_appends(Bench(_folder(tmp_path, "plain"), scheme))
+    assert appends > 20
+    for point in crash_points(appends):
+        one = Bench(_folder(tmp_path, f"{point.moment}-{point.append}"), scheme)
+        wait_for(live(one, point))
+        if not _has_run(one):
+            continue
+        for _ in range(3):
+            if not _is_completed(one):
+                wait_for(live(one, None))
+        wait_for(outcome(one))
+
+
+def test_a_job_that_crashes_again_and_again_still_ends_the_same(tmp_path: Path, bench: Bench) -> None:
+    one = Bench(_folder(tmp_path, "often"), bench.storage)
+    for _ in range(200):
+        if _has_run(one) and _is_completed(one):
+            break
+        wait_for(live(one, CrashPoint("after", 10)))
+    wait_for(outcome(one))
+
+
+def test_a_finished_side_effect_is_not_repeated_when_the_process_dies_before_its_result_is_stored(bench: Bench) -> None:
+    script = [tool("appendTextFile", {"path": "a.txt", "text": "once\n"}), text("end")]
+
+    (bench.workspace / "a.txt").touch()
+
+    async def crash() -> None:
+        async with bench.host(script, expert("a")) as host:
+            host.storage = CrashingStorage(host.storage, CrashPoint("before", 4))
+            with pytest.raises(Crash):
+                await host.run("a", "q", job_id="job")
+
+    wait_for(crash())
+    assert (bench.workspace / "a.txt").read_text() == "once\n"
+    host = bench.host(script, expert("a"))
+    assert [call.tool_name for call in wait_for(host.unsettled("job"))] == ["appendTextFile"]
+    seen = Seen()
+    job = wait_for(host.resume("job", on_event=seen))
+    assert job.status == "completed"
+    assert (bench.workspace / "a.txt").read_text() == "once\n"
+    told = seen.of("finishToolCall")[0]
+    assert told.is_error
+    assert "may have had its effect" in text_of(told.contents)
+
+
+@pytest.mark.parametrize(("word", "lines", "is_error"), [("retry", 2, False), ("done", 1, False), ("ask", 1, True)])
+def test_a_person_can_settle_an_interrupted_call_by_hand(bench: Bench, word: str, lines: int, is_error: bool) -> None:
+    script = [tool("appendTextFile", {"path": "a.txt", "text": "line\n"}), text("end")]
+
+    (bench.workspace / "a.txt").touch()
+
+    async def crash() -> None:
+        async with bench.host(script, expert("a")) as host:
+            host.storage = CrashingStorage(host.storage, CrashPoint("before", 4))
+            with pytest.raises(Crash):
+                await host.run("a", "q", job_id="job")
+
+    wait_for(crash())
+    host = bench.host(script, expert("a"))
+    (call,) = wait_for(host.unsettled("job"))
+    seen = Seen()
+    wait_for(host.resume("job", settle={call.key: word}, on_event=seen))
+    assert (bench.workspace / "a.txt").read_text() == "line\n" * lines
+    assert seen.of("finishToolCall")[0].is_error is is_error
+    assert wait_for(host.replay("job")).ok
+
+
+def test_cancelling_stops_every_run_of_the_tree_and_resume_brings_each_result_to_its_parent(bench: Bench) -> None:
+    slow = turn(text="late", delay_ms=60_000)
+    script = {
+        "[[a]]": [turn(tool("b", {"query": "1"}), tool("c", {"query": "2"})), text("end")],
+        "[[b]]": [slow],
+        "[[c]]": [slow],
+    }
+    experts = (expert("a", delegates=("b", "c")), expert("b"), expert("c"))
+    seen = Seen()
+
+    async def cancelled() -> None:
+        async with bench.host(script, *experts) as host:
+            both = asyncio.Event()
+
+            def watch(event, line: bytes) -> None:
+                seen(event, line)
+                if len([e for e in seen.of("startGeneration") if e.expert_key in "bc"]) == 2:
+                    both.set()
+
+            task = asyncio.ensure_future(host.run("a", "q", job_id="job", on_event=watch))
+            async with asyncio.timeout(10):
+                await both.wait()
+            await host.cancel("job")
+            assert task.cancelled()
+
+    wait_for(cancelled())
+    assert sorted(event.expert_key for event in seen.of("stopRunByInterrupt")) == ["a", "b", "c"]
+    quick = {**script, "[[b]]": [text("B")], "[[c]]": [text("C")]}
+    host = bench.host(quick, *experts)
+    assert wait_for(host.job("job")).status == "stoppedByInterrupt"
+    job = wait_for(host.resume("job"))
+    assert (job.status, job.text, job.total_steps, len(job.runs)) == ("completed", "end", 4, 3)
+    assert wait_for(host.replay("job")).ok
+
+
+def test_of_two_drivers_on_one_job_the_second_is_refused(bench: Bench) -> None:
+    script = {"[[a]]": [turn(text="late", delay_ms=60_000)]}
+
+    async def both() -> None:
+        async with bench.host(script, expert("a")) as first, bench.host(script, expert("a")) as second:
+            started = asyncio.Event()
+            task = asyncio.ensure_future(first.run("a", "q", job_id="job", on_event=lambda event, line: started.set()))
+            async with asyncio.timeout(10):
+                await started.wait()
+            with pytest.raises(Exception, match="pid"):
+                await second.resume("job")
+            assert (await second.job("job")).status == "running"
+            await first.cancel("job")
+            assert task.cancelled()
+
+    wait_for(both())
+
+
+def _folder(tmp_path: Path, name: str) -> Path:
+    folder = tmp_path / name
+    folder.mkdir()
+    for file in FILES:
+        (folder / file).touch()
+    return folder
+
+
+def _has_run(bench: Bench) -> bool:
+    async def look() -> bool:
+        async with bench.host(SCRIPT, *EXPERTS) as host:
+            return bool(await host.storage.has_job("job")) and bool((await host.storage.runs("job")).ids)
+
+    return wait_for(look())
+
+
+def _is_completed(bench: Bench) -> bool:
+    return wait_for(bench.host(SCRIPT, *EXPERTS).job("job")).status == "completed"
