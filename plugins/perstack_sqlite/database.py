@@ -12,6 +12,8 @@ from perstack.errors import StorageError
 
 _APPLICATION = 0x70727374  # "prst"
 _VERSION = 1
+_MAGIC = b"SQLite format 3\0"
+_NO_DATABASE = "this is no SQLite database; name another file in `storage`"
 _BUSY_SECONDS = 10.0
 
 # A record's key is its Run's number here (runs.n) times 2^32 plus its place: one tree in the order of reading.
@@ -74,6 +76,8 @@ class Database:
         is_new = not self.path.exists()
         if is_new:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            self._check_magic()
         connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
         try:
             self._prepare(connection)
@@ -97,6 +101,13 @@ class Database:
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             connection.execute(f"PRAGMA user_version = {_VERSION}")
         connection.execute("COMMIT")
+
+    def _check_magic(self) -> None:
+        # SQLite itself takes a very short file for an empty one, and would write over it
+        with self.path.open("rb") as file:
+            start = file.read(len(_MAGIC))
+        if start and start != _MAGIC:
+            raise StorageError(f"{self.path}: {_NO_DATABASE}")
 
     def _check_identity(self, connection: sqlite3.Connection) -> None:
         if pragma(connection, "application_id") != _APPLICATION:
@@ -127,7 +138,7 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 def _reason(error: sqlite3.Error) -> str:
     text = str(error)
     if "not a database" in text:
-        return "this is no SQLite database; name another file in `storage`"
+        return _NO_DATABASE
     if "locked" in text:
         return f"another process has kept it locked for {_BUSY_SECONDS:.0f} s; try again when it is done"
     return text

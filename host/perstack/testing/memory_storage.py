@@ -104,7 +104,9 @@ class MemoryStorage:
             try:
                 _, head = check(head, line)
             except BrokenSeal as broken:
-                raise Damaged(f"{run.run_id}, record {head.seq + 1}: {broken}", readable=head.seq) from broken
+                raise Damaged(
+                    f"{self.location}, run {run.run_id}, record {head.seq + 1}: {broken}", readable=head.seq
+                ) from broken
         return wanted[after:]
 
     async def put_summary(self, job_id: str, summary: bytes) -> None:

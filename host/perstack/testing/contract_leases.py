@@ -1,0 +1,188 @@
+"""The storage contract: who may drive a Job, also across processes."""
+# ruff: noqa: S101 - these are tests
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+
+from perstack.errors import Conflict, NotFound
+from perstack.ports.storage import LeaseInfo, Storage
+from perstack.testing.contract_base import ContractBase
+from perstack.testing.opener import JOB, RUN, SECONDS, Opener, new_writer, wait_for
+
+ONE_PROCESS = "this storage lives in one process"
+
+_CHILD = """
+import asyncio, importlib, subprocess, sys
+from pathlib import Path
+from perstack.core.chain import Head, seal
+from perstack.errors import Conflict
+from perstack.ports.storage import RunRef
+module, location, work = sys.argv[1:4]
+storage = importlib.import_module(module).perstack_storages()[0].open(location, Path.cwd())
+
+async def hold():
+    async with storage.lease("job1", "the child"):
+        grandchild = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        print(grandchild.pid, flush=True)
+        sys.stdin.read()
+
+async def write():
+    run, won = RunRef("job1", "job1-1"), 0
+    print("ready", flush=True)
+    sys.stdin.readline()
+    while won < 40:
+        records = await storage.read(run)
+        from perstack.core.chain import open_line
+        head = Head(len(records), open_line(records[-1]).hash)
+        lines, _ = seal(head, [b'{"by":"%s"}' % sys.argv[4].encode()] * 2)
+        try:
+            await storage.append(run, head.seq, lines)
+            won += 1
+        except Conflict:
+            pass
+    await storage.close()
+
+asyncio.run(hold() if work == "hold" else write())
+"""
+
+
+class LeaseContract(ContractBase):
+    """The lease, and the fence between real processes."""
+
+    def test_nobody_holds_a_job_that_nobody_drives(self, storage: Storage) -> None:
+        wait_for(storage.create_job(JOB))
+        assert wait_for(storage.lease_info(JOB)) is None
+
+    def test_a_lease_shows_its_holder_while_it_is_held(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            await storage.create_job(JOB)
+            async with storage.lease(JOB, "pid 1 on höst"):
+                assert await storage.lease_info(JOB) == LeaseInfo("pid 1 on höst")
+                assert await opener().lease_info(JOB) == LeaseInfo("pid 1 on höst")
+            assert await storage.lease_info(JOB) is None
+
+        wait_for(work())
+
+    def test_a_second_driver_is_refused_and_told_who_drives(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            await storage.create_job(JOB)
+            async with storage.lease(JOB, "the first"):
+                for other in (storage, opener()):
+                    with pytest.raises(Conflict, match="the first"):
+                        async with other.lease(JOB, "the second"):
+                            pass
+                assert await storage.lease_info(JOB) == LeaseInfo("the first")
+
+        wait_for(work())
+
+    def test_a_lease_is_free_again_after_its_holder_ends_or_fails(self, storage: Storage) -> None:
+        async def work() -> None:
+            await storage.create_job(JOB)
+            with pytest.raises(RuntimeError):
+                async with storage.lease(JOB, "one"):
+                    raise RuntimeError
+            async with storage.lease(JOB, "two"):
+                pass
+            assert await storage.lease_info(JOB) is None
+
+        wait_for(work())
+
+    def test_leases_of_different_jobs_do_not_meet(self, storage: Storage) -> None:
+        async def work() -> None:
+            await storage.create_job("a")
+            await storage.create_job("b")
+            async with storage.lease("a", "me"), storage.lease("b", "me"):
+                assert await storage.lease_info("b") == LeaseInfo("me")
+
+        wait_for(work())
+
+    def test_a_job_that_is_not_there_cannot_be_driven(self, storage: Storage) -> None:
+        async def work() -> None:
+            with pytest.raises(NotFound):
+                async with storage.lease("nope", "me"):
+                    pass
+
+        wait_for(work())
+
+    def test_a_job_that_is_driven_is_not_deleted(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            writer = await new_writer(storage)
+            await writer.append("x")
+            async with storage.lease(JOB, "its driver"):
+                with pytest.raises(Conflict, match="its driver"):
+                    await opener().delete_job(JOB)
+                await writer.append("y")
+            assert await storage.read(RUN) == writer.written
+            await opener().delete_job(JOB)
+
+        wait_for(work())
+
+    def test_a_killed_process_frees_its_lease_at_once_though_its_child_lives_on(self, opener: Opener) -> None:
+        async def freed(storage: Storage) -> None:
+            async with storage.lease(JOB, "the next"):
+                pass
+
+        storage = opener()
+        wait_for(storage.create_job(JOB))
+        with _child(opener, "hold") as holder:
+            grandchild = int(_line_of(holder))
+            try:
+                assert wait_for(storage.lease_info(JOB)) == LeaseInfo("the child")
+                with pytest.raises(Conflict, match="the child"):
+                    wait_for(freed(storage))
+                holder.kill()
+                holder.wait(SECONDS)
+                os.kill(grandchild, 0)
+                assert wait_for(storage.lease_info(JOB)) is None
+                wait_for(freed(storage))
+            finally:
+                os.kill(grandchild, 9)
+
+    def test_processes_that_write_one_run_at_once_lose_and_repeat_nothing(self, opener: Opener) -> None:
+        storage = opener()
+        wait_for(wait_for(new_writer(storage)).append("begin"))
+        with _child(opener, "write", "a") as one, _child(opener, "write", "b") as two:
+            for child in (one, two):
+                assert _line_of(child) == "ready"
+            for child in (one, two):
+                assert child.stdin is not None
+                child.stdin.write("go\n")
+                child.stdin.flush()
+            assert [child.wait(SECONDS) for child in (one, two)] == [0, 0]
+        records = wait_for(storage.read(RUN))
+        assert len(records) == 1 + 2 * 2 * 40
+        assert sum(b'"by":"a"' in record for record in records) == 80
+
+
+@contextmanager
+def _child(opener: Opener, *work: str) -> Generator[subprocess.Popen[str]]:
+    if opener.address is None:
+        pytest.skip(ONE_PROCESS)
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, *opener.address, *work],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    with child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def _line_of(child: subprocess.Popen[str]) -> str:
+    assert child.stdout is not None
+    return child.stdout.readline().strip()

@@ -1,0 +1,258 @@
+"""The storage contract: appending and reading."""
+# ruff: noqa: S101 - these are tests
+
+from __future__ import annotations
+
+import pytest
+
+from perstack.core.chain import EMPTY_LOG, Head, seal
+from perstack.errors import Conflict, NotFound, StorageError, UsageError
+from perstack.ports.storage import RunRef, Storage
+from perstack.testing.contract_base import ContractBase
+from perstack.testing.opener import RUN, Opener, Writer, new_writer, payload, text_of, wait_for
+
+
+class LogContract(ContractBase):
+    """Promises 1, 3 and 4 while nothing goes wrong."""
+
+    def test_an_unknown_run_has_no_records(self, storage: Storage) -> None:
+        assert wait_for(storage.read(RUN)) == []
+
+    def test_an_unknown_run_of_a_known_job_has_no_records(self, storage: Storage) -> None:
+        wait_for(storage.create_job(RUN.job_id))
+        assert wait_for(storage.read(RUN, after=3, limit=2)) == []
+
+    def test_records_come_back_byte_for_byte_and_in_order(self, storage: Storage) -> None:
+        async def work() -> None:
+            writer = await new_writer(storage)
+            await writer.append("first")
+            await writer.append("second", "third")
+            assert await storage.read(RUN) == writer.written
+            assert [text_of(record) for record in writer.written] == ["first", "second", "third"]
+
+        wait_for(work())
+
+    def test_records_are_there_for_a_process_that_opens_the_store_later(self, opener: Opener) -> None:
+        writer = wait_for(new_writer(opener()))
+        wait_for(writer.append("a", "b"))
+        assert wait_for(opener().read(RUN)) == writer.written
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "line\nbreak\r\n",
+            "\u2028\u2029\x85",
+            "\x00\x01",
+            "日本語 ünï 🧪",
+            '"quotes" and \\backslashes\\',
+            "a" * 70_000,
+        ],
+        ids=["empty", "newlines", "unicode newlines", "control", "unicode", "quotes", "70 KB"],
+    )
+    def test_any_text_comes_back_unchanged(self, opener: Opener, text: str) -> None:
+        writer = wait_for(new_writer(opener()))
+        wait_for(writer.append(text, text))
+        wait_for(writer.append(text))
+        assert [text_of(record) for record in wait_for(opener().read(RUN))] == [text] * 3
+
+    def test_bytes_that_are_no_utf8_come_back_unchanged(self, opener: Opener) -> None:
+        writer = wait_for(new_writer(opener()))
+        wait_for(writer.append_payloads([b'{"raw":"\xff\xfe"}', b"{}"]))
+        assert wait_for(opener().read(RUN)) == writer.written
+
+    def test_big_records_come_back_unchanged(self, opener: Opener) -> None:
+        async def work() -> None:
+            writer = await new_writer(opener())
+            for _ in range(3):
+                await writer.append("x" * 5_000_000, "small")
+            reader = opener()
+            assert await reader.read(RUN) == writer.written
+            assert await reader.read(RUN, after=2, limit=1) == writer.written[2:3]
+
+        wait_for(work())
+
+    def test_reading_goes_on_after_a_place(self, storage: Storage) -> None:
+        async def work() -> None:
+            writer = await _written(storage, 5)
+            for after in range(7):
+                assert await storage.read(RUN, after=after) == writer.written[after:]
+
+        wait_for(work())
+
+    def test_reading_stops_at_a_limit_wherever_it_falls(self, opener: Opener) -> None:
+        async def work() -> None:
+            writer = await _written(opener(), 4)
+            for after in range(10):
+                for limit in range(10):
+                    expected = writer.written[after : after + limit]
+                    assert await opener.opened[0].read(RUN, after, limit) == expected
+                    assert await opener().read(RUN, after, limit) == expected
+
+        wait_for(work())
+
+    def test_a_reader_sees_what_another_appends_later(self, opener: Opener) -> None:
+        async def work() -> None:
+            writer, reader = await new_writer(opener()), opener()
+            for n in range(5):
+                await writer.append(f"a{n}", f"b{n}")
+                assert await reader.read(RUN, after=2 * n) == writer.written[-2:]
+            assert await reader.read(RUN) == writer.written
+
+        wait_for(work())
+
+    def test_an_append_of_nothing_changes_nothing(self, storage: Storage) -> None:
+        async def work() -> None:
+            writer = await _written(storage, 1)
+            await storage.append(RUN, writer.head.seq, [])
+            assert await storage.read(RUN) == writer.written
+
+        wait_for(work())
+
+    def test_runs_of_one_job_and_of_several_are_kept_apart(self, storage: Storage) -> None:
+        async def work() -> None:
+            refs = [RunRef(job, f"{job}-{n}") for job in ("a", "a-1", "b") for n in (1, 2, 11)]
+            writers = [await new_writer(storage, ref) for ref in refs]
+            for _ in range(2):
+                for writer in writers:
+                    await writer.append(writer.run.run_id, "more")
+            for writer in writers:
+                assert await storage.read(writer.run) == writer.written
+
+        wait_for(work())
+
+    def test_more_runs_than_a_process_keeps_open_can_be_written_in_turn(self, storage: Storage) -> None:
+        async def work() -> None:
+            await storage.create_job("wide")
+            writers = [Writer(storage, RunRef("wide", f"wide-{n}")) for n in range(1, 151)]
+            for _ in range(2):
+                for writer in writers:
+                    await writer.append("x")
+            for writer in writers:
+                assert await storage.read(writer.run) == writer.written
+
+        wait_for(work())
+
+    @pytest.mark.parametrize("seq", [0, 1, 3, 100])
+    def test_a_stale_place_is_refused_and_nothing_is_written(self, storage: Storage, seq: int) -> None:
+        async def work() -> None:
+            writer = await new_writer(storage)
+            await writer.append("a", "b")
+            records, _ = seal(Head(seq, writer.head.hash), [payload("late")])
+            with pytest.raises(Conflict, match="2 records"):
+                await storage.append(RUN, seq, records)
+            assert await storage.read(RUN) == writer.written
+
+        wait_for(work())
+
+    def test_a_log_does_not_begin_in_the_middle(self, storage: Storage) -> None:
+        wait_for(storage.create_job(RUN.job_id))
+        records, _ = seal(EMPTY_LOG, [payload("x")])
+        with pytest.raises(Conflict):
+            wait_for(storage.append(RUN, 1, records))
+
+    def test_of_two_writers_to_one_run_the_second_loses_at_its_first_write(self, opener: Opener) -> None:
+        async def work() -> None:
+            first = await _written(opener(), 2)
+            second = first.again(opener())
+            assert await second.storage.read(RUN) == first.written
+            await first.append("mine")
+            with pytest.raises(Conflict):
+                await second.append("mine too")
+            assert await opener().read(RUN) == first.written
+            await first.append("and on")
+            assert await second.storage.read(RUN) == first.written
+
+        wait_for(work())
+
+    def test_the_loser_can_write_once_it_has_read(self, opener: Opener) -> None:
+        async def work() -> None:
+            first = await _written(opener(), 1)
+            second = first.again(opener())
+            await first.append("one")
+            with pytest.raises(Conflict):
+                await second.append("two")
+            second.head, second.written = first.head, list(first.written)
+            await second.append("three")
+            with pytest.raises(Conflict):
+                await first.append("four")
+            assert await first.storage.read(RUN) == second.written
+
+        wait_for(work())
+
+    def test_of_two_that_begin_one_run_the_second_loses(self, opener: Opener) -> None:
+        async def work() -> None:
+            first, second = await new_writer(opener()), await new_writer(opener())
+            await first.append("one")
+            with pytest.raises(Conflict):
+                await second.append("two")
+            assert await second.storage.read(RUN) == first.written
+
+        wait_for(work())
+
+    def test_records_of_another_history_of_the_same_length_are_refused(self, storage: Storage) -> None:
+        async def work() -> None:
+            writer = await _written(storage, 1)
+            _, other = seal(EMPTY_LOG, [payload(f"other {n}") for n in range(writer.head.seq)])
+            records, _ = seal(other, [payload("more")])
+            with pytest.raises(Conflict):
+                await storage.append(RUN, other.seq, records)
+            assert await storage.read(RUN) == writer.written
+
+        wait_for(work())
+
+    def test_records_that_were_sealed_apart_are_refused_together(self, storage: Storage) -> None:
+        async def work() -> None:
+            await storage.create_job(RUN.job_id)
+            one, head = seal(EMPTY_LOG, [payload("a")])
+            two, _ = seal(head, [payload("b")])
+            with pytest.raises(StorageError):
+                await storage.append(RUN, 0, [*one, *two])
+            with pytest.raises(StorageError):
+                await storage.append(RUN, 0, seal(EMPTY_LOG, [payload("a"), payload("b")])[0][:1])
+            assert await storage.read(RUN) == []
+
+        wait_for(work())
+
+    def test_a_run_of_a_job_that_was_never_made_is_refused(self, storage: Storage) -> None:
+        records, _ = seal(EMPTY_LOG, [payload("a")])
+        with pytest.raises(NotFound):
+            wait_for(storage.append(RunRef("nowhere", "nowhere-1"), 0, records))
+        assert not wait_for(storage.has_job("nowhere"))
+
+    @pytest.mark.parametrize("bad", ["..", "a/b", "", ".", "a\\b", "\0", "a" * 200, "a b"])
+    def test_an_id_that_could_be_a_path_is_refused(self, storage: Storage, bad: str) -> None:
+        async def work() -> None:
+            records, _ = seal(EMPTY_LOG, [payload("a")])
+            await storage.create_job("j")
+            with pytest.raises(UsageError):
+                await storage.create_job(bad)
+            with pytest.raises(UsageError):
+                await storage.append(RunRef("j", bad), 0, records)
+            with pytest.raises(UsageError):
+                await storage.read(RunRef("j", bad))
+            with pytest.raises(UsageError):
+                await storage.put_checkpoint("j", bad, b"{}")
+            with pytest.raises(UsageError):
+                await storage.blob("j", bad)
+
+        wait_for(work())
+
+    def test_a_storage_can_be_closed_and_opened_many_times(self, opener: Opener) -> None:
+        async def work() -> None:
+            writer = await new_writer(opener())
+            for n in range(20):
+                await writer.append(f"{n}")
+                await writer.storage.close()
+                writer = writer.again(opener())
+            assert await writer.storage.read(RUN) == writer.written
+
+        wait_for(work())
+
+
+async def _written(storage: Storage, appends: int) -> Writer:
+    """A log of some appends, of one, two, three and again one record."""
+    writer = await new_writer(storage)
+    for n in range(appends):
+        await writer.append(*(f"{n}.{i}" for i in range(n % 3 + 1)))
+    return writer

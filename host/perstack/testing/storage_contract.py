@@ -1,0 +1,39 @@
+"""The storage contract as tests. Every storage passes all of them.
+
+    from perstack.testing.storage_contract import Opener, StorageContract
+
+    class TestMyStorage(StorageContract):
+        @pytest.fixture
+        def make_opener(self, tmp_path):
+            def make():                         # a fresh, empty store at every call
+                place = tmp_path / secrets.token_hex(4)
+                return Opener(open=lambda: MyStorage(place), address=("my_package.plugin", str(place)))
+            return make
+
+The tests need pytest and hypothesis, and no plugin of pytest.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.register_assert_rewrite(
+    "perstack.testing.contract_logs",
+    "perstack.testing.contract_crashes",
+    "perstack.testing.contract_jobs",
+    "perstack.testing.contract_leases",
+    "perstack.testing.contract_model",
+)
+
+from perstack.testing.contract_crashes import CrashContract  # noqa: E402 - after the registration above
+from perstack.testing.contract_jobs import JobContract  # noqa: E402
+from perstack.testing.contract_leases import LeaseContract  # noqa: E402
+from perstack.testing.contract_logs import LogContract  # noqa: E402
+from perstack.testing.contract_model import ModelContract  # noqa: E402
+from perstack.testing.opener import Opener  # noqa: E402
+
+__all__ = ["Opener", "StorageContract"]
+
+
+class StorageContract(LogContract, CrashContract, JobContract, LeaseContract, ModelContract):
+    """Every promise of `perstack.ports.storage`; override the fixture `make_opener`."""

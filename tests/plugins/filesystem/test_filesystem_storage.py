@@ -1,0 +1,296 @@
+"""What only the filesystem storage promises: its layout, its guard against links, its figures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from perstack.core.chain import EMPTY_LOG, seal
+from perstack.errors import Conflict, Damaged, NotFound, StorageError
+from perstack.ports.storage import RunRef
+from perstack.testing.opener import JOB, RUN, Writer, new_writer, payload, wait_for
+from perstack_filesystem.folders import Folder
+from perstack_filesystem.plugin import FilesystemStorages
+from perstack_filesystem.scan import Scan
+from perstack_filesystem.storage import FilesystemStorage
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "perstack"
+
+
+@pytest.fixture
+def storage(root: Path):
+    storage = FilesystemStorage(root)
+    yield storage
+    wait_for(storage.close())
+
+
+@pytest.fixture
+def log(root: Path) -> Path:
+    return root / "jobs" / JOB / "runs" / RUN.run_id / "events.jsonl"
+
+
+def test_the_layout_is_that_of_the_documentation(root: Path, storage: FilesystemStorage, log: Path) -> None:
+    async def work() -> str:
+        writer = await new_writer(storage)
+        await writer.append("x")
+        await storage.put_summary(JOB, b"{}")
+        await storage.put_run_setting(RUN, b"{}")
+        await storage.put_checkpoint(JOB, f"{JOB}-1-1", b"{}")
+        return await storage.put_blob(JOB, b"data")
+
+    blob = wait_for(work())
+    job = root / "jobs" / JOB
+    assert sorted(str(path.relative_to(job)) for path in job.rglob("*") if path.is_file()) == sorted(
+        [
+            "job.json",
+            f"checkpoints/{JOB}-1-1.json",
+            f"runs/{JOB}-1/run-setting.json",
+            f"runs/{JOB}-1/events.jsonl",
+            f"blobs/{blob}",
+        ]
+    )
+    assert log.read_bytes().endswith(b"}\n")
+
+
+def test_looking_at_a_store_that_is_not_there_makes_nothing(root: Path, storage: FilesystemStorage) -> None:
+    assert wait_for(storage.jobs()).ids == ()
+    assert wait_for(storage.read(RUN)) == []
+    assert not root.exists()
+
+
+def test_the_location_is_relative_to_the_workspace(tmp_path: Path) -> None:
+    assert FilesystemStorages().open("state/here", tmp_path).location == str(tmp_path / "state" / "here")
+    assert FilesystemStorages().open("", tmp_path).location == str(tmp_path / "perstack")
+    assert FilesystemStorages().open("/elsewhere", tmp_path).location == "/elsewhere"
+
+
+@pytest.mark.parametrize("place", ["jobs", f"jobs/{JOB}", f"jobs/{JOB}/runs", f"jobs/{JOB}/runs/{RUN.run_id}"])
+def test_a_linked_directory_never_leads_out(tmp_path: Path, root: Path, storage: FilesystemStorage, place: str) -> None:
+    wait_for(wait_for(new_writer(storage)).append("secret"))
+    wait_for(storage.close())
+    outside = tmp_path / "outside"
+    (root / place).rename(outside)
+    (root / place).symlink_to(outside)
+    records, _ = seal(EMPTY_LOG, [payload("x")])
+    with pytest.raises(StorageError, match="symbolic link"):
+        wait_for(storage.read(RUN))
+    with pytest.raises(StorageError, match="symbolic link"):
+        wait_for(storage.append(RUN, 0, records))
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "job.json", "lease"])
+def test_a_linked_file_is_neither_read_nor_written(
+    tmp_path: Path, root: Path, storage: FilesystemStorage, log: Path, name: str
+) -> None:
+    async def lease() -> None:
+        async with storage.lease(JOB, "me"):
+            pass
+
+    wait_for(storage.create_job(JOB))
+    target = tmp_path / "target"
+    target.write_text("precious")
+    place = log if name == "events.jsonl" else root / "jobs" / JOB / name
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(target)
+    work = {"events.jsonl": lambda: storage.read(RUN), "job.json": lambda: storage.summary(JOB), "lease": lease}[name]
+    with pytest.raises(StorageError, match="symbolic link"):
+        wait_for(work())
+    assert target.read_text() == "precious"
+
+
+def test_a_linked_job_is_not_listed_and_not_found(tmp_path: Path, root: Path, storage: FilesystemStorage) -> None:
+    wait_for(storage.create_job(JOB))
+    (root / "jobs" / "linked").symlink_to(tmp_path)
+    (root / "jobs" / "a file").write_text("")
+    (root / "jobs" / ".hidden").mkdir()
+    assert wait_for(storage.jobs()).ids == (JOB,)
+
+
+def test_a_job_without_a_summary_stands_at_its_folders_time(root: Path, storage: FilesystemStorage) -> None:
+    for name, seconds in (("old", 1000), ("new", 3000)):
+        wait_for(storage.create_job(name))
+        os.utime(root / "jobs" / name, (seconds, seconds))
+    wait_for(storage.create_job("middle"))
+    wait_for(storage.put_summary("middle", b"{}"))
+    os.utime(root / "jobs" / "middle" / "job.json", (2000, 2000))
+    assert wait_for(storage.jobs()).ids == ("new", "middle", "old")
+
+
+def test_damage_is_named_by_file_line_and_byte(storage: FilesystemStorage, log: Path) -> None:
+    async def work() -> None:
+        writer = await new_writer(storage)
+        first = await writer.append("first")
+        await writer.append("second")
+        log.write_bytes(log.read_bytes().replace(b"second", b"Second"))
+        with pytest.raises(Damaged) as raised:
+            await storage.read(RUN)
+        assert f"{log}, line 2, byte {len(first[0]) + 1}:" in str(raised.value)
+        with pytest.raises(Damaged):
+            await writer.append("third")
+
+    wait_for(work())
+
+
+def test_a_lost_line_in_the_middle_is_damage(storage: FilesystemStorage, log: Path) -> None:
+    async def work() -> None:
+        writer = await new_writer(storage)
+        for text in "abc":
+            await writer.append(text)
+        lines = log.read_bytes().splitlines(keepends=True)
+        log.write_bytes(lines[0] + lines[2])
+        with pytest.raises(Damaged, match=r"line 2.*does not follow"):
+            await storage.read(RUN)
+
+    wait_for(work())
+
+
+def test_a_last_record_whose_newline_an_editor_took_is_kept(storage: FilesystemStorage, log: Path) -> None:
+    async def work() -> None:
+        writer = await new_writer(storage)
+        await writer.append("a", "b")
+        log.write_bytes(log.read_bytes()[:-1])
+        again = writer.again(FilesystemStorage(Path(storage.location)))
+        assert await again.storage.read(RUN) == writer.written
+        await again.append("c")
+        assert log.read_bytes() == b"\n".join((*again.written, b""))
+        await again.storage.close()
+
+    wait_for(work())
+
+
+def test_a_failed_write_leaves_nothing_of_itself(
+    storage: FilesystemStorage, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        writer = await new_writer(storage)
+        await writer.append("a")
+        before = log.read_bytes()
+
+        def full(fd: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("perstack_filesystem.log.sync_data", full)
+            with pytest.raises(StorageError, match="free some space"):
+                await writer.append("b" * 100_000)
+        assert log.read_bytes() == before
+        await writer.append("c")
+        assert await storage.read(RUN) == writer.written
+
+    wait_for(work())
+
+
+def test_every_append_is_one_write_and_one_sync_of_only_what_is_new(
+    storage: FilesystemStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        writer = await new_writer(storage)
+        await writer.append("begin")
+        await writer.append("warm")
+        calls: list[object] = []
+        monkeypatch.setattr("perstack_filesystem.log.sync_data", lambda fd: calls.append("sync"))
+        monkeypatch.setattr("perstack_filesystem.log.write_all", lambda fd, data: calls.append(os.write(fd, data)))
+        monkeypatch.setattr(os, "pread", lambda *args: calls.append("read"))
+        records = await writer.append("x", "y", "z")
+        assert calls == [sum(len(record) + 1 for record in records), "sync"]
+
+    wait_for(work())
+
+
+def test_a_new_log_survives_power_loss_with_its_name(
+    storage: FilesystemStorage, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    sync = Folder.sync
+    monkeypatch.setattr(Folder, "sync", lambda self: (synced.append(self.path), sync(self))[1])
+    wait_for(wait_for(new_writer(storage)).append("x"))
+    assert {log.parent, log.parent.parent, log.parents[2], log.parents[3]} <= set(synced)
+    assert synced[-1] == log.parent
+
+
+def test_a_deletion_that_was_cut_short_leaves_no_job_and_is_cleared_by_the_next(
+    root: Path, storage: FilesystemStorage
+) -> None:
+    for name in ("a", "b"):
+        wait_for(storage.create_job(name))
+    (root / "jobs" / "a").rename(root / "jobs" / ".deleted.a.1")
+    assert wait_for(storage.jobs()).ids == ("b",)
+    wait_for(storage.delete_job("b"))
+    assert list((root / "jobs").iterdir()) == []
+
+
+def test_a_log_deleted_by_somebody_else_is_not_written_on(storage: FilesystemStorage) -> None:
+    async def work() -> None:
+        writer = await new_writer(storage)
+        await writer.append("a")
+        other = FilesystemStorage(Path(storage.location))
+        await other.delete_job(JOB)
+        with pytest.raises(NotFound):
+            await writer.append("b")
+        await other.create_job(JOB)
+        with pytest.raises(Conflict):
+            await writer.append("b")
+
+    wait_for(work())
+
+
+def test_a_damaged_blob_is_an_error(root: Path, storage: FilesystemStorage) -> None:
+    wait_for(storage.create_job(JOB))
+    name = wait_for(storage.put_blob(JOB, b"data"))
+    (root / "jobs" / JOB / "blobs" / name).write_bytes(b"dada")
+    with pytest.raises(StorageError, match="damaged"):
+        wait_for(storage.blob(JOB, name))
+    assert wait_for(storage.put_blob(JOB, b"data")) == name
+    assert wait_for(storage.blob(JOB, name)) == b"data"
+
+
+def test_reading_a_few_records_does_not_read_the_whole_log(storage: FilesystemStorage, log: Path) -> None:
+    async def work() -> None:
+        writer = await new_writer(storage)
+        for _ in range(4):
+            await writer.append(*("x" * 500 for _ in range(500)))
+
+    wait_for(work())
+    data, read = log.read_bytes(), 0
+
+    def read_at(length: int, offset: int) -> bytes:
+        nonlocal read
+        read += len(data[offset : offset + length])
+        return data[offset : offset + length]
+
+    scan = Scan()
+    assert len(scan.advance(read_at, "log", 1)) == 500
+    assert read < len(data) / 2
+
+
+def test_a_fresh_process_reads_only_what_is_new_once_it_knows_the_log(storage: FilesystemStorage) -> None:
+    async def work() -> None:
+        writer = await new_writer(storage)
+        await writer.append(*("x" * 500 for _ in range(500)))
+        watcher = FilesystemStorage(Path(storage.location))
+        assert len(await watcher.read(RUN)) == 500
+        await writer.append("new")
+        assert await watcher.read(RUN, after=500) == writer.written[500:]
+        assert await watcher.read(RUN, after=499) == writer.written[499:]
+        await watcher.close()
+
+    wait_for(work())
+
+
+def test_the_number_of_open_files_is_bounded(storage: FilesystemStorage) -> None:
+    async def work() -> int:
+        await storage.create_job(JOB)
+        for number in range(130):
+            writer = Writer(storage, RunRef(JOB, f"{JOB}-{number + 1}"))
+            await writer.append("x")
+            await writer.append("y")
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("counts the open files in /proc")
+    assert wait_for(work()) < 130

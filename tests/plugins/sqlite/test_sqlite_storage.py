@@ -1,0 +1,146 @@
+"""What only the SQLite storage promises: its file."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from perstack.core.chain import EMPTY_LOG, seal
+from perstack.errors import Damaged, StorageError
+from perstack.testing.opener import JOB, RUN, new_writer, payload, wait_for
+from perstack_sqlite.plugin import SqliteStorages
+from perstack_sqlite.storage import SqliteStorage
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "jobs.db"
+
+
+@pytest.fixture
+def storage(path: Path):
+    storage = SqliteStorage(path)
+    yield storage
+    wait_for(storage.close())
+
+
+def test_looking_at_a_file_that_is_not_there_makes_nothing(path: Path, storage: SqliteStorage) -> None:
+    assert wait_for(storage.jobs()).ids == ()
+    assert wait_for(storage.read(RUN)) == []
+    assert wait_for(storage.lease_info(JOB)) is None
+    assert not path.parent.exists()
+
+
+def test_the_location_is_relative_to_the_workspace(tmp_path: Path) -> None:
+    assert SqliteStorages().open("a/b.db", tmp_path).location == str(tmp_path / "a" / "b.db")
+    assert SqliteStorages().open("", tmp_path).location == str(tmp_path / "perstack" / "state.db")
+
+
+@pytest.mark.parametrize("content", [b"this is a text file, and rather a long one" * 40, b"x"])
+def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(
+    path: Path, storage: SqliteStorage, content: bytes
+) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match=r"jobs\.db: .*no SQLite database; name another file"):
+        wait_for(storage.create_job(JOB))
+    assert path.read_bytes() == content
+
+
+def test_the_database_of_another_program_is_refused_and_left_as_it_is(path: Path, storage: SqliteStorage) -> None:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE jobs (x)")
+    before = path.read_bytes()
+    with pytest.raises(StorageError, match="another program"):
+        wait_for(storage.jobs())
+    assert path.read_bytes() == before
+
+
+def test_a_file_of_a_newer_version_is_refused(path: Path, storage: SqliteStorage) -> None:
+    wait_for(storage.create_job(JOB))
+    wait_for(storage.close())
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(StorageError, match="newer perstack"):
+        wait_for(SqliteStorage(path).jobs())
+
+
+def test_records_are_committed_to_a_synced_write_ahead_log_and_caches_without_a_sync(
+    storage: SqliteStorage, path: Path
+) -> None:
+    def mode() -> int:
+        with storage._database.reading() as db:
+            assert db is not None
+            return db.execute("PRAGMA synchronous").fetchone()[0]
+
+    writer = wait_for(new_writer(storage))
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    wait_for(storage.put_summary(JOB, b"{}"))
+    assert mode() == 1, "a cache was synced"
+    wait_for(writer.append("x"))
+    assert mode() == 2, "records were not synced"
+
+
+def test_a_locked_file_is_waited_for_and_then_named(
+    storage: SqliteStorage, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perstack_sqlite.database._BUSY_SECONDS", 0.01)
+    wait_for(storage.create_job(JOB))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StorageError, match="locked"):
+            wait_for(storage.create_job("other"))
+        other.execute("ROLLBACK")
+    wait_for(storage.create_job("other"))
+
+
+def test_a_record_missing_in_the_middle_is_damage(storage: SqliteStorage, path: Path) -> None:
+    writer = wait_for(new_writer(storage))
+    wait_for(writer.append("a", "b", "c"))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM records WHERE key % 4294967296 = 2")
+    with pytest.raises(Damaged, match="record 2") as raised:
+        wait_for(storage.read(RUN))
+    assert raised.value.readable == 1
+
+
+def test_a_damaged_last_record_stops_the_next_append(storage: SqliteStorage, path: Path) -> None:
+    writer = wait_for(new_writer(storage))
+    wait_for(writer.append("a", "b"))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE records SET line = 'nothing of the kind' WHERE key % 4294967296 = 2")
+    records, _ = seal(EMPTY_LOG, [payload("c")])
+    with pytest.raises(Damaged, match="record 2"):
+        wait_for(storage.append(RUN, 2, records))
+
+
+def test_a_child_process_gets_a_connection_of_its_own(storage: SqliteStorage) -> None:
+    writer = wait_for(new_writer(storage))
+    wait_for(writer.append("a"))
+    pid = os.fork()
+    if pid == 0:
+        try:
+            wait_for(writer.append("b"))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(wait_for(storage.read(RUN))) == 2
+
+
+def test_a_deleted_job_leaves_no_rows_and_no_lease_behind(storage: SqliteStorage, path: Path) -> None:
+    writer = wait_for(new_writer(storage))
+    wait_for(writer.append("a"))
+    wait_for(storage.put_checkpoint(JOB, f"{JOB}-1-1", b"{}"))
+    wait_for(storage.put_blob(JOB, b"x"))
+    wait_for(storage.delete_job(JOB))
+    with closing(sqlite3.connect(path)) as db:
+        for table in ("jobs", "runs", "records", "checkpoints", "blobs"):
+            assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+    assert list((path.parent / "jobs.db-leases").iterdir()) == []
