@@ -121,7 +121,8 @@ def _effort(budget: ReasoningBudget) -> str:
 
 def _tool(spec: ToolSpec) -> JsonObject:
     schema: JsonObject = {"type": "object", **spec.input_schema}
-    return {"name": spec.name, "description": spec.description, "input_schema": schema}
+    about: JsonObject = {"description": spec.description} if spec.description else {}
+    return {"name": spec.name, **about, "input_schema": schema}
 
 
 def _turns(messages: Sequence[Message], blobs: Mapping[str, bytes]) -> list[JsonValue]:

@@ -9,6 +9,7 @@ from perstack_http.endpoint import (
     Endpoint,
     EndpointSettings,
     choose_base_url,
+    headers_of_env,
     is_loopback,
     missing_key,
     read_key,
@@ -31,7 +32,8 @@ def endpoint_of(settings: AnthropicSettings, env: Mapping[str, str]) -> Endpoint
     Source: Anthropic API reference, «API overview», section «Authentication»; the variables are those of its SDKs.
     """
     base_url = choose_base_url(settings, env, "ANTHROPIC_BASE_URL", DEFAULT_BASE_URL)
-    headers = {"anthropic-version": API_VERSION, **_credentials(env), **settings.headers}
+    custom = {**headers_of_env(env, "ANTHROPIC_CUSTOM_HEADERS"), **settings.headers}
+    headers = {"anthropic-version": API_VERSION, **_credentials(env), **custom}
     if not {"x-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):
         raise missing_key("anthropic", "ANTHROPIC_API_KEY")
     return Endpoint(base_url, headers, settings.read_timeout / 1000)

@@ -19,6 +19,8 @@ from perstack_http.errors import bad_response, cut_stream, status_error
 
 _CONNECT_SECONDS = 15.0
 _DRAIN_SECONDS = 0.25
+_KEEP_SECONDS = 60.0
+"""As long as a connection may idle: the tools of a step often take longer than the 5 s that httpx gives."""
 _ERROR_BODY_BYTES = 65_536
 _DOCUMENT_BYTES = 64 * 1024 * 1024
 
@@ -61,7 +63,7 @@ class StreamClient:
             self._client = httpx.AsyncClient(
                 headers=httpx.Headers({**headers, **_lower(self._endpoint.headers)}),
                 timeout=httpx.Timeout(self._endpoint.read_seconds, connect=_CONNECT_SECONDS, pool=None),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=_KEEP_SECONDS),
                 # a proxy would see the key of what is meant for this machine alone
                 trust_env=not self._endpoint.is_plain,
             )

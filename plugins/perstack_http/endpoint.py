@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from perstack.core.base import Fact, JsonObject
 from perstack.errors import DefinitionError, MissingCredential, Problem, UsageError
@@ -30,6 +30,14 @@ class EndpointSettings(Fact, extra="forbid"):
     top_p: float | None = Field(default=None, gt=0, le=1)
     read_timeout: int = Field(default=300_000, ge=1)
     """Milliseconds of silence after which the connection is given up."""
+
+    @field_validator("headers")
+    @classmethod
+    def _can_be_sent(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if not (name and name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
+                raise ValueError(f"header {name!r} holds characters that no header can: keep to ASCII on one line")
+        return headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +138,12 @@ def read_key(env: Mapping[str, str], variable: str) -> str | None:
     if key and not (key.isascii() and key.isprintable()):
         raise MissingCredential(f"{variable} holds characters that no key has: set it again")
     return key or None
+
+
+def headers_of_env(env: Mapping[str, str], variable: str) -> dict[str, str]:
+    """Headers that the vendors' SDKs take from the environment: one `Name: value` a line."""
+    pairs = (line.partition(":") for line in env.get(variable, "").splitlines())
+    return {name.strip(): value.strip() for name, colon, value in pairs if colon and name.strip()}
 
 
 def missing_key(provider: str, variable: str) -> MissingCredential:

@@ -116,10 +116,8 @@ def _effort_word(budget: ReasoningBudget) -> str:
 
 def _tool(spec: ToolSpec) -> JsonObject:
     parameters: JsonObject = {"type": "object", **spec.input_schema}
-    return {
-        "type": "function",
-        "function": {"name": spec.name, "description": spec.description, "parameters": parameters},
-    }
+    about: JsonObject = {"description": spec.description} if spec.description else {}
+    return {"type": "function", "function": {"name": spec.name, **about, "parameters": parameters}}
 
 
 def _messages(instruction: str, messages: Sequence[Message], contents: _Contents) -> list[JsonValue]:

@@ -10,6 +10,7 @@ from perstack_http.endpoint import (
     Endpoint,
     EndpointSettings,
     choose_base_url,
+    headers_of_env,
     is_loopback,
     missing_key,
     read_key,
@@ -47,7 +48,7 @@ def endpoint_of(settings: OpenAISettings, env: Mapping[str, str]) -> Endpoint:
     key = read_key(env, "OPENAI_API_KEY")
     if key:
         headers["Authorization"] = f"Bearer {key}"
-    headers.update(settings.headers)
+    headers.update({**headers_of_env(env, "OPENAI_CUSTOM_HEADERS"), **settings.headers})
     if not {"authorization", "api-key"} & {name.lower() for name in headers} and not is_loopback(base_url):
         raise missing_key("openai", "OPENAI_API_KEY")
     return Endpoint(base_url, headers, settings.read_timeout / 1000)

@@ -29,7 +29,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.alias_generators import to_camel
 
 from perstack.core.base import JsonObject
@@ -404,9 +404,6 @@ def _call(use: ToolUse, default_id: str) -> ToolCallPart:
     return ToolCallPart(tool_call_id=call_id, tool_name=use.name, raw_args=raw)
 
 
-_MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message], config=ConfigDict(defer_build=True))
-
-
 def _append(path: Path, request: GenerationRequest) -> None:
     line: JsonObject = {
         "model": request.model,
@@ -417,7 +414,7 @@ def _append(path: Path, request: GenerationRequest) -> None:
         "tools": [spec.name for spec in request.tools],
         "allowTools": request.allow_tools,
         "reasoningBudget": request.reasoning_budget,
-        "messages": _MESSAGES.dump_python(list(request.messages), mode="json", by_alias=True, exclude_none=True),
+        "messages": [message.model_dump(mode="json", by_alias=True, exclude_none=True) for message in request.messages],
     }
     with path.open("a", encoding="utf-8") as log:
         log.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -77,6 +77,12 @@ def test_headers_of_the_settings_are_sent_over_our_own() -> None:
     assert (endpoint.asked[0].headers["x-api-key"], endpoint.asked[0].headers["anthropic-beta"]) == ("mine", "b")
 
 
+def test_headers_of_the_environment_are_sent_under_those_of_the_settings() -> None:
+    env = {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_CUSTOM_HEADERS": "X-Team: blue\nX-Other: env"}
+    headers = _generate(WHOLE, env=env, headers={"X-Other": "set"})[2].asked[0].headers
+    assert (headers["x-team"], headers["x-other"]) == ("blue", "set")
+
+
 def test_a_token_in_place_of_a_key_is_sent_as_a_bearer() -> None:
     _, _, endpoint = _generate(WHOLE, env={"ANTHROPIC_AUTH_TOKEN": "token"})
     assert endpoint.asked[0].headers["authorization"] == "Bearer token"

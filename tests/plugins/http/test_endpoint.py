@@ -8,7 +8,14 @@ import sys
 import pytest
 
 from perstack.errors import DefinitionError, MissingCredential, UsageError
-from perstack_http.endpoint import Endpoint, EndpointSettings, choose_base_url, read_key, read_settings
+from perstack_http.endpoint import (
+    Endpoint,
+    EndpointSettings,
+    choose_base_url,
+    headers_of_env,
+    read_key,
+    read_settings,
+)
 
 
 def _chosen(setting: str | None = None, env: str | None = None) -> str:
@@ -80,6 +87,12 @@ def test_all_wrong_settings_are_told_at_once() -> None:
     assert "there are: baseUrl, headers" in str(caught.value)
 
 
+@pytest.mark.parametrize("headers", [{"X": "a\nb"}, {"X": "ü"}, {"": "a"}, {"X\r": "a"}])
+def test_a_header_that_cannot_be_sent_is_told(headers: dict[str, str]) -> None:
+    with pytest.raises(DefinitionError, match=r"provider\.setting\.headers"):
+        read_settings(EndpointSettings, {"headers": dict(headers)})
+
+
 def test_a_key_is_stripped_and_an_empty_one_is_none() -> None:
     assert read_key({"K": " sk-1\n"}, "K") == "sk-1"
     assert read_key({"K": "  "}, "K") is None
@@ -89,6 +102,11 @@ def test_a_key_that_no_header_can_hold_is_told_without_showing_it() -> None:
     with pytest.raises(MissingCredential, match="K holds characters") as caught:
         read_key({"K": "sk-\u201csecret\u201d"}, "K")
     assert "secret" not in str(caught.value)
+
+
+def test_headers_of_the_environment_are_one_a_line() -> None:
+    env = {"H": "X-Team: blue\nX-Url: http://a:1\nno colon\n: nameless"}
+    assert headers_of_env(env, "H") == {"X-Team": "blue", "X-Url": "http://a:1"}
 
 
 def test_credentials_are_secrets_and_the_version_is_not() -> None:
