@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -190,7 +190,7 @@ class Host:
             run = _coordinator(loaded)
             reason = _resume_reason(job_id, run)
             limits = run.limits.model_copy(update={"max_steps": max_steps}) if max_steps is not None else None
-            settled = dict(settle or {})
+            settled: dict[str, Settlement] = {**settle} if settle else {}
             await self._check_settled(job_id, settled)
 
             def take_up(driver: Driver) -> Session:
@@ -328,7 +328,7 @@ class Host:
             await skills.close()
 
     @asynccontextmanager
-    async def _leased(self, job_id: str) -> AsyncIterator[None]:
+    async def _leased(self, job_id: str) -> AsyncGenerator[None]:
         task = asyncio.current_task()
         async with self.storage.lease(job_id, f"pid {os.getpid()} on {socket.gethostname()}"):
             if task is not None:

@@ -6,7 +6,6 @@ loop itself decides is computed again by `pending` and `evolve`, and must be the
 
 from __future__ import annotations
 
-from perstack.core.base import Fact
 from perstack.core.events import (
     AttemptCompletion,
     CallDelegate,
@@ -64,45 +63,62 @@ def difference(run: Run, event: StoredEvent) -> str | None:
     return _against(run, command, event)
 
 
-def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # noqa: C901 - one case for each command
-    match command, event:
-        case Generate(), FinishGeneration() | Retry():
-            return None if run.phase is Phase.GENERATING else f"{event.type} without startGeneration"
-        case Generate(), StartGeneration():
-            return _same(command.step, event.step_number, "step") or _same(command.final, event.final, "final")
-        case DecideCalls(), CallTools():
-            return _same([call.tool_call_id for call in command.calls], [call.id for call in event.calls], "calls")
-        case RunTools(), FinishToolCall():
-            return _one_of([call.decided.id for call in command.calls], event.tool_call_id)
-        case AwaitDelegates(), FinishToolCall():
-            return _one_of([one.tool_call_id for one in command.delegations], event.tool_call_id)
-        case RecordResult(), FinishToolCall():
-            return _same(command.call.decided.id, event.tool_call_id, "call") or _same(
-                command.text, text_of(event.contents), "result"
-            )
-        case Ask(), FinishToolCall():
-            return _same(run.asked, event.tool_call_id, "answered call")
-        case Ask(), CallInteractiveTool():
-            return _same(command.call.decided.id, event.tool_call_id, "asked call")
-        case StartDelegates(), CallDelegate():
+def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # noqa: C901 - one case a command
+    wrong: str | _Unexpected | None = _Unexpected()
+    match command:
+        case Generate():
+            wrong = _generation(run, command, event)
+        case DecideCalls() if isinstance(event, CallTools):
+            wrong = _same([call.tool_call_id for call in command.calls], [call.id for call in event.calls], "calls")
+        case RunTools() if isinstance(event, FinishToolCall):
+            wrong = _one_of([call.decided.id for call in command.calls], event.tool_call_id)
+        case AwaitDelegates() if isinstance(event, FinishToolCall):
+            wrong = _one_of([one.tool_call_id for one in command.delegations], event.tool_call_id)
+        case RecordResult() if isinstance(event, FinishToolCall):
+            wrong = _same(command.call.decided.id, event.tool_call_id, "call")
+            wrong = wrong or _same(command.text, text_of(event.contents), "result")
+        case StartDelegates() if isinstance(event, CallDelegate):
             calls = [call.decided.id for call in command.calls]
-            return _same(calls, [one.tool_call_id for one in event.delegates], "delegated calls")
-        case Complete(), AttemptCompletion():
-            return (
-                _same(command.call.decided.id, event.tool_call_id, "call")
-                or _same(_json(command.remaining), _json(event.remaining_todos), "remaining todos")
-                or _same(command.result, event.result, "result")
-            )
-        case EndStep(), FinishStep():
-            return _same(run.step, event.step_number, "step") or _same(
-                _json([run.step_usage]), _json([event.usage]), "usage"
-            )
-        case EndRun(), FinishRun():
-            return _same(command.text, event.text, "text") or _same(
-                _json([run.usage]), _json([event.total_usage]), "total usage"
-            )
+            wrong = _same(calls, [one.tool_call_id for one in event.delegates], "delegated calls")
+        case Ask():
+            wrong = _question(run, command, event)
+        case Complete() if isinstance(event, AttemptCompletion):
+            wrong = _completion(command, event)
+        case EndStep() if isinstance(event, FinishStep):
+            wrong = _same(run.step, event.step_number, "step") or _same(run.step_usage, event.usage, "usage")
+        case EndRun() if isinstance(event, FinishRun):
+            wrong = _same(command.text, event.text, "text") or _same(run.usage, event.total_usage, "total usage")
         case _:
-            return f"{event.type}, where the loop would {_words(command)}"
+            pass
+    return f"{event.type}, where the loop would {_words(command)}" if isinstance(wrong, _Unexpected) else wrong
+
+
+class _Unexpected:
+    """The event is of another kind than the command brings about."""
+
+
+def _generation(run: Run, command: Generate, event: StoredEvent) -> str | _Unexpected | None:
+    if isinstance(event, FinishGeneration | Retry):
+        return None if run.phase is Phase.GENERATING else f"{event.type} without startGeneration"
+    if isinstance(event, StartGeneration):
+        return _same(command.step, event.step_number, "step") or _same(command.final, event.final, "final")
+    return _Unexpected()
+
+
+def _question(run: Run, command: Ask, event: StoredEvent) -> str | _Unexpected | None:
+    if isinstance(event, FinishToolCall):
+        return _same(run.asked, event.tool_call_id, "answered call")
+    if isinstance(event, CallInteractiveTool):
+        return _same(command.call.decided.id, event.tool_call_id, "asked call")
+    return _Unexpected()
+
+
+def _completion(command: Complete, event: AttemptCompletion) -> str | None:
+    return (
+        _same(command.call.decided.id, event.tool_call_id, "call")
+        or _same(command.remaining, event.remaining_todos, "remaining todos")
+        or _same(command.result, event.result, "result")
+    )
 
 
 def _one_of(open_ids: list[str], call_id: str) -> str | None:
@@ -111,10 +127,6 @@ def _one_of(open_ids: list[str], call_id: str) -> str | None:
 
 def _same(expected: object, found: object, what: str) -> str | None:
     return None if expected == found else f"{what} {found!r}, where the loop has {expected!r}"
-
-
-def _json(facts: tuple[Fact, ...] | list[Fact]) -> list[bytes]:
-    return [fact.to_json() for fact in facts]
 
 
 def _words(command: Command) -> str:

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from perstack.core.base import JsonObject
 from perstack.core.definitions import Expert, InteractiveSkill, Project, Skill
 from perstack.core.instruction import DelegateInfo
 from perstack.core.messages import ToolCallPart
@@ -17,7 +18,7 @@ from perstack.ports.skill import SkillSession
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-_DELEGATE_SCHEMA = {
+_DELEGATE_SCHEMA: JsonObject = {
     "type": "object",
     "properties": {"query": {"type": "string", "description": "The whole task: the Expert sees nothing else."}},
     "required": ["query"],

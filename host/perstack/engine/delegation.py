@@ -69,11 +69,11 @@ async def await_delegates(parent: Session, delegations: Sequence[Delegation], dr
             for delegation in delegations:
                 group.create_task(one(delegation))
     except* Exception as errors:  # the first fault speaks for the group: a person can act on one line
-        raise _first_leaf(errors) from errors
+        raise _leaves(errors)[0] from errors
     return stopped
 
 
-def _first_leaf(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def _leaves(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for part in error.exceptions for leaf in _leaves(part)]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType, reportUnknownMemberType]

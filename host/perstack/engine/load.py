@@ -34,9 +34,7 @@ async def load_job(storage: Storage, job_id: str) -> LoadedJob:
         loaded.job.apply(event)
 
     for run_id in await run_ids(storage, job_id):
-        run = await load_run(
-            storage, RunRef(job_id, run_id), known=loaded.runs, observe=lambda event, _: loaded.job.apply(event)
-        )
+        run = await load_run(storage, RunRef(job_id, run_id), known=loaded.runs, observe=apply)
         if run is None:
             continue
         loaded.runs[run_id] = run
