@@ -59,7 +59,7 @@ _LEAST_BUDGET = 1_024
 _BUDGETS = {"minimal": 1_024, "low": 4_096, "medium": 10_240, "high": 24_576}
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 
-_TAKES_BUDGET = re.compile(r"claude-(3-7-sonnet|(opus|sonnet|haiku)-4(-[0-6])?(?=$|[-@:](\d{6,}|v\d|latest)))")
+_CLAUDE_UP_TO_4_6 = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[0-6])?(?=$|[-@:](\d{6,}|v\d|latest)))")
 """The models whose thinking is set in tokens; later ones refuse that and take an effort."""
 
 _CACHED: JsonObject = {"type": "ephemeral"}
@@ -108,7 +108,8 @@ def _limits(model: str, budget: ReasoningBudget | None, settings: AnthropicSetti
 def _counts_tokens(model: str, settings: AnthropicSettings) -> bool:
     if settings.thinking is not None:
         return settings.thinking == "budget"
-    return _TAKES_BUDGET.search(model) is not None
+    # compatible servers, whose models are no Claude, have the older of the two ways
+    return "claude" not in model or _CLAUDE_UP_TO_4_6.search(model) is not None
 
 
 def _effort(budget: ReasoningBudget) -> str:

@@ -196,16 +196,17 @@ def test_sampling_is_set_for_the_models_that_still_take_it() -> None:
         "claude-3-7-sonnet-latest",
         "anthropic.claude-sonnet-4-5-20250929-v1:0",
         "claude-sonnet-4@20250514",
+        "glm-of-a-compatible-server",
     ],
 )
-def test_older_models_are_given_a_budget_in_tokens(model: str) -> None:
+def test_older_models_and_those_of_compatible_servers_are_given_a_budget_in_tokens(model: str) -> None:
     body = _body(_request(model=model, reasoning_budget="medium"))
     assert body["thinking"]["type"] == "enabled"
     assert 1024 <= body["thinking"]["budget_tokens"] < body["max_tokens"]
     assert "output_config" not in body
 
 
-@pytest.mark.parametrize("model", ["claude-opus-4-7", "claude-sonnet-5", "claude-sonnet-5-5", "claude-fable-5", "mine"])
+@pytest.mark.parametrize("model", ["claude-opus-4-7", "claude-sonnet-5", "claude-sonnet-5-5", "claude-fable-5"])
 def test_newer_models_are_given_an_effort(model: str) -> None:
     body = _body(_request(model=model, reasoning_budget="high"))
     assert body["thinking"]["type"] == "adaptive"
@@ -235,7 +236,10 @@ def test_every_budget_has_an_effort(budget: Any, effort: str) -> None:
 
 
 def test_a_setting_says_how_a_model_of_unknown_name_thinks() -> None:
-    assert _body(_request(model="mine", reasoning_budget="low"), thinking="budget")["thinking"]["type"] == "enabled"
+    assert (
+        _body(_request(model="my-sonnet", reasoning_budget="low"), thinking="adaptive")["thinking"]["type"]
+        == "adaptive"
+    )
 
 
 def test_each_request_extends_the_bytes_of_the_one_before_up_to_its_cache_mark() -> None:

@@ -1,0 +1,103 @@
+"""docs/providers.md says what the providers take, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perstack_anthropic.settings
+import perstack_openai.settings
+from perstack.core.messages import History, TextPart, UserMessage
+from perstack.core.tools import ToolSpec
+from perstack.ports.provider import GenerationRequest, ProviderConfig
+from perstack_anthropic.codec import encode
+from perstack_anthropic.plugin import AnthropicProviderFactory
+from perstack_anthropic.settings import AnthropicSettings
+from perstack_http.endpoint import EndpointSettings
+from perstack_http.errors import error_name, is_retryable
+from perstack_openai.chat import Dialect, encode_chat
+from perstack_openai.plugin import OpenAIProviderFactory
+from perstack_openai.settings import OpenAISettings
+
+PAGE = (Path(__file__).parents[3] / "docs" / "providers.md").read_text()
+
+
+def _rows(after: str) -> list[list[str]]:
+    """The cells of the first table after a line of the page."""
+    lines = PAGE[PAGE.index(after) :].splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("| ---"))
+    rows: list[list[str]] = []
+    for line in lines[start + 1 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def _keys(after: str) -> set[str]:
+    return {row[0].strip("`") for row in _rows(after)}
+
+
+def _aliases(model: type[EndpointSettings]) -> set[str]:
+    return {field.alias or name for name, field in model.model_fields.items()}
+
+
+def test_the_settings_are_those_of_the_models() -> None:
+    common = _aliases(EndpointSettings)
+    assert _keys("Both providers:") == common
+    assert _keys("`anthropic` besides:") == _aliases(AnthropicSettings) - common
+    assert _keys("`openai` besides:") == _aliases(OpenAISettings) - common
+
+
+def test_the_variables_are_those_that_are_read() -> None:
+    source = inspect.getsource(perstack_anthropic.settings) + inspect.getsource(perstack_openai.settings)
+    assert _keys("## Environment") == set(re.findall(r'"((?:ANTHROPIC|OPENAI)_[A-Z_]+)"', source))
+
+
+def test_the_models_and_keys_are_those_of_the_factories() -> None:
+    for factory in (AnthropicProviderFactory(), OpenAIProviderFactory()):
+        (row,) = [row for row in _rows("# Providers over HTTP") if row[0] == f"`{factory.name}`"]
+        assert row[3] == f"`{factory.default_model}`"
+        assert row[2].strip("`") in factory.how_to_configure
+
+
+def test_the_example_makes_a_provider() -> None:
+    example = tomllib.loads(PAGE.split("```toml\n")[1].split("```")[0])
+    assert OpenAIProviderFactory().create(ProviderConfig(example["provider"]["setting"], {}))
+
+
+async def _no_blobs(sha256: str) -> bytes:
+    raise AssertionError(sha256)
+
+
+def _request(model: str, budget: Any, *tools: ToolSpec) -> GenerationRequest:
+    messages = History((UserMessage(contents=(TextPart(text="hi"),)),))
+    return GenerationRequest(model, "You.", messages, tools, _no_blobs, reasoning_budget=budget)
+
+
+@pytest.mark.parametrize("row", _rows("## reasoningBudget")[1:6], ids=lambda row: row[0])
+def test_each_budget_is_sent_as_the_table_says(row: list[str]) -> None:
+    budget, tokens, effort, openai_effort = (cell.strip("`") for cell in row)
+    older = json.loads(encode(_request("claude-opus-4-6", budget), AnthropicSettings(), {}))
+    newer = json.loads(encode(_request("claude-sonnet-5", budget), AnthropicSettings(), {}))
+    compatible = json.loads(encode_chat(_request("any", budget), Dialect(is_openai=False), {}))
+    assert compatible["reasoning_effort"] == openai_effort
+    if tokens == "thinking disabled":
+        assert older["thinking"] == newer["thinking"] == {"type": "disabled"}
+    else:
+        assert older["thinking"]["budget_tokens"] == int(tokens)
+        assert newer["output_config"]["effort"] == effort
+
+
+def test_each_status_has_the_name_and_the_retries_of_the_table() -> None:
+    for names, when, again in _rows("## Errors"):
+        for status in map(int, re.findall(r"\b[45]\d\d\b", when)):
+            if names != "`ContextOverflow`":
+                assert f"`{error_name(status)}`" in names
+            assert is_retryable(status) == (again == "yes")
