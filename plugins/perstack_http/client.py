@@ -18,7 +18,7 @@ from perstack_http.endpoint import Endpoint
 from perstack_http.errors import bad_response, cut_stream, status_error
 
 _CONNECT_SECONDS = 15.0
-_DRAIN_SECONDS = 0.25
+_DRAIN_SECONDS = 1.0
 _KEEP_SECONDS = 60.0
 """As long as a connection may idle: the tools of a step often take longer than the 5 s that httpx gives."""
 _ERROR_BODY_BYTES = 65_536
