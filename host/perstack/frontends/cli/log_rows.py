@@ -183,7 +183,7 @@ def _result(event: FinishToolCall) -> Row:
 def _step(event: FinishStep, around: Around) -> Row:
     # the id comes first: it is what one copies, and must not be cut off
     took = "" if around.step_ms is None else f"{duration(around.step_ms)}, "
-    return Row("step", f"{event.checkpoint_id}  {took}{tokens(event.usage)}", "dim")
+    return Row("step", f"{event.checkpoint_id}: {took}{tokens(event.usage)}", "dim")
 
 
 def _completion(event: AttemptCompletion, around: Around) -> list[Row]:

@@ -24,7 +24,7 @@ _BEGINNING = re.compile(
     rb'(?:,"expertKey":"([^"\\]*)","stepNumber":(\d+))?'
 )
 _TOOL_CALL_ID = re.compile(rb'"toolCallId":"([^"\\]*)"')
-_STEPS = re.compile(r"(?P<sign>>=|<=|>|<|=|)(?P<first>\d+)(?:-(?P<last>\d+))?")
+_STEPS = re.compile(r"(?P<sign>>=|<=|>|<|)(?P<first>\d+)(?:-(?P<last>\d+))?")
 
 TYPES: tuple[str, ...] = tuple(kind.model_fields["type"].default for kind in get_args(StoredEvent))
 """Every kind of event that a log may have."""

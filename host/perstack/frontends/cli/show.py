@@ -82,7 +82,7 @@ def duration(milliseconds: int) -> str:
     """`7 ms`, `1.3 s`, `2 min 5 s`, `3 h 12 min`."""
     if milliseconds < 1000:
         return f"{max(0, milliseconds)} ms"
-    seconds = milliseconds / 1000
+    seconds = round(milliseconds / 1000, 1)
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, left = divmod(round(seconds), 60)

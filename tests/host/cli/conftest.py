@@ -1,0 +1,52 @@
+"""What tests of the command line share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from terminal import ASKING, TEAM, Terminal, reply
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    """An empty directory to give commands in."""
+    return Terminal(tmp_path)
+
+
+def team_job(terminal: Terminal, job_id: str = "team") -> Terminal:
+    """A Job of three Runs with tool calls, a tool error, and delegates: `team-1`, `team-2`, `team-3`."""
+    terminal.project(
+        TEAM,
+        lead=[
+            reply("I plan.", ("todo", {"newTodos": ["one", "two"]}), thinking="Two parts.", usage=(100, 10)),
+            reply("", ("helper", {"query": "first part"}), ("helper", {"query": "second part"}), usage=(200, 20)),
+            reply("", ("nosuch", {"a": 1}), ("todo", {"completedTodos": [0, 1]})),
+            reply("All is done.", usage=(300, 30)),
+        ],
+        helper=[reply("", ("think", {"thought": "hm"})), reply("A part.", usage=(5, 1))],
+    )
+    done = terminal.call("run", "lead", "Do both parts", "--provider", "scripted", "--job-id", job_id)
+    assert done.code == 0, done.err
+    return terminal
+
+
+@pytest.fixture(scope="session")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
+    """The Job of `team_job`, only to be looked at."""
+    return team_job(Terminal(tmp_path_factory.mktemp("team")))
+
+
+@pytest.fixture
+def own_team(terminal: Terminal) -> Terminal:
+    """The Job of `team_job`, to be damaged at will."""
+    return team_job(terminal)
+
+
+@pytest.fixture
+def waiting(terminal: Terminal) -> Terminal:
+    """A Job `ask` that waits for an answer."""
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")])
+    stopped = terminal.call("run", "guest", "Serve", "--provider", "scripted", "--job-id", "ask")
+    assert stopped.code == 3, stopped.err
+    return terminal

@@ -1,0 +1,49 @@
+"""`perstack export`."""
+
+from __future__ import annotations
+
+import json
+
+from terminal import Terminal
+
+from perstack.core.checkpoint import Checkpoint
+
+
+def test_jsonl_is_the_events_as_they_are_in_order_of_time(team: Terminal) -> None:
+    assert team.run("export", "team", "--format", "jsonl").out == team.run("log", "--json").out
+
+
+def test_json_is_one_document_whose_messages_stand_once(team: Terminal) -> None:
+    document = json.loads(team.call("export", "team", "--format", "json").out)
+    assert list(document) == ["format", "job", "runs", "checkpoints", "messages"]
+    assert (document["job"]["id"], document["job"]["status"], document["job"]["totalSteps"]) == ("team", "completed", 8)
+    assert [run["id"] for run in document["runs"]] == list(document["messages"]) == ["team-1", "team-2", "team-3"]
+    assert document["messages"]["team-2"][0]["type"] == "instructionMessage"
+
+
+def test_every_checkpoint_can_be_put_together_from_the_document(team: Terminal) -> None:
+    document = json.loads(team.call("export", "team", "--format", "json").out)
+    assert document["checkpoints"]
+    for facts in document["checkpoints"]:
+        count = facts["messages"]["count"]
+        messages = document["messages"][facts["runId"]][: count + 1]
+        whole = Checkpoint.model_validate({**facts, "messages": messages})
+        shown = team.call("log", "--checkpoint", facts["id"], "--json").out
+        assert whole == Checkpoint.model_validate_json(shown)
+
+
+def test_a_file_is_written_once_and_never_over_another(own_team: Terminal) -> None:
+    first = own_team.call("export", "team", "--format", "json", "--output", "team.json")
+    assert (first.code, first.out) == (0, "")
+    assert json.loads((own_team.workspace / "team.json").read_text())["job"]["id"] == "team"
+    again = own_team.call("export", "team", "--format", "jsonl", "--output", "team.json")
+    assert again.code == 2
+    assert "exists" in again.err
+    nowhere = own_team.call("export", "team", "--format", "jsonl", "--output", "no/where.json")
+    assert (nowhere.code, nowhere.err.count("\n")) == (2, 1)
+
+
+def test_the_original_form_wants_a_directory(team: Terminal) -> None:
+    refused = team.call("export", "team", "--format", "perstack")
+    assert refused.code == 2
+    assert "--output" in refused.err

@@ -1,0 +1,81 @@
+"""`perstack jobs`."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from terminal import Terminal, reply
+
+
+@pytest.fixture
+def three(terminal: Terminal) -> Terminal:
+    """Jobs one, two and three, written to in this order."""
+    terminal.project('[experts.a]\ninstruction = "i"\n', a=[reply("Done.", usage=(1200, 34))])
+    for name in ("one", "two", "three"):
+        done = terminal.call("run", "a", f"query {name}", "--provider", "scripted", "--job-id", name)
+        assert done.code == 0, done.err
+    return terminal
+
+
+def test_jobs_are_listed_newest_first_with_expert_status_steps_tokens_and_time(three: Terminal) -> None:
+    lines = three.call("jobs").lines
+    assert lines[0].split() == ["Job", "Expert", "status", "steps", "tokens", "when", "query"]
+    assert [line.split()[0] for line in lines[1:]] == ["three", "two", "one"]
+    assert lines[1].split() == ["three", "a", "completed", "1", "1,234", "just", "now", "query", "three"]
+
+
+def test_json_is_each_jobs_summary_on_one_line(three: Terminal) -> None:
+    jobs = three.run("jobs", "--json").events
+    assert [job["id"] for job in jobs] == ["three", "two", "one"]
+    assert jobs[0]["usage"] == {"inputTokens": 1200, "outputTokens": 34, "totalTokens": 1234}
+
+
+def test_jobs_are_paged_and_a_line_says_how_to_see_more(three: Terminal) -> None:
+    shown = three.call("jobs", "--take", "2")
+    assert [line.split()[0] for line in shown.lines[1:3]] == ["three", "two"]
+    assert shown.lines[3] == "there are more: see them with --offset 2, or all with --all"
+    assert [job["id"] for job in three.call("jobs", "--json", "--take", "1", "--offset", "1").events] == ["two"]
+    assert [job["id"] for job in three.call("jobs", "--json", "--all", "--offset", "1").events] == ["two", "one"]
+    assert len(three.call("jobs", "--all").lines) == 4
+    assert three.call("jobs", "--offset", "3").lines == ["no Jobs beyond these"]
+
+
+def test_a_job_that_waits_shows_its_question_and_how_to_answer(waiting: Terminal) -> None:
+    shown = waiting.call("jobs")
+    assert "waiting" in shown.lines[1]
+    assert "asks: Tea or coffee?" in shown.lines[1]
+    assert "-i" in shown.lines[2]
+
+
+def test_a_failed_job_shows_its_error(terminal: Terminal) -> None:
+    terminal.project('[experts.a]\ninstruction = "i"\n', a=[{"error": {"status": 400, "message": "bad words"}}])
+    assert terminal.call("run", "a", "q", "--provider", "scripted").code == 1
+    line = terminal.call("jobs").lines[1]
+    assert "failed" in line
+    assert "error: bad words" in line
+
+
+def test_a_job_whose_process_died_is_listed_as_interrupted(three: Terminal) -> None:
+    # job.json as the process left it, and the log cut off before its end
+    summary = three.jobs() / "two" / "job.json"
+    summary.write_text(summary.read_text().replace('"completed"', '"running"'))
+    log = three.log_of("two-1")
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:2]))
+    listed = {job["id"]: job["status"] for job in three.call("jobs", "--json").events}
+    assert listed == {"one": "completed", "two": "stoppedByInterrupt", "three": "completed"}
+
+
+def test_without_jobs_it_says_how_to_start_one(terminal: Terminal) -> None:
+    shown = terminal.call("jobs")
+    assert (shown.code, shown.lines) == (0, ["no Jobs yet; start one with: perstack run EXPERT QUERY"])
+    assert terminal.call("jobs", "--json").out == ""
+
+
+def test_lines_fit_a_terminal(three: Terminal) -> None:
+    three.project('[experts.a]\ninstruction = "i"\n', a=[reply("Done.")])
+    assert three.call("run", "a", "long " * 100, "--provider", "scripted").code == 0
+    seen = re.sub(r"\x1b\[[0-9;]*m", "", three.look("jobs", columns=70))
+    assert max(map(len, seen.splitlines())) == 70
+    assert "…" in seen
+    assert "long " * 50 in three.run("jobs").out

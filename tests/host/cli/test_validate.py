@@ -1,0 +1,62 @@
+"""`perstack validate`."""
+
+from __future__ import annotations
+
+import json
+
+from terminal import ASKING, TEAM, Terminal
+
+
+def test_a_good_file_is_told_with_a_table_of_its_experts(terminal: Terminal) -> None:
+    terminal.project('model = "m-1"\n' + TEAM + ASKING)
+    shown = terminal.run("validate")
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.lines[0].split() == ["Expert", "version", "delegates", "skills", "model"]
+    assert shown.lines[1].split() == ["lead", "1.0.0", "helper", "-", "m-1"]
+    assert shown.lines[3].split() == ["guest", "1.0.0", "-", "user", "m-1"]
+    assert shown.lines[-1] == "ok: 3 Experts"
+
+
+def test_all_problems_are_named_with_file_line_and_key_and_the_status_is_2(terminal: Terminal) -> None:
+    terminal.project('[experts.a]\ninstruction = 1\n\n[experts.b]\ninstruction = "i"\ndelegates = ["nobody"]\n')
+    shown = terminal.call("validate")
+    assert shown.code == 2
+    path = terminal.workspace / "perstack.toml"
+    assert shown.lines[0].startswith(f"{path}:2: error: experts.a.instruction: ")
+    assert shown.lines[1].startswith(f"{path}:6: error: experts.b.delegates")
+    assert shown.lines[2:] == ["2 errors, 0 warnings"]
+
+
+def test_a_warning_is_shown_and_becomes_an_error_with_strict(terminal: Terminal) -> None:
+    terminal.project('[experts.a]\ninstruction = "i"\ndesciption = "d"\n')
+    shown = terminal.call("validate")
+    assert shown.code == 0
+    assert ":3: warning: experts.a.desciption: " in shown.lines[0]
+    assert shown.lines[-1] == "ok: 1 Expert"
+    strict = terminal.call("validate", "--strict")
+    assert strict.code == 2
+    assert "ok:" not in strict.out
+
+
+def test_json_has_problems_and_experts(terminal: Terminal) -> None:
+    terminal.project(TEAM + "stray = 1\n")
+    shown = terminal.call("validate", "--json")
+    report = json.loads(shown.out)
+    assert (shown.code, report["ok"]) == (0, True)
+    assert [expert["key"] for expert in report["experts"]] == ["lead", "helper"]
+    assert [(problem["severity"], problem["line"]) for problem in report["problems"]] == [("warning", 9)]
+    terminal.project("[experts.a]\n")
+    broken = terminal.call("validate", "--json")
+    assert (broken.code, json.loads(broken.out)["ok"], json.loads(broken.out)["experts"]) == (2, False, [])
+
+
+def test_a_file_that_is_not_there_is_wrong_usage(terminal: Terminal) -> None:
+    for args in ((), ("--config", "none.toml"), ("--workspace", "nowhere")):
+        shown = terminal.call("validate", *args)
+        assert shown.code == 2
+        assert (shown.out + shown.err).count("\n") <= 2
+
+
+def test_a_file_can_be_named(terminal: Terminal) -> None:
+    (terminal.workspace / "other.toml").write_text('[experts.a]\ninstruction = "i"\n')
+    assert terminal.call("validate", "--config", "other.toml").lines[-1] == "ok: 1 Expert"

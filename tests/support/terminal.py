@@ -1,0 +1,159 @@
+"""The command line as tests use it: a project on a scripted model, and commands run in it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import chdir
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from perstack.frontends.cli.main import entry
+
+SECONDS = 60
+"""How long a command may take before a test gives up on it."""
+
+TEAM = """
+[experts.lead]
+description = "leads"
+instruction = "You lead."
+delegates = ["helper"]
+[experts.helper]
+description = "helps"
+instruction = "You help."
+"""
+
+ASKING = """
+[experts.guest]
+instruction = "You ask."
+[experts.guest.skills.user]
+type = "interactiveSkill"
+[experts.guest.skills.user.tools.askUser]
+description = "Ask"
+inputJsonSchema = '{"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]}'
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Its stdout as JSON, one object a line."""
+        return [json.loads(line) for line in self.lines]
+
+
+class Terminal:
+    """A directory with a perstack.toml and a script for the model, where commands are given."""
+
+    def __init__(self, workspace: Path) -> None:
+        self.workspace = workspace
+        self.env: dict[str, str] = {
+            "PATH": os.environ["PATH"],
+            "PERSTACK_PLUGINS": "perstack.testing.plugin",
+            "PERSTACK_SCRIPT": str(workspace / "script.json"),
+            "TZ": "UTC",
+        }
+
+    def project(self, toml: str, **turns: list[dict[str, Any]]) -> Terminal:
+        """Write perstack.toml, and what each Expert's model says, turn by turn."""
+        (self.workspace / "perstack.toml").write_text(toml)
+        return self.script(**turns)
+
+    def script(self, **turns: list[dict[str, Any]]) -> Terminal:
+        """Write what each Expert's model says, turn by turn."""
+        experts = {key: {"turns": each} for key, each in turns.items()}
+        (self.workspace / "script.json").write_text(json.dumps({"experts": experts}))
+        return self
+
+    def run(self, *args: str, stdin: str | None = None, env: Mapping[str, str] | None = None) -> Result:
+        """The command in a process of its own."""
+        done = subprocess.run(
+            [sys.executable, "-m", "perstack", *args],
+            cwd=self.workspace,
+            env={**self.env, **(env or {})},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def call(self, *args: str) -> Result:
+        """The command in this process: the same but for the start of Python, and much faster."""
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+        with (
+            chdir(self.workspace),
+            mock.patch.dict(os.environ, self.env, clear=True),
+            mock.patch.object(sys, "argv", ["perstack", *args]),
+            mock.patch.object(sys, "stdout", out),
+            mock.patch.object(sys, "stderr", err),
+        ):
+            try:
+                entry()
+                code = 0
+            except SystemExit as stop:
+                code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        return Result(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
+
+    def look(self, *args: str, columns: int = 80) -> str:
+        """What a person sees in a terminal of that width, escape sequences and all."""
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "perstack", *args],
+            cwd=self.workspace,
+            env={**self.env, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "50"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        seen = b""
+        while data := _read(ours):
+            seen += data
+        os.close(ours)
+        process.wait(SECONDS)
+        return seen.decode().replace("\r\n", "\n")
+
+    def jobs(self) -> Path:
+        """Where Jobs are kept."""
+        return self.workspace / "perstack" / "jobs"
+
+    def log_of(self, run_id: str) -> Path:
+        """A Run's log."""
+        return self.jobs() / run_id.rpartition("-")[0] / "runs" / run_id / "events.jsonl"
+
+
+def _read(fd: int) -> bytes:
+    # Linux says EIO when the last process has closed the other end
+    try:
+        return os.read(fd, 65536)
+    except OSError:
+        return b""
+
+
+def reply(text: str = "", *tools: tuple[str, dict[str, Any]], thinking: str = "", usage: tuple[int, int] = (0, 0)):
+    """One turn of a script."""
+    return {
+        "text": text,
+        "thinking": thinking,
+        "tools": [{"name": name, "input": arguments} for name, arguments in tools],
+        "usage": {"inputTokens": usage[0], "outputTokens": usage[1]},
+    }
