@@ -1,0 +1,104 @@
+"""docs/cli.md says what `--help` says, and its examples are commands that exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from perstack.frontends.cli.main import EXIT_CODES, perstack
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+
+ROOT = click.Context(perstack, info_name="perstack")
+COMMANDS = {name: perstack.get_command(ROOT, name) for name in perstack.list_commands(ROOT)}
+WHERE = ("config", "workspace", "storage")
+MODEL = ("provider", "model", "reasoning_budget", "max_steps", "max_retries", "timeout", "env_path")
+
+BAR = "\\|"
+"""How a table's cell has the sign that divides cells."""
+
+
+def context(name: str) -> click.Context:
+    return click.Context(COMMANDS[name], info_name=name, parent=ROOT)
+
+
+def rows(name: str, params: list[click.Parameter]) -> list[str]:
+    """The options as `--help` has them, as rows of a table."""
+    records = [param.get_help_record(context(name)) for param in params]
+    # an argument has no words of its own: the text around its name tells of it
+    found = [record for record in records if record is not None and record[1]]
+    return [f"| `{option.replace('|', BAR)}` | {meaning} |" for option, meaning in found]
+
+
+def shared(name: str) -> list[str]:
+    """Which groups of options a command takes whole."""
+    names = {param.name for param in COMMANDS[name].params}
+    return [group for group, members in (("where", WHERE), ("model", MODEL)) if names >= set(members)]
+
+
+def own(name: str) -> list[click.Parameter]:
+    taken = {member for group in shared(name) for member in (WHERE if group == "where" else MODEL)}
+    return [param for param in COMMANDS[name].params if param.name not in taken]
+
+
+def usage(name: str) -> str:
+    pieces = COMMANDS[name].collect_usage_pieces(context(name))
+    return f"`perstack {name} {' '.join(pieces)}`"
+
+
+def section(heading: str) -> str:
+    start = PAGE.index(f"\n{heading}\n") + 1
+    end = re.search(r"^## ", PAGE[start + 3 :], re.MULTILINE)
+    return PAGE[start:] if end is None else PAGE[start : start + 3 + end.start()]
+
+
+def table(text: str) -> list[str]:
+    return re.findall(r"^\| `.*$", text, re.MULTILINE)
+
+
+def test_the_page_has_a_section_for_each_command_in_the_order_of_the_help() -> None:
+    assert re.findall(r"^## `(\w+)`$", PAGE, re.MULTILINE) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_commands_section_has_its_usage_and_every_option_with_its_meaning(name: str) -> None:
+    text = section(f"## `{name}`")
+    assert usage(name) in text
+    assert table(text) == rows(name, own(name))
+    taken = re.findall(r"\[(where|model)\]\(#shared-options\)", text)
+    assert taken == shared(name)
+
+
+def test_the_shared_options_are_those_of_every_command_that_takes_them() -> None:
+    text = section("## Shared options")
+    for name in COMMANDS:
+        for group, members in (("where", WHERE), ("model", MODEL)):
+            if group in shared(name):
+                params = [param for param in COMMANDS[name].params if param.name in members]
+                assert set(rows(name, params)) <= set(table(text))
+    assert len(table(text)) == len(WHERE) + len(MODEL)
+
+
+def test_the_exit_codes_are_those_of_the_program() -> None:
+    text = section("## Exit status")
+    assert table(text) == [f"| `{code}` | {meaning} |" for code, meaning in EXIT_CODES.items()]
+    for code, meaning in EXIT_CODES.items():
+        assert re.search(rf"\b{code}\s+{meaning}", " ".join((perstack.help or "").split()))
+
+
+@pytest.mark.parametrize("line", re.findall(r"^perstack .*$", PAGE, re.MULTILINE))
+def test_every_example_is_a_command_with_options_that_exist(line: str) -> None:
+    _, name, *args = shlex.split(line.split(" | ")[0].split(" > ")[0], comments=True)
+    COMMANDS[name].make_context(name, args)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_does_in_a_sentence(name: str) -> None:
+    for param in COMMANDS[name].params:
+        if isinstance(param, click.Option) and not param.hidden:
+            assert re.match(r"[A-Z.a-z].*", param.help or ""), param.name
+            assert len(param.help or "") > 8, param.name
