@@ -1,0 +1,140 @@
+"""Ctrl-C, and being killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from terminal import SECONDS, Terminal, reply
+
+ONE = '[experts.solo]\ninstruction = "You work alone."\n'
+SLEEP = ("exec", {"command": "sh", "args": ["-c", "sleep 300 & echo $$ $! > pids; wait"], "timeout": 200_000})
+
+
+def start(terminal: Terminal, *args: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "perstack", *args, "--provider", "scripted"],
+        cwd=terminal.workspace,
+        env=terminal.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.005)  # a poll of another process, bounded above
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def pids_of(terminal: Terminal) -> list[int]:
+    file = terminal.workspace / "pids"
+    until(lambda: file.exists() and len(file.read_text().split()) == 2, "the tool's process")
+    return [int(word) for word in file.read_text().split()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_the_tools_children_records_the_interrupt_and_resume_goes_on(
+    terminal: Terminal, number: signal.Signals
+) -> None:
+    terminal.project(ONE, solo=[reply("", SLEEP), reply("went on")])
+    process = start(terminal, "run", "solo", "q", "--job-id", "job")
+    pids = pids_of(terminal)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert json.loads(out.splitlines()[-1])["type"] == "stopRunByInterrupt"
+    assert "perstack resume job" in err
+    until(lambda: not any(alive(pid) for pid in pids), "the tool's processes to end")
+    resumed = terminal.call("resume", "job", "--provider", "scripted")
+    assert resumed.code == 0
+    assert "calls that began and have no result" in resumed.err
+    assert "exec" in resumed.err
+    assert "may have had its effect" in resumed.out
+
+
+def test_a_second_ctrl_c_exits_at_once(terminal: Terminal) -> None:
+    stubborn = {"command": "sh", "args": ["-c", "trap '' TERM; echo $$ $$ > pids; while :; do sleep 300; done"]}
+    terminal.project(ONE, solo=[reply("", ("exec", {**stubborn, "timeout": 200_000})), reply("end")])
+    process = start(terminal, "run", "solo", "q", "--job-id", "job")
+    pids = pids_of(terminal)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert "once more" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    for pid in pids:
+        if alive(pid):
+            os.killpg(os.getpgid(pid), signal.SIGKILL)
+    assert terminal.call("resume", "job", "--provider", "scripted").code == 0
+
+
+def test_a_job_whose_process_was_killed_is_seen_as_interrupted_and_goes_on(terminal: Terminal) -> None:
+    slow = {**reply("late"), "delay_ms": 100_000}
+    terminal.project(ONE, solo=[reply("", ("todo", {"newTodos": ["kept"]})), slow])
+    process = start(terminal, "run", "solo", "q", "--job-id", "job")
+    assert process.stdout is not None
+    while '"step":2' not in process.stdout.readline():
+        pass
+    assert json.loads(terminal.call("jobs", "--json").out.splitlines()[0])["status"] == "running"
+    process.kill()
+    process.communicate(timeout=SECONDS)
+    seen = json.loads(terminal.call("jobs", "--json").out.splitlines()[0])
+    assert (seen["status"], seen["totalSteps"]) == ("stoppedByInterrupt", 2)
+    terminal.script(solo=[reply("", ("todo", {})), reply("end")])
+    assert terminal.call("resume", "job", "--provider", "scripted").code == 0
+    assert terminal.call("verify", "job").code == 0
+    assert terminal.call("replay", "job").code == 0
+
+
+def test_killed_at_many_moments_each_side_effect_happens_once_and_totals_stay_exact(terminal: Terminal) -> None:
+    steps = 30
+    (terminal.workspace / "lines.txt").touch()
+    turns = [
+        {**reply("", ("appendTextFile", {"path": "lines.txt", "text": f"{n}\n"}), usage=(10, 1)), "delay_ms": 2}
+        for n in range(steps)
+    ]
+    terminal.project(ONE, solo=[*turns, reply("end", usage=(10, 1))])
+    log = terminal.workspace / "perstack/jobs/job/runs/job-1/events.jsonl"
+    args = ["run", "solo", "q", "--job-id", "job"]
+    for _ in range(20):
+        size = log.stat().st_size if log.exists() else 0
+        process = start(terminal, *args)
+        until(lambda p=process, s=size: p.poll() is not None or (log.exists() and log.stat().st_size > s + 2500), "it")
+        process.kill()
+        process.communicate(timeout=SECONDS)
+        if log.exists():
+            args = ["resume", "job"]
+        if '"finishRun"' in log.read_text():
+            break
+    else:
+        assert terminal.run("resume", "job", "--provider", "scripted").code == 0
+    job = json.loads(terminal.call("jobs", "--json").out.splitlines()[0])
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    generations = [event for event in events if event["type"] == "finishGeneration"]
+    assert (job["status"], job["totalSteps"]) == ("completed", steps + 1)
+    assert job["usage"]["totalTokens"] == 11 * len(generations)
+    written = [int(line) for line in (terminal.workspace / "lines.txt").read_text().split()]
+    interrupted = [event for event in events if event["type"] == "finishToolCall" and event.get("isError")]
+    assert sorted(written) == written
+    assert len(set(written)) == len(written)
+    assert len(written) >= steps - len(interrupted)
+    assert terminal.call("verify", "job").code == 0
+    assert terminal.call("replay", "job").code == 0

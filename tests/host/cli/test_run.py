@@ -1,0 +1,161 @@
+"""`perstack run` and `perstack resume`: what they print, where, and how they end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from terminal import ASKING, TEAM, Terminal, reply
+
+ONE = '[experts.solo]\ninstruction = "You work alone."\n'
+SCRIPTED = ("--provider", "scripted")
+
+
+def test_stdout_carries_only_events_one_a_line_and_stderr_the_words(terminal: Terminal) -> None:
+    terminal.project(TEAM, lead=[reply("", ("helper", {"query": "x"})), reply("ok")], helper=[reply("done")])
+    ran = terminal.run("run", "lead", "q", *SCRIPTED)
+    assert ran.code == 0
+    assert [event["type"] for event in ran.events][:3] == ["initializeRuntime", "startRun", "startGeneration"]
+    for event in ran.events:
+        assert {"type", "id", "timestamp", "jobId", "runId"} <= set(event)
+    for event in ran.events[1:]:
+        assert event["stepNumber"] == event["step"] >= 1
+        assert event["expertKey"] in ("lead", "helper")
+    assert "completed: 3 steps" in ran.err
+
+
+def test_stdout_is_what_stands_in_the_logs(terminal: Terminal) -> None:
+    terminal.project(TEAM, lead=[reply("", ("helper", {"query": "x"})), reply("ok")], helper=[reply("done")])
+    ran = terminal.call("run", "lead", "q", *SCRIPTED, "--job-id", "job")
+    for run_id in ("job-1", "job-2"):
+        log = terminal.workspace / "perstack/jobs/job/runs" / run_id / "events.jsonl"
+        shown = [line for line in ran.lines if json.loads(line)["runId"] == run_id]
+        shown = [line for line in shown if json.loads(line)["type"] != "initializeRuntime"]
+        assert log.read_text().splitlines() == shown
+
+
+def test_text_is_streamed_only_when_asked_for(terminal: Terminal) -> None:
+    terminal.project(ONE, solo=[reply("many words come", thinking="hm")])
+    quiet = terminal.call("run", "solo", "q", *SCRIPTED)
+    loud = terminal.call("run", "solo", "q", *SCRIPTED, "--stream")
+    assert not [event for event in quiet.events if event["type"].startswith("stream")]
+    deltas = [event["delta"] for event in loud.events if event["type"] == "streamText"]
+    assert "".join(deltas) == "many words come"
+    assert [event for event in loud.events if event["type"] == "streamReasoning"]
+
+
+def test_a_query_of_a_dash_is_read_from_stdin(terminal: Terminal) -> None:
+    terminal.project(ONE, solo=[reply("ok")])
+    ran = terminal.run("run", "solo", "-", *SCRIPTED, stdin="from a pipe")
+    assert next(event for event in ran.events if event["type"] == "startRun")["query"] == "from a pipe"
+
+
+def test_each_way_a_job_ends_has_its_exit_status_and_says_what_to_do_next(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea?"})), reply("Served.")])
+    asks = terminal.call("run", "guest", "q", *SCRIPTED, "--job-id", "tea")
+    assert (asks.code, 'asks: Tea?; answer with: perstack run guest "ANSWER" --continue-job tea -i' in asks.err) == (
+        3,
+        True,
+    )
+    answered = terminal.call("run", "guest", "yes", "--continue", "-i", *SCRIPTED)
+    assert (answered.code, "completed: 2 steps" in answered.err) == (0, True)
+
+    terminal.project(ONE, solo=[{**reply("", ("todo", {})), "repeat": 3}, reply("end")])
+    limited = terminal.call("run", "solo", "q", *SCRIPTED, "--max-steps", "2", "--job-id", "long")
+    assert (limited.code, "perstack resume long --max-steps N" in limited.err) == (4, True)
+    resumed = terminal.call("resume", "long", "--max-steps", "9", *SCRIPTED)
+    assert (resumed.code, "completed: 4 steps" in resumed.err) == (0, True)
+
+    terminal.script(solo=[{"error": {"status": 401, "message": "bad key"}}])
+    failed = terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "sad")
+    assert (failed.code, "bad key" in failed.err, "perstack resume sad" in failed.err) == (1, True, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("run", "solo", "q", "--resume-from", "c"), "--resume-from needs --continue-job"),
+        (("run", "solo", "q", "--continue", "--continue-job", "j"), "leave one of them out"),
+        (("run", "solo", "q", "-i"), "add --continue"),
+        (("run", "solo", "q", "--job-id", "../up"), "no legal job id"),
+        (("run", "solo", "q", "--job-id", "x" * 129), "no legal job id"),
+        (("run", "solo", "q", "--continue-job", "a/b"), "no legal job id"),
+        (("run", "nobody", "q"), "there is no Expert 'nobody'"),
+        (("run", "solo", "q", "--provider", "nope"), "no provider 'nope'"),
+        (("run", "solo", "q", "--storage", "s3:bucket"), "no storage 's3'"),
+        (("run", "solo", "q", "--config", "none.toml"), "no such file"),
+        (("run", "solo", "q", "--continue"), "no Job yet"),
+        (("resume", "nothing"), "nothing"),
+        (("resume",), "no Job yet"),
+        (("resume", "--settle", "x"), "CALL=done"),
+        (("rnu",), "Did you mean 'run'"),
+    ],
+)
+def test_wrong_usage_is_one_line_that_says_what_to_change_and_exit_2(
+    terminal: Terminal, args: tuple[str, ...], words: str
+) -> None:
+    terminal.project(ONE, solo=[reply("ok")])
+    ran = terminal.call(*args)
+    assert ran.code == 2
+    assert words in ran.err
+    assert "Traceback" not in ran.err
+    assert not ran.out
+    assert not list(terminal.workspace.glob("perstack/jobs/*"))
+
+
+def test_without_any_definition_the_error_says_where_it_looked(terminal: Terminal) -> None:
+    ran = terminal.call("run", "solo", "q")
+    assert ran.code == 2
+    assert "no perstack.toml in" in ran.err
+
+
+def test_a_broken_definition_names_every_problem_and_runs_nothing(terminal: Terminal) -> None:
+    terminal.project('[experts.a]\ndelegates = ["ghost"]\n[experts."b c"]\ninstruction = 7\n', a=[])
+    ran = terminal.call("run", "a", "q", *SCRIPTED)
+    assert ran.code == 2
+    assert len([line for line in ran.err.splitlines() if line.startswith("error: ")]) >= 3
+    assert not (terminal.workspace / "perstack").exists()
+
+
+def test_an_id_that_exists_is_refused(terminal: Terminal) -> None:
+    terminal.project(ONE, solo=[reply("ok")])
+    assert terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "mine").code == 0
+    again = terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "mine")
+    assert (again.code, "Job mine exists" in again.err) == (2, True)
+
+
+def test_the_sqlite_storage_is_one_option_away(terminal: Terminal) -> None:
+    terminal.project(ONE, solo=[reply("ok")])
+    storage = ("--storage", "sqlite:perstack/state.db")
+    assert terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "in-db", *storage).code == 0
+    assert "in-db" in terminal.call("jobs", *storage).out
+    assert (terminal.workspace / "perstack/state.db").is_file()
+    assert not (terminal.workspace / "perstack/jobs").exists()
+
+
+def test_a_run_with_built_in_tools_imports_nothing_heavy_before_its_first_event(terminal: Terminal) -> None:
+    terminal.project(ONE, solo=[reply("ok")])
+    program = (
+        "import sys\n"
+        "from perstack.frontends.cli import drive\n"
+        "class Peek(drive.JsonLines):\n"
+        "    def __call__(self, event, line):\n"
+        "        heavy = {'httpx', 'mcp', 'jsonschema', 'rich', 'textual', 'openai', 'sqlite3', 'xllamacpp'}\n"
+        "        print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+        "drive.JsonLines = Peek\n"
+        "from perstack.frontends.cli.main import entry\n"
+        "sys.argv = ['perstack', 'run', 'solo', 'q', '--provider', 'scripted']\n"
+        "entry()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=terminal.workspace,
+        env=terminal.env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert set(done.stderr.splitlines()[:-1]) == {"[]"}
