@@ -1,1 +1,133 @@
-"""perstack."""
+"""Run Experts: small LLM agents declared in perstack.toml, with state that is never lost.
+
+    import asyncio
+    import perstack
+
+    job = asyncio.run(perstack.run("writer", "Write a haiku about logs"))
+    print(job.text)
+
+`run` is one new Job from beginning to end. `Host` does everything else: continue, answer, resume, cancel, list, verify.
+What a plugin implements is in `perstack.ports`, what tests need in `perstack.testing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perstack.version import VERSION
+
+if TYPE_CHECKING:
+    from perstack.config.settings import Overrides
+    from perstack.core.definitions import Expert, Project
+    from perstack.core.events import Event
+    from perstack.core.job import JobSummary
+    from perstack.engine.emit import OnEvent
+    from perstack.errors import (
+        Conflict,
+        Damaged,
+        DefinitionError,
+        MissingCredential,
+        NotFound,
+        PerstackError,
+        PluginError,
+        ProviderError,
+        SkillError,
+        StorageError,
+        UsageError,
+    )
+    from perstack.host import Host
+
+__version__ = VERSION
+
+__all__ = [
+    "Conflict",
+    "Damaged",
+    "DefinitionError",
+    "Event",
+    "Expert",
+    "Host",
+    "JobSummary",
+    "MissingCredential",
+    "NotFound",
+    "OnEvent",
+    "Overrides",
+    "PerstackError",
+    "PluginError",
+    "Project",
+    "ProviderError",
+    "SkillError",
+    "StorageError",
+    "UsageError",
+    "__version__",
+    "run",
+]
+
+_HOMES = {
+    "perstack.config.settings": ("Overrides",),
+    "perstack.core.definitions": ("Expert", "Project"),
+    "perstack.core.events": ("Event",),
+    "perstack.core.job": ("JobSummary",),
+    "perstack.engine.emit": ("OnEvent",),
+    "perstack.errors": (
+        "Conflict",
+        "Damaged",
+        "DefinitionError",
+        "MissingCredential",
+        "NotFound",
+        "PerstackError",
+        "PluginError",
+        "ProviderError",
+        "SkillError",
+        "StorageError",
+        "UsageError",
+    ),
+    "perstack.host": ("Host",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+async def run(
+    expert: str,
+    query: str,
+    *,
+    on_event: OnEvent | None = None,
+    config: str | Path | None = None,
+    workspace: str | Path = ".",
+    storage: str | None = None,
+    job_id: str | None = None,
+    env: Mapping[str, str] | None = None,
+    overrides: Overrides | None = None,
+    plugins: Iterable[object] = (),
+) -> JobSummary:
+    """Run an Expert on a query as a new Job, and return where the Job stands when it ends or stops.
+
+    Look at `status` of what is returned: a model that fails, a question or the step limit stop a Job and raise nothing.
+    `on_event` is called with each event and its line of JSON, and must not block. `config` is a perstack.toml; by
+    default it is found from `workspace` upward. `env` stands in for the process's environment, `plugins` are used
+    besides the installed ones. Cancelling is recorded as an interrupt.
+
+    Raises UsageError (no such Expert, no perstack.toml, `job_id` exists), DefinitionError with every problem of
+    perstack.toml, MissingCredential if no provider can be used, and StorageError.
+    """
+    from perstack.host import Host
+
+    async with Host.open(
+        config=config, workspace=workspace, storage=storage, env=env, overrides=overrides, plugins=plugins
+    ) as host:
+        return await host.run(expert, query, job_id=job_id, on_event=on_event)
+
+
+if not TYPE_CHECKING:  # type checkers read the imports above, and so find a misspelt name
+
+    def __getattr__(name: str) -> object:
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(home), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -1,0 +1,183 @@
+"""What `import perstack` offers is a promise: names and signatures change on purpose only."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hosting import Seen, wait_for
+
+import perstack
+from perstack.errors import PerstackError
+from perstack.testing.scripted import ScriptedProvider, fail, text
+
+NAMES = {
+    "__version__",
+    "run",
+    "Host",
+    "Overrides",
+    "JobSummary",
+    "Event",
+    "OnEvent",
+    "Expert",
+    "Project",
+    "PerstackError",
+    "UsageError",
+    "NotFound",
+    "DefinitionError",
+    "ProviderError",
+    "MissingCredential",
+    "SkillError",
+    "PluginError",
+    "StorageError",
+    "Conflict",
+    "Damaged",
+}
+
+RUN = (
+    "(expert: 'str', query: 'str', *, on_event: 'OnEvent | None' = None, config: 'str | Path | None' = None,"
+    " workspace: 'str | Path' = '.', storage: 'str | None' = None, job_id: 'str | None' = None,"
+    " env: 'Mapping[str, str] | None' = None, overrides: 'Overrides | None' = None,"
+    " plugins: 'Iterable[object]' = ()) -> 'JobSummary'"
+)
+
+HOST = {
+    "open": ("config", "workspace", "storage", "env", "overrides", "plugins"),
+    "close": (),
+    "run": ("expert_key", "query", "job_id", "on_event"),
+    "continue_job": ("expert_key", "query", "job_id", "resume_from", "on_event"),
+    "answer": ("text", "job_id", "on_event"),
+    "resume": ("job_id", "max_steps", "settle", "on_event"),
+    "cancel": ("job_id",),
+    "delete": ("job_id",),
+    "job": ("job_id",),
+    "jobs": ("limit", "after"),
+    "runs": ("job_id",),
+    "events": ("run_id", "job_id", "after", "limit"),
+    "logs": ("job_id", "run_id"),
+    "checkpoints": ("job_id",),
+    "checkpoint": ("checkpoint_id", "job_id"),
+    "checkpoint_path": ("checkpoint_id", "job_id"),
+    "unsettled": ("job_id",),
+    "verify": ("job_id",),
+    "replay": ("job_id",),
+    "document": ("job_id",),
+    "load": ("job_id",),
+}
+
+SOURCE = Path(perstack.__file__).read_text()
+
+
+def test_the_public_names_are_these_and_all_resolve() -> None:
+    assert set(perstack.__all__) == NAMES
+    assert set(dir(perstack)) >= NAMES
+    assert all(getattr(perstack, name) is not None for name in NAMES)
+
+
+def test_type_checkers_are_shown_the_same_names_from_the_same_modules() -> None:
+    (block,) = [
+        node
+        for node in ast.parse(SOURCE).body
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    ]
+    shown = {alias.name: one.module for one in block.body for alias in one.names}
+    assert shown == perstack._HOME_OF
+    assert set(shown) | {"run", "__version__"} == NAMES
+
+
+def test_every_error_of_the_tree_is_public() -> None:
+    import perstack.errors
+
+    tree = {
+        name for name, one in vars(perstack.errors).items() if isinstance(one, type) and issubclass(one, PerstackError)
+    }
+    assert tree <= NAMES
+
+
+def test_the_signature_of_run_is_pinned() -> None:
+    assert str(inspect.signature(perstack.run)) == RUN
+    assert inspect.iscoroutinefunction(perstack.run)
+
+
+def test_the_methods_of_a_host_and_their_arguments_are_pinned() -> None:
+    methods = {
+        name: tuple(one for one in inspect.signature(getattr(perstack.Host, name)).parameters if one != "self")
+        for name, _ in inspect.getmembers(perstack.Host, callable)
+        if not name.startswith("_")
+    }
+    assert methods == HOST
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Hots'"):
+        _ = perstack.Hots
+
+
+def test_importing_perstack_imports_nothing_heavy() -> None:
+    heavy = ("pydantic", "pluggy", "httpx", "click", "asyncio", "perstack.host", "perstack.errors")
+    code = f"import sys, perstack; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def _folder(path: Path) -> Path:
+    (path / "perstack.toml").write_text('[experts.writer]\ninstruction = "Write."\n')
+    return path
+
+
+def test_run_drives_a_new_job_to_its_result_and_shows_the_events(tmp_path: Path) -> None:
+    seen = Seen()
+    work = perstack.run(
+        "writer",
+        "Go.",
+        on_event=seen,
+        workspace=_folder(tmp_path),
+        job_id="mine",
+        env={},
+        overrides=perstack.Overrides(provider="scripted"),
+        plugins=[ScriptedProvider([text("Done.")])],
+    )
+    job = wait_for(work)
+    assert (job.id, job.status, job.text) == ("mine", "completed", "Done.")
+    assert seen.types()[0] == "startRun"
+    assert seen.types()[-1] == "finishRun"
+    assert (tmp_path / "perstack" / "jobs" / "mine" / "job.json").is_file()
+
+
+def test_run_takes_a_definition_and_a_storage_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    config = _folder(tmp_path) / "perstack.toml"
+    work = perstack.run(
+        "writer",
+        "Go.",
+        config=config,
+        workspace=tmp_path / "here",
+        storage="sqlite:jobs.db",
+        env={},
+        overrides=perstack.Overrides(provider="scripted"),
+        plugins=[ScriptedProvider([text("Done.")])],
+    )
+    assert wait_for(work).status == "completed"
+    assert (tmp_path / "here" / "jobs.db").is_file()
+
+
+def test_a_model_that_fails_stops_the_job_and_raises_nothing(tmp_path: Path) -> None:
+    work = perstack.run(
+        "writer",
+        "Go.",
+        workspace=_folder(tmp_path),
+        env={},
+        overrides=perstack.Overrides(provider="scripted"),
+        plugins=[ScriptedProvider([fail(401, "no such key")])],
+    )
+    job = wait_for(work)
+    assert (job.status, job.error) == ("stoppedByError", "no such key")
+
+
+def test_a_folder_without_a_definition_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(perstack.UsageError, match=r"perstack\.toml"):
+        wait_for(perstack.run("writer", "Go.", workspace=tmp_path, env={}))
