@@ -1,0 +1,1 @@
+"""Provider `local`: an embedded model, with no key and no network."""

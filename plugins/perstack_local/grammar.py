@@ -1,0 +1,249 @@
+"""A GBNF grammar from the JSON schemas of tools: a reply is then always one well-formed call.
+
+The language is llama.cpp's (`grammars/README.md` there). A sentence of the grammar is
+
+    {"tool": "NAME", "args": {…}}
+
+with the properties in the schema's order and the separators of `json.dumps`. What is enforced: types, `required`,
+`enum`, `const`, arrays with `items`, `minItems` and `maxItems`, nested objects, `anyOf`/`oneOf`, local `$ref`, that an
+integer is not negative (`minimum`), and that a string is not empty (`minLength`). Every other keyword is left to the
+host's own check of the arguments, and what has none of these becomes any JSON value.
+
+Pure: no I/O, and the same tools give the same text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TypeGuard
+
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+
+MAX_COUNTED_ITEMS = 32
+"""Array bounds above this are not enforced: llama.cpp unrolls repetitions."""
+
+EMPTY = '""'
+
+_COMMON = {
+    "value": 'object | array | string | number | "true" | "false" | "null"',
+    "object": '"{" (string ": " value (", " string ": " value)*)? "}"',
+    "array": '"[" (value (", " value)*)? "]"',
+    "string": r'"\"" char* "\""',
+    "text": r'"\"" char+ "\""',
+    # half of a surrogate pair is legal JSON and an illegal string: characters beyond U+FFFF come as themselves
+    "char": r'[^"\\\x7F\x00-\x1F] | "\\" (["\\/bfnrt] | "u" ([0-9a-ce-fA-CE-F] hex hex hex | [dD] [0-7] hex hex))',
+    "hex": "[0-9a-fA-F]",
+    "number": 'integer ("." [0-9]{1,16})?',
+    "integer": '"-"? natural',
+    "natural": '"0" | [1-9] [0-9]{0,14}',
+    "boolean": '"true" | "false"',
+}
+
+
+def grammar_of(tools: Iterable[tuple[str, JsonObject]]) -> str:
+    """The grammar whose sentences are exactly the calls of these tools, given as name and input schema.
+
+    Raises ValueError if there is no tool.
+    """
+    rules = _Rules()
+    calls: list[str] = []
+    for name, schema in tools:
+        arguments = _Converter(rules, schema).arguments()
+        opening = literal('{"tool": ') + " " + literal(json_text(name)) + " " + literal(', "args": ')
+        calls.append(rules.add("call", f"{opening} {arguments} {literal('}')}"))
+    if not calls:
+        raise ValueError("a grammar needs at least one tool")
+    return rules.render(" | ".join(calls))
+
+
+def json_text(value: JsonValue) -> str:
+    """JSON as the grammar spells it, and so as the prompt must show it."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def literal(text: str) -> str:
+    """A GBNF literal of that text."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{escaped}"'
+
+
+class _Rules:
+    """The rules so far. A rule's name says what it is, and a number keeps it unique."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[str, str] = {}
+
+    def reserve(self, kind: str) -> str:
+        name = f"{kind}-{len(self._bodies) + 1}"
+        self._bodies[name] = ""
+        return name
+
+    def add(self, kind: str, body: str) -> str:
+        return self.define(self.reserve(kind), body)
+
+    def define(self, name: str, body: str) -> str:
+        self._bodies[name] = body
+        return name
+
+    def render(self, root: str) -> str:
+        rules = {"root": root, **self._bodies, **_COMMON}
+        return "".join(f"{name} ::= {body}\n" for name, body in rules.items())
+
+
+class _Converter:
+    """Turns one tool's schema into rules.
+
+    `open_refs` are the references that the place being converted begins with: one of them again would be a rule that
+    begins with itself, which no parser takes. Inside an object or an array there are none, for a bracket came first.
+    """
+
+    def __init__(self, rules: _Rules, root: JsonObject) -> None:
+        self._rules = rules
+        self._root = root
+        self._refs: dict[tuple[str, frozenset[str]], str] = {}
+
+    def arguments(self) -> str:
+        """The expression for the tool's arguments: always an object."""
+        return self._convert({**self._root, "type": "object"}, frozenset())
+
+    def _convert(self, schema: JsonValue, open_refs: frozenset[str]) -> str:
+        if not is_schema(schema):
+            return "value"
+        if isinstance(ref := schema.get("$ref"), str):
+            return self._reference(ref, open_refs)
+        if "const" in schema:
+            return literal(json_text(schema["const"]))
+        if isinstance(values := schema.get("enum"), list) and values:
+            return self._rules.add("enum", " | ".join(literal(json_text(value)) for value in values))
+        schema = _without_single_all_of(schema)
+        if "$ref" in schema:
+            return self._convert(schema, open_refs)
+        choices = _choices(schema)
+        if choices:
+            return self._rules.add("choice", " | ".join(self._convert(choice, open_refs) for choice in choices))
+        return self._of_type(schema)
+
+    def _of_type(self, schema: JsonObject) -> str:
+        match _type_of(schema):
+            case "object":
+                return self._object(schema)
+            case "array":
+                return self._array(schema)
+            case "string":
+                return "text" if _number(schema.get("minLength"), 0) >= 1 else "string"
+            case "integer":
+                return "natural" if _number(schema.get("minimum"), -1) >= 0 else "integer"
+            case "number":
+                return "number"
+            case "boolean":
+                return "boolean"
+            case "null":
+                return '"null"'
+            case _:
+                return "value"
+
+    def _reference(self, ref: str, open_refs: frozenset[str]) -> str:
+        target = _resolve(self._root, ref)
+        if ref in open_refs or target is None:
+            return "value"
+        key = (ref, open_refs)
+        if key not in self._refs:
+            # named before it is converted, so that it may refer to itself
+            self._refs[key] = self._rules.reserve("ref")
+            self._rules.define(self._refs[key], self._convert(target, open_refs | {ref}))
+        return self._refs[key]
+
+    def _array(self, schema: JsonObject) -> str:
+        item = self._convert(schema.get("items", True), frozenset())
+        low, high = _number(schema.get("minItems"), 0), _number(schema.get("maxItems"), -1)
+        low = low if low <= MAX_COUNTED_ITEMS else 0
+        if high == 0:
+            return '"[]"'
+        most = high - 1 if 0 < high <= MAX_COUNTED_ITEMS else ""
+        items = item if high == 1 else f'{item} (", " {item}){{{max(low - 1, 0)},{most}}}'
+        return self._rules.add("array", f'"[" {items} "]"' if low else f'"[" ({items})? "]"')
+
+    def _object(self, schema: JsonObject) -> str:
+        properties = _properties(schema)
+        if properties:
+            return self._rules.add("object", f'"{{" {self._members(schema, properties)} "}}"')
+        extra = schema.get("additionalProperties", True)
+        if extra is False:
+            return '"{}"'
+        if not is_schema(extra) or not extra:
+            return "object"
+        value = self._convert(extra, frozenset())
+        return self._rules.add("map", f'"{{" (string ": " {value} (", " string ": " {value})*)? "}}"')
+
+    def _members(self, schema: JsonObject, properties: JsonObject) -> str:
+        """The members in order: built from the last to the first, once as a beginning and once after another."""
+        required = _names(schema.get("required"))
+        first, rest = EMPTY, ""
+        for name, member in reversed(list(properties.items())):
+            pair = f"{literal(json_text(name) + ': ')} {self._convert(member, frozenset())}"
+            tail = f" {rest}" if rest else ""
+            if name in required:
+                first, after = f"{pair}{tail}", f'", " {pair}{tail}'
+            else:
+                first, after = f"({pair}{tail} | {first})", f'(", " {pair})?{tail}'
+            first, rest = self._rules.add("first", first), self._rules.add("rest", after)
+        return first
+
+
+def is_schema(value: JsonValue) -> TypeGuard[JsonObject]:
+    """Whether a value can hold keywords: `true` and `false` are schemas too, but say nothing."""
+    return isinstance(value, dict)
+
+
+def _type_of(schema: JsonObject) -> JsonValue:
+    if "type" in schema:
+        return schema["type"]
+    if "properties" in schema:
+        return "object"
+    return "array" if "items" in schema else None
+
+
+def _choices(schema: JsonObject) -> list[JsonObject]:
+    """What a schema leaves open: its alternatives, or one schema for each of its types."""
+    kinds = schema.get("type")
+    if isinstance(kinds, list):
+        return [{**schema, "type": kind} for kind in kinds]
+    if "properties" in schema:
+        return []
+    found = schema.get("anyOf") or schema.get("oneOf")
+    shared: JsonObject = {} if kinds is None else {"type": kinds}
+    return [{**shared, **choice} for choice in found if is_schema(choice)] if isinstance(found, list) else []
+
+
+def _without_single_all_of(schema: JsonObject) -> JsonObject:
+    inner = schema.get("allOf")
+    if isinstance(inner, list) and len(inner) == 1 and is_schema(inner[0]):
+        return {**{key: value for key, value in schema.items() if key != "allOf"}, **inner[0]}
+    return schema
+
+
+def _properties(schema: JsonObject) -> JsonObject:
+    declared = schema.get("properties")
+    properties = dict(declared) if is_schema(declared) else {}
+    return {**properties, **{name: True for name in _names(schema.get("required")) if name not in properties}}
+
+
+def _names(value: JsonValue) -> list[str]:
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
+
+
+def _number(value: JsonValue, default: int) -> int:
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+
+def _resolve(root: JsonObject, ref: str) -> JsonValue:
+    """The part of the schema that a local reference (`#/$defs/name`) points at; None if there is none."""
+    if not ref.startswith("#"):
+        return None
+    found: JsonValue = root
+    for step in ref[1:].split("/")[1:]:
+        found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+    return found

@@ -1,0 +1,131 @@
+"""Provider `local`: the embedded model behind the provider port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pydantic import Field, ValidationError
+
+from perstack.core.base import Fact, JsonObject
+from perstack.errors import DefinitionError, Problem, ProviderError
+from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
+from perstack_local.prompt import Prompt, prompt_of, reply_of
+from perstack_local.runtime import (
+    INSTALL,
+    ChatReply,
+    Runtime,
+    RuntimeSettings,
+    is_installed,
+    require_library,
+    runtime_for,
+)
+from perstack_local.weights import MODEL_PATH_VARIABLE, find_model, is_present, weights_path
+
+MODEL = "qwen2.5-coder-1.5b-instruct"
+"""The name of the embedded model."""
+
+
+class LocalSettings(Fact, extra="forbid"):
+    """`[provider.setting]` of provider `local`."""
+
+    model_path: str | None = None
+    """A GGUF file to use in place of the embedded model's weights."""
+    context_length: int = Field(default=8192, ge=512)
+    """Tokens of prompt and reply together."""
+    max_tokens: int = Field(default=768, ge=16)
+    """Tokens of one reply."""
+    repeat_penalty: float = Field(default=1.1, ge=1.0)
+    """Against saying the same again and again, which small models fall into; 1 is none."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """0: the same prompt gets the same reply."""
+    cache_ram_mib: int = Field(default=512, ge=0)
+    """MiB of memory for the prompt cache."""
+    threads: int | None = Field(default=None, ge=1)
+    """Processor threads; None leaves it to llama.cpp."""
+
+
+class LocalProvider:
+    """Generates with a model in this process. A file of the user's own may go by any name, the embedded one may not."""
+
+    def __init__(self, settings: LocalSettings, runtime: Runtime, *, is_embedded: bool) -> None:
+        self._settings = settings
+        self._is_embedded = is_embedded
+        self._runtime = runtime
+
+    async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        """One reply: a call if tools may be called, free text otherwise. Only free text is streamed."""
+        self._check_model(request.model)
+        prompt = prompt_of(request.instruction, request.messages, request.tools, allow_tools=request.allow_tools)
+        shows_text = prompt.grammar is None
+        answer = await self._runtime.chat(
+            self._body(prompt), lambda text: on_delta(Delta("text", text)) if shows_text else None
+        )
+        return _generation(answer, prompt, f"call_{request.step}")
+
+    async def close(self) -> None:
+        """The model stays loaded for the rest of the process: another Run will want it."""
+
+    def _check_model(self, model: str) -> None:
+        if self._is_embedded and model != MODEL:
+            raise ProviderError(
+                f"provider `local` has no model {model!r}: say model = {MODEL!r}, or name a GGUF file with "
+                f"modelPath in [provider.setting] or in {MODEL_PATH_VARIABLE}",
+                name="UnknownModel",
+            )
+
+    def _body(self, prompt: Prompt) -> JsonObject:
+        body: JsonObject = {
+            "messages": [{"role": turn.role, "content": turn.content} for turn in prompt.messages],
+            "max_tokens": self._settings.max_tokens,
+            "temperature": self._settings.temperature,
+            "repeat_penalty": self._settings.repeat_penalty,
+            "cache_prompt": True,
+        }
+        return body if prompt.grammar is None else {**body, "grammar": prompt.grammar}
+
+
+def _generation(answer: ChatReply, prompt: Prompt, call_id: str) -> Generation:
+    reply, finish_reason = reply_of(answer.text, prompt, answer.finish_reason, call_id)
+    return Generation(reply, answer.usage, finish_reason)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProviderFactory:
+    """What the plugin registers."""
+
+    name: str = "local"
+    priority: int = 1000
+    """After every endpoint that has a key."""
+    default_model: str | None = MODEL
+    how_to_configure: str = (
+        f"install the embedded model with `{INSTALL}` and fetch its weights with `python -m perstack_local fetch`"
+    )
+
+    def is_configured(self, env: Mapping[str, str]) -> bool:
+        """Whether the library is installed and there is a file to load."""
+        return is_installed() and (bool(env.get(MODEL_PATH_VARIABLE)) or is_present(weights_path(env)))
+
+    def create(self, config: ProviderConfig) -> Provider:
+        """Loads nothing yet.
+
+        Raises MissingCredential if the library is missing, DefinitionError if a setting is wrong, ProviderError if
+        there is no file to load.
+        """
+        require_library()
+        settings = _settings_of(config.setting)
+        path = find_model(settings.model_path, config.env)
+        runtime = runtime_for(RuntimeSettings(path, settings.context_length, settings.cache_ram_mib, settings.threads))
+        is_embedded = settings.model_path is None and not config.env.get(MODEL_PATH_VARIABLE)
+        return LocalProvider(settings, runtime, is_embedded=is_embedded)
+
+
+def _settings_of(setting: JsonObject) -> LocalSettings:
+    try:
+        return LocalSettings.model_validate(setting)
+    except ValidationError as error:
+        problems = (
+            Problem(found["msg"], "perstack.toml", key=".".join(["provider.setting", *map(str, found["loc"])]))
+            for found in error.errors()
+        )
+        raise DefinitionError(tuple(problems)) from error

