@@ -17,15 +17,17 @@ from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult
 from perstack_base.answers import answer
 from perstack_base.arguments import flag, table, text, texts, whole
-from perstack_base.group import end_group
+from perstack_base.group import end_group, signal_group
 from perstack_base.output import Output
 from perstack_base.workspace import Workspace, printable
 
 DEFAULT_TIMEOUT = 60_000
 
-_INHERITED = frozenset(
+INHERITED = frozenset(
     ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TMPDIR", "TZ", "COLORTERM", "NO_COLOR")
 )
+"""Variables of the host that a program gets too, besides LC_*."""
+
 _PIECE = 1 << 16
 _DRAIN = 0.5
 """Seconds to wait for the end of the output once every process of the group has ended: one that left may hold it."""
@@ -38,12 +40,13 @@ class Executor:
 
     def __init__(self, workspace: Workspace, env: Mapping[str, str]) -> None:
         self._workspace = workspace
-        self._env = {name: value for name, value in env.items() if name in _INHERITED or name.startswith("LC_")}
-        self._running: set[Process] = set()
+        self._env = {name: value for name, value in env.items() if name in INHERITED or name.startswith("LC_")}
+        self._running: set[asyncio.Task[Process]] = set()
+        """Those that are starting or up; the others are sorted out when one is added."""
 
     async def close(self) -> None:
         """End everything that is still up."""
-        await asyncio.gather(*(end_group(process) for process in tuple(self._running)))
+        await asyncio.gather(*(_end(starting) for starting in tuple(self._running)))
 
     async def call(self, call: ToolCall) -> ToolResult:
         """`exec`."""
@@ -68,7 +71,6 @@ class Executor:
             raise
         finally:
             os.close(writing)
-        self._running.add(process)
         pump = asyncio.create_task(_pump(reading, output))
         try:
             yield process
@@ -78,17 +80,18 @@ class Executor:
                 await asyncio.wait({pump}, timeout=_DRAIN)
             finally:
                 pump.cancel()
-                self._running.discard(process)
 
     async def _start(self, call: ToolCall, writing: int) -> Process:
         args = call.args
         command = text(args, "command")
+        if not command:
+            raise SkillError("command is empty; name a program")
         cwd = text(args, "cwd") or "."
         with self._workspace.directory(cwd) as (handle, place):
             shown = str(self._workspace.root.joinpath(*place.parts))
             env = {**self._env, "PWD": shown, **table(args, "env"), "PERSTACK_CALL_ID": call.key}
-            try:
-                return await asyncio.create_subprocess_exec(
+            starting = asyncio.create_task(
+                asyncio.create_subprocess_exec(
                     command,
                     *texts(args, "args"),
                     stdin=DEVNULL,
@@ -98,8 +101,43 @@ class Executor:
                     env=env,
                     start_new_session=True,
                 )
+            )
+            self._running = {starting, *(other for other in self._running if _is_up(other))}
+            try:
+                return await _started(starting)
             except (OSError, ValueError) as error:
                 raise SkillError(_why_not(command, error)) from error
+
+
+async def _started(starting: asyncio.Task[Process]) -> Process:
+    """The process, up. A start that is cancelled half way would leave what the process has started meanwhile."""
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await _end(starting)
+        raise
+
+
+async def _end(starting: asyncio.Task[Process]) -> None:
+    try:
+        await asyncio.wait({starting})
+    except asyncio.CancelledError:
+        starting.add_done_callback(_kill)
+        raise
+    if _is_up(starting):
+        await end_group(starting.result())
+
+
+def _is_up(starting: asyncio.Task[Process]) -> bool:
+    """Whether it runs or may yet. The number of one that has ended may be another process's by now."""
+    if not starting.done():
+        return True
+    return not starting.cancelled() and starting.exception() is None and starting.result().returncode is None
+
+
+def _kill(starting: asyncio.Task[Process]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        signal_group(starting.result().pid, signal.SIGKILL)
 
 
 async def _pump(reading: int, output: Output) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import Process
+from pathlib import Path
 
 GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -19,20 +20,26 @@ _FINISHING = 0.1
 
 _LOOK_AGAIN = 0.01
 
+_DEAD = ("Z", "X")
+
 
 async def end_group(process: Process) -> None:
     """Ask all of the group to end, make them after a grace, and reap the leader.
 
     If this is cancelled, the group is killed at once.
     """
+    gone = False
     try:
-        if process.returncode is not None and await _is_gone(process, _FINISHING):
-            return
-        signal_group(process.pid, signal.SIGTERM)
-        await _is_gone(process, GRACE)
+        gone = process.returncode is not None and await _vanishes(process, _FINISHING)
+        if not gone:
+            signal_group(process.pid, signal.SIGTERM)
+            gone = await _vanishes(process, GRACE)
     finally:
-        signal_group(process.pid, signal.SIGKILL)
+        if not gone:
+            signal_group(process.pid, signal.SIGKILL)
     await process.wait()
+    if not gone:
+        await _vanishes(process, _FINISHING)
 
 
 def signal_group(group: int, number: int) -> bool:
@@ -47,11 +54,26 @@ def signal_group(group: int, number: int) -> bool:
     return True
 
 
-async def _is_gone(process: Process, patience: float) -> bool:
+async def _vanishes(process: Process, patience: float) -> bool:
+    """Whether the group is gone within some seconds; not worth waiting for when only the dead are left in it."""
     loop = asyncio.get_running_loop()
     until = loop.time() + patience
     while signal_group(process.pid, 0):
-        if loop.time() >= until:
+        if loop.time() >= until or not _has_living(process.pid):
             return False
         await asyncio.sleep(_LOOK_AGAIN)
     return True
+
+
+def _has_living(group: int) -> bool:
+    """Whether anybody of the group still runs: in a container without a reaper the dead stay listed."""
+    states = [_state_and_group(entry) for entry in Path("/proc").glob("[0-9]*/stat")]
+    return not states or any(state not in _DEAD and own == group for state, own in states)
+
+
+def _state_and_group(entry: Path) -> tuple[str, int]:
+    try:
+        state, _, group = entry.read_text(errors="replace").rpartition(")")[2].split()[:3]
+    except OSError:
+        return "X", 0
+    return state, int(group)

@@ -55,6 +55,7 @@ class BaseSession:
         self._workspace = Workspace(context.workspace, context.state_dir)
         self._executor = Executor(self._workspace, context.env)
         self._began = time.monotonic()
+        self._threads: set[asyncio.Future[JsonObject]] = set()
         self._async_tools: Mapping[str, AsyncTool] = {
             "exec": self._executor.call,
             "readTextFile": self._read_text,
@@ -82,8 +83,9 @@ class BaseSession:
             return ToolResult.text(str(error), is_error=True)
 
     async def close(self) -> None:
-        """End every process that is still up, and let go of the workspace."""
+        """End every process that is still up, finish what is being written, and let go of the workspace."""
         await self._executor.close()
+        await asyncio.gather(*self._threads, return_exceptions=True)
         self._workspace.close()
 
     async def _read_text(self, call: ToolCall) -> ToolResult:
@@ -97,12 +99,19 @@ class BaseSession:
             raise SkillError(f"{name} is not there; copy the name exactly from the result that has it") from None
         if len(data) < _BIG:
             return answer(read_blob(name, data, call.args))
-        return answer(await asyncio.to_thread(read_blob, name, data, call.args))
+        return answer(await self._in_thread(lambda: read_blob(name, data, call.args)))
 
     async def _in_place(self, tool: FileTool, args: JsonObject) -> JsonObject:
         if tool is delete_directory or self._weight(args) >= _BIG:
-            return await asyncio.to_thread(tool, self._workspace, args)
+            return await self._in_thread(lambda: tool(self._workspace, args))
         return tool(self._workspace, args)
+
+    async def _in_thread(self, work: Callable[[], JsonObject]) -> JsonObject:
+        """A cancelled call leaves its thread at work, so `close` must know of it: the thread uses the handles."""
+        running = asyncio.ensure_future(asyncio.to_thread(work))
+        self._threads.add(running)
+        running.add_done_callback(self._threads.discard)
+        return await asyncio.shield(running)
 
     def _weight(self, args: JsonObject) -> int:
         """About how many bytes a call will handle."""

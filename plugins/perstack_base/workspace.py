@@ -73,9 +73,9 @@ class Workspace:
 
     def close(self) -> None:
         """Give the handle back; the workspace is of no use afterwards."""
-        if self._root >= 0:
-            os.close(self._root)
-            self._root = -1
+        handle, self._root = self._root, -1
+        if handle >= 0:
+            os.close(handle)
 
     @contextmanager
     def place(self, path: str, *, follow: bool = True, create: bool = False) -> Generator[Place]:
@@ -106,7 +106,8 @@ class Workspace:
         """Raises SkillError if the state directory is at or below this place, or this is the workspace itself."""
         if place.is_workspace:
             raise SkillError("the workspace itself can be neither moved nor deleted; name something in it")
-        if self._state and any(own[: len(place.parts)] == place.parts for own in self._state_ways()):
+        way = _folded(place.parts)
+        if self._state and any(_folded(own)[: len(way)] == way for own in self._state_ways()):
             raise self.off_limits(place.shown)
 
     def inside(self, path: str) -> Parts | None:

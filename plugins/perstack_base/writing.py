@@ -1,4 +1,8 @@
-"""Changing files. One is replaced in one rename: nobody ever sees half of it, and a crash leaves the old one."""
+"""Changing files.
+
+One is replaced in one rename: nobody ever sees half of it, and a crash of the host leaves the old one. It is not
+synced to the disk: that takes milliseconds, in which every other Run would wait.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +72,6 @@ def replace(place: Place, data: bytes) -> None:
             _write_all(file.fileno(), data)
             if old is not None:
                 _keep_owner_and_mode(file.fileno(), old)
-            # without it, a power cut after the rename could leave an empty file where the old one was
-            os.fsync(file.fileno())
         os.rename(temporary, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
     except BaseException:
         with suppress(OSError):
