@@ -20,7 +20,7 @@ from contextlib import ExitStack, asynccontextmanager
 from hashlib import sha256 as new_sha256
 from pathlib import Path
 
-from perstack.core.chain import EMPTY_LOG
+from perstack.core.chain import EMPTY_LOG, Head, open_line
 from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.appending import head_after, stale
@@ -30,6 +30,7 @@ from perstack.ports.storage import LeaseInfo, Page, RunRef
 from perstack_filesystem.folders import Folder, explained
 from perstack_filesystem.listing import jobs_with_times
 from perstack_filesystem.log import Log
+from perstack_filesystem.originals import Originals
 
 _LOG = "events.jsonl"
 _SUMMARY = "job.json"
@@ -44,6 +45,7 @@ class FilesystemStorage:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._logs: OrderedDict[RunRef, Log] = OrderedDict()
+        self._originals = Originals()
 
     @property
     def location(self) -> str:
@@ -81,26 +83,27 @@ class FilesystemStorage:
                 return Page(())
             opened.enter_context(runs)
             ids = [entry.name for entry in runs.entries() if entry.is_dir(follow_symlinks=False)]
-            with_log = [run_id for run_id in ids if runs.stat(f"{run_id}/{_LOG}") is not None]
-            return page_of(with_log, run_order, limit, after)
+            with_log = {run_id for run_id in ids if runs.stat(f"{run_id}/{_LOG}") is not None}
+            return page_of(with_log.union(self._originals.of(job_id, runs).logs), run_order, limit, after)
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         """Add records after the first `expected_seq`; they survive power loss when this returns. Raises Conflict."""
         if not records:
             return
         log = self._log(run)
-        if log is None and expected_seq == 0 and self._begin(run, records):
+        if log is None and self._begin(run, expected_seq, records):
             return
         log = log or self._log(run)
         if log is None:
-            self._require(run.job_id)
-            raise stale(str(self._log_path(run)), expected_seq, 0)
+            raise StorageError(f"{self._log_path(run)}: it was removed while it was written to")
         log.append(expected_seq, records)
 
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
         """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
         log = self._log(run)
-        return [] if log is None else log.read(after, limit)
+        if log is not None:
+            return log.read(after, limit)
+        return self._original_log(run)[after : None if limit is None else after + limit]
 
     async def put_summary(self, job_id: str, summary: bytes) -> None:
         """Replace job.json."""
@@ -141,8 +144,9 @@ class FilesystemStorage:
             folder = self._find(opened, job_id, "checkpoints")
             if folder is None:
                 return Page(())
-            names = [entry.name for entry in folder.entries()]
-            ids = [name[:-5] for name in names if name.endswith(".json") and not name.startswith(".")]
+            names = [entry.name for entry in folder.entries() if entry.name.endswith(".json")]
+            # the original's are of another shape, and are derived from its events like any that was lost
+            ids = [name[:-5] for name in names if name.startswith(job_id)]
             return page_of(ids, checkpoint_order, limit, after)
 
     def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path | None:
@@ -166,6 +170,9 @@ class FilesystemStorage:
         with ExitStack() as opened:
             folder = self._find(opened, job_id, "blobs")
             data = None if folder is None else folder.read(sha256)
+            runs = None if data is not None else self._find(opened, job_id, "runs")
+            if runs is not None:
+                data = self._originals.of(job_id, runs).blobs.get(sha256)
         if data is None:
             raise NotFound(f"job {job_id} has no blob {sha256}")
         if _sha256(data) != sha256:
@@ -238,20 +245,32 @@ class FilesystemStorage:
             self._logs.popitem(last=False)[1].close()
         return log
 
-    def _begin(self, run: RunRef, records: Sequence[bytes]) -> bool:
-        """Make a log with its first records in it; False if another process has made it meanwhile."""
-        path = self._log_path(run)
-        head_after(EMPTY_LOG, records, str(path))
+    def _begin(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
+        """Make a log with its first records in it; False if another process has made it meanwhile.
+
+        The log of a Run that the original Perstack began starts with what that wrote.
+        """
+        path = str(self._log_path(run))
         with ExitStack() as opened:
             runs = opened.enter_context(self._job(opened, run.job_id).make("runs"))
+            earlier = self._originals.of(run.job_id, runs).logs.get(run.run_id, [])
+            if len(earlier) != expected_seq:
+                raise stale(path, expected_seq, len(earlier))
+            head = Head(len(earlier), open_line(earlier[-1]).hash) if earlier else EMPTY_LOG
+            head_after(head, records, path)
             folder = opened.enter_context(runs.make(run.run_id))
-            with explained(path):
+            with explained(folder.path):
                 fcntl.flock(folder.fd, fcntl.LOCK_EX)
             if folder.stat(_LOG) is not None:
                 return False
-            folder.replace(_LOG, b"\n".join((*records, b"")), sync=True)
+            folder.replace(_LOG, b"\n".join((*earlier, *records, b"")), sync=True)
             folder.sync()
         return True
+
+    def _original_log(self, run: RunRef) -> list[bytes]:
+        with ExitStack() as opened:
+            runs = self._find(opened, run.job_id, "runs")
+            return [] if runs is None else self._originals.of(run.job_id, runs).logs.get(run.run_id, [])
 
     def _open_lease(self, job_id: str) -> int:
         with ExitStack() as opened:
@@ -280,10 +299,6 @@ class FilesystemStorage:
         if folder is None:
             raise NotFound(f"no job {job_id} in {self._root}")
         return folder
-
-    def _require(self, job_id: str) -> None:
-        with ExitStack() as opened:
-            self._job(opened, job_id)
 
 
 def _sha256(data: bytes) -> str:

@@ -1,0 +1,135 @@
+"""The shapes in which the original Perstack keeps a Job: one file an event, messages inline.
+
+Only what is read or written here is named; other keys are ignored.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.usage import NO_USAGE, Usage
+
+
+class Part(Fact):
+    """A part of a message; which fields it has follows from its type."""
+
+    type: str
+    id: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    tool_call_id: str | None = None
+    tool_name: str | None = None
+    args: JsonObject | None = None
+    contents: tuple[Part, ...] | None = None
+    is_error: bool | None = None
+    encoded_data: str | None = None
+    mime_type: str | None = None
+    url: str | None = None
+
+
+class Message(Fact):
+    """A message of any role."""
+
+    type: str
+    contents: tuple[Part, ...] = ()
+    id: str = ""
+
+
+class ExpertName(Fact):
+    """Which Expert."""
+
+    key: str
+    name: str = ""
+    version: str = "1.0.0"
+
+
+class Caller(Fact):
+    """Which call of which Run a delegate works for."""
+
+    expert: ExpertName
+    tool_call_id: str
+    tool_name: str
+    checkpoint_id: str = ""
+    run_id: str = ""
+
+
+class Callee(Fact):
+    """A delegate that a Run waits for."""
+
+    expert: ExpertName
+    tool_call_id: str
+    tool_name: str
+    query: str = ""
+
+
+class ToolCall(Fact):
+    """A call, with the skill it goes to."""
+
+    id: str
+    skill_name: str = ""
+    tool_name: str
+    args: JsonObject = Field(default_factory=dict)
+
+
+class ToolResult(Fact):
+    """A call's result before it is a message."""
+
+    id: str
+    skill_name: str = ""
+    tool_name: str = ""
+    result: tuple[Part, ...] = ()
+
+
+class Checkpoint(Fact):
+    """checkpoints/{id}.json, and the same inside events."""
+
+    id: str
+    job_id: str
+    run_id: str
+    status: str = ""
+    step_number: int = 0
+    messages: tuple[Message, ...] = ()
+    expert: ExpertName
+    delegated_by: Caller | None = None
+    delegate_to: tuple[Callee, ...] = Field(default=(), exclude_if=falsy)
+    usage: Usage = NO_USAGE
+    partial_tool_results: tuple[ToolResult, ...] = Field(default=(), exclude_if=falsy)
+
+
+class Event(Fact):
+    """event-{timestamp}-{step}-{type}.json of any type."""
+
+    type: str
+    id: str
+    expert_key: str = ""
+    timestamp: int
+    job_id: str
+    run_id: str
+    step_number: int = 0
+    initial_checkpoint: Checkpoint | None = None
+    input_messages: tuple[Message, ...] | None = None
+    messages: tuple[Message, ...] | None = None
+    new_message: Message | None = None
+    new_messages: tuple[Message, ...] | None = None
+    tool_calls: tuple[ToolCall, ...] | None = None
+    tool_call: ToolCall | None = None
+    tool_results: tuple[ToolResult, ...] | None = None
+    tool_result: ToolResult | None = None
+    text: str | None = None
+    reason: str | None = None
+    error: JsonObject | None = None
+    usage: Usage | None = None
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def file_name(self) -> str:
+        """What its file is called."""
+        return f"event-{self.timestamp}-{self.step_number}-{self.type}.json"
+
+
+class RunSetting(Fact):
+    """run-setting.json, as far as it says what model was used."""
+
+    model: str = ""
+    provider_config: JsonObject = Field(default_factory=dict)
