@@ -18,7 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PERSTACK = str(Path(sys.executable).with_name("perstack"))
-ENV = {**os.environ, "PERSTACK_PLUGINS": "perstack.testing.plugin", "PERSTACK_SCRIPT": "script.json"}
+ENV = {
+    **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+    "PERSTACK_PLUGINS": "perstack.testing.plugin",
+    "PERSTACK_SCRIPT": "script.json",
+}
 TOML = """
 [experts.bench]
 instruction = "[[bench]] Reads a file, again and again."

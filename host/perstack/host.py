@@ -31,7 +31,7 @@ from perstack.engine.emit import Emitter, OnEvent
 from perstack.engine.load import LoadedJob
 from perstack.engine.plugins import Plugins, load_plugins
 from perstack.engine.providers import ProviderPool
-from perstack.engine.read import JobPage, JobReader, RunLog, StoredLine, UnsettledCall
+from perstack.engine.read import JobPage, JobReader, RunLog, StoredLine, UnsettledCall, unsettled_calls
 from perstack.engine.session import Session
 from perstack.engine.skills import JobSkills
 from perstack.engine.verify import Report, replay_job, verify_job
@@ -177,12 +177,14 @@ class Host:
         *,
         max_steps: int | None = None,
         settle: Mapping[str, Settlement] | None = None,
+        on_unsettled: Callable[[tuple[UnsettledCall, ...]], None] = lambda calls: None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Go on with a Job that crashed, failed, was interrupted or reached its step limit: the same Runs.
 
-        `settle` decides calls of `unsettled` by hand, by key or call id. Raises UsageError for a Job that is completed
-        or waits for an answer, and for a call that is not open.
+        `on_unsettled` is told, before anything is done, of the calls that began and have no result; `settle` decides
+        them by hand, by key or call id: otherwise the model is told that they were interrupted. Raises UsageError for a
+        Job that is completed or waits for an answer, and for a call that is not open.
         """
         job_id = await self._job_id(job_id)
 
@@ -191,7 +193,10 @@ class Host:
             reason = _resume_reason(job_id, run)
             limits = run.limits.model_copy(update={"max_steps": max_steps}) if max_steps is not None else None
             settled: dict[str, Settlement] = {**settle} if settle else {}
-            await self._check_settled(job_id, settled)
+            calls = unsettled_calls(loaded)
+            _check_settled(calls, settled)
+            if calls:
+                on_unsettled(calls)
 
             def take_up(driver: Driver) -> Session:
                 driver.settled = settled
@@ -383,14 +388,6 @@ class Host:
             raise UsageError(f"{resume_from} is a delegate's checkpoint; only the Coordinator's can be branched from")
         return base
 
-    async def _check_settled(self, job_id: str, settled: Mapping[str, Settlement]) -> None:
-        open_calls = await self._reader.unsettled(job_id) if settled else ()
-        known = {name for call in open_calls for name in (call.key, call.call_id)}
-        for name in settled:
-            if name not in known:
-                names = ", ".join(call.key for call in open_calls) or "none"
-                raise UsageError(f"--settle {name}: no such open call; there are: {names}")
-
 
 def _coordinator(loaded: LoadedJob) -> Run:
     return loaded.runs[loaded.job.coordinator.start.run_id]
@@ -416,3 +413,11 @@ def _resume_reason(job_id: str, run: Run) -> ResumeReason:
             return "maxSteps"
         case "stoppedByError":
             return "error"
+
+
+def _check_settled(calls: tuple[UnsettledCall, ...], settled: Mapping[str, Settlement]) -> None:
+    known = {name for call in calls for name in (call.key, call.call_id)}
+    for name in settled:
+        if name not in known:
+            names = ", ".join(call.key for call in calls) or "none"
+            raise UsageError(f"--settle {name}: no such open call; there are: {names}")

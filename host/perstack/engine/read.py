@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +11,11 @@ from pydantic import ValidationError
 
 from perstack.core.chain import Head, check, open_line
 from perstack.core.checkpoint import Checkpoint, checkpoint_file, checkpoint_of
-from perstack.core.events import StoredEvent, parse_event
+from perstack.core.events import StoredEvent
 from perstack.core.ids import check_id, check_job_id, job_of_run, place_of
 from perstack.core.job import Job, JobSummary, RunSummary, summarize
 from perstack.core.run import Run, is_unsettled
-from perstack.core.upgrades import upgrade
-from perstack.engine.load import LoadedJob, is_checkpoint, load_job, load_run, readable, run_ids
+from perstack.engine.load import LoadedJob, event_of, is_checkpoint, load_job, load_run, readable, run_ids
 from perstack.engine.toolrun import call_key
 from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef, Storage
@@ -125,7 +126,7 @@ class JobReader:
         lines: list[StoredLine] = []
         for line in await self._storage.read(ref, after=after, limit=limit):
             sealed, head = _checked(head, line)
-            lines.append(StoredLine(head.seq, upgrade(parse_event(sealed)), line))
+            lines.append(StoredLine(head.seq, event_of(ref, head.seq, sealed), line))
         return lines
 
     async def logs(self, job_id: str, run_id: str | None = None) -> list[RunLog]:
@@ -170,20 +171,7 @@ class JobReader:
 
     async def unsettled(self, job_id: str) -> tuple[UnsettledCall, ...]:
         """The calls that began, may have had a side effect, and have no result."""
-        loaded = await self.load(job_id)
-        return tuple(
-            UnsettledCall(
-                key=call_key(run, call),
-                call_id=call.decided.id,
-                run_id=run.id,
-                expert_key=run.start.expert_key,
-                tool_name=call.decided.tool_name,
-                args=_shortened(call.part.to_json().decode()),
-            )
-            for run in loaded.runs.values()
-            for call in run.calls.values()
-            if is_unsettled(call)
-        )
+        return unsettled_calls(await self.load(job_id))
 
     async def _derive(self, job_id: str) -> JobSummary:
         try:
@@ -200,8 +188,10 @@ class JobReader:
         """What the readable part of the logs adds up to, as a Job that failed: a list of Jobs must not end at it."""
         job = Job(job_id)
         for log in await self.logs(job_id):
-            for line in log.lines:
-                job.apply(upgrade(parse_event(open_line(line).payload)))
+            ref = RunRef(job_id, log.run_id)
+            with suppress(Damaged):
+                for seq, line in enumerate(log.lines, 1):
+                    job.apply(event_of(ref, seq, open_line(line).payload))
         failed = {"status": "stoppedByError", "lifecycle": "failed", "pause_reason": None, "error": str(damage)}
         if job.coordinators:
             return summarize(job, is_driven=False).model_copy(update={**failed, "text": None, "finished_at": None})
@@ -224,6 +214,23 @@ class JobReader:
         raise NotFound(
             f"there is no checkpoint {checkpoint_id} in Job {job_id}; `perstack log --job {job_id}` shows them"
         )
+
+
+def unsettled_calls(loaded: LoadedJob) -> tuple[UnsettledCall, ...]:
+    """The calls of all Runs of a Job that began, may have had a side effect, and have no result."""
+    return tuple(
+        UnsettledCall(
+            key=call_key(run, call),
+            call_id=call.decided.id,
+            run_id=run.id,
+            expert_key=run.start.expert_key,
+            tool_name=call.decided.tool_name,
+            args=_shortened(json.dumps(call.part.args, ensure_ascii=False)),
+        )
+        for run in loaded.runs.values()
+        for call in run.calls.values()
+        if is_unsettled(call)
+    )
 
 
 def _checked(head: Head, line: bytes) -> tuple[bytes, Head]:

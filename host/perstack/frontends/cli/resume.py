@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
@@ -13,6 +12,7 @@ from perstack.config.env import read_env
 from perstack.core.events import Settlement
 from perstack.core.job import JobSummary
 from perstack.engine.emit import OnEvent
+from perstack.engine.read import UnsettledCall
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import drive
 from perstack.frontends.cli.options import Place, model_options, overrides_of, place_options
@@ -54,10 +54,15 @@ def resume_command(
     env = read_env(Path(workspace), env_path or project.env_path)
     overrides = overrides_of(provider, model, reasoning_budget, max_steps, max_retries, timeout)
     host = Host(project, workspace=workspace, storage=storage, env=env, overrides=overrides)
-    _show_unsettled(host, job, settled)
 
     def work(on_event: OnEvent) -> Awaitable[JobSummary]:
-        return host.resume(job, max_steps=max_steps, settle=settled, on_event=on_event)
+        return host.resume(
+            job,
+            max_steps=max_steps,
+            settle=settled,
+            on_unsettled=lambda calls: _show_unsettled(calls, settled),
+            on_event=on_event,
+        )
 
     sys.exit(drive(host, work, stream=stream))
 
@@ -72,10 +77,7 @@ def _settlements(given: tuple[str, ...]) -> dict[str, Settlement]:
     return settled
 
 
-def _show_unsettled(host: Host, job: str | None, settled: dict[str, Settlement]) -> None:
-    calls = asyncio.run(host.unsettled(job))
-    if not calls:
-        return
+def _show_unsettled(calls: tuple[UnsettledCall, ...], settled: dict[str, Settlement]) -> None:
     click.echo("calls that began and have no result:", err=True)
     for call in calls:
         word = settled.get(call.key) or settled.get(call.call_id) or "ask"
