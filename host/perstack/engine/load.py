@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from perstack.core.chain import EMPTY_LOG, check
+from perstack.core.chain import EMPTY_LOG, check, is_redacted
 from perstack.core.events import ContinuedFrom, StartRun, StoredEvent, parse_event
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
 from perstack.core.messages import History
 from perstack.core.run import Run, begin, evolve, inheritable
-from perstack.core.upgrades import upgrade
+from perstack.core.upgrades import TooNew, upgrade
 from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef, Storage
 
@@ -72,7 +72,7 @@ async def load_run(
     while lines := await storage.read(ref, after=head.seq, limit=_page_size(ref, head.seq, through)):
         for line in lines:
             sealed, head = check(head, line)
-            event = upgrade(parse_event(sealed.payload))
+            event = event_of(ref, head.seq, sealed.payload)
             if isinstance(event, StartRun):
                 base = await _base_messages(storage, ref.job_id, event.continued_from, known or {})
                 run = begin(event, head, base)
@@ -88,6 +88,21 @@ async def load_run(
             f"there is no checkpoint {through} in {ref.run_id}; `perstack log --job {ref.job_id}` shows them"
         )
     return run
+
+
+def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
+    """The event at place `seq`, in today's shape. Raises Damaged if it is whole but this version cannot read it."""
+    try:
+        return upgrade(parse_event(payload))
+    except TooNew as error:
+        words = str(error)
+    except ValueError:
+        words = (
+            "its content was taken out"
+            if is_redacted(payload)
+            else "this version does not know such an event: a newer one has written it"
+        )
+    raise Damaged(f"{ref.run_id}, event {seq}: {words}; the {seq - 1} before it can be read", readable=seq - 1)
 
 
 async def readable(storage: Storage, ref: RunRef) -> tuple[list[bytes], Damaged | None]:

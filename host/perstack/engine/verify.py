@@ -11,9 +11,8 @@ from perstack.core.events import FinishToolCall, StartRun, StoredEvent, parse_ev
 from perstack.core.job import JobSummary
 from perstack.core.replay import difference
 from perstack.core.run import Run, begin, evolve, inheritable
-from perstack.core.upgrades import upgrade
-from perstack.engine.load import load_run, readable, run_ids
-from perstack.errors import Damaged
+from perstack.engine.load import event_of, load_run, readable, run_ids
+from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef, Storage
 
 
@@ -58,9 +57,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
                 findings.append(Finding(run_id, head.seq + 1, str(error)))
                 break
             chain[head.seq] = head.hash
-            event = parse_event(sealed.payload)
-            if isinstance(event, FinishToolCall) and event.delegate is not None:
-                anchors.append((event.delegate.run_id, Head(event.delegate.seq, event.delegate.hash)))
+            anchors += _delegate_anchors(sealed.payload)
         heads[run_id] = chain
     anchors += _summary_anchors(await storage.summary(job_id))
     for run_id, anchor in anchors:
@@ -73,29 +70,34 @@ async def replay_job(storage: Storage, job_id: str) -> Report:
     """Drive each Run again from its log, without a model, and compare every decision."""
     findings: list[Finding] = []
     count = 0
-    known: dict[str, Run] = {}
     ids = await run_ids(storage, job_id)
     for run_id in ids:
         ref = RunRef(job_id, run_id)
-        run: Run | None = None
-        head = EMPTY_LOG
         lines, damage = await _readable(storage, ref)
-        findings += damage
-        for line in lines:
+        replayed, wrong = await _replay(storage, ref, lines)
+        count += replayed
+        findings += damage + wrong
+    return Report(job_id, len(ids), count, tuple(findings))
+
+
+async def _replay(storage: Storage, ref: RunRef, lines: list[bytes]) -> tuple[int, list[Finding]]:
+    """How many events of a Run were replayed, and the first that is not what the loop would have done."""
+    run: Run | None = None
+    head = EMPTY_LOG
+    for seq, line in enumerate(lines, 1):
+        try:
             sealed, head = check(head, line)
-            event = upgrade(parse_event(sealed.payload))
-            count += 1
+            event = event_of(ref, seq, sealed.payload)
             if run is None:
                 run = await _begun(storage, event, head)
                 continue
-            wrong = difference(run, event)
-            if wrong is not None:
-                findings.append(Finding(run_id, head.seq, wrong))
-                break
-            run = evolve(run, event, head)
-        if run is not None:
-            known[run_id] = run
-    return Report(job_id, len(ids), count, tuple(findings))
+        except (BrokenSeal, Damaged, NotFound) as error:
+            return seq, [Finding(ref.run_id, seq, str(error))]
+        wrong = difference(run, event)
+        if wrong is not None:
+            return seq, [Finding(ref.run_id, seq, wrong)]
+        run = evolve(run, event, head)
+    return len(lines), []
 
 
 async def _begun(storage: Storage, event: StoredEvent, head: Head) -> Run:
@@ -112,6 +114,17 @@ async def _begun(storage: Storage, event: StoredEvent, head: Head) -> Run:
 async def _readable(storage: Storage, ref: RunRef) -> tuple[list[bytes], list[Finding]]:
     lines, damage = await readable(storage, ref)
     return lines, [] if damage is None else [Finding(ref.run_id, damage.readable + 1, str(damage))]
+
+
+def _delegate_anchors(payload: bytes) -> list[tuple[str, Head]]:
+    try:
+        event = parse_event(payload)
+    except ValueError:
+        # redacted, or of a newer version: the chain holds all the same
+        return []
+    if not isinstance(event, FinishToolCall) or event.delegate is None:
+        return []
+    return [(event.delegate.run_id, Head(event.delegate.seq, event.delegate.hash))]
 
 
 def _summary_anchors(summary: bytes | None) -> list[tuple[str, Head]]:

@@ -308,6 +308,9 @@ def test_an_event_of_a_newer_version_is_shown_as_it_is(own_team: Terminal) -> No
     shown = own_team.call("log", "--run", "team-2")
     assert shown.code == 0
     assert shown.lines[-1].split()[3] == "celebrateRun"
+    refused = own_team.call("export", "team", "--format", "json")
+    assert refused.code == 1
+    assert re.fullmatch(r"error: team-2, event 11: .* a newer one .*\n", refused.err)
 
 
 def test_a_job_that_waits_shows_its_question_and_how_to_answer(waiting: Terminal) -> None:

@@ -6,7 +6,7 @@ import json
 
 from terminal import Terminal
 
-from perstack.core.chain import EMPTY_LOG, open_line, seal
+from perstack.core.chain import EMPTY_LOG, line_of, open_line, seal
 
 
 def reseal(terminal: Terminal, run_id: str, old: bytes, new: bytes) -> None:
@@ -59,6 +59,28 @@ def test_replay_finds_a_decision_that_the_loop_would_not_make(own_team: Terminal
     assert shown.code == 1
     assert shown.lines[0].startswith("team-2, event 10: text 'A plot.'")
     assert shown.lines[-1] == "Job team: 44 events of 3 Runs checked, 1 finding"
+
+
+def test_a_redacted_event_verifies_and_is_named_where_its_content_is_needed(own_team: Terminal) -> None:
+    path = own_team.log_of("team-2")
+    lines = path.read_bytes().splitlines()
+    sealed = open_line(lines[4])
+    redacted = b'{"type":"finishToolCall","id":"team-2-5","redacted":true}'
+    lines[4] = line_of(redacted, sealed.digest, sealed.hash)
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    assert own_team.call("verify").code == 0
+    replayed = own_team.call("replay")
+    assert replayed.code == 1
+    assert replayed.lines[0].startswith("team-2, event 5: its content was taken out")
+    assert own_team.call("log").code == 0
+    (own_team.jobs() / "team" / "job.json").unlink()
+    assert own_team.call("jobs", "--json").events[0]["status"] == "stoppedByError"
+
+
+def test_a_run_without_its_log_is_found(own_team: Terminal) -> None:
+    own_team.log_of("team-3").unlink()
+    own_team.log_of("team-3").parent.rmdir()
+    assert own_team.call("verify").code == 1
 
 
 def test_an_unknown_job_is_wrong_usage(team: Terminal) -> None:

@@ -70,7 +70,7 @@ def _report(place: Place, check: Callable[[Host], Awaitable[Report]], as_json: b
 def _print(report: Report, all_well: str) -> None:
     for finding in report.findings:
         place = f"{finding.run_id}, event {finding.seq}" if finding.seq else finding.run_id
-        click.echo(f"{place}: {finding.message}")
+        click.echo(finding.message if finding.message.startswith(place) else f"{place}: {finding.message}")
     checked = f"Job {report.job_id}: {count(report.events, 'event')} of {count(report.runs, 'Run')} checked"
     click.echo(f"{checked}, {all_well if report.ok else count(len(report.findings), 'finding')}")
 
