@@ -1,0 +1,171 @@
+"""docs/events.md: every event with its fields as the models have them, and examples that run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pages import fenced, first_cells, page, rows, run_line, section
+from pydantic import BaseModel
+
+from perstack.core.definitions import Limits
+from perstack.core.events import (
+    ContinuedFrom,
+    DelegatedBy,
+    DelegateHead,
+    Delegation,
+    DisplayEvent,
+    ErrorInfo,
+    FinishReason,
+    ResumeReason,
+    RunEvent,
+    Settlement,
+    StoredEvent,
+    TransientEvent,
+)
+from perstack.core.messages import BlobPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.todos import Todo
+from perstack.core.tools import DecidedCall, Effect, ToolKind
+from perstack.core.usage import Usage
+
+PAGE = page("docs/events.md")
+STORED = {event.model_fields["type"].default: event for event in get_args(StoredEvent)}
+SHOWN = {event.model_fields["type"].default: event for event in get_args(TransientEvent)}
+OBJECTS = {
+    "usage": Usage,
+    "error": ErrorInfo,
+    "limits": Limits,
+    "delegatedBy": DelegatedBy,
+    "continuedFrom": ContinuedFrom,
+    "delegation": Delegation,
+    "delegateHead": DelegateHead,
+    "decidedCall": DecidedCall,
+    "todo": Todo,
+}
+PARTS = {part.model_fields["type"].default: part for part in (TextPart, ThinkingPart, ToolCallPart, BlobPart)}
+
+
+def _fields(model: type[BaseModel], besides: type[BaseModel] = BaseModel) -> list[str]:
+    """A model's JSON fields, with `?` after one that can be left out."""
+    common = {*besides.model_fields, "type"}
+    return [
+        f"{field.alias or name}{'?' if _may_be_left_out(field) else ''}"
+        for name, field in model.model_fields.items()
+        if name not in common
+    ]
+
+
+def _may_be_left_out(field) -> bool:
+    return field.exclude_if is not None or (not field.is_required() and field.default is None)
+
+
+def _headings(name: str) -> list[str]:
+    return re.findall(r"^### (\w+)$", section(PAGE, name), re.M)
+
+
+def test_every_stored_event_has_its_heading_in_the_order_of_the_union() -> None:
+    assert _headings("## Stored events") == list(STORED)
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_an_events_fields_are_those_of_its_model(name: str) -> None:
+    assert first_cells(section(PAGE, f"### {name}")) == _fields(STORED[name], RunEvent)
+
+
+def test_the_common_fields_are_those_of_a_run_event() -> None:
+    assert first_cells(section(PAGE, "## What every event has")) == ["type", *_fields(RunEvent), "step"]
+
+
+def test_the_events_that_are_only_shown_have_these_fields() -> None:
+    table = {
+        row[0].strip("`"): row[1].replace("`", "").split(", ")
+        for row in rows(section(PAGE, "## Events that are only shown"))
+    }
+    assert table == {name: _fields(event, DisplayEvent) for name, event in SHOWN.items()}
+
+
+def test_the_objects_within_events_have_the_fields_of_their_models() -> None:
+    assert _headings("## Objects within events") == [*OBJECTS, "parts"]
+    for name, model in OBJECTS.items():
+        assert first_cells(section(PAGE, f"### {name}")) == _fields(model)
+    table = {row[0].strip("`"): row[1].replace("`", "").split(", ") for row in rows(section(PAGE, "### parts"))}
+    assert table == {name: _fields(part) for name, part in PARTS.items()}
+
+
+def test_the_words_that_a_field_may_hold_are_all_named() -> None:
+    for heading, field, words in (
+        ("### resumeRun", "reason", get_args(ResumeReason)),
+        ("### resumeRun", "settled?", get_args(Settlement)),
+        ("### finishGeneration", "finishReason", get_args(FinishReason)),
+        ("### decidedCall", "kind?", get_args(ToolKind)),
+        ("### decidedCall", "effect?", get_args(Effect)),
+    ):
+        (row,) = [row for row in rows(section(PAGE, heading)) if row[0] == f"`{field}`"]
+        assert {f"`{word}`" for word in words} <= set(re.findall(r"`[a-zA-Z]+`", row[1]))
+
+
+def test_every_link_within_the_page_has_its_heading() -> None:
+    headings = {heading.lower().replace(" ", "-") for heading in re.findall(r"^#+ (.+)$", PAGE, re.M)}
+    assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= headings
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one Job in it: a call, a result, and an end."""
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "perstack.toml").write_text('[experts.keeper]\ninstruction = "Keep a list."\n')
+    turns = [
+        {"tools": [{"name": "todo", "input": {"newTodos": ["a"]}}], "usage": {"inputTokens": 10, "outputTokens": 2}},
+        {"text": "Kept.", "usage": {"inputTokens": 20, "outputTokens": 3}},
+    ]
+    (folder / "script.json").write_text(json.dumps({"experts": {"*": {"turns": turns}}}))
+    scripted = {"PERSTACK_PLUGINS": "perstack.testing.plugin", "PERSTACK_SCRIPT": "script.json"}
+    done = run_line("perstack run keeper go --provider scripted --job-id one", folder, scripted)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def _checked(program: str, log: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, str(log)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_the_program_for_the_chain_takes_a_true_log_and_no_other(folder: Path, tmp_path: Path) -> None:
+    (program,) = fenced(PAGE, "python")
+    lines = (folder / "perstack/jobs/one/runs/one-1/events.jsonl").read_bytes().splitlines(keepends=True)
+    copy = tmp_path / "events.jsonl"
+    copy.write_bytes(b"".join(lines))
+    done = _checked(program, copy)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(lines[-1])["hash"] in done.stdout
+    for wrong in (
+        [lines[0], lines[1].replace(b'"step":1', b'"step":2'), *lines[2:]],
+        [lines[0], *lines[2:]],
+        [lines[1], lines[0], *lines[2:]],
+        [*lines[:-1], lines[-1][:-40]],
+    ):
+        copy.write_bytes(b"".join(wrong))
+        assert _checked(program, copy).returncode == 1
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="the one-liners need jq, which is not installed")
+def test_the_one_liners_find_what_they_say(folder: Path) -> None:
+    (block,) = fenced(section(PAGE, "## One-liners"), "sh")
+    found = []
+    for line in block.splitlines():
+        done = run_line(line, folder)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        found.append(done.stdout.strip())
+    result, cost, calls, failed, total = found
+    assert result == "Kept."
+    assert [json.loads(one)["usage"]["totalTokens"] for one in cost.splitlines()] == [12, 23]
+    assert json.loads(calls) == ["todo", {"newTodos": ["a"]}]
+    assert failed == ""
+    assert total == "35"

@@ -1,0 +1,74 @@
+"""Reading the project's pages: their tables, their examples, and running those."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_PERSTACK = Path(sys.executable).with_name("perstack")
+
+
+def page(name: str) -> str:
+    """A page by its path from the top of the repository."""
+    return (ROOT / name).read_text()
+
+
+def section(text: str, heading: str) -> str:
+    """What stands between a heading, given with its #, and the next of the same or a higher level."""
+    level = len(heading) - len(heading.lstrip("#"))
+    found = re.search(rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{level}}} |\Z)", text, re.M | re.S)
+    assert found, f"there is no heading {heading!r}"
+    return found[1]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the first table in a text, without its head."""
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line.startswith("| ---"):
+            break
+    found: list[list[str]] = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip().strip("|").split("|")])
+    assert found, "there is no table"
+    return found
+
+
+def first_cells(text: str) -> list[str]:
+    """The first cell of each row of the first table, without backticks."""
+    return [row[0].strip("`") for row in rows(text)]
+
+
+def fenced(text: str, language: str) -> list[str]:
+    """The fenced blocks of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+
+
+def commands(text: str) -> list[str]:
+    """Every command in the sh blocks of a text: without comments, `\\` at a line's end taken in."""
+    joined = "".join(fenced(text, "sh")).replace("\\\n", " ")
+    stripped = (re.sub(r"\s+#\s.*$", "", line).strip() for line in joined.splitlines())
+    return [line for line in stripped if line and not line.startswith("#")]
+
+
+def run_line(line: str, folder: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run one line of a page in a shell, with this environment's programs first in the path."""
+    path = f"{_PERSTACK.parent}{os.pathsep}{os.environ['PATH']}"
+    keys = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
+    inherited = {name: value for name, value in os.environ.items() if name not in keys}
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", line],
+        cwd=folder,
+        env={**inherited, "PATH": path, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
