@@ -56,6 +56,8 @@ class BaseSession:
         self._executor = Executor(self._workspace, context.env)
         self._began = time.monotonic()
         self._threads: set[asyncio.Future[JsonObject]] = set()
+        self._changing = asyncio.Lock()
+        """Held for a change in a thread: of two edits of one big file, each must see the other's."""
         self._async_tools: Mapping[str, AsyncTool] = {
             "exec": self._executor.call,
             "readTextFile": self._read_text,
@@ -102,9 +104,12 @@ class BaseSession:
         return answer(await self._in_thread(lambda: read_blob(name, data, call.args)))
 
     async def _in_place(self, tool: FileTool, args: JsonObject) -> JsonObject:
-        if tool is delete_directory or self._weight(args) >= _BIG:
+        if tool is not delete_directory and self._weight(args) < _BIG:
+            return tool(self._workspace, args)
+        if tool is read_text_file:
             return await self._in_thread(lambda: tool(self._workspace, args))
-        return tool(self._workspace, args)
+        async with self._changing:
+            return await self._in_thread(lambda: tool(self._workspace, args))
 
     async def _in_thread(self, work: Callable[[], JsonObject]) -> JsonObject:
         """A cancelled call leaves its thread at work, so `close` must know of it: the thread uses the handles."""

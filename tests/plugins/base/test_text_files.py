@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from pathlib import Path
@@ -208,3 +209,32 @@ def test_big_files_are_edited_and_appended_to_as_well(tools: Any, workspace: Pat
     assert not tools("editTextFile", "big.txt", oldText="needle", newText="thread").is_error
     assert not tools("appendTextFile", "big.txt", text="end").is_error
     assert (workspace / "big.txt").read_text().endswith("xthreadend")
+
+
+@pytest.mark.parametrize("filling", [0, 1_000_000])
+def test_edits_of_one_file_at_the_same_time_all_take_effect(tools: Any, workspace: Path, filling: int) -> None:
+    (workspace / "a.txt").write_text("x" * filling + "".join(f"<{n}>" for n in range(20)))
+
+    async def play() -> None:
+        async with tools.session() as session:
+            edits = [{"path": "a.txt", "oldText": f"<{n}>", "newText": f"[{n}]"} for n in range(20)]
+            await asyncio.gather(*(tools.ask(session, "editTextFile", edit) for edit in edits))
+
+    asyncio.run(play())
+    assert (workspace / "a.txt").read_text() == "x" * filling + "".join(f"[{n}]" for n in range(20))
+
+
+def test_closing_waits_for_a_change_that_has_begun(tools: Any, workspace: Path) -> None:
+    (workspace / "d").mkdir()
+    for n in range(300):
+        (workspace / f"d/{n}").touch()
+
+    async def play() -> None:
+        async with tools.session() as session:
+            call = asyncio.create_task(tools.ask(session, "deleteDirectory", {"path": "d", "recursive": True}))
+            await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.wait({call})
+
+    asyncio.run(play())
+    assert not (workspace / "d").exists()
