@@ -151,8 +151,6 @@ class _Upgrade:
                 return chain
         return None
 
-    # --- one event ------------------------------------------------------------------------------------------------
-
     def _convert(self, chain: _Chain, event: theirs.Event) -> None:  # noqa: C901 - one case for each kind of event
         match event.type:
             case "startRun":
@@ -184,7 +182,7 @@ class _Upgrade:
                 self._emit(chain, event, ours.ResumeRun, reason="answer", checkpoint_id=_here(chain.state))
             return
         checkpoint = event.initial_checkpoint
-        place = self._places.get(_last_message(checkpoint))
+        place = self._place(checkpoint)
         setting = self._settings.get(event.run_id, theirs.RunSetting())
         provider = setting.provider_config.get("providerName")
         instruction = _instruction((*(event.input_messages or ()), *(checkpoint.messages if checkpoint else ())))
@@ -205,6 +203,11 @@ class _Upgrade:
         start = ours.StartRun.model_validate({**self._common(chain, event, step=0), **facts})
         chain.state = begin(start, Head(1), inheritable(place[0]) if place else None)
         chain.log.append(start)
+
+    def _place(self, checkpoint: theirs.Checkpoint | None) -> tuple[Run, str] | None:
+        """The Run that a run continues from, as it was there; its own last message may only close open calls."""
+        messages = reversed(checkpoint.messages if checkpoint else ())
+        return next((self._places[message.id] for message in messages if message.id in self._places), None)
 
     def _generate(self, chain: _Chain, event: theirs.Event) -> None:
         if chain.state is not None and chain.state.phase is Phase.SETTLED:
@@ -260,15 +263,8 @@ class _Upgrade:
     def _ask(self, chain: _Chain, event: theirs.Event) -> None:
         call = event.tool_call
         if call is not None and call.id in _open(chain):
-            self._emit(
-                chain,
-                event,
-                ours.CallInteractiveTool,
-                tool_call_id=call.id,
-                tool_name=call.tool_name,
-                skill_name=call.skill_name,
-                args=call.args,
-            )
+            facts = call.model_dump(exclude={"id"})
+            self._emit(chain, event, ours.CallInteractiveTool, tool_call_id=call.id, **facts)
 
     def _attempt(self, chain: _Chain, event: theirs.Event) -> None:
         result = event.tool_result
@@ -295,6 +291,19 @@ class _Upgrade:
                 is_error=bool(part.is_error),
             )
 
+    def _finish_partial(self, chain: _Chain, event: theirs.Event) -> None:
+        """The results that a stop found there already."""
+        for result in event.checkpoint.partial_tool_results if event.checkpoint else ():
+            if result.id in _open(chain):
+                self._emit(
+                    chain,
+                    event,
+                    ours.FinishToolCall,
+                    tool_call_id=result.id,
+                    tool_name=result.tool_name,
+                    contents=tuple(self._content(part) for part in result.result),
+                )
+
     def _finish_step(self, chain: _Chain, event: theirs.Event) -> None:
         if chain.state is not None and chain.state.phase is Phase.SETTLED:
             usage = chain.state.step_usage
@@ -308,7 +317,8 @@ class _Upgrade:
         reply = _expert_message(last) if last and last.type == "expertMessage" else ExpertMessage()
         if not reply.contents:
             reply = ExpertMessage(contents=(TextPart(text=event.text or ""),))
-        if state.phase is Phase.SETTLED and state.result is None:
+        has_text = last is None or last.type == "expertMessage"
+        if state.phase is Phase.SETTLED and state.result is None and has_text:
             self._emit(chain, event, ours.StartGeneration, final=True)
         if chain.state is not None and chain.state.phase is Phase.GENERATING:
             usage = event.usage or NO_USAGE
@@ -327,6 +337,7 @@ class _Upgrade:
     def _stop(self, chain: _Chain, event: theirs.Event) -> None:
         if chain.state is None:
             return
+        self._finish_partial(chain, event)
         place = _next(chain.state)
         match event.type:
             case "completeRun":
@@ -345,8 +356,6 @@ class _Upgrade:
                 self._emit(chain, event, ours.ErrorRun, checkpoint_id=place, error=_error(event))
             case _:
                 return
-
-    # --- helpers --------------------------------------------------------------------------------------------------
 
     def _emit(self, chain: _Chain, source: theirs.Event, kind: type[ours.StoredEvent], **facts: object) -> None:
         """Add an event, and let the Run's state follow."""

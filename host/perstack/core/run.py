@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Literal, assert_never
+from typing import Literal, TypedDict, assert_never
 
 from perstack.core.chain import EMPTY_LOG, Head
 from perstack.core.definitions import Limits
@@ -307,68 +307,89 @@ def begin(start: StartRun, head: Head, inherited: History | None = None) -> Run:
 
 def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
     """The state after one event more. The only way that state changes."""
-    return replace(_change(run, event), head=head)
+    return replace(run, head=head, **_changes(run, event))
 
 
-def _change(run: Run, event: StoredEvent) -> Run:  # noqa: C901 - one case for each kind of event, each a line or two
+class Changes(TypedDict, total=False):
+    """The fields of a Run that one event changes."""
+
+    limits: Limits
+    messages: History
+    phase: Phase
+    status: RunStatus
+    step: int
+    calls: dict[str, Call]
+    todos: tuple[Todo, ...]
+    usage: Usage
+    step_usage: Usage
+    context_tokens: int
+    accepted: bool
+    final: bool
+    result: str | None
+    asked: str | None
+    error: ErrorInfo | None
+
+
+def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case for each kind of event
     match event:
         case StartRun():
             raise ValueError(f"a second startRun in the log of {run.id}")
         case ResumeRun():
             return _resumed(run, event)
         case StartGeneration():
-            return replace(
-                run,
+            again = event.final or run.phase is Phase.GENERATING
+            return Changes(
                 phase=Phase.GENERATING,
                 status="running",
                 step=event.step_number,
                 final=event.final,
-                step_usage=run.step_usage if event.final or run.phase is Phase.GENERATING else NO_USAGE,
+                step_usage=run.step_usage if again else NO_USAGE,
             )
         case FinishGeneration():
             return _replied(run, event)
         case Retry():
-            return _spent(run, event.usage or NO_USAGE)
+            usage = event.usage or NO_USAGE
+            return Changes(usage=run.usage + usage, step_usage=run.step_usage + usage)
         case CallTools():
             parts = {part.tool_call_id: part for part in _reply(run).tool_calls}
             calls = {decided.id: Call(parts[decided.id], decided) for decided in event.calls}
-            return replace(run, phase=Phase.CALLING, calls=calls)
+            return Changes(phase=Phase.CALLING, calls=calls)
         case FinishToolCall():
             return _finished_call(run, event)
         case CallDelegate():
             calls = dict(run.calls)
             for delegation in event.delegates:
                 calls[delegation.tool_call_id] = replace(calls[delegation.tool_call_id], delegation=delegation)
-            return replace(run, calls=calls)
+            return Changes(calls=calls)
         case StopRunByDelegate():
-            return replace(run, status="stoppedByDelegate")
+            return Changes(status="stoppedByDelegate")
         case CallInteractiveTool():
-            return replace(run, asked=event.tool_call_id)
+            return Changes(asked=event.tool_call_id)
         case StopRunByInteractiveTool():
-            return replace(run, status="stoppedByInteractiveTool")
+            return Changes(status="stoppedByInteractiveTool")
         case AttemptCompletion():
             return _attempted(run, event)
         case FinishStep():
-            return replace(run, phase=Phase.READY, calls={}, step_usage=NO_USAGE)
+            return Changes(phase=Phase.READY, calls={}, step_usage=NO_USAGE)
         case FinishRun():
-            return replace(run, status="completed", result=event.text)
+            return Changes(status="completed", result=event.text)
         case ErrorRun():
-            return replace(run, status="stoppedByError", error=event.error)
+            return Changes(status="stoppedByError", error=event.error)
         case StopRunByExceededMaxSteps():
-            return replace(run, status="stoppedByMaxSteps")
+            return Changes(status="stoppedByMaxSteps")
         case StopRunByInterrupt():
-            return replace(run, status="stoppedByInterrupt")
+            return Changes(status="stoppedByInterrupt")
         case _:
             assert_never(event)
 
 
-def _resumed(run: Run, event: ResumeRun) -> Run:
+def _resumed(run: Run, event: ResumeRun) -> Changes:
     """Calls with a side effect that began and have no result are settled by hand, or the model is told."""
     calls = {
         call_id: replace(call, settlement=event.settled.get(call_id, "ask")) if is_unsettled(call) else call
         for call_id, call in run.calls.items()
     }
-    return replace(run, status="running", error=None, calls=calls, limits=event.limits or run.limits)
+    return Changes(status="running", error=None, calls=calls, limits=event.limits or run.limits)
 
 
 def is_unsettled(call: Call) -> bool:
@@ -376,20 +397,21 @@ def is_unsettled(call: Call) -> bool:
     return call.result is None and call.decided.kind == "tool" and call.decided.effect == "sideEffect"
 
 
-def _replied(run: Run, event: FinishGeneration) -> Run:
-    spent = replace(_spent(run, event.usage), context_tokens=event.usage.total_tokens)
+def _replied(run: Run, event: FinishGeneration) -> Changes:
     reply = event.message
-    spent = replace(spent, messages=spent.messages.append(reply))
-    if reply.tool_calls and not run.final:
-        return replace(spent, phase=Phase.REPLIED)
-    return replace(spent, phase=Phase.SETTLED, accepted=True, result=reply.text)
+    changes = Changes(
+        phase=Phase.REPLIED,
+        messages=run.messages.append(reply),
+        usage=run.usage + event.usage,
+        step_usage=run.step_usage + event.usage,
+        context_tokens=event.usage.total_tokens,
+    )
+    if run.final or not reply.tool_calls:
+        changes.update({"phase": Phase.SETTLED, "accepted": True, "result": reply.text})
+    return changes
 
 
-def _spent(run: Run, usage: Usage) -> Run:
-    return replace(run, usage=run.usage + usage, step_usage=run.step_usage + usage)
-
-
-def _finished_call(run: Run, event: FinishToolCall) -> Run:
+def _finished_call(run: Run, event: FinishToolCall) -> Changes:
     call = run.calls[event.tool_call_id]
     result = ToolResultPart(
         tool_call_id=event.tool_call_id,
@@ -397,33 +419,37 @@ def _finished_call(run: Run, event: FinishToolCall) -> Run:
         contents=event.contents,
         is_error=event.is_error,
     )
-    todos = run.todos
+    changes = _with_result(run, call, result)
+    changes["status"] = "running"
     if call.decided.kind == "todo":
-        todos = apply_todo(todos, call.part.args)
+        changes["todos"] = apply_todo(run.todos, call.part.args)
     elif call.decided.kind == "clearTodo":
-        todos = ()
-    asked = None if run.asked == event.tool_call_id else run.asked
-    return _with_result(replace(run, todos=todos, asked=asked, status="running"), call, result)
+        changes["todos"] = ()
+    if run.asked == event.tool_call_id:
+        changes["asked"] = None
+    return changes
 
 
-def _attempted(run: Run, event: AttemptCompletion) -> Run:
+def _attempted(run: Run, event: AttemptCompletion) -> Changes:
     call = run.calls[event.tool_call_id]
     left = event.remaining_todos
     text = todos_json(left, "remainingTodos") if left else "{}"
     result = ToolResultPart(
         tool_call_id=event.tool_call_id, tool_name=call.decided.tool_name, contents=(TextPart(text=text),)
     )
+    changes = _with_result(run, call, result)
     if not left:
-        run = replace(run, accepted=True, result=event.result if run.result is None else run.result)
-    return _with_result(run, call, result)
+        changes.update({"accepted": True, "result": event.result if run.result is None else run.result})
+    return changes
 
 
-def _with_result(run: Run, call: Call, result: ToolResultPart) -> Run:
+def _with_result(run: Run, call: Call, result: ToolResultPart) -> Changes:
+    """The last result settles the step: all of them become one message."""
     calls = {**run.calls, call.decided.id: replace(call, result=result)}
     results = tuple(one.result for one in calls.values() if one.result is not None)
     if len(results) < len(calls):
-        return replace(run, calls=calls)
-    return replace(run, calls=calls, phase=Phase.SETTLED, messages=run.messages.append(ToolMessage(contents=results)))
+        return Changes(calls=calls)
+    return Changes(calls=calls, phase=Phase.SETTLED, messages=run.messages.append(ToolMessage(contents=results)))
 
 
 def _reply(run: Run) -> ExpertMessage:

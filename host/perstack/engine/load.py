@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from perstack.core.chain import EMPTY_LOG, check, is_redacted
+from perstack.core.chain import EMPTY_LOG, Head, is_redacted, open_line
 from perstack.core.events import ContinuedFrom, StartRun, StoredEvent, parse_event
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
@@ -71,7 +71,8 @@ async def load_run(
     head = EMPTY_LOG
     while lines := await storage.read(ref, after=head.seq, limit=_page_size(ref, head.seq, through)):
         for line in lines:
-            sealed, head = check(head, line)
+            sealed = open_line(line)  # the storage has checked it against the chain
+            head = Head(head.seq + 1, sealed.hash)
             event = event_of(ref, head.seq, sealed.payload)
             if isinstance(event, StartRun):
                 base = await _base_messages(storage, ref.job_id, event.continued_from, known or {})

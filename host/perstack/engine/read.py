@@ -17,7 +17,7 @@ from perstack.core.job import Job, JobSummary, RunSummary, summarize
 from perstack.core.run import Run, is_unsettled
 from perstack.engine.load import LoadedJob, event_of, is_checkpoint, load_job, load_run, readable, run_ids
 from perstack.engine.toolrun import call_key
-from perstack.errors import Damaged, NotFound
+from perstack.errors import Damaged, NotFound, StorageError
 from perstack.ports.storage import RunRef, Storage
 
 _PAGE = 10_000
@@ -94,6 +94,8 @@ class JobReader:
                 found.append(await self.job(job_id))
             except NotFound:
                 continue
+            except StorageError as error:
+                found.append(_unreadable(job_id, error))
         return JobPage(tuple(found), page.next)
 
     async def latest_job_id(self) -> str:
@@ -179,10 +181,8 @@ class JobReader:
         except Damaged as damage:
             return await self._of_damaged(job_id, damage)
         driven = await self._storage.lease_info(job_id) is not None
-        summary = summarize(loaded.job, is_driven=driven)
-        if not driven:
-            await self._storage.put_summary(job_id, summary.to_json())
-        return summary
+        # not kept: writing it would make this the Job written to last, and the heads in the old one are evidence
+        return summarize(loaded.job, is_driven=driven)
 
     async def _of_damaged(self, job_id: str, damage: Damaged) -> JobSummary:
         """What the readable part of the logs adds up to, as a Job that failed: a list of Jobs must not end at it."""
@@ -192,12 +192,11 @@ class JobReader:
             with suppress(Damaged):
                 for seq, line in enumerate(log.lines, 1):
                     job.apply(event_of(ref, seq, open_line(line).payload))
-        failed = {"status": "stoppedByError", "lifecycle": "failed", "pause_reason": None, "error": str(damage)}
-        if job.coordinators:
-            return summarize(job, is_driven=False).model_copy(update={**failed, "text": None, "finished_at": None})
-        return JobSummary.model_validate(
-            {"id": job_id, "expert_key": "", "query": "", "coordinator_run_id": "", **failed}
-        )
+        if not job.coordinators:
+            return _unreadable(job_id, damage)
+        failed = _unreadable(job_id, damage).model_dump(include={"status", "lifecycle", "error"})
+        unset = {"pause_reason": None, "text": None, "question": None, "finished_at": None}
+        return summarize(job, is_driven=False).model_copy(update={**failed, **unset})
 
     async def _run_of(self, checkpoint_id: str, job_id: str | None) -> RunRef:
         if job_id is None:
@@ -230,6 +229,18 @@ def unsettled_calls(loaded: LoadedJob) -> tuple[UnsettledCall, ...]:
         for run in loaded.runs.values()
         for call in run.calls.values()
         if is_unsettled(call)
+    )
+
+
+def _unreadable(job_id: str, error: StorageError) -> JobSummary:
+    return JobSummary(
+        id=job_id,
+        expert_key="",
+        query="",
+        status="stoppedByError",
+        lifecycle="failed",
+        coordinator_run_id="",
+        error=str(error),
     )
 
 

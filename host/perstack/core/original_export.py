@@ -1,0 +1,373 @@
+"""A Job of ours in the form in which the original Perstack keeps it: checkpoints with messages, one file an event.
+
+It is `core.original` backwards. A Run that went on after a stop becomes a run for each stretch; steps count over the
+whole Job; ids look like the original's and are made from ours, so that the same Job always makes the same files.
+What the original has no place for is left out: todos, a call's own text of arguments that were no JSON, durations.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from perstack.core import events as ours
+from perstack.core import original_shapes as theirs
+from perstack.core.base import Fact
+from perstack.core.chain import Head
+from perstack.core.messages import (
+    BlobPart,
+    ExpertMessage,
+    Message,
+    ReplyPart,
+    ResultContent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolMessage,
+    ToolResultPart,
+    UserMessage,
+)
+from perstack.core.run import Run, begin, evolve, inheritable
+from perstack.core.usage import NO_USAGE, Usage
+
+_STATUS = {
+    "running": "proceeding",
+    "stoppedByMaxSteps": "stoppedByExceededMaxSteps",
+    "stoppedByInterrupt": "stoppedByError",
+}
+_STOPS: dict[type[Fact], str] = {
+    ours.StopRunByDelegate: "stopRunByDelegate",
+    ours.StopRunByInteractiveTool: "stopRunByInteractiveTool",
+    ours.StopRunByExceededMaxSteps: "stopRunByExceededMaxSteps",
+    ours.StopRunByInterrupt: "stopRunByError",
+    ours.ErrorRun: "stopRunByError",
+    ours.FinishRun: "completeRun",
+}
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """What is being written: one Run of ours, and the run of the original that it is at the moment."""
+
+    state: Run
+    ids: list[str]
+    """The ids of its messages."""
+    run_id: str
+    offset: int
+    """What is added to its step numbers to count over the whole Job."""
+    clock: int
+    part: int = 0
+    usage: Usage = NO_USAGE
+    """Of the last generation."""
+    seen: int = 0
+    """How many messages were there when the step began."""
+
+    @property
+    def step(self) -> int:
+        return self.offset + max(self.state.step, 1)
+
+
+@dataclass(slots=True)
+class _Export:
+    logs: Mapping[str, Sequence[ours.StoredEvent]]
+    blobs: Mapping[str, bytes]
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    places: dict[str, tuple[Run, list[str]]] = field(default_factory=dict[str, tuple[Run, list[str]]])
+    run_ids: dict[str, str] = field(default_factory=dict[str, str])
+    last_steps: dict[str, int] = field(default_factory=dict[str, int])
+    last_start: int = 0
+
+    def run(self, run_id: str, offset: int) -> None:
+        """Write a Run, and the Runs it started; `offset` is how many steps the Job had before it."""
+        log = self.logs.get(run_id, ())
+        if not log or run_id in self.last_steps:
+            return
+        at = self._begin(log[0], offset)
+        for index, event in enumerate(log[1:], 1):
+            was = at.state
+            if was.status != "running":
+                self._go_on(at, event)
+            at.state = evolve(was, event, Head(index + 1))
+            at.ids += [_id(run_id, "message", n) for n in range(len(at.ids), len(at.state.messages))]
+            follower = log[index + 1] if index + 1 < len(log) else None
+            self._event(at, was, event, follower)
+            self.places[event.id] = (at.state, list(at.ids))
+        self.last_steps[run_id] = at.step
+
+    def _begin(self, start: ours.StoredEvent, offset: int) -> _Stretch:
+        if not isinstance(start, ours.StartRun):
+            raise ValueError(f"the log of {start.run_id} does not begin with startRun")
+        base = self.places.get(start.continued_from.checkpoint_id) if start.continued_from else None
+        state = begin(start, Head(1), inheritable(base[0]) if base else None)
+        known = base[1] if base else []
+        ids = known + [_id(start.run_id, "message", n) for n in range(len(known), len(state.messages))]
+        self.last_start = clock = max(start.timestamp, self.last_start + 1)
+        at = _Stretch(state, ids, self._run_id(start.run_id, 0), offset, clock - 1)
+        self.places[start.id] = (state, list(ids))
+        messages = self._messages(at)
+        before, query = messages[:-1], messages[-1:]
+        initial = self._checkpoint(at, 0).model_copy(
+            update={"status": "init", "messages": before if base else (), "usage": NO_USAGE}
+        )
+        given = query if base else (before[0], *query)
+        self._write(at, start, "startRun", initial_checkpoint=initial, input_messages=given)
+        setting = theirs.RunSetting(model=start.model, provider_config={"providerName": start.provider})
+        self._file(at, "run-setting.json", setting)
+        return at
+
+    def _go_on(self, at: _Stretch, event: ours.StoredEvent) -> None:
+        """A new run of the original for what comes after a stop."""
+        started = [call.delegation.run_id for call in at.state.calls.values() if call.delegation]
+        last = max([at.step, *(self.last_steps.get(run_id, 0) for run_id in started)])
+        at.part += 1
+        at.run_id = self._run_id(at.state.id, at.part)
+        at.offset = last + 1 - max(at.state.step, 1)
+        at.clock = self.last_start = max(event.timestamp, at.clock + 1, self.last_start + 1)
+        initial = self._checkpoint(at, at.state.head.seq)
+        self._write(at, event, "startRun", initial_checkpoint=initial, input_messages=())
+
+    def _event(  # noqa: C901 - one case for each kind of event, each a line or three
+        self, at: _Stretch, was: Run, event: ours.StoredEvent, follower: ours.StoredEvent | None
+    ) -> None:
+        match event:
+            case ours.StartGeneration():
+                at.seen = len(was.messages)
+                kind = "startStreamingRunResult" if event.final else "startGeneration"
+                self._write(at, event, kind, messages=None if event.final else self._messages(at))
+            case ours.FinishGeneration():
+                at.usage = event.usage
+                if was.final:
+                    self._write(at, event, "completeStreamingRunResult", text=event.message.text)
+            case ours.Retry():
+                self._write(at, event, "retry", reason=event.error.message, new_messages=(), usage=event.usage)
+            case ours.CallTools():
+                calls = self._calls(at)
+                self._write(
+                    at, event, "callTools", new_message=self._messages(at)[-1], tool_calls=calls, usage=at.usage
+                )
+            case ours.CallDelegate():
+                self._delegate(at, event)
+            case ours.CallInteractiveTool():
+                call = next(call for call in self._calls(at) if call.id == event.tool_call_id)
+                self._write(at, event, "callInteractiveTool", tool_call=call, usage=at.usage)
+            case ours.FinishToolCall() | ours.AttemptCompletion():
+                self._results(at, was, event)
+            case ours.FinishStep():
+                if not isinstance(follower, ours.FinishRun):
+                    checkpoint = self._checkpoint(at, at.state.head.seq, keep=True)
+                    self._write(at, event, "continueToNextStep", checkpoint=checkpoint, usage=None)
+            case ours.ResumeRun() | ours.StartRun():
+                return
+            case _:
+                self._stop(at, event)
+
+    def _delegate(self, at: _Stretch, event: ours.CallDelegate) -> None:
+        called = {one.tool_call_id for one in event.delegates}
+        calls = tuple(call for call in self._calls(at) if call.id in called)
+        self._write(at, event, "callDelegate", tool_calls=calls, usage=at.usage)
+        for delegation in event.delegates:
+            self.run(delegation.run_id, at.step)
+
+    def _results(self, at: _Stretch, was: Run, event: ours.FinishToolCall | ours.AttemptCompletion) -> None:
+        """The original tells of results when all of a reply's calls have theirs."""
+        last = at.state.messages[-1]
+        if len(at.state.messages) == len(was.messages) or not isinstance(last, ToolMessage):
+            return
+        message = self._messages(at)[-1]
+        by_id = {part.tool_call_id: part for part in message.contents}
+        completion = by_id.pop(event.tool_call_id) if isinstance(event, ours.AttemptCompletion) else None
+        if by_id:
+            kind = "finishAllToolCalls" if at.part and was.status != "running" else "finishToolCall"
+            others = message.model_copy(update={"contents": tuple(by_id.values())})
+            self._write(at, event, kind, new_messages=(others,))
+        if completion is not None:
+            result = theirs.ToolResult(
+                id=event.tool_call_id, tool_name=completion.tool_name or "", result=completion.contents or ()
+            )
+            self._write(at, event, "attemptCompletion", tool_result=result)
+
+    def _stop(self, at: _Stretch, event: ours.StoredEvent) -> None:
+        checkpoint = self._checkpoint(at, at.state.head.seq, keep=True)
+        facts: dict[str, object] = {"checkpoint": checkpoint}
+        if isinstance(event, ours.FinishRun):
+            facts |= {"text": event.text, "usage": at.usage}
+        elif isinstance(event, ours.ErrorRun):
+            facts["error"] = {"name": event.error.name, "message": event.error.message}
+        elif isinstance(event, ours.StopRunByInterrupt):
+            facts["error"] = {"name": "Interrupted", "message": event.reason}
+        self._write(at, event, _STOPS[type(event)], **facts)
+
+    # --- pieces ---------------------------------------------------------------------------------------------------
+
+    def _checkpoint(self, at: _Stretch, seq: int, *, keep: bool = False) -> theirs.Checkpoint:
+        """The checkpoint of where a Run is; with `keep` it gets its file."""
+        state = at.state
+        caller = state.start.delegated_by
+        checkpoint = theirs.Checkpoint(
+            id=_id(at.run_id, "checkpoint", seq),
+            job_id=state.start.job_id,
+            run_id=at.run_id,
+            status=_STATUS.get(state.status, state.status),
+            step_number=at.step,
+            messages=self._messages(at),
+            expert=_expert(state.start.expert.key, state.start.expert.version),
+            delegated_by=theirs.Caller(
+                expert=_expert(caller.expert_key),
+                tool_call_id=caller.tool_call_id,
+                tool_name=caller.tool_name,
+                run_id=self.run_ids.get(caller.run_id, caller.run_id),
+            )
+            if caller
+            else None,
+            delegate_to=tuple(
+                theirs.Callee(
+                    expert=_expert(call.delegation.expert_key),
+                    tool_call_id=call.decided.id,
+                    tool_name=call.decided.tool_name,
+                    query=call.delegation.query,
+                )
+                for call in state.open_calls
+                if call.delegation
+            ),
+            usage=state.usage,
+            partial_tool_results=tuple(
+                self._partial(call.result, call.decided.skill_name)
+                for call in state.calls.values()
+                if call.result is not None and state.open_calls
+            ),
+        )
+        if keep:
+            path = f"jobs/{state.start.job_id}/checkpoints/{checkpoint.id}.json"
+            self.files[path] = checkpoint.to_json()
+        return checkpoint
+
+    def _partial(self, result: ToolResultPart, skill: str) -> theirs.ToolResult:
+        contents = tuple(self._content(part) for part in result.contents)
+        return theirs.ToolResult(id=result.tool_call_id, skill_name=skill, tool_name=result.tool_name, result=contents)
+
+    def _calls(self, at: _Stretch) -> tuple[theirs.ToolCall, ...]:
+        return tuple(
+            theirs.ToolCall(
+                id=call.decided.id,
+                skill_name=call.decided.skill_name or "@perstack/base",
+                tool_name=call.decided.tool_name,
+                args=call.part.args,
+            )
+            for call in at.state.calls.values()
+        )
+
+    def _messages(self, at: _Stretch) -> tuple[theirs.Message, ...]:
+        instruction = theirs.Message(
+            type="instructionMessage",
+            id=_id(at.state.id, "instruction", 0),
+            contents=(theirs.Part(type="textPart", text=at.state.start.instruction),),
+        )
+        pairs = zip(at.state.messages, at.ids, strict=True)
+        return (instruction, *(self._message(message, message_id) for message, message_id in pairs))
+
+    def _message(self, message: Message, message_id: str) -> theirs.Message:
+        match message:
+            case UserMessage():
+                contents = tuple(self._content(part) for part in message.contents)
+            case ExpertMessage():
+                contents = tuple(_reply_part(part) for part in message.contents)
+            case ToolMessage():
+                contents = tuple(
+                    theirs.Part(
+                        type="toolResultPart",
+                        tool_call_id=part.tool_call_id,
+                        tool_name=part.tool_name,
+                        contents=tuple(self._content(one) for one in part.contents),
+                        is_error=part.is_error or None,
+                    )
+                    for part in message.contents
+                )
+        named = tuple(part.model_copy(update={"id": _id(message_id, "part", n)}) for n, part in enumerate(contents))
+        return theirs.Message(type=message.type, id=message_id, contents=named)
+
+    def _content(self, part: ResultContent) -> theirs.Part:
+        if isinstance(part, TextPart):
+            return theirs.Part(type="textPart", text=part.text)
+        data = self.blobs.get(part.sha256)
+        if data is None:
+            return theirs.Part(type="textPart", text=f"[{part.mime_type}, {part.size} bytes, not kept]")
+        kind = "imageInlinePart" if part.mime_type.startswith("image/") else "fileInlinePart"
+        return theirs.Part(type=kind, encoded_data=base64.b64encode(data).decode(), mime_type=part.mime_type)
+
+    def _write(self, at: _Stretch, source: ours.StoredEvent, kind: str, **facts: object) -> None:
+        # strictly later than the one before, so that the names of the files keep the order
+        at.clock = max(source.timestamp, at.clock + 1)
+        start = at.state.start
+        event = theirs.Event.model_validate(
+            {
+                "type": kind,
+                "id": _id(at.run_id, kind, at.clock),
+                "expert_key": start.expert_key,
+                "timestamp": at.clock,
+                "job_id": start.job_id,
+                "run_id": at.run_id,
+                "step_number": at.step,
+                **facts,
+            }
+        )
+        self._file(at, event.file_name, event)
+
+    def _file(self, at: _Stretch, name: str, content: Fact) -> None:
+        self.files[f"jobs/{at.state.start.job_id}/runs/{at.run_id}/{name}"] = content.to_json()
+
+    def _run_id(self, run_id: str, part: int) -> str:
+        made = _id(run_id, "run", part)
+        self.run_ids[run_id] = made
+        return made
+
+
+def blobs_of(logs: Mapping[str, Sequence[ours.StoredEvent]]) -> frozenset[str]:
+    """The sha256 of every file that the messages of a Job refer to."""
+    results = (event for log in logs.values() for event in log if isinstance(event, ours.FinishToolCall))
+    return frozenset(part.sha256 for event in results for part in event.contents if isinstance(part, BlobPart))
+
+
+def to_original(
+    logs: Mapping[str, Sequence[ours.StoredEvent]], blobs: Mapping[str, bytes] | None = None
+) -> dict[str, bytes]:
+    """The files of a Job by their path below the state directory (`jobs/{jobId}/…`).
+
+    `logs` are the events of each Run by its id, in the order of their numbers; `blobs` what `blobs_of` names. A file
+    that is not given is named in the text instead.
+    """
+    export = _Export(logs, blobs or {})
+    for run_id, log in logs.items():
+        if log and isinstance(log[0], ours.StartRun) and log[0].delegated_by is None:
+            export.run(run_id, max(export.last_steps.values(), default=0))
+    for run_id in logs:
+        export.run(run_id, max(export.last_steps.values(), default=0))
+    return export.files
+
+
+def _expert(key: str, version: str = "1.0.0") -> theirs.ExpertName:
+    return theirs.ExpertName(key=key, name=key, version=version)
+
+
+def _reply_part(part: ReplyPart) -> theirs.Part:
+    match part:
+        case ToolCallPart():
+            return theirs.Part(
+                type="toolCallPart", tool_call_id=part.tool_call_id, tool_name=part.tool_name, args=part.args
+            )
+        case ThinkingPart():
+            return theirs.Part(type="thinkingPart", thinking=part.thinking)
+        case TextPart():
+            return theirs.Part(type="textPart", text=part.text)
+
+
+def _id(owner: str, what: str, number: int) -> str:
+    """An id like the original's: 24 lower-case letters and digits, a letter first."""
+    value = int.from_bytes(sha256(f"{owner} {what} {number}".encode()).digest())
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    made = letters[value % 26]
+    while len(made) < 24:
+        value //= 36
+        made += letters[value % 36]
+    return made
