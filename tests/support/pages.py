@@ -52,10 +52,8 @@ def fenced(text: str, language: str) -> list[str]:
 
 
 def commands(text: str) -> list[str]:
-    """Every command in the sh blocks of a text: without comments, `\\` at a line's end taken in."""
-    joined = "".join(fenced(text, "sh")).replace("\\\n", " ")
-    stripped = (re.sub(r"\s+#\s.*$", "", line).strip() for line in joined.splitlines())
-    return [line for line in stripped if line and not line.startswith("#")]
+    """Every line of the sh blocks of a text, comments at its end included."""
+    return [line for block in fenced(text, "sh") for line in block.splitlines() if line.strip()]
 
 
 def run_line(line: str, folder: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,192 @@
+"""Every command and every snippet of the README runs, in a fresh folder, in the README's order.
+
+The model plays a script, so that no key is needed; the lines with `--provider` talk to an endpoint on this machine.
+Lines that begin with `make` are not run: it is only checked that the Makefile has the target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from pages import commands, fenced, page, rows, run_line, section
+
+from perstack.config.load import load_project
+from perstack.config.settings import resolve_settings
+from perstack.frontends.cli.main import EXIT_CODES
+from perstack.testing.endpoint import FakeEndpoint, Reply, events
+
+PAGE = page("README.md")
+BEGINNING = PAGE[: PAGE.index("\n## ")]
+EXPERTS, *_ = fenced(PAGE, "toml")
+PLAN = {"path": "plan.md", "text": "By train."}
+
+ASKING = {
+    "planner": [
+        {"tools": [{"name": "askUser", "input": {"question": "Which sea?"}}]},
+        {"tools": [{"name": "writer", "input": {"query": "Write the plan to plan.md: by train."}}]},
+        {"text": "The plan is in plan.md."},
+    ],
+    "writer": [{"tools": [{"name": "writeTextFile", "input": PLAN}]}, {"text": "Written."}],
+}
+GOING_ON = {
+    "planner": [{"tools": [{"name": "todo", "input": {"newTodos": ["trains"]}}]}, *({"text": "Planned."} for _ in "ab")]
+}
+
+ANTHROPIC = Reply(
+    events(
+        '{"type":"message_start","message":{"usage":{"input_tokens":7,"output_tokens":1}}}',
+        '{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}',
+        '{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Lines"}}',
+        '{"type":"content_block_stop","index":0}',
+        '{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":3}}',
+        '{"type":"message_stop"}',
+    )
+)
+OPENAI = Reply(
+    events(
+        '{"choices":[{"index":0,"delta":{"content":"Lines"}}]}',
+        '{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}',
+        '{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}',
+        "[DONE]",
+    )
+)
+
+
+def _filled(folder: Path) -> Path:
+    (folder / "perstack.toml").write_text(EXPERTS)
+    (folder / ".venv").symlink_to(sys.prefix)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return _filled(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A folder in which the first screen was followed, and what its commands said."""
+    folder = _filled(tmp_path_factory.mktemp("begun"))
+    return folder, _run(BEGINNING, folder, _scripted(folder, ASKING))
+
+
+def _scripted(folder: Path, experts: dict[str, list[dict[str, object]]]) -> dict[str, str]:
+    script = {"experts": {name: {"turns": turns} for name, turns in experts.items()}}
+    (folder / "script.json").write_text(json.dumps(script))
+    return {"PERSTACK_PLUGINS": "perstack.testing.plugin", "PERSTACK_SCRIPT": "script.json"}
+
+
+def _run(text: str, folder: Path, env: dict[str, str]) -> list[str]:
+    """Run the commands of a part of the page; each ends with the status that its comment says, or 0."""
+    outputs: list[str] = []
+    for line in commands(text):
+        if line.startswith("make "):
+            continue
+        told = re.search(r"exit status (\d+)", line)
+        done = run_line(line, folder, env)
+        assert done.returncode == (int(told[1]) if told else 0), f"{line}\n{done.stdout}\n{done.stderr}"
+        outputs.append(done.stdout)
+    return outputs
+
+
+def test_the_first_screen_runs_from_the_question_to_the_file(begun: tuple[Path, list[str]]) -> None:
+    folder, (*_, log) = begun
+    assert (folder / "plan.md").read_text() == "By train."
+    assert "Which sea?" in log
+    assert "In Liguria, by train" in log
+
+
+def test_going_on_and_looking_run_as_written(folder: Path) -> None:
+    env = _scripted(folder, GOING_ON)
+    *_, branched = _run(section(PAGE, "## Go on"), folder, env)
+    start = next(event for event in map(json.loads, branched.splitlines()) if event["type"] == "startRun")
+    assert start["continuedFrom"]["checkpointId"] == "japan-1-6"
+    (step, *_) = run_line("perstack log --run japan-1 --type finishStep --json", folder).stdout.splitlines()
+    assert json.loads(step)["checkpointId"] == "japan-1-6", "the README's id is that of the first step's end"
+    _run(section(PAGE, "## Look, and check"), folder, env)
+    assert json.loads((folder / "japan.json").read_text())["job"]["id"] == "japan"
+
+
+def test_the_lines_with_a_provider_reach_that_providers_endpoint(folder: Path) -> None:
+    async def scenario() -> list[str]:
+        async with FakeEndpoint(ANTHROPIC, OPENAI) as endpoint:
+            env = {
+                "ANTHROPIC_API_KEY": "sk-ant-0123456789",
+                "ANTHROPIC_BASE_URL": endpoint.url,
+                "OPENAI_API_KEY": "sk-0123456789",
+                "OPENAI_BASE_URL": f"{endpoint.url}/v1",
+            }
+            await asyncio.to_thread(_run, section(PAGE, "## With Anthropic or OpenAI"), folder, env)
+            return [f"{asked.path} {json.loads(asked.body)['model']}" for asked in endpoint.asked]
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 60)) == [
+        "/v1/messages claude-sonnet-5",
+        "/v1/chat/completions gpt-5-mini",
+    ]
+
+
+def test_the_two_lines_choose_provider_and_model(folder: Path) -> None:
+    (lines,) = fenced(section(PAGE, "## With Anthropic or OpenAI"), "toml")
+    assert len(lines.splitlines()) == 2
+    (folder / "perstack.toml").write_text(lines + EXPERTS)
+    loaded = load_project(folder / "perstack.toml")
+    settings = resolve_settings(loaded.project, loaded.project.experts["planner"])
+    assert loaded.warnings == ()
+    assert settings.provider is not None
+    assert (settings.provider.provider_name, settings.model) == ("anthropic", "claude-sonnet-5")
+
+
+def test_the_python_snippet_runs(folder: Path) -> None:
+    (snippet,) = fenced(section(PAGE, "## From Python"), "python")
+    (folder / "trip.py").write_text(snippet)
+    done = run_line("python trip.py", folder, _scripted(folder, ASKING))
+    assert done.returncode == 0, done.stderr
+    assert "completed The plan is in plan.md." in done.stdout
+    assert [line.split()[1:] for line in done.stdout.splitlines()[-2:]] == [["planner", "3"], ["writer", "2"]]
+
+
+def test_the_experts_take_twelve_lines_and_load_without_a_warning(folder: Path) -> None:
+    assert len(EXPERTS.splitlines()) <= 12
+    assert load_project(folder / "perstack.toml").warnings == ()
+
+
+def test_the_first_screen_is_one_screen() -> None:
+    assert len(BEGINNING.splitlines()) <= 56
+
+
+def test_every_make_target_that_is_named_is_there() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", page("Makefile"), re.M))
+    named = {line.split()[1] for line in commands(PAGE) if line.startswith("make ")}
+    assert named | set(re.findall(r"`make ([a-z-]+)", PAGE)) <= targets
+    assert "VENV   := .venv" in page("Makefile")
+
+
+def test_the_exit_codes_are_those_of_the_command_line() -> None:
+    table = {int(code): meaning for code, meaning in rows(section(PAGE, "## Go on"))}
+    assert table == EXIT_CODES
+
+
+def test_state_lives_where_the_page_says(begun: tuple[Path, list[str]]) -> None:
+    folder, _ = begun
+    (tree,) = fenced(section(PAGE, "## Where state lives"), "text")
+    for line in tree.splitlines():
+        assert list(folder.glob(re.sub(r"\{\w+\}", "*", line.split()[0]))), line
+
+
+def test_the_line_for_sqlite_keeps_jobs_in_that_file(folder: Path) -> None:
+    line = re.search(r'`(storage = "[^"]+")`', PAGE)
+    assert line is not None
+    (folder / "perstack.toml").write_text(f"{line[1]}\n{EXPERTS}")
+    assert run_line("perstack run planner go", folder, _scripted(folder, ASKING)).returncode == 3
+    assert (folder / tomllib.loads(line[1])["storage"].partition(":")[2]).is_file()
+    assert not (folder / "perstack" / "jobs").exists()
+
+
+def test_the_demos_success_rate_has_its_place() -> None:
+    assert "<!-- demo-figures -->" in BEGINNING
