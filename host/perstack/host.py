@@ -191,7 +191,8 @@ class Host:
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
             run = _coordinator(loaded)
             reason = _resume_reason(job_id, run)
-            limits = run.limits.model_copy(update={"max_steps": max_steps}) if max_steps is not None else None
+            self._check_same_model(job_id, run)
+            limits = self._new_limits(run, max_steps)
             settled: dict[str, Settlement] = {**settle} if settle else {}
             calls = unsettled_calls(loaded)
             _check_settled(calls, settled)
@@ -273,6 +274,12 @@ class Host:
         from perstack.engine.export import job_document
 
         return await job_document(self.storage, await self.job(job_id))
+
+    async def original_files(self, job_id: str | None = None) -> dict[str, bytes]:
+        """The files that the original Perstack would keep for a Job, by their path below its state directory."""
+        from perstack.engine.export import original_files
+
+        return await original_files(self.storage, await self._job_id(job_id))
 
     async def load(self, job_id: str | None = None) -> LoadedJob:
         """A Job with the whole state of each of its Runs."""
@@ -376,9 +383,24 @@ class Host:
                 f"Job {job_id} is {base.start.expert_key}'s; context is never shared with another Expert ({expert.key})"
             )
 
-    def _new_limits(self, run: Run) -> Limits | None:
-        steps = self._overrides.max_steps
-        return None if steps is None else run.limits.model_copy(update={"max_steps": steps})
+    def _new_limits(self, run: Run, max_steps: int | None = None) -> Limits | None:
+        """The Run's limits with those that were given anew; None if none was."""
+        given = {
+            "max_steps": self._overrides.max_steps if max_steps is None else max_steps,
+            "max_retries": self._overrides.max_retries,
+            "timeout": self._overrides.timeout,
+        }
+        new = {name: value for name, value in given.items() if value is not None}
+        return run.limits.model_copy(update=new) if new else None
+
+    def _check_same_model(self, job_id: str, run: Run) -> None:
+        asked, start = self._overrides, run.start
+        for word, value, used in (("provider", asked.provider, start.provider), ("model", asked.model, start.model)):
+            if value is not None and value != used:
+                raise UsageError(
+                    f"--{word} {value}: a Run is resumed on what it was started with, {used}; for another {word},"
+                    f" continue with a new query: perstack run {start.expert_key} QUERY --continue-job {job_id}"
+                )
 
     async def _base(self, loaded: LoadedJob, resume_from: str | None) -> Run:
         if resume_from is None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 from pydantic import JsonValue
 
 from perstack.core.base import Fact, JsonObject
+from perstack.core.chain import open_line
 from perstack.core.checkpoint import checkpoint_file, checkpoint_of
 from perstack.core.events import StoredEvent
 from perstack.core.job import JobSummary
 from perstack.core.run import Run
-from perstack.engine.load import is_checkpoint, load_run, run_ids
+from perstack.engine.load import event_of, is_checkpoint, load_run, run_ids
+from perstack.errors import NotFound
 from perstack.ports.storage import RunRef, Storage
 
 DOCUMENT_FORMAT = 1
@@ -45,6 +48,24 @@ async def job_document(storage: Storage, job: JobSummary) -> JsonObject:
         "checkpoints": checkpoints,
         "messages": dict[str, JsonValue](messages),
     }
+
+
+async def original_files(storage: Storage, job_id: str) -> dict[str, bytes]:
+    """The files that the original Perstack would keep for a Job, by their path below the state directory."""
+    # imported here, for other forms have no use for the original's shapes
+    from perstack.core.original_export import blobs_of, to_original
+
+    logs: dict[str, list[StoredEvent]] = {}
+    for run_id in await run_ids(storage, job_id):
+        ref = RunRef(job_id, run_id)
+        lines = await storage.read(ref)
+        logs[run_id] = [event_of(ref, seq, open_line(line).payload) for seq, line in enumerate(lines, 1)]
+    blobs: dict[str, bytes] = {}
+    for name in blobs_of(logs):
+        # a file that was lost is named in the text in its place
+        with suppress(NotFound):
+            blobs[name] = await storage.blob(job_id, name)
+    return to_original(logs, blobs)
 
 
 def _json(fact: Fact) -> JsonObject:

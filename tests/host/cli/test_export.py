@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 from terminal import Terminal
 
 from perstack.core.checkpoint import Checkpoint
+
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def test_jsonl_is_the_events_as_they_are_in_order_of_time(team: Terminal) -> None:
@@ -41,6 +45,36 @@ def test_a_file_is_written_once_and_never_over_another(own_team: Terminal) -> No
     assert "exists" in again.err
     nowhere = own_team.call("export", "team", "--format", "jsonl", "--output", "no/where.json")
     assert (nowhere.code, nowhere.err.count("\n")) == (2, 1)
+
+
+def test_the_original_form_is_folders_that_are_read_as_the_same_job(own_team: Terminal) -> None:
+    done = own_team.call("export", "team", "--format", "perstack", "--output", "out")
+    assert (done.code, done.out) == (0, "")
+    job = own_team.workspace / "out" / "jobs" / "team"
+    assert {path.name for path in job.iterdir()} >= {"checkpoints", "runs"}
+    for path in job.glob("runs/*/event-*.json"):
+        assert json.loads(path.read_text())["jobId"] == "team"
+    for path in job.glob("checkpoints/*.json"):
+        assert json.loads(path.read_text())["messages"]
+    shown = own_team.call("log", "--storage", "file:out")
+    assert shown.lines[0].startswith("Job team  lead  completed")
+    assert "  spent   8 steps, 610 + 62 tokens" in shown.lines
+    again = own_team.call("export", "team", "--format", "perstack", "--output", "out")
+    assert (again.code, again.err.count("\n")) == (2, 1)
+
+
+def test_a_job_of_the_original_is_exported_as_any_other(terminal: Terminal) -> None:
+    shutil.copytree(GOLDEN / "c_parallel_delegates" / "perstack", terminal.workspace / "perstack")
+    job = next(terminal.jobs().iterdir()).name
+    for form in ("jsonl", "json"):
+        assert terminal.call("export", job, "--format", form).code == 0
+    assert terminal.call("export", job, "--format", "perstack", "--output", "out").code == 0
+    assert terminal.call("verify", job).code == 0
+
+
+def test_an_id_that_could_be_a_path_is_refused(team: Terminal) -> None:
+    refused = team.call("export", "../team", "--format", "perstack", "--output", "out")
+    assert refused.code == 2
 
 
 def test_the_original_form_wants_a_directory(team: Terminal) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 from terminal import Terminal, reply
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+ORIGINAL = "dm0jg80payzmbfw1vfv4ry05"
 
 
 @pytest.fixture
@@ -62,8 +68,21 @@ def test_a_job_whose_process_died_is_listed_as_interrupted(three: Terminal) -> N
     summary.write_text(summary.read_text().replace('"completed"', '"running"'))
     log = three.log_of("two-1")
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:2]))
-    listed = {job["id"]: job["status"] for job in three.call("jobs", "--json").events}
-    assert listed == {"one": "completed", "two": "stoppedByInterrupt", "three": "completed"}
+    os.utime(summary, (1, 1))
+    for _ in range(2):  # looking at it does not make it the latest
+        listed = [(job["id"], job["status"]) for job in three.call("jobs", "--json").events]
+        assert listed == [("three", "completed"), ("one", "completed"), ("two", "stoppedByInterrupt")]
+    assert three.call("log").lines[0].startswith("Job three ")
+
+
+def test_a_folder_of_the_original_that_cannot_be_read_is_listed_and_hides_no_other(three: Terminal) -> None:
+    shutil.copytree(GOLDEN / "b_files" / "perstack" / "jobs", three.jobs(), dirs_exist_ok=True)
+    event = next((three.jobs() / ORIGINAL / "runs").glob("*/event-*-callTools.json"))
+    event.write_text("{")
+    listed = {job["id"]: job for job in three.call("jobs", "--json").events}
+    assert listed["one"]["status"] == "completed"
+    assert str(event) in listed[ORIGINAL]["error"]
+    assert f"{ORIGINAL}  ?" in three.call("jobs").out
 
 
 def test_without_jobs_it_says_how_to_start_one(terminal: Terminal) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import click
 
+from perstack.core.ids import check_job_id
 from perstack.errors import UsageError
 from perstack.frontends.cli.log_print import print_damage
 from perstack.frontends.cli.log_select import in_order
 from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.show import count
 from perstack.host import Host
 
 
@@ -36,10 +38,8 @@ def export_command(
     job: str, form: str, output: str | None, config: str | None, workspace: str, storage: str | None
 ) -> None:
     """Write JOB in another form."""
-    if form == "perstack" and output is None:
-        raise UsageError("--format perstack writes folders: name a directory with --output DIR")
     host = Place(config, workspace, storage).reader()
-    sys.exit(asyncio.run(_export(host, job, form, output)))
+    sys.exit(asyncio.run(_export(host, check_job_id(job), form, output)))
 
 
 async def _export(host: Host, job: str, form: str, output: str | None) -> int:
@@ -48,8 +48,13 @@ async def _export(host: Host, job: str, form: str, output: str | None) -> int:
             logs = await host.logs(job)
             _write(b"".join(entry.line + b"\n" for entry in in_order(logs)), output)
             return int(print_damage(logs))
-        document = await host.document(job)
-        _write(json.dumps(document, ensure_ascii=False).encode() + b"\n", output)
+        if form == "json":
+            document = await host.document(job)
+            _write(json.dumps(document, ensure_ascii=False).encode() + b"\n", output)
+            return 0
+        if output is None:
+            raise UsageError("--format perstack writes folders: name a directory with --output DIR")
+        _write_files(await host.original_files(job), Path(output), job)
         return 0
 
 
@@ -65,3 +70,17 @@ def _write(data: bytes, output: str | None) -> None:
         raise UsageError(f"--output {output} exists: choose another name, or remove it first") from error
     except OSError as error:
         raise UsageError(f"--output {output} cannot be written: {error.strerror}") from error
+
+
+def _write_files(files: dict[str, bytes], folder: Path, job: str) -> None:
+    place = folder / "jobs" / job
+    if place.exists():
+        raise UsageError(f"{place} exists: choose another directory for --output, or remove it first")
+    try:
+        for name, data in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"--output {folder} cannot be written: {error.strerror}") from error
+    click.echo(f"{place}: {count(len(files), 'file')}", err=True)
