@@ -59,10 +59,10 @@ class _Stretch:
     """What is added to its step numbers to count over the whole Job."""
     clock: int
     part: int = 0
-    usage: Usage = NO_USAGE
+    goes_on: bool = False
+    """It began after a stop, and its calls have not all got their results yet."""
+    usage: Usage = field(default_factory=Usage)
     """Of the last generation."""
-    seen: int = 0
-    """How many messages were there when the step began."""
 
     @property
     def step(self) -> int:
@@ -122,6 +122,7 @@ class _Export:
         started = [call.delegation.run_id for call in at.state.calls.values() if call.delegation]
         last = max([at.step, *(self.last_steps.get(run_id, 0) for run_id in started)])
         at.part += 1
+        at.goes_on = True
         at.run_id = self._run_id(at.state.id, at.part)
         at.offset = last + 1 - max(at.state.step, 1)
         at.clock = self.last_start = max(event.timestamp, at.clock + 1, self.last_start + 1)
@@ -133,7 +134,7 @@ class _Export:
     ) -> None:
         match event:
             case ours.StartGeneration():
-                at.seen = len(was.messages)
+                at.goes_on = False
                 kind = "startStreamingRunResult" if event.final else "startGeneration"
                 self._write(at, event, kind, messages=None if event.final else self._messages(at))
             case ours.FinishGeneration():
@@ -179,7 +180,7 @@ class _Export:
         by_id = {part.tool_call_id: part for part in message.contents}
         completion = by_id.pop(event.tool_call_id) if isinstance(event, ours.AttemptCompletion) else None
         if by_id:
-            kind = "finishAllToolCalls" if at.part and was.status != "running" else "finishToolCall"
+            kind = "finishAllToolCalls" if at.goes_on else "finishToolCall"
             others = message.model_copy(update={"contents": tuple(by_id.values())})
             self._write(at, event, kind, new_messages=(others,))
         if completion is not None:

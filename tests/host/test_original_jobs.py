@@ -1,0 +1,113 @@
+"""Jobs of the original Perstack through the Python door: seen, continued, exported."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hosting import Bench, Seen, expert, wait_for
+
+from golden import CASES, GOLDEN, states
+from perstack.core.chain import open_line
+from perstack.core.events import parse_event
+from perstack.core.messages import ToolMessage
+from perstack.core.original import Upgraded
+from perstack.core.original_export import blobs_of, to_original
+from perstack.testing.scripted import ScriptedProvider, text, tool, turn
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Bench:
+    """A workspace with the filesystem storage."""
+    return Bench(tmp_path, "file:perstack")
+
+
+def golden_job(bench: Bench, case: str) -> str:
+    shutil.copytree(GOLDEN / case / "perstack", bench.workspace / "perstack")
+    return next((bench.workspace / "perstack" / "jobs").iterdir()).name
+
+
+async def logs_of(host, job_id: str) -> dict:
+    return {log.run_id: [parse_event(open_line(line).payload) for line in log.lines] for log in await host.logs(job_id)}
+
+
+def messages_of(runs: dict) -> list[str]:
+    """Of every Run; in no order, for a nested delegate may be numbered otherwise."""
+    return sorted(str(run.messages[:]) for run in runs.values())
+
+
+@pytest.mark.parametrize(("case", "steps", "tokens"), [(CASES[0], 3, 1432), (CASES[1], 6, 4490), (CASES[2], 4, 605)])
+def test_it_is_listed_with_its_totals_and_result(files: Bench, case: str, steps: int, tokens: int) -> None:
+    job_id = golden_job(files, case)
+    job = wait_for(files.host([]).job(job_id))
+    assert (job.status, job.total_steps, job.usage.total_tokens) == ("completed", steps, tokens)
+    assert job.text
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_new_query_continues_it_with_its_history(files: Bench, case: str) -> None:
+    job_id = golden_job(files, case)
+    before = wait_for(files.host([]).job(job_id))
+    provider = ScriptedProvider(lambda request: "and on")
+    key = before.expert_key
+    job = wait_for(files.host(provider, expert(key)).continue_job(key, "one more thing", job_id=job_id))
+    assert (job.id, job.text, job.total_steps) == (job_id, "and on", before.total_steps + 1)
+    assert job.coordinator_run_id == f"{job_id}-{len(before.runs) + 1}"
+    sent = provider.requests[0].messages
+    assert any(isinstance(message, ToolMessage) for message in sent)
+    assert sent[-1].contents[0].text == "one more thing"
+    assert wait_for(files.host([]).job(job_id)).total_steps == before.total_steps + 1
+
+
+def test_a_question_that_the_original_asked_is_answered_here(files: Bench) -> None:
+    job_id = golden_job(files, "d_interactive")
+    runs = files.workspace / "perstack" / "jobs" / job_id / "runs"
+    asked, answered = sorted(runs.iterdir(), key=lambda run: min(file.name for file in run.iterdir()))
+    shutil.rmtree(answered)
+    setting = {"model": "scripted", "providerConfig": {"providerName": "scripted"}}
+    (asked / "run-setting.json").write_text(json.dumps(setting))
+    waiting = wait_for(files.host([]).job(job_id))
+    assert (waiting.status, waiting.question) == ("stoppedByInteractiveTool", "confirm?")
+    host = files.host([text("thanks")], expert("asker", ask=True))
+    job = wait_for(host.answer("yes", job_id=job_id))
+    assert (job.status, job.text, job.coordinator_run_id) == ("completed", "thanks", f"{job_id}-1")
+
+
+def test_a_job_of_ours_exported_opens_again_as_one_of_the_original(files: Bench, tmp_path: Path) -> None:
+    script = {
+        "[[boss]]": [
+            turn(tool("todo", {"newTodos": ["t"]}), tool("left", {"query": "L"}), tool("right", {"query": "R"})),
+            tool("todo", {"completedTodos": [0]}),
+            turn(tool("attemptCompletion", {}), text="all done"),
+        ],
+        "[[left]]": [tool("leaf", {"query": "from left"}), text("left done")],
+        "[[right]]": [text("right done")],
+        "[[leaf]]": [text("leaf done")],
+    }
+    experts = [
+        expert("boss", delegates=("left", "right")),
+        expert("left", delegates=("leaf",)),
+        expert("right"),
+        expert("leaf"),
+    ]
+    job = wait_for(files.host(script, *experts).run("boss", "q", on_event=Seen()))
+    job = wait_for(files.host([text("second")], *experts).continue_job("boss", "again", job_id=job.id))
+    logs = wait_for(logs_of(files.host([]), job.id))
+    assert blobs_of(logs) == frozenset()
+    there = Bench(tmp_path / "there", "file:perstack")
+    for path, content in to_original(logs).items():
+        file = there.workspace / "perstack" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    again = wait_for(there.host([]).job(job.id))
+    assert (again.status, again.text, again.total_steps, again.usage) == (
+        job.status,
+        job.text,
+        job.total_steps,
+        job.usage,
+    )
+    logs_there = wait_for(logs_of(there.host([]), job.id))
+    before, after = states(Upgraded(logs, {})), states(Upgraded(logs_there, {}))
+    assert messages_of(after) == messages_of(before)

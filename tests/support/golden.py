@@ -1,0 +1,58 @@
+"""Jobs that the original Perstack wrote, as test data, and ways to compare with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perstack.core import original_shapes as theirs
+from perstack.core.chain import EMPTY_LOG, open_line, seal
+from perstack.core.events import StartRun, parse_event
+from perstack.core.messages import History
+from perstack.core.original import Upgraded
+from perstack.core.run import Run, begin, evolve, inheritable
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+CASES = ["b_files", "c_parallel_delegates", "d_interactive"]
+
+
+def original(case: str) -> tuple[str, dict[str, list[theirs.Event]], list[theirs.Checkpoint]]:
+    """Job id, events by run, and checkpoints of a golden Job."""
+    (job,) = (GOLDEN / case / "perstack" / "jobs").iterdir()
+    runs = {
+        run.name: [theirs.Event.model_validate_json(file.read_bytes()) for file in run.glob("event-*.json")]
+        for run in (job / "runs").iterdir()
+    }
+    files = (job / "checkpoints").glob("*.json")
+    return job.name, runs, [theirs.Checkpoint.model_validate_json(file.read_bytes()) for file in files]
+
+
+def states(upgraded: Upgraded) -> dict[str, Run]:
+    """Each Run after its last event, folded from lines as the host folds them."""
+    found: dict[str, Run] = {}
+    places: dict[str, Run] = {}
+    for run_id, log in upgraded.logs.items():
+        head = EMPTY_LOG
+        for event in log:
+            lines, head = seal(head, [event.to_json()])
+            again = parse_event(open_line(lines[0]).payload)
+            assert again == event
+            if isinstance(again, StartRun):
+                base = places.get(again.continued_from.checkpoint_id) if again.continued_from else None
+                found[run_id] = begin(again, head, inheritable(base) if base else None)
+            else:
+                found[run_id] = evolve(found[run_id], again, head)
+            places[event.id] = found[run_id]
+    return found
+
+
+def plain(messages: History | tuple[theirs.Message, ...]) -> list[object]:
+    """Messages without their ids, which only the original has, and without the instruction."""
+
+    def strip(value: object) -> object:
+        if isinstance(value, dict):
+            kept = {key: strip(item) for key, item in value.items() if key != "id"}
+            return {key: item for key, item in kept.items() if item not in (None, False)}
+        return [strip(item) for item in value] if isinstance(value, list) else value
+
+    dumped = [strip(message.model_dump(mode="json")) for message in messages]
+    return [message for message in dumped if isinstance(message, dict) and message["type"] != "instructionMessage"]
