@@ -70,7 +70,7 @@ def test_a_question_that_the_original_asked_is_answered_here(files: Bench) -> No
     (asked / "run-setting.json").write_text(json.dumps(setting))
     waiting = wait_for(files.host([]).job(job_id))
     assert (waiting.status, waiting.question) == ("stoppedByInteractiveTool", "confirm?")
-    host = files.host([text("thanks")], expert("asker", ask=True))
+    host = files.host(ScriptedProvider(lambda request: "thanks"), expert("asker", ask=True))
     job = wait_for(host.answer("yes", job_id=job_id))
     assert (job.status, job.text, job.coordinator_run_id) == ("completed", "thanks", f"{job_id}-1")
 
