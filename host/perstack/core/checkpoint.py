@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from perstack.core.base import Fact, falsy
-from perstack.core.events import ContinuedFrom, DelegatedBy, ErrorInfo
+from perstack.core.definitions import Expert, Limits, ReasoningBudget
+from perstack.core.events import ContinuedFrom, DelegatedBy, ErrorInfo, StartRun
 from perstack.core.ids import event_id_of
 from perstack.core.messages import AnyMessage, InstructionMessage, TextPart
 from perstack.core.run import Run, RunStatus
@@ -78,6 +79,39 @@ class Checkpoint(Fact):
     continued_from: ContinuedFrom | None = None
     error: ErrorInfo | None = None
     messages: tuple[AnyMessage, ...]
+
+
+class RunSetting(Fact):
+    """run-setting.json: what a Run was started with, for people and tools. The log's first line says the same."""
+
+    job_id: str
+    run_id: str
+    expert: Expert
+    query: str
+    model: str
+    provider: str
+    reasoning_budget: ReasoningBudget | None = None
+    limits: Limits
+    delegated_by: DelegatedBy | None = None
+    continued_from: ContinuedFrom | None = None
+    started_at: int
+
+
+def run_setting(start: StartRun) -> RunSetting:
+    """The setting that a Run's first event tells of."""
+    return RunSetting(
+        job_id=start.job_id,
+        run_id=start.run_id,
+        expert=start.expert,
+        query=start.query,
+        model=start.model,
+        provider=start.provider,
+        reasoning_budget=start.reasoning_budget,
+        limits=start.limits,
+        delegated_by=start.delegated_by,
+        continued_from=start.continued_from,
+        started_at=start.timestamp,
+    )
 
 
 def checkpoint_file(run: Run) -> CheckpointFile:

@@ -64,16 +64,7 @@ async def await_delegates(parent: Session, delegations: Sequence[Delegation], dr
     if len(delegations) == 1:
         await one(delegations[0])
         return stopped
-    try:
-        async with asyncio.TaskGroup() as group:
-            for delegation in delegations:
-                group.create_task(one(delegation))
-    except* Exception as errors:  # the first fault speaks for the group: a person can act on one line
-        raise _leaves(errors)[0] from errors
+    async with asyncio.TaskGroup() as group:
+        for delegation in delegations:
+            group.create_task(one(delegation))
     return stopped
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if not isinstance(error, BaseExceptionGroup):
-        return [error]
-    return [leaf for part in error.exceptions for leaf in _leaves(part)]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType, reportUnknownMemberType]

@@ -57,6 +57,7 @@ from perstack.engine.clock import now_iso
 from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.emit import Emitter
 from perstack.engine.generation import fail, generate
+from perstack.engine.groups import leaves
 from perstack.engine.providers import ProviderPool, RunSettings
 from perstack.engine.session import Session, uninterrupted
 from perstack.engine.skills import JobSkills
@@ -188,6 +189,8 @@ class Driver:
         except asyncio.CancelledError:
             await uninterrupted(self._write_summary(is_driven=False))
             raise
+        except BaseExceptionGroup as group:
+            raise leaves(group)[0] from group  # what failed first speaks: a person can act on one line
         await self._write_summary(is_driven=False)
         return summarize(self.job, is_driven=False)
 

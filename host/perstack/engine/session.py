@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypedDict, TypeVar
 
 from perstack.core.chain import EMPTY_LOG, Head, line_of, link
-from perstack.core.checkpoint import checkpoint_file
+from perstack.core.checkpoint import checkpoint_file, run_setting
 from perstack.core.events import StartRun, StoredEvent
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
@@ -116,6 +116,8 @@ class Session:
                 for index, (_, payload, digest, chained) in enumerate(batch)
             ]
             await self._storage.append(self.ref, self._on_disk, lines)
+            if self._on_disk == 0:
+                await self._storage.put_run_setting(self.ref, run_setting(self.run.start).to_json())
             self._on_disk += len(lines)
             self._job.anchor(self.ref.run_id, self._on_disk, batch[-1][3])
             for (event, _, _, _), line in zip(batch, lines, strict=True):

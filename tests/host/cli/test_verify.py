@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from shutil import rmtree
 
 from terminal import Terminal
 
@@ -78,8 +79,7 @@ def test_a_redacted_event_verifies_and_is_named_where_its_content_is_needed(own_
 
 
 def test_a_run_without_its_log_is_found(own_team: Terminal) -> None:
-    own_team.log_of("team-3").unlink()
-    own_team.log_of("team-3").parent.rmdir()
+    rmtree(own_team.log_of("team-3").parent)
     assert own_team.call("verify").code == 1
 
 
