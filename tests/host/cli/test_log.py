@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -250,7 +252,10 @@ def test_without_any_job_it_says_how_to_start_one(terminal: Terminal) -> None:
 
 def test_a_broken_definition_is_no_hindrance(own_team: Terminal) -> None:
     (own_team.workspace / "perstack.toml").write_text("[experts.lead]\n")
-    assert own_team.call("log").code == 0
+    shown = own_team.call("log")
+    assert shown.code == 0
+    assert "looked for in file:perstack" in shown.err
+    assert own_team.call("log", "--storage", "file:perstack").err == ""
 
 
 def test_a_damaged_log_is_shown_as_far_as_it_reads_and_the_damage_is_named(own_team: Terminal) -> None:
@@ -344,3 +349,12 @@ def test_escape_sequences_of_a_model_do_not_reach_the_terminal(terminal: Termina
         out = terminal.call("log", *args).out
         assert "gone" in out
         assert not {"\x1b", "\x07", "\r"} & set(out)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(team: Terminal) -> None:
+    command = f"{sys.executable} -m perstack log --json --take 0 | head -n 1"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=team.workspace, env=team.env, capture_output=True, timeout=60, check=True
+    )
+    assert done.stdout.count(b"\n") == 1
+    assert done.stderr == b""

@@ -84,6 +84,9 @@ class Place:
             project = self.project(required=False)
         except DefinitionError:
             project = Project()
+            if self.storage is None:
+                text = f"warning: perstack.toml has errors, so Jobs are looked for in {project.storage}"
+                click.echo(f"{text}; `perstack validate` names them, --storage another place", err=True)
         return Host(project, workspace=self.workspace, storage=self.storage, env=dict(os.environ))
 
 
