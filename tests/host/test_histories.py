@@ -1,0 +1,53 @@
+"""Jobs that were recorded before open, verify and replay in this version.
+
+A history is the log of each Run of one Job, one file a Run, as the filesystem storage wrote it. New ones are added by
+copying `perstack/jobs/JOB/runs/RUN/events.jsonl` to `tests/histories/RUN.jsonl`; old ones are never changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hosting import wait_for
+
+from perstack.core.chain import open_line
+from perstack.core.definitions import Project
+from perstack.core.ids import job_of_run
+from perstack.host import Host
+from perstack.ports.storage import RunRef
+
+HISTORIES = Path(__file__).parents[1] / "histories"
+JOBS = sorted({job_of_run(path.stem) for path in HISTORIES.glob("*.jsonl")})
+
+
+@pytest.mark.parametrize("job_id", JOBS)
+@pytest.mark.parametrize("storage", ["file:perstack", "sqlite:perstack/state.db"])
+def test_a_recorded_job_opens_verifies_and_replays(job_id: str, storage: str, tmp_path: Path) -> None:
+    host = Host(Project(), workspace=tmp_path, storage=storage, env={})
+
+    async def check() -> None:
+        await host.storage.create_job(job_id)
+        for path in HISTORIES.glob(f"{job_id}-*.jsonl"):
+            await append_as_recorded(host, RunRef(job_id, path.stem), path.read_bytes().splitlines())
+        assert (await host.verify(job_id)).findings == ()
+        assert (await host.replay(job_id)).findings == ()
+        loaded = await host.load(job_id)
+        assert len(loaded.runs) == len(list(HISTORIES.glob(f"{job_id}-*.jsonl")))
+        assert (await host.job(job_id)).lifecycle == "completed"
+
+    wait_for(asyncio.wait_for(check(), 30))
+
+
+async def append_as_recorded(host: Host, ref: RunRef, lines: list[bytes]) -> None:
+    """The same appends, each with as many lines, as when it was written."""
+    done = 0
+    while done < len(lines):
+        size = open_line(lines[done]).batch
+        await host.storage.append(ref, done, lines[done : done + size])
+        done += size
+
+
+def test_there_are_histories() -> None:
+    assert len(JOBS) >= 4
