@@ -13,6 +13,7 @@ from terminal import Terminal, reply
 
 from perstack.core.chain import EMPTY_LOG, open_line, seal
 from perstack.core.checkpoint import Checkpoint
+from perstack.testing.scripted import ANY_EXPERT
 
 
 def stored(terminal: Terminal, run_id: str) -> list[str]:
@@ -340,6 +341,15 @@ def test_a_terminal_gets_colours_and_lines_of_its_width_and_a_pipe_neither(termi
     assert "\x1b" not in piped
     assert ("word " * 100).strip() in piped
     assert ("word " * 100).strip() in re.sub(r"\s+", " ", terminal.look("log", "-v", columns=60))
+
+
+def test_of_a_long_expert_name_the_end_is_left_out_and_never_the_runs_number(terminal: Terminal) -> None:
+    terminal.project(
+        '[experts."@acme/a-very-long-name-for-one"]\ninstruction = "i"\n', **{ANY_EXPERT: [reply("Done.")]}
+    )
+    assert terminal.call("run", "@acme/a-very-long-name-for-one", "q", "--provider", "scripted").code == 0
+    (label,) = {label for label, _ in words(terminal.call("log").out)}
+    assert label == "@acme/a-very-long-nam…#1"
 
 
 def test_escape_sequences_of_a_model_do_not_reach_the_terminal(terminal: Terminal) -> None:

@@ -16,7 +16,7 @@ from perstack.core.messages import ToolCallPart
 from perstack.engine.read import RunLog
 from perstack.frontends.cli.log_rows import QUIET_TYPES, Around, Row, describe, run_label, tokens
 from perstack.frontends.cli.log_select import Entry, Wanted, expert_of, parse_line
-from perstack.frontends.cli.show import Screen, ago, count, duration, pad, plain_text
+from perstack.frontends.cli.show import Screen, ago, count, duration, pad, plain_text, shorten
 
 STATUS_WORDS: dict[JobStatus, tuple[str, str]] = {
     "running": ("running", "cyan"),
@@ -89,11 +89,18 @@ def _print_line(screen: Screen, line: _Line, at: str, width: int, colour: str, f
     named = {} if style or not line.row.colour else {"fg": line.row.colour}
     is_loud = line.row.colour in ("red", "green", "magenta", "bold", "dim")
     click.echo(
-        f"{screen.paint(at, dim=True)} {screen.paint(pad(line.label, width), fg=colour)} {line.entry.step:>4} "
+        f"{screen.paint(at, dim=True)} {screen.paint(_label(line.label, width), fg=colour)} {line.entry.step:>4} "
         f"{screen.paint(f'{line.row.word:<{_WORD}}', **style, **named)} "
         f"{screen.paint(text, **style, **named) if is_loud else text}".rstrip(),
         color=screen.colours,
     )
+
+
+def _label(label: str, width: int) -> str:
+    """The label in its column; of a long one the Expert is shortened, never the Run's number."""
+    expert, mark, number = label.rpartition("#")
+    end = mark + number
+    return shorten(expert, width - len(end)) + end if len(label) > width else pad(label, width)
 
 
 def _rows(entry: Entry, around: Around) -> list[Row]:
