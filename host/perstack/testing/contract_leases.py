@@ -49,7 +49,15 @@ async def write():
             pass
     await storage.close()
 
-asyncio.run(hold() if work == "hold" else write())
+async def pour():
+    run, head = RunRef("job1", "job1-1"), Head()
+    while True:
+        lines, after = seal(head, [b'{"n":%d}' % n for n in range(head.seq, head.seq + 3)])
+        await storage.append(run, head.seq, lines)
+        head = after
+        print(head.seq, flush=True)
+
+asyncio.run({"hold": hold, "write": write, "pour": pour}[work]())
 """
 
 
@@ -147,6 +155,21 @@ class LeaseContract(ContractBase):
                 wait_for(freed(storage))
             finally:
                 os.kill(grandchild, 9)
+
+    def test_a_process_killed_while_it_writes_has_lost_nothing_that_was_acknowledged(self, opener: Opener) -> None:
+        wait_for(opener().create_job(JOB))
+        with _child(opener, "pour") as child:
+            acknowledged = 0
+            while acknowledged < 90:
+                acknowledged = int(_line_of(child))
+            child.kill()
+            assert child.stdout is not None
+            acknowledged = max([acknowledged, *(int(line) for line in child.stdout.read().split("\n")[:-1])])
+        records = wait_for(opener().read(RUN))
+        assert len(records) >= acknowledged
+        assert len(records) % 3 == 0, "half an append is seen"
+        numbers = [int(record.split(b",")[0].removeprefix(b'{"n":').rstrip(b"}")) for record in records]
+        assert numbers == list(range(len(records)))
 
     def test_processes_that_write_one_run_at_once_lose_and_repeat_nothing(self, opener: Opener) -> None:
         storage = opener()
