@@ -1,0 +1,124 @@
+"""docs/architecture.md: its tables are those of the code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import get_args
+
+from pages import ROOT, fenced, first_cells, page, rows, section
+
+import perstack.core.run as run_module
+from perstack.core.events import Settlement, StoredEvent
+from perstack.core.ids import event_id_of, run_id_of
+from perstack.core.job import JobStatus, lifecycle_of, pause_reason_of
+from perstack.core.run import Command, Phase
+from perstack.frontends.cli.drive import _EXIT
+from perstack.frontends.cli.main import EXIT_CODES
+from perstack.ports import hooks, storage
+
+PAGE = page("docs/architecture.md")
+STORED = [event.model_fields["type"].default for event in get_args(StoredEvent)]
+
+
+def _words(cell: str) -> list[str]:
+    return re.findall(r"`(\w+)`", cell)
+
+
+def test_the_layers_are_those_of_the_import_contract() -> None:
+    contracts = tomllib.loads(page("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    assert first_cells(section(PAGE, "## Layers")) == layers
+
+
+def test_imports_point_down_only() -> None:
+    lint = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([str(lint)], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_events_are_those_of_the_union_in_its_order() -> None:
+    assert first_cells(section(PAGE, "## Events and the chain")) == STORED
+
+
+def _tables_of_the_loop() -> tuple[str, str]:
+    loop = section(PAGE, "## The loop")
+    return loop[: loop.index("| command |")], loop[loop.index("| command |") :]
+
+
+def test_the_phases_are_those_of_a_run_and_the_diagram_shows_each() -> None:
+    phases, _ = _tables_of_the_loop()
+    assert first_cells(phases) == [phase.name for phase in Phase]
+    (diagram,) = fenced(section(PAGE, "## The loop"), "text")
+    assert all(phase.name in diagram for phase in Phase)
+
+
+def test_the_diagram_is_the_one_above_the_code() -> None:
+    (diagram,) = fenced(section(PAGE, "## The loop"), "text")
+    documented = {line.strip() for line in (run_module.__doc__ or "").splitlines()}
+    assert {line.strip() for line in diagram.splitlines()} <= documented
+
+
+def test_the_commands_are_those_of_the_loop_and_each_phase_names_known_ones() -> None:
+    phases, commands = _tables_of_the_loop()
+    names = [command.__name__ for command in get_args(Command)]
+    assert first_cells(commands) == names
+    named = [word for row in rows(phases) for word in _words(row[1])]
+    assert set(named) == set(names)
+
+
+def test_every_event_but_those_of_starts_and_stops_is_recorded_by_a_command() -> None:
+    _, commands = _tables_of_the_loop()
+    recorded = {word for row in rows(commands) for word in _words(row[2])}
+    others = {"startRun", "resumeRun", "errorRun", "stopRunByExceededMaxSteps", "stopRunByInterrupt"}
+    assert recorded == set(STORED) - others
+
+
+def test_a_jobs_life_is_that_of_the_code() -> None:
+    table = rows(section(PAGE, "## A Job's life"))
+    assert [row[0].strip("`") for row in table] == list(get_args(JobStatus))
+    for row in table:
+        status, lifecycle, reason, code = (cell.strip("`") for cell in row[:4])
+        assert lifecycle == lifecycle_of(status)
+        assert (None if reason == "-" else reason) == pause_reason_of(status)
+        assert code == "-" or int(code) == _EXIT[status]
+
+
+def test_every_exit_status_is_named() -> None:
+    life = section(PAGE, "## A Job's life")
+    named = {int(row[3]) for row in rows(life) if row[3] != "-"}
+    named |= {int(code) for code in re.findall(r"exit status (\d+)", life)}
+    assert named == set(EXIT_CODES)
+
+
+def test_the_hooks_are_those_that_are_specified() -> None:
+    specified = {name for name in vars(hooks) if name.startswith("perstack_")}
+    assert set(re.findall(r"`(perstack_\w+)`", section(PAGE, "## Plugins"))) == specified
+
+
+def test_the_promises_of_a_storage_are_as_many_as_the_ports() -> None:
+    def count(text: str) -> int:
+        return len(re.findall(r"^\d\. ", text, re.M))
+
+    assert count(section(PAGE, "## Storages")) == count(storage.__doc__ or "") > 0
+
+
+def test_ids_are_made_as_the_page_says() -> None:
+    assert "`{jobId}-{n}`" in PAGE
+    assert run_id_of("job", 2) == "job-2"
+    assert "`{runId}-{seq}`" in PAGE
+    assert event_id_of("job-2", 7) == "job-2-7"
+
+
+def test_the_ways_to_settle_a_call_are_all_named() -> None:
+    (decision,) = [part for part in PAGE.split("\n\n") if part.startswith("**Intent before effect.**")]
+    assert all(re.search(rf"\b{word}\b", decision) for word in get_args(Settlement))
+
+
+def test_every_file_and_module_that_is_named_is_there() -> None:
+    for name in re.findall(r"`((?:perstack/|engine/|plugins/)[\w/]*(?:\.py|/))`", PAGE):
+        places = (ROOT / name, ROOT / "host" / name, ROOT / "host/perstack" / name)
+        assert any(place.exists() for place in places), name
