@@ -36,6 +36,7 @@ from perstack.engine.session import Session
 from perstack.engine.skills import JobSkills
 from perstack.engine.verify import Report, replay_job, verify_job
 from perstack.errors import Conflict, UsageError
+from perstack.ports.skill import SkillContext
 from perstack.ports.storage import Storage
 from perstack.version import VERSION
 
@@ -307,7 +308,8 @@ class Host:
         self, loaded: LoadedJob, begin: Callable[[Driver], Session], on_event: OnEvent | None
     ) -> JobSummary:
         emit = Emitter(self.plugins.listeners, on_event)
-        skills = JobSkills(self.plugins.skills, self.workspace, loaded.job.id, self._env, STATE_DIR)
+        context = SkillContext(self.workspace, loaded.job.id, self._env, STATE_DIR)
+        skills = JobSkills(self.plugins.skills, context, emit)
         wiring = Wiring(
             storage=self.storage,
             project=self.project,

@@ -16,7 +16,10 @@ class BaseSkillFactory:
 
     def handles(self, definition: Skill) -> bool:
         """Whether a declaration means the built-in skill."""
-        return isinstance(definition, McpStdioSkill) and BASE_SKILL in (definition.name, definition.package_name)
+        if not isinstance(definition, McpStdioSkill):
+            return False
+        package = definition.package_name or ""
+        return definition.name == BASE_SKILL or package == BASE_SKILL or package.startswith(f"{BASE_SKILL}@")
 
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
         """A session on the Job's workspace. Raises SkillError if that is no directory."""

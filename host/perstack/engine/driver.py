@@ -212,7 +212,10 @@ class Driver:
         start = session.run.start
         try:
             return await self._wiring.skills.catalogue(
-                start.expert, self._wiring.project.experts, is_coordinator=session.run.is_coordinator
+                start.expert,
+                self._wiring.project.experts,
+                run_id=start.run_id,
+                is_coordinator=session.run.is_coordinator,
             )
         except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its words
             await fail(session, ErrorInfo(name=type(error).__name__, message=str(error)))

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import TypedDict
 
 from perstack.core.events import Event
 from perstack.ports.listener import Listener
 
 OnEvent = Callable[[Event, bytes], None]
 """The event, and its line as it stands in the log."""
+
+
+class DisplayStamp(TypedDict):
+    """What every event that is only shown has."""
+
+    id: str
+    timestamp: int
+    job_id: str
+    run_id: str
 
 
 class Emitter:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass, replace
+from itertools import count
 
 from perstack.core.definitions import BASE_SKILL, Expert, InteractiveSkill, McpStdioSkill, Skill
+from perstack.core.events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
 from perstack.engine.catalogue import (
     Catalogue,
     Offered,
@@ -14,53 +17,86 @@ from perstack.engine.catalogue import (
     interactive_tools,
     skill_tools,
 )
+from perstack.engine.clock import now_ms
+from perstack.engine.emit import DisplayStamp, Emitter
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A skill that is up, and the Run that first needed it."""
+
+    name: str
+    session: SkillSession
+    run_id: str
+
+
 class JobSkills:
-    """Opens skills when a Run first needs them."""
+    """Opens skills when a Run first needs them, and shows that it does."""
 
-    def __init__(
-        self,
-        factories: Sequence[SkillFactory],
-        workspace: Path,
-        job_id: str,
-        env: Mapping[str, str],
-        state_dir: str | None,
-    ) -> None:
+    def __init__(self, factories: Sequence[SkillFactory], context: SkillContext, emit: Emitter) -> None:
         self._factories = factories
-        self._context = SkillContext(workspace=workspace, job_id=job_id, env=env, state_dir=state_dir)
-        self._sessions: dict[str, SkillSession] = {}
+        self._context = context
+        self._emit = emit
+        self._open: dict[bytes, _Open] = {}
         self._lock = asyncio.Lock()
+        self._numbers = count(1)
 
-    async def catalogue(self, expert: Expert, experts: Mapping[str, Expert], *, is_coordinator: bool) -> Catalogue:
+    async def catalogue(
+        self, expert: Expert, experts: Mapping[str, Expert], *, run_id: str, is_coordinator: bool
+    ) -> Catalogue:
         """The tools that a Run of this Expert is offered. Raises SkillError for a skill that nothing provides."""
         offered: list[Offered] = []
         for definition in with_base(expert.skills):
             if isinstance(definition, InteractiveSkill):
                 offered += interactive_tools(definition) if is_coordinator else []
             else:
-                session = await self._session(definition)
+                session = await self._session(definition, run_id)
                 offered += skill_tools(definition, session, await session.tools())
         return Catalogue([*offered, *delegate_tools(expert, experts)])
 
     async def close(self) -> None:
         """End every skill, also when one of them fails to end."""
-        sessions, self._sessions = list(self._sessions.values()), {}
-        results = await asyncio.gather(*(session.close() for session in sessions), return_exceptions=True)
+        opened, self._open = list(self._open.values()), {}
+        results = await asyncio.gather(*(one.session.close() for one in opened), return_exceptions=True)
+        for one in opened:
+            self._emit.display(SkillDisconnected(**self._stamp(one.run_id), skill_name=one.name))
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             raise SkillError(f"a skill did not end cleanly: {failures[0]}") from failures[0]
 
-    async def _session(self, definition: Skill) -> SkillSession:
-        key = (
-            definition.model_copy(update={"pick": (), "omit": (), "rule": None, "description": None}).to_json().decode()
-        )
+    async def _session(self, definition: Skill, run_id: str) -> SkillSession:
+        shared = definition.model_copy(update={"pick": (), "omit": (), "rule": None, "description": None})
+        key = shared.to_json()
         async with self._lock:
-            if key not in self._sessions:
-                self._sessions[key] = await factory_for(self._factories, definition).open(definition, self._context)
-            return self._sessions[key]
+            if key not in self._open:
+                self._open[key] = _Open(definition.name, await self._start(definition, run_id), run_id)
+            return self._open[key].session
+
+    async def _start(self, definition: Skill, run_id: str) -> SkillSession:
+        factory = factory_for(self._factories, definition)
+
+        def show_stderr(line: str) -> None:
+            self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=definition.name, message=line))
+
+        began = time.monotonic()
+        self._emit.display(SkillStarting(**self._stamp(run_id), skill_name=definition.name))
+        session = await factory.open(definition, replace(self._context, on_stderr=show_stderr))
+        tools = len(await session.tools())
+        took = round((time.monotonic() - began) * 1000)
+        self._emit.display(
+            SkillConnected(**self._stamp(run_id), skill_name=definition.name, tools=tools, duration_ms=took)
+        )
+        return session
+
+    def _stamp(self, run_id: str) -> DisplayStamp:
+        return DisplayStamp(
+            id=f"{run_id}-skill-{next(self._numbers)}",
+            timestamp=now_ms(),
+            job_id=self._context.job_id,
+            run_id=run_id,
+        )
 
 
 def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFactory:
