@@ -84,7 +84,8 @@ def test_the_entry_point_on_the_page_is_what_the_group_reads() -> None:
 def test_the_provider_the_storage_and_the_listener_work_together(folder: Path) -> None:
     done = _perstack(folder, "run player 'two dice' --provider echo --storage scratch:one")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["text"] == "TWO DICE"
+    (end,) = [event for event in map(json.loads, done.stdout.splitlines()) if event["type"] == "finishRun"]
+    assert end["text"] == "TWO DICE"
     assert (folder / "costs.tsv").read_text().split("\t")[1:] == ["player", "16\n"]
     assert not (folder / "perstack").exists()
 

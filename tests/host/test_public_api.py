@@ -63,9 +63,11 @@ HOST = {
     "checkpoint": ("checkpoint_id", "job_id"),
     "checkpoint_path": ("checkpoint_id", "job_id"),
     "unsettled": ("job_id",),
+    "watch": ("job_id",),
     "verify": ("job_id",),
     "replay": ("job_id",),
     "document": ("job_id",),
+    "original_files": ("job_id",),
     "load": ("job_id",),
 }
 
