@@ -35,6 +35,7 @@ from perstack.engine.read import JobPage, JobReader, RunLog, StoredLine, Unsettl
 from perstack.engine.session import Session
 from perstack.engine.skills import JobSkills
 from perstack.engine.verify import Report, replay_job, verify_job
+from perstack.engine.watch import watch_job
 from perstack.errors import Conflict, UsageError
 from perstack.ports.skill import SkillContext
 from perstack.ports.storage import Storage
@@ -261,6 +262,11 @@ class Host:
     async def unsettled(self, job_id: str | None = None) -> tuple[UnsettledCall, ...]:
         """The calls that began, may have had a side effect, and have no result."""
         return await self._reader.unsettled(await self._job_id(job_id))
+
+    async def watch(self, job_id: str | None = None) -> AsyncGenerator[StoredLine]:
+        """Every stored event of a Job, whoever drives it, until nobody does and all was shown."""
+        async for line in watch_job(self.storage, await self._job_id(job_id)):
+            yield line
 
     async def verify(self, job_id: str | None = None) -> Report:
         """Check a Job's logs against their chain and against the heads kept elsewhere."""
