@@ -142,7 +142,8 @@ def starting() -> None:
     first = sorted(ran.first_event for ran in runs)[4]
     cpu = sorted(ran.cpu for ran in runs)[4]
     print(
-        f"\nfirst event after {first:.3f} s; whole 2-step run {cpu:.3f} s CPU; floor, bare Python: {sorted(bare)[4]:.3f} s"
+        f"\nfirst event after {first:.3f} s; whole 2-step run {cpu:.3f} s CPU;"
+        f" floor, bare Python: {sorted(bare)[4]:.3f} s"
     )
 
 

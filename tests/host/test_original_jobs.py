@@ -15,6 +15,7 @@ from perstack.core.events import parse_event
 from perstack.core.messages import ToolMessage
 from perstack.core.original import Upgraded
 from perstack.core.original_export import blobs_of, to_original
+from perstack.errors import UsageError
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
 
@@ -111,3 +112,14 @@ def test_a_job_of_ours_exported_opens_again_as_one_of_the_original(files: Bench,
     logs_there = wait_for(logs_of(there.host([]), job.id))
     before, after = states(Upgraded(logs, {})), states(Upgraded(logs_there, {}))
     assert messages_of(after) == messages_of(before)
+
+
+def test_a_run_that_does_not_say_its_provider_is_refused_with_the_way_out_and_nothing_is_written(files: Bench) -> None:
+    job_id = golden_job(files, "d_interactive")
+    runs = files.workspace / "perstack" / "jobs" / job_id / "runs"
+    shutil.rmtree(max(runs.iterdir(), key=lambda run: min(file.name for file in run.iterdir())))
+    before = sorted(path for path in runs.rglob("*") if path.is_file())
+    host = files.host(ScriptedProvider(lambda request: "x"), expert("asker", ask=True))
+    with pytest.raises(UsageError, match="--continue-job"):
+        wait_for(host.answer("yes", job_id=job_id))
+    assert sorted(path for path in runs.rglob("*") if path.is_file()) == before

@@ -43,8 +43,8 @@ class MessagesRef(Fact):
     sha256: str
 
 
-class CheckpointFile(Fact):
-    """checkpoints/{id}.json: a checkpoint without its messages, which stand in the log once."""
+class _Place(Fact):
+    """What a checkpoint says, but for the messages."""
 
     id: str
     job_id: str
@@ -59,25 +59,17 @@ class CheckpointFile(Fact):
     delegated_by: DelegatedBy | None = None
     continued_from: ContinuedFrom | None = None
     error: ErrorInfo | None = None
+
+
+class CheckpointFile(_Place):
+    """checkpoints/{id}.json: a checkpoint without its messages, which stand in the log once."""
+
     messages: MessagesRef
 
 
-class Checkpoint(Fact):
+class Checkpoint(_Place):
     """A checkpoint whole, with its messages."""
 
-    id: str
-    job_id: str
-    run_id: str
-    expert: ExpertRef
-    status: str
-    step_number: int
-    usage: Usage
-    context_tokens: int = 0
-    todos: tuple[Todo, ...] = ()
-    open_calls: tuple[OpenCall, ...] = ()
-    delegated_by: DelegatedBy | None = None
-    continued_from: ContinuedFrom | None = None
-    error: ErrorInfo | None = None
     messages: tuple[AnyMessage, ...]
 
 
@@ -143,7 +135,7 @@ def checkpoint_of(run: Run) -> Checkpoint:
     """The checkpoint of the place that a Run is at, whole."""
     facts = checkpoint_file(run)
     instruction = InstructionMessage(contents=(TextPart(text=run.start.instruction),))
-    fields = {name: getattr(facts, name) for name in CheckpointFile.model_fields if name != "messages"}
+    fields = {name: getattr(facts, name) for name in _Place.model_fields}
     return Checkpoint(**fields, messages=(instruction, *run.messages))
 
 

@@ -20,6 +20,9 @@ from perstack.core.usage import Usage
 FORMAT = 1
 """The version of the shapes below; `core/upgrades.py` brings older ones up to it."""
 
+UNKNOWN = "unknown"
+"""The model and provider of a Run whose log, written by the original, does not say them."""
+
 FinishReason = Literal["stop", "toolCalls", "length", "refusal", "other"]
 Settlement = Literal["done", "retry", "ask"]
 """What becomes of a call that began and has no result: `done` (it had its effect), `retry` (run it again), `ask` (the

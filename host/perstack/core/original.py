@@ -190,8 +190,8 @@ class _Upgrade:
         delegates = {callee.expert.key for one in chain.events for callee in _callees(one)}
         facts = {
             "query": _query(event) or _answer(event),
-            "model": setting.model or "unknown",
-            "provider": provider if isinstance(provider, str) else "unknown",
+            "model": setting.model or ours.UNKNOWN,
+            "provider": provider if isinstance(provider, str) else ours.UNKNOWN,
             "instruction": instruction,
             "expert": Expert(
                 key=expert.key, version=expert.version, instruction=instruction, delegates=tuple(sorted(delegates))

@@ -144,7 +144,8 @@ class Driver:
         *,
         limits: Limits | None = None,
     ) -> Session:
-        """Record that a stopped Run goes on."""
+        """Record that a stopped Run goes on. Raises before anything is recorded if its provider cannot be had."""
+        self._wiring.providers.for_run(run, self._wiring.project, self._wiring.overrides)
         session = Session(
             self._wiring.storage, self.job, self._wiring.emit, RunRef(self.job.id, run.id), run.start.expert_key
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from perstack.config.settings import Overrides, resolve_settings
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
+from perstack.core.events import UNKNOWN
 from perstack.core.run import Run
 from perstack.engine.plugins import Plugins
 from perstack.errors import MissingCredential, UsageError
@@ -54,7 +55,12 @@ class ProviderPool:
         return self._open[key]
 
     def for_run(self, run: Run, project: Project, overrides: Overrides) -> Provider:
-        """The endpoint that a Run was started on, with its settings of today."""
+        """The endpoint that a Run was started on, with its settings of today. Raises UsageError if it is not known."""
+        if run.start.provider == UNKNOWN:
+            raise UsageError(
+                f"{run.id} does not say which provider it ran on; go on with a new query:"
+                f" perstack run {run.start.expert_key} QUERY --continue-job {run.start.job_id}"
+            )
         chosen = resolve_settings(project, run.start.expert, overrides).provider
         if chosen is None or chosen.provider_name != run.start.provider:
             chosen = ProviderSetting(provider_name=run.start.provider)

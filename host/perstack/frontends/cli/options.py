@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TypeVar
 
 import click
 
+from perstack.config.env import read_env
 from perstack.config.load import find_config, load_project
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Project
@@ -28,25 +30,6 @@ def place_options(command: _F) -> _F:
             "--workspace", metavar="DIR", default=".", help="The directory Experts work in.", show_default=True
         ),
         click.option("--config", metavar="FILE", help="perstack.toml; by default found from the workspace upward."),
-    ):
-        command = option(command)
-    return command
-
-
-def model_options(command: _F) -> _F:
-    """What overrides the definition."""
-    for option in (
-        click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again."),
-        click.option("--timeout", type=click.IntRange(min=1), metavar="MS", help="Milliseconds for one generation."),
-        click.option(
-            "--max-retries", type=click.IntRange(min=0), metavar="N", help="How often a generation is retried."
-        ),
-        click.option(
-            "--max-steps", type=click.IntRange(min=0), metavar="N", help="Steps of the whole Job, over all Runs."
-        ),
-        click.option("--reasoning-budget", metavar="LEVEL", help="none, minimal, low, medium, high, or tokens."),
-        click.option("--model", metavar="NAME", help="The model to use."),
-        click.option("--provider", metavar="NAME", help="The provider to use; `perstack plugins` lists them."),
     ):
         command = option(command)
     return command
@@ -99,20 +82,62 @@ def parse_budget(text: str | None) -> Budget | None:
     raise UsageError(f"--reasoning-budget {text}: use none, minimal, low, medium, high, or a number of tokens")
 
 
-def overrides_of(
-    provider: str | None,
-    model: str | None,
-    reasoning_budget: str | None,
-    max_steps: int | None,
-    max_retries: int | None,
-    timeout: int | None,
-) -> Overrides:
-    """The values of `model_options`, but for the environment."""
-    return Overrides(
-        provider=provider,
-        model=model,
-        reasoning_budget=parse_budget(reasoning_budget),
-        max_steps=max_steps,
-        max_retries=max_retries,
-        timeout=timeout,
-    )
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a Job is driven with: the values of `driving_options`."""
+
+    place: Place
+    overrides: Overrides
+    env_paths: tuple[str, ...]
+
+    def host(self) -> Host:
+        """The Host for driving. Raises DefinitionError or UsageError before anything is written."""
+        project = self.place.project(required=True)
+        env = read_env(Path(self.place.workspace), self.env_paths or project.env_path)
+        return Host(
+            project, workspace=self.place.workspace, storage=self.place.storage, env=env, overrides=self.overrides
+        )
+
+
+def driving_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of a command that drives a Job, which it is given as one `setup: Setup`."""
+
+    @wraps(command)
+    def gather(
+        *,
+        provider: str | None,
+        model: str | None,
+        reasoning_budget: str | None,
+        max_steps: int | None,
+        max_retries: int | None,
+        timeout: int | None,
+        env_path: tuple[str, ...],
+        config: str | None,
+        workspace: str,
+        storage: str | None,
+        **others: object,
+    ) -> None:
+        budget = parse_budget(reasoning_budget)
+        overrides = Overrides(model, provider, budget, max_steps, max_retries, timeout)
+        command(setup=Setup(Place(config, workspace, storage), overrides, env_path), **others)
+
+    return _model_options(place_options(gather))
+
+
+def _model_options(command: _F) -> _F:
+    """What overrides the definition."""
+    for option in (
+        click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again."),
+        click.option("--timeout", type=click.IntRange(min=1), metavar="MS", help="Milliseconds for one generation."),
+        click.option(
+            "--max-retries", type=click.IntRange(min=0), metavar="N", help="How often a generation is retried."
+        ),
+        click.option(
+            "--max-steps", type=click.IntRange(min=0), metavar="N", help="Steps of the whole Job, over all Runs."
+        ),
+        click.option("--reasoning-budget", metavar="LEVEL", help="none, minimal, low, medium, high, or tokens."),
+        click.option("--model", metavar="NAME", help="The model to use."),
+        click.option("--provider", metavar="NAME", help="The provider to use; `perstack plugins` lists them."),
+    ):
+        command = option(command)
+    return command

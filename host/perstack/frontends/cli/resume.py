@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable
-from pathlib import Path
 
 import click
 
-from perstack.config.env import read_env
 from perstack.core.events import Settlement
 from perstack.core.job import JobSummary
 from perstack.engine.emit import OnEvent
 from perstack.engine.read import UnsettledCall
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import drive
-from perstack.frontends.cli.options import Place, model_options, overrides_of, place_options
-from perstack.host import Host
+from perstack.frontends.cli.options import Setup, driving_options
 
 _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": "ask"}
 
@@ -30,35 +27,20 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
     help="What became of a call that began and has no result; by default the model is told that it was interrupted.",
 )
 @click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
-@model_options
-@place_options
+@driving_options
 def resume_command(
     job: str | None,
     settle: tuple[str, ...],
     stream: bool,
-    provider: str | None,
-    model: str | None,
-    reasoning_budget: str | None,
-    max_steps: int | None,
-    max_retries: int | None,
-    timeout: int | None,
-    env_path: tuple[str, ...],
-    config: str | None,
-    workspace: str,
-    storage: str | None,
+    setup: Setup,
 ) -> None:
     """Go on with JOB (the latest, if none is given): the same Runs, as they were started."""
     settled = _settlements(settle)
-    place = Place(config, workspace, storage)
-    project = place.project(required=True)
-    env = read_env(Path(workspace), env_path or project.env_path)
-    overrides = overrides_of(provider, model, reasoning_budget, max_steps, max_retries, timeout)
-    host = Host(project, workspace=workspace, storage=storage, env=env, overrides=overrides)
+    host = setup.host()
 
     def work(on_event: OnEvent) -> Awaitable[JobSummary]:
         return host.resume(
             job,
-            max_steps=max_steps,
             settle=settled,
             on_unsettled=lambda calls: _show_unsettled(calls, settled),
             on_event=on_event,

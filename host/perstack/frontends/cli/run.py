@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable
-from pathlib import Path
 
 import click
 
-from perstack.config.env import read_env
 from perstack.core.ids import check_job_id
 from perstack.core.job import JobSummary
 from perstack.engine.emit import OnEvent
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import drive
-from perstack.frontends.cli.options import Place, model_options, overrides_of, place_options
-from perstack.host import Host
+from perstack.frontends.cli.options import Setup, driving_options
 
 
 @click.command("run")
@@ -34,8 +31,7 @@ from perstack.host import Host
 @click.option("--job-id", metavar="ID", help="The new Job's id: up to 128 of A-Z a-z 0-9 _ -")
 @click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
 @click.option("--runtime", hidden=True, help="Taken for the original's sake; there is one runtime.")
-@model_options
-@place_options
+@driving_options
 def run_command(
     expert: str,
     query: str,
@@ -46,26 +42,13 @@ def run_command(
     job_id: str | None,
     stream: bool,
     runtime: str | None,
-    provider: str | None,
-    model: str | None,
-    reasoning_budget: str | None,
-    max_steps: int | None,
-    max_retries: int | None,
-    timeout: int | None,
-    env_path: tuple[str, ...],
-    config: str | None,
-    workspace: str,
-    storage: str | None,
+    setup: Setup,
 ) -> None:
     """Run EXPERT on QUERY. Events are JSON on stdout, one a line; QUERY `-` is read from stdin."""
     _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
     if query == "-":
         query = sys.stdin.read()
-    overrides = overrides_of(provider, model, reasoning_budget, max_steps, max_retries, timeout)
-    place = Place(config, workspace, storage)
-    project = place.project(required=True)
-    env = read_env(Path(workspace), env_path or project.env_path)
-    host = Host(project, workspace=workspace, storage=storage, env=env, overrides=overrides)
+    host = setup.host()
 
     def work(on_event: OnEvent) -> Awaitable[JobSummary]:
         if is_answer:
