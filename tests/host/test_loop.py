@@ -170,7 +170,7 @@ def test_usage_is_the_sum_of_the_models_own_figures_over_all_runs(bench: Bench) 
     job = wait_for(bench.host(script, *experts).run("boss", "q"))
     assert (job.usage.input_tokens, job.usage.output_tokens, job.usage.total_tokens) == (3910, 100, 4010)
     assert job.total_steps == 2 + 2 + 1
-    assert sum((run.usage.total_tokens for run in job.runs)) == 4010
+    assert sum(run.usage.total_tokens for run in job.runs) == 4010
 
 
 def test_max_steps_is_exact_and_continue_with_the_same_limit_runs_no_further_step(bench: Bench) -> None:
