@@ -30,6 +30,8 @@ class _Open:
     name: str
     session: SkillSession
     run_id: str
+    is_shown: bool
+    """The base skill neither starts nor ends: it is always there."""
 
 
 class JobSkills:
@@ -61,7 +63,8 @@ class JobSkills:
         opened, self._open = list(self._open.values()), {}
         results = await asyncio.gather(*(one.session.close() for one in opened), return_exceptions=True)
         for one in opened:
-            self._emit.display(SkillDisconnected(**self._stamp(one.run_id), skill_name=one.name))
+            if one.is_shown:
+                self._emit.display(SkillDisconnected(**self._stamp(one.run_id), skill_name=one.name))
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             raise SkillError(f"a skill did not end cleanly: {failures[0]}") from failures[0]
@@ -71,11 +74,14 @@ class JobSkills:
         key = shared.to_json()
         async with self._lock:
             if key not in self._open:
-                self._open[key] = _Open(definition.name, await self._start(definition, run_id), run_id)
+                session = await self._start(definition, run_id)
+                self._open[key] = _Open(definition.name, session, run_id, not is_base(definition))
             return self._open[key].session
 
     async def _start(self, definition: Skill, run_id: str) -> SkillSession:
         factory = factory_for(self._factories, definition)
+        if is_base(definition):
+            return await factory.open(definition, self._context)
 
         def show_stderr(line: str) -> None:
             self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=definition.name, message=line))
