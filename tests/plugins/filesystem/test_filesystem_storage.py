@@ -283,13 +283,17 @@ def test_a_fresh_process_reads_only_what_is_new_once_it_knows_the_log(storage: F
 
 
 def test_the_number_of_open_files_is_bounded(storage: FilesystemStorage) -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
     async def work() -> int:
+        before = open_files()
         await storage.create_job(JOB)
         for number in range(130):
             writer = Writer(storage, RunRef(JOB, f"{JOB}-{number + 1}"))
             await writer.append("x")
             await writer.append("y")
-        return len(list(Path("/proc/self/fd").iterdir()))
+        return open_files() - before
 
     if not Path("/proc/self/fd").exists():
         pytest.skip("counts the open files in /proc")
