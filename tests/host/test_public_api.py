@@ -51,7 +51,7 @@ HOST = {
     "run": ("expert_key", "query", "job_id", "on_event"),
     "continue_job": ("expert_key", "query", "job_id", "resume_from", "on_event"),
     "answer": ("text", "job_id", "on_event"),
-    "resume": ("job_id", "max_steps", "settle", "on_event"),
+    "resume": ("job_id", "max_steps", "settle", "on_unsettled", "on_event"),
     "cancel": ("job_id",),
     "delete": ("job_id",),
     "job": ("job_id",),
