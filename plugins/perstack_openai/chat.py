@@ -15,57 +15,23 @@ from typing import assert_never
 from pydantic import JsonValue
 
 from perstack.core.base import JsonObject
-from perstack.core.definitions import ReasoningBudget
 from perstack.core.messages import (
     BlobPart,
     ExpertMessage,
     Message,
     ResultContent,
     TextPart,
+    ThinkingPart,
     ToolMessage,
-    ToolResultPart,
     UserMessage,
 )
 from perstack.core.tools import ToolSpec, legal_tool_name
 from perstack.ports.provider import GenerationRequest
-from perstack_http.parts import (
-    IMAGE_TYPES,
-    PDF,
-    arguments_of,
-    as_base64,
-    in_place_of,
-    is_text,
-    legal_id,
-    to_bytes,
-)
+from perstack_http.parts import arguments_of, legal_id, to_bytes
+from perstack_openai.dialect import Dialect, effort_of, marked, shown
 
-_LOW_TOKENS = 4_096
-_MEDIUM_TOKENS = 12_288
-
-_WITHOUT_REASONING = re.compile(r"gpt-(3|4)|chat-latest")
 _TOOLS_ONLY_WITHOUT_REASONING = re.compile(r"^gpt-(5\.[4-9]|[6-9])")
 """Models that refuse tools over Chat Completions unless the effort is said to be none."""
-
-_NEAREST_EFFORT: tuple[tuple[re.Pattern[str], Mapping[str, str]], ...] = (
-    (re.compile(r"^o\d"), {"none": "low", "minimal": "low"}),
-    (re.compile(r"^gpt-5(-|$)"), {"none": "minimal"}),
-    (re.compile(r"^gpt-(5\.|[6-9])"), {"minimal": "low"}),
-)
-"""Where a family of OpenAI's own models lacks an effort, the nearest one that it has.
-
-Source: OpenAI documentation, «Reasoning models», section «Reasoning effort»."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """In what one server's Chat Completions differ from another's, and what the user has set."""
-
-    is_openai: bool = True
-    takes_images: bool = True
-    takes_documents: bool = True
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
 
 
 def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
@@ -78,9 +44,7 @@ def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str
         body["temperature"] = dialect.temperature
     if dialect.top_p is not None:
         body["top_p"] = dialect.top_p
-    effort = _effort(request, dialect)
-    if effort is not None:
-        body["reasoning_effort"] = effort
+    body.update(_reasoning(request, dialect))
     if request.tools:
         body["tools"] = [_tool(spec) for spec in request.tools]
     if request.tools and not request.allow_tools:
@@ -89,29 +53,21 @@ def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str
     return to_bytes(body)
 
 
-def _effort(request: GenerationRequest, dialect: Dialect) -> str | None:
-    budget, model = request.reasoning_budget, request.model
-    if not dialect.is_openai:
-        return None if budget is None else _effort_word(budget)
-    if _WITHOUT_REASONING.search(model):
-        return None
-    if budget is None:
-        return "none" if request.tools and _TOOLS_ONLY_WITHOUT_REASONING.search(model) else None
-    word = _effort_word(budget)
-    for family, nearest in _NEAREST_EFFORT:
-        if family.search(model):
-            return nearest.get(word, word)
-    return word
+def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+    """How much to think; DeepSeek has a switch besides. Source: DeepSeek API guide, «Thinking Mode»."""
+    effort = effort_of(request.model, request.reasoning_budget, dialect)
+    if effort is None:
+        needs_none = dialect.is_openai and request.reasoning_budget is None and request.tools
+        return {"reasoning_effort": "none"} if needs_none and _refuses_tools(request.model, dialect) else {}
+    if dialect.vendor != "deepseek":
+        return {"reasoning_effort": effort}
+    if effort == "none":
+        return {"thinking": {"type": "disabled"}}
+    return {"thinking": {"type": "enabled"}, "reasoning_effort": effort}
 
 
-def _effort_word(budget: ReasoningBudget) -> str:
-    if not isinstance(budget, int):
-        return budget
-    if budget == 0:
-        return "none"
-    if budget <= _LOW_TOKENS:
-        return "low"
-    return "medium" if budget <= _MEDIUM_TOKENS else "high"
+def _refuses_tools(model: str, dialect: Dialect) -> bool:
+    return dialect.reasons(model) and _TOOLS_ONLY_WITHOUT_REASONING.search(model) is not None
 
 
 def _tool(spec: ToolSpec) -> JsonObject:
@@ -131,13 +87,13 @@ def _messages(instruction: str, messages: Sequence[Message], contents: _Contents
             case ToolMessage():
                 found += _results(message, contents)
             case ExpertMessage():
-                found += _reply(message)
+                found += _reply(message, contents.dialect)
             case _:
                 assert_never(message)
     return found
 
 
-def _reply(message: ExpertMessage) -> list[JsonValue]:
+def _reply(message: ExpertMessage, dialect: Dialect) -> list[JsonValue]:
     calls: list[JsonValue] = [
         {
             "id": legal_id(call.tool_call_id),
@@ -150,9 +106,19 @@ def _reply(message: ExpertMessage) -> list[JsonValue]:
         for call in message.tool_calls
     ]
     text = message.text
-    if not calls:
-        return [{"role": "assistant", "content": text}] if text.strip() else []
-    return [{"role": "assistant", "content": text or None, "tool_calls": calls}]
+    if not calls and not text.strip():
+        return []
+    reply: JsonObject = {"role": "assistant", "content": text if text or not calls else None}
+    if dialect.vendor == "deepseek":
+        # it refuses a history of tool calls without their reasoning, were it empty
+        reply["reasoning_content"] = _thinking(message)
+    if calls:
+        reply["tool_calls"] = calls
+    return [reply]
+
+
+def _thinking(message: ExpertMessage) -> str:
+    return "".join(part.thinking for part in message.contents if isinstance(part, ThinkingPart))
 
 
 def _results(message: ToolMessage, contents: _Contents) -> list[JsonValue]:
@@ -169,14 +135,8 @@ def _results(message: ToolMessage, contents: _Contents) -> list[JsonValue]:
             shown.append({"type": "text", "text": label})
             shown.extend(others)
         text = "\n".join(str(word) for word in words)
-        found.append({"role": "tool", "tool_call_id": legal_id(result.tool_call_id), "content": _marked(result, text)})
+        found.append({"role": "tool", "tool_call_id": legal_id(result.tool_call_id), "content": marked(result, text)})
     return [*found, {"role": "user", "content": shown}] if shown else found
-
-
-def _marked(result: ToolResultPart, text: str) -> str:
-    """There is no flag for an error: it must be read from the text."""
-    is_told = not result.is_error or text.lower().startswith("error")
-    return text if is_told else f"Error: {text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +160,13 @@ class _Contents:
         ]
 
     def _blob(self, part: BlobPart) -> JsonObject:
-        content = self.blobs.get(part.sha256, b"")
-        if content and is_text(part.mime_type):
-            return {"type": "text", "text": content.decode("utf-8", "replace")}
-        address = f"data:{part.mime_type};base64,{as_base64(content)}"
-        if content and self.dialect.takes_images and part.mime_type in IMAGE_TYPES:
-            return {"type": "image_url", "image_url": {"url": address}}
-        if content and self.dialect.takes_documents and part.mime_type == PDF:
-            return {"type": "file", "file": {"filename": part.name or "document.pdf", "file_data": address}}
-        return {"type": "text", "text": in_place_of(part)}
+        kind, value = shown(part, self.dialect, self.blobs)
+        match kind:
+            case "image":
+                return {"type": "image_url", "image_url": {"url": value}}
+            case "file":
+                return {"type": "file", "file": {"filename": part.name or "document.pdf", "file_data": value}}
+            case "text":
+                return {"type": "text", "text": value}
+            case _:
+                assert_never(kind)

@@ -17,8 +17,9 @@ from perstack.core.messages import ExpertMessage, ReplyPart, TextPart, ThinkingP
 from perstack.core.usage import Usage
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation
-from perstack_http.errors import bad_response, cut_stream, made_error
+from perstack_http.errors import bad_response, cut_stream
 from perstack_http.parts import Text, Wire, read_arguments
+from perstack_openai.stream_errors import stream_error
 
 _END = "[DONE]"
 
@@ -89,16 +90,6 @@ _FINISH: dict[str, FinishReason] = {
     "content_filter": "refusal",
     "refusal": "refusal",
 }
-
-
-_STATUS_OF = {
-    "context_length_exceeded": 400,
-    "invalid_api_key": 401,
-    "model_not_found": 404,
-    "insufficient_quota": 429,
-    "rate_limit_exceeded": 429,
-}
-"""Source: OpenAI documentation, «Error codes», section «API errors»."""
 
 
 @dataclass(slots=True)
@@ -251,7 +242,4 @@ def _usage(usage: _Usage | None) -> Usage:
 
 
 def _error(error: _Error | str) -> ProviderError:
-    message = error if isinstance(error, str) else error.message
-    code = None if isinstance(error, str) else error.code
-    status = code if isinstance(code, int) and 400 <= code < 600 else _STATUS_OF.get(str(code), 500)
-    return made_error(message or "the server reported an error without a word of explanation", status)
+    return stream_error(error, None) if isinstance(error, str) else stream_error(error.message, error.code)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack_http.endpoint import Endpoint, read_settings
 from perstack_http.parts import load_blobs
-from perstack_openai.chat import Dialect, encode_chat
+from perstack_openai.chat import encode_chat
 from perstack_openai.chat_reply import ChatDecoder
+from perstack_openai.dialect import Dialect
 from perstack_openai.settings import OpenAISettings, endpoint_of, is_openai
 
 if TYPE_CHECKING:

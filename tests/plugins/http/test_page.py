@@ -21,7 +21,8 @@ from perstack_anthropic.plugin import AnthropicProviderFactory
 from perstack_anthropic.settings import AnthropicSettings
 from perstack_http.endpoint import EndpointSettings
 from perstack_http.errors import error_name, is_retryable
-from perstack_openai.chat import Dialect, encode_chat
+from perstack_openai.chat import encode_chat
+from perstack_openai.dialect import Dialect
 from perstack_openai.plugin import OpenAIProviderFactory
 from perstack_openai.settings import OpenAISettings
 

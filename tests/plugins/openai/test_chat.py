@@ -32,8 +32,9 @@ from perstack.core.tools import ToolSpec
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_http.client import receive
-from perstack_openai.chat import Dialect, encode_chat
+from perstack_openai.chat import encode_chat
 from perstack_openai.chat_reply import ChatDecoder
+from perstack_openai.dialect import Dialect
 
 _PARAMS: TypeAdapter[Any] = TypeAdapter(CompletionCreateParamsStreaming)
 COMPATIBLE = Dialect(is_openai=False, takes_documents=False)

@@ -1,0 +1,98 @@
+"""What the two wire formats share: in what servers differ, how much a model may think, and how a blob is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from perstack.core.definitions import ReasoningBudget
+from perstack.core.messages import BlobPart, ToolResultPart
+from perstack_http.parts import IMAGE_TYPES, PDF, as_base64, in_place_of, is_text
+
+_LOW_TOKENS = 4_096
+_MEDIUM_TOKENS = 12_288
+
+_WITHOUT_REASONING = re.compile(r"gpt-(3|4)|chat-latest")
+
+_NEAREST_EFFORT: tuple[tuple[re.Pattern[str], Mapping[str, str]], ...] = (
+    (re.compile(r"^o\d"), {"none": "low", "minimal": "low"}),
+    (re.compile(r"^gpt-5(-|$)"), {"none": "minimal"}),
+    (re.compile(r"^gpt-(5\.|[6-9])"), {"minimal": "low"}),
+)
+"""Where a family of OpenAI's own models lacks an effort, the nearest one that it has.
+
+Source: OpenAI documentation, «Reasoning models», section «Reasoning effort»."""
+
+_EFFORTS_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
+    "deepseek": {"minimal": "low", "medium": "high"},
+    "ollama": {"minimal": "low"},
+}
+"""Source: DeepSeek API guide, «Thinking Mode»; Ollama documentation, «OpenAI compatibility»."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """In what one server's formats differ from another's, and what the user has set."""
+
+    is_openai: bool = True
+    """OpenAI's own models, at OpenAI or at Azure, and not a server that is only compatible."""
+    vendor: str = "openai"
+    """The provider's name, under which opaque parts stand: no other can read what it has encrypted."""
+    takes_images: bool = True
+    takes_documents: bool = True
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    reasoning: bool | None = None
+    """Whether the model reasons; None if its name tells."""
+    reasoning_summary: str | None = None
+
+    def reasons(self, model: str) -> bool:
+        """Whether the model takes what concerns reasoning."""
+        if self.reasoning is not None:
+            return self.reasoning
+        return not (self.is_openai and _WITHOUT_REASONING.search(model))
+
+
+def effort_of(model: str, budget: ReasoningBudget | None, dialect: Dialect) -> str | None:
+    """The nearest effort that the model has; None to say nothing of it."""
+    if budget is None or not dialect.reasons(model):
+        return None
+    word = _effort_word(budget)
+    if not dialect.is_openai:
+        return _EFFORTS_ELSEWHERE.get(dialect.vendor, {}).get(word, word)
+    for family, nearest in _NEAREST_EFFORT:
+        if family.search(model):
+            return nearest.get(word, word)
+    return word
+
+
+def _effort_word(budget: ReasoningBudget) -> str:
+    if not isinstance(budget, int):
+        return budget
+    if budget == 0:
+        return "none"
+    if budget <= _LOW_TOKENS:
+        return "low"
+    return "medium" if budget <= _MEDIUM_TOKENS else "high"
+
+
+def shown(part: BlobPart, dialect: Dialect, blobs: Mapping[str, bytes]) -> tuple[Literal["text", "image", "file"], str]:
+    """A blob as this server takes it: its text, or its address as image or file; else words in its place."""
+    content = blobs.get(part.sha256, b"")
+    if content and is_text(part.mime_type):
+        return "text", content.decode("utf-8", "replace")
+    address = f"data:{part.mime_type};base64,{as_base64(content)}"
+    if content and dialect.takes_images and part.mime_type in IMAGE_TYPES:
+        return "image", address
+    if content and dialect.takes_documents and part.mime_type == PDF:
+        return "file", address
+    return "text", in_place_of(part)
+
+
+def marked(result: ToolResultPart, text: str) -> str:
+    """There is no flag for an error: it must be read from the text."""
+    is_told = not result.is_error or text.lower().startswith("error")
+    return text if is_told else f"Error: {text}"
