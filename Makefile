@@ -19,12 +19,12 @@ install: $(RUN)
 
 ## test: every test but those that need the weights of the embedded model
 test: $(DEV)
-	$(BIN)/python -m pytest -n 2 -m "not local_model" $(ARGS)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 ## test-local-model: the tests that need the 1.1 GB weights, one at a time
 test-local-model: $(DEV)
 	$(BIN)/python -m perstack_local fetch
-	$(BIN)/python -m pytest -m local_model $(ARGS)
+	$(BIN)/python -m pytest --local-model -m local_model $(ARGS)
 
 ## check: format, lint, types, import rules
 check: $(DEV)

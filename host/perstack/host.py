@@ -23,7 +23,7 @@ from perstack.core.checkpoint import Checkpoint
 from perstack.core.definitions import Expert, Limits, Project
 from perstack.core.events import ContinuedFrom, InitializeRuntime, ResumeReason, Settlement
 from perstack.core.ids import check_job_id, event_id_of, job_id_of
-from perstack.core.job import Job, JobSummary, RunSummary
+from perstack.core.job import Job, JobSummary
 from perstack.core.run import Run, inheritable
 from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.driver import Driver, Wiring
@@ -31,14 +31,14 @@ from perstack.engine.emit import Emitter, OnEvent
 from perstack.engine.load import LoadedJob
 from perstack.engine.plugins import Plugins, load_plugins
 from perstack.engine.providers import ProviderPool
-from perstack.engine.read import JobPage, JobReader, RunLog, StoredLine, UnsettledCall, unsettled_calls
+from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, StoredLine, UnsettledCall, unsettled_calls
 from perstack.engine.session import Session
 from perstack.engine.skills import JobSkills
 from perstack.engine.verify import Report, replay_job, verify_job
 from perstack.engine.watch import watch_job
 from perstack.errors import Conflict, UsageError
 from perstack.ports.skill import SkillContext
-from perstack.ports.storage import Storage
+from perstack.ports.storage import Page, Storage
 from perstack.version import VERSION
 
 STATE_DIR = "perstack"
@@ -82,10 +82,12 @@ class Host:
         overrides: Overrides | None = None,
         plugins: Iterable[object] = (),
     ) -> Host:
-        """A Host on the perstack.toml given, or found from the workspace upward.
+        """A Host on the perstack.toml given, or found from the workspace upward, with its `.env` files unless `env` is
+        given.
 
         Raises DefinitionError with every problem of the file, and UsageError if there is no file.
         """
+        from perstack.config.env import read_env
         from perstack.config.load import find_config, load_project
 
         found = Path(config) if config is not None else find_config(Path(workspace).resolve())
@@ -93,11 +95,12 @@ class Host:
             raise UsageError(
                 f"there is no perstack.toml in {Path(workspace).resolve()} or above; name one with --config"
             )
+        project = load_project(found).project
         return cls(
-            load_project(found).project,
+            project,
             workspace=workspace,
             storage=storage,
-            env=env,
+            env=read_env(Path(workspace), project.env_path) if env is None else env,
             overrides=overrides,
             plugins=plugins,
         )
@@ -233,23 +236,29 @@ class Host:
         """Jobs, the one written to last first; `after` is the `next` of the page before."""
         return await self._reader.jobs(limit=limit, after=after)
 
-    async def runs(self, job_id: str) -> tuple[RunSummary, ...]:
-        """All Runs of a Job."""
-        return await self._reader.runs(job_id)
+    async def runs(self, job_id: str, *, limit: int = 100, after: str | None = None) -> RunPage:
+        """The Runs of a Job, in the order they were decided on; `after` is the `next` of the page before."""
+        return await self._reader.runs(job_id, limit=limit, after=after)
 
     async def events(
-        self, run_id: str, *, job_id: str | None = None, after: int = 0, limit: int | None = None
+        self,
+        run_id: str,
+        *,
+        job_id: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
+        through_step: int | None = None,
     ) -> list[StoredLine]:
-        """A Run's events after place `after`, at most `limit`."""
-        return await self._reader.events(run_id, job_id=job_id, after=after, limit=limit)
+        """A Run's events after place `after`, at most `limit`, up to the end of step `through_step`."""
+        return await self._reader.events(run_id, job_id=job_id, after=after, limit=limit, through_step=through_step)
 
     async def logs(self, job_id: str | None = None, *, run_id: str | None = None) -> list[RunLog]:
         """The logs of a Job's Runs, or of one, as they stand: unparsed, and as far as they can be read."""
         return await self._reader.logs(await self._job_id(job_id), run_id)
 
-    async def checkpoints(self, job_id: str) -> list[str]:
-        """The ids of a Job's checkpoints."""
-        return await self._reader.checkpoints(job_id)
+    async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        """The ids of a Job's checkpoints, oldest first; `after` is the `next` of the page before."""
+        return await self._reader.checkpoints(job_id, limit=limit, after=after)
 
     async def checkpoint(self, checkpoint_id: str, *, job_id: str | None = None) -> Checkpoint:
         """A checkpoint whole, with its messages."""

@@ -27,7 +27,7 @@ def test_continue_alone_finds_the_latest_job_and_keeps_its_history(bench: Bench)
 def test_after_a_branch_continue_follows_the_branch(bench: Bench) -> None:
     host = bench.host(lambda request: f"reply {len(request.messages)}", expert("a"))
     job = wait_for(host.run("a", "root"))
-    root = wait_for(host.checkpoints(job.id))[-1]
+    root = wait_for(host.checkpoints(job.id)).ids[-1]
     wait_for(host.continue_job("a", "main line", job_id=job.id))
     wait_for(host.continue_job("a", "the branch", job_id=job.id, resume_from=root))
     provider = ScriptedProvider(lambda request: "end")
@@ -43,7 +43,7 @@ def test_a_branch_in_mid_run_takes_only_what_was_before_it(bench: Bench) -> None
     ]
     host = bench.host(script, expert("a"))
     job = wait_for(host.run("a", "q"))
-    first_step = wait_for(host.checkpoints(job.id))[0]
+    first_step = wait_for(host.checkpoints(job.id)).ids[0]
     provider = ScriptedProvider(lambda request: "branched")
     wait_for(bench.host(provider, expert("a")).continue_job("a", "instead", job_id=job.id, resume_from=first_step))
     assert [word for word in texts(provider.requests[0].messages) if "step" in word] == ["step one"]
@@ -98,7 +98,7 @@ def test_a_delegates_checkpoint_cannot_be_branched_from(bench: Bench) -> None:
     host = bench.host(script, expert("a", delegates=("b",)), expert("b"))
     job = wait_for(host.run("a", "q"))
     delegate = next(run for run in job.runs if run.delegated_by)
-    checkpoint = next(c for c in wait_for(host.checkpoints(job.id)) if c.startswith(delegate.id + "-"))
+    checkpoint = next(c for c in wait_for(host.checkpoints(job.id)).ids if c.startswith(delegate.id + "-"))
     with pytest.raises(UsageError, match="Coordinator"):
         wait_for(host.continue_job("a", "q", job_id=job.id, resume_from=checkpoint))
 
@@ -133,3 +133,37 @@ def test_a_checkpoint_is_handed_out_whole_and_survives_the_loss_of_its_file(benc
     ]
     assert checkpoint.status == "completed"
     assert job.status == "completed"
+
+
+def test_jobs_runs_checkpoints_and_events_are_answered_by_id_in_pages(bench: Bench) -> None:
+    script = {
+        "[[a]]": [turn(*(tool("b", {"query": str(n)}) for n in range(4))), text("ok")],
+        "[[b]]": [tool("todo", {}), text("b")],
+    }
+    host = bench.host(script, expert("a", delegates=("b",)), expert("b"))
+    jobs = [wait_for(host.run("a", "q")).id for _ in range(3)]
+
+    async def ids_of(page_of, what) -> list[str]:
+        found: list[str] = []
+        after = None
+        while True:
+            page = await page_of(limit=2, after=after)
+            assert len(what(page)) <= 2
+            found += what(page)
+            after = page.next
+            if after is None:
+                return found
+
+    async def ask() -> None:
+        job_id = jobs[-1]
+        assert await ids_of(host.jobs, lambda page: [job.id for job in page.jobs]) == jobs[::-1]
+        runs = await ids_of(lambda **cut: host.runs(job_id, **cut), lambda page: [run.id for run in page.runs])
+        assert runs == [f"{job_id}-{n}" for n in range(1, 6)]
+        whole = list((await host.checkpoints(job_id)).ids)
+        assert await ids_of(lambda **cut: host.checkpoints(job_id, **cut), lambda page: list(page.ids)) == whole
+        first_step = await host.events(runs[1], through_step=1)
+        assert {line.event.step_number for line in first_step} == {1}
+        assert first_step[-1].event.type == "finishStep"
+        assert [line.seq for line in await host.events(runs[1], after=3, limit=2)] == [4, 5]
+
+    wait_for(ask())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from perstack.core.chain import EMPTY_LOG, Head, is_redacted, open_line
-from perstack.core.events import ContinuedFrom, StartRun, StoredEvent, parse_event
+from perstack.core.events import ContinuedFrom, ResumeRun, StartRun, StoredEvent, parse_event
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
 from perstack.core.messages import History
@@ -112,6 +112,12 @@ async def readable(storage: Storage, ref: RunRef) -> tuple[list[bytes], Damaged 
         return await storage.read(ref), None
     except Damaged as error:
         return await storage.read(ref, limit=error.readable) if error.readable else [], error
+
+
+def checkpoint_at(event: StoredEvent) -> str | None:
+    """The id of the checkpoint that an event makes, if it makes one; `resumeRun` only refers to one."""
+    found = None if isinstance(event, ResumeRun) else getattr(event, "checkpoint_id", None)
+    return found if isinstance(found, str) else None
 
 
 def is_checkpoint(event: StoredEvent, checkpoint_id: str) -> bool:

@@ -84,7 +84,7 @@ def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = N
     """
     manager = pluggy.PluginManager(hooks.PROJECT)
     manager.add_hookspecs(hooks)
-    found = [*_installed(), *_named(env or {}), *(_given(plugin) for plugin in extra)]
+    found = _each_once([*_installed(), *_named(env or {}), *(_given(plugin) for plugin in extra)])
     for one in found:
         if one.plugin is not None:
             _register(manager, one)
@@ -122,9 +122,18 @@ def _given(plugin: object) -> _Found:
     return _Found(f"{name}", "given in Python", "", plugin)
 
 
+def _each_once(found: Sequence[_Found]) -> list[_Found]:
+    """A plugin that is installed and named besides counts once."""
+    seen: set[int] = set()
+    once: list[_Found] = []
+    for one in found:
+        if one.plugin is None or id(one.plugin) not in seen:
+            seen.add(id(one.plugin))
+            once.append(one)
+    return once
+
+
 def _register(manager: pluggy.PluginManager, one: _Found) -> None:
-    if manager.is_registered(one.plugin):
-        return
     name = one.name if not manager.has_plugin(one.name) else f"{one.name}#{id(one.plugin)}"
     try:
         manager.register(one.plugin, name=name)

@@ -15,10 +15,19 @@ from perstack.core.events import StoredEvent
 from perstack.core.ids import check_id, check_job_id, job_of_run, place_of
 from perstack.core.job import Job, JobSummary, RunSummary, summarize
 from perstack.core.run import Run, is_unsettled
-from perstack.engine.load import LoadedJob, event_of, is_checkpoint, load_job, load_run, readable, run_ids
+from perstack.engine.load import (
+    LoadedJob,
+    checkpoint_at,
+    event_of,
+    is_checkpoint,
+    load_job,
+    load_run,
+    readable,
+    run_ids,
+)
 from perstack.engine.toolrun import call_key
 from perstack.errors import Damaged, NotFound, StorageError
-from perstack.ports.storage import RunRef, Storage
+from perstack.ports.storage import Page, RunRef, Storage
 
 _PAGE = 10_000
 
@@ -49,6 +58,14 @@ class JobPage:
     """Some Jobs, newest first, and the cursor that continues after them."""
 
     jobs: tuple[JobSummary, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """Some Runs of a Job, in the order they were decided on, and the cursor that continues after them."""
+
+    runs: tuple[RunSummary, ...]
     next: str | None
 
 
@@ -115,20 +132,37 @@ class JobReader:
             raise NotFound(f"Job {job_id} has no Run; `perstack jobs` lists what there is")
         return loaded
 
-    async def runs(self, job_id: str) -> tuple[RunSummary, ...]:
-        """All Runs of a Job, in the order they were decided on."""
-        return (await self.job(job_id)).runs
+    async def runs(self, job_id: str, *, limit: int = 100, after: str | None = None) -> RunPage:
+        """The Runs of a Job, from after the Run `after` on. Raises NotFound."""
+        every = (await self.job(job_id)).runs
+        begin = 0 if after is None else next((n for n, run in enumerate(every, 1) if run.id == after), None)
+        if begin is None:
+            raise NotFound(f"Job {job_id} has no Run {after} to list after")
+        page = every[begin : begin + limit]
+        return RunPage(page, page[-1].id if begin + limit < len(every) else None)
 
     async def events(
-        self, run_id: str, *, job_id: str | None = None, after: int = 0, limit: int | None = None
+        self,
+        run_id: str,
+        *,
+        job_id: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
+        through_step: int | None = None,
     ) -> list[StoredLine]:
-        """A Run's events from place `after` on. `job_id` is needed only for Runs that the original wrote."""
+        """A Run's events from place `after` on, up to the end of step `through_step`.
+
+        `job_id` is needed only for Runs that the original wrote.
+        """
         ref = RunRef(job_id or job_of_run(run_id), check_id(run_id, "run"))
         head = Head(after)
         lines: list[StoredLine] = []
         for line in await self._storage.read(ref, after=after, limit=limit):
             sealed, head = _checked(head, line)
-            lines.append(StoredLine(head.seq, event_of(ref, head.seq, sealed), line))
+            event = event_of(ref, head.seq, sealed)
+            if through_step is not None and event.step_number > through_step:
+                break
+            lines.append(StoredLine(head.seq, event, line))
         return lines
 
     async def logs(self, job_id: str, run_id: str | None = None) -> list[RunLog]:
@@ -139,15 +173,18 @@ class JobReader:
         wanted = ids if run_id is None else [run_id]
         return [RunLog(one, *await readable(self._storage, RunRef(job_id, one))) for one in wanted]
 
-    async def checkpoints(self, job_id: str) -> list[str]:
-        """The ids of all checkpoints of a Job, Run by Run, oldest first."""
-        ids: list[str] = []
-        for run_id in await run_ids(self._storage, check_job_id(job_id)):
-            for line in await self.events(run_id, job_id=job_id):
-                checkpoint_id = getattr(line.event, "checkpoint_id", None)
-                if isinstance(checkpoint_id, str) and is_checkpoint(line.event, checkpoint_id):
-                    ids.append(checkpoint_id)
-        return ids
+    async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        """The ids of a Job's checkpoints, Run by Run, oldest first, from after the checkpoint `after` on."""
+        ids = await run_ids(self._storage, check_job_id(job_id))
+        ref = None if after is None else await self._run_of(after, job_id)
+        found: list[str] = []
+        for run_id in ids if ref is None else ids[ids.index(ref.run_id) :]:
+            found += [one for line in await self.events(run_id, job_id=job_id) if (one := checkpoint_at(line.event))]
+            if after in found:
+                found = found[found.index(after) + 1 :]
+            if len(found) > limit:
+                return Page(tuple(found[:limit]), found[limit - 1])
+        return Page(tuple(found))
 
     async def state_at(self, checkpoint_id: str, job_id: str | None = None) -> Run:
         """The Run as it was at a checkpoint. Raises NotFound."""
