@@ -332,6 +332,17 @@ class SkillDisconnected(DisplayEvent):
     reason: str = ""
 
 
+class ToolProgress(DisplayEvent):
+    """What a tool says while it works."""
+
+    type: Literal["toolProgress"] = "toolProgress"
+    expert_key: str
+    step_number: int
+    tool_call_id: str
+    tool_name: str
+    message: str
+
+
 class StreamReasoning(DisplayEvent):
     """A piece of the model's reasoning, as it comes."""
 
@@ -351,7 +362,14 @@ class StreamText(DisplayEvent):
 
 
 TransientEvent = (
-    InitializeRuntime | SkillStarting | SkillConnected | SkillStderr | SkillDisconnected | StreamReasoning | StreamText
+    InitializeRuntime
+    | SkillStarting
+    | SkillConnected
+    | SkillStderr
+    | SkillDisconnected
+    | ToolProgress
+    | StreamReasoning
+    | StreamText
 )
 
 Event = StoredEvent | TransientEvent

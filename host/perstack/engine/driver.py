@@ -233,7 +233,7 @@ class Driver:
                     CallTools(**session.stamp(), calls=tuple(catalogue.decide(call) for call in command.calls))
                 )
             case RunTools():
-                await run_tools(session, command, catalogue, self._blobs, lambda text: None)
+                await run_tools(session, command, catalogue, self._blobs, self._wiring.emit)
             case RecordResult():
                 self._record_text(session, command.call, command.text, is_error=command.is_error)
             case StartDelegates():

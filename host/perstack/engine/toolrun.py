@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from itertools import count
 
-from perstack.core.events import FinishToolCall
+from perstack.core.events import FinishToolCall, ToolProgress
 from perstack.core.run import Call, Run, RunTools
 from perstack.engine.catalogue import Catalogue
+from perstack.engine.clock import now_ms
+from perstack.engine.emit import Emitter
 from perstack.engine.session import Session
 from perstack.errors import PerstackError
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult
@@ -17,9 +20,7 @@ _PATIENCE = 0.05
 """Seconds after which what the tools were called for is written, and shown, before they are done."""
 
 
-async def run_tools(
-    session: Session, command: RunTools, catalogue: Catalogue, blobs: BlobStore, progress: Callable[[str], None]
-) -> None:
+async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, blobs: BlobStore, emit: Emitter) -> None:
     """Run the calls concurrently and record each result as it comes.
 
     Intent before effect: if one of them may have a side effect, all is on disk before any begins.
@@ -28,7 +29,10 @@ async def run_tools(
         await session.flush()
     async with asyncio.TaskGroup() as group:
         running = {
-            group.create_task(_answer(session.run, call, catalogue, blobs, progress)): call for call in command.calls
+            group.create_task(
+                _answer(session.run, call, catalogue, blobs, _show_progress(session.run, call, emit))
+            ): call
+            for call in command.calls
         }
         while running:
             patience = _PATIENCE if session.has_unwritten else None
@@ -46,6 +50,27 @@ async def run_tools(
 def call_key(run: Run, call: Call) -> str:
     """The name of a call that stays the same after a resume."""
     return f"{run.id}-{run.step}-{call.decided.id}"
+
+
+def _show_progress(run: Run, call: Call, emit: Emitter) -> Callable[[str], None]:
+    numbers = count(1)
+
+    def show(message: str) -> None:
+        emit.display(
+            ToolProgress(
+                id=f"{call_key(run, call)}-{next(numbers)}",
+                timestamp=now_ms(),
+                job_id=run.start.job_id,
+                run_id=run.id,
+                expert_key=run.start.expert_key,
+                step_number=run.step,
+                tool_call_id=call.decided.id,
+                tool_name=call.decided.tool_name,
+                message=message,
+            )
+        )
+
+    return show
 
 
 def _record(session: Session, call: Call, result: ToolResult, duration_ms: int) -> None:

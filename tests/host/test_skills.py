@@ -1,0 +1,89 @@
+"""Skills from plugins, as the loop uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hosting import Bench, Seen, expert, results, wait_for
+
+from perstack.core.definitions import PluginSkill
+from perstack.core.tools import ToolSpec
+from perstack.ports.hooks import hookimpl
+from perstack.ports.skill import SkillContext, SkillSession, ToolCall, ToolResult
+from perstack.testing.scripted import ScriptedProvider, text, tool, turn
+
+
+class Counter:
+    """A skill that counts how often it was opened, and says what it does."""
+
+    name = "counter"
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.closed = 0
+
+    def handles(self, definition) -> bool:
+        return isinstance(definition, PluginSkill) and definition.plugin == "counter"
+
+    async def open(self, definition, context: SkillContext) -> SkillSession:
+        self.opened += 1
+        context.on_stderr("counting")
+        return self
+
+    async def tools(self) -> Sequence[ToolSpec]:
+        return [ToolSpec(name="count"), ToolSpec(name="break"), ToolSpec(name="think")]
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        if call.tool_name == "break":
+            raise RuntimeError("a fault in the plugin")
+        call.on_progress("half way")
+        return ToolResult.text(f"{call.tool_name} {call.key}")
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    @hookimpl
+    def perstack_skills(self):
+        return [self]
+
+
+def with_counter(key: str, **fields):
+    return expert(key, **fields).model_copy(update={"skills": (PluginSkill(name="mine", plugin="counter"),)})
+
+
+def test_a_skill_is_opened_once_for_a_job_shown_and_closed(bench: Bench) -> None:
+    counter, seen = Counter(), Seen()
+    script = {
+        "[[a]]": [turn(tool("count"), tool("b", {"query": "x"})), text("ok")],
+        "[[b]]": [tool("count"), text("b")],
+    }
+    experts = (with_counter("a", delegates=("b",)), with_counter("b"))
+    job = wait_for(bench.host(script, *experts, plugins=(counter,)).run("a", "q", job_id="job", on_event=seen))
+    assert (job.status, counter.opened, counter.closed) == ("completed", 1, 1)
+    assert results(seen, "count") == ["count job-1-1-call_0_0", "count job-2-1-call_0_0"]
+    shown = [event.type for event in seen.events if event.type.startswith("skill")]
+    assert shown == ["skillStarting", "skillStderr", "skillConnected", "skillDisconnected"]
+    assert [event.message for event in seen.of("toolProgress")] == ["half way", "half way"]
+
+
+def test_a_fault_in_a_skills_code_goes_back_to_the_model(bench: Bench) -> None:
+    seen = Seen()
+    host = bench.host([tool("break"), text("noted")], with_counter("a"), plugins=(Counter(),))
+    assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"
+    assert results(seen) == ["RuntimeError: a fault in the plugin"]
+
+
+def test_tools_of_one_name_are_prefixed_with_their_skills_names(bench: Bench) -> None:
+    provider = ScriptedProvider([text("ok")])
+    wait_for(bench.host(provider, with_counter("a"), plugins=(Counter(),)).run("a", "q"))
+    names = [spec.name for spec in provider.requests[0].tools]
+    assert {"mine_think", "perstack_base_think", "count"} <= set(names)
+    assert len(set(names)) == len(names)
+
+
+def test_pick_and_omit_are_globs(bench: Bench) -> None:
+    provider = ScriptedProvider([text("ok")])
+    skill = PluginSkill(name="mine", plugin="counter", pick=("c*", "b*"), omit=("br*",))
+    picky = expert("a").model_copy(update={"skills": (skill,)})
+    wait_for(bench.host(provider, picky, plugins=(Counter(),)).run("a", "q"))
+    assert [spec.name for spec in provider.requests[0].tools if spec.skill_name == "mine"] == ["count"]
