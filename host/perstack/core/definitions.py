@@ -150,3 +150,32 @@ class Project(Fact):
             return None
         found = self.experts.get(name)
         return found if found is not None and found.version == version else None
+
+
+def without_secrets(expert: Expert) -> Expert:
+    """The definition as it is recorded: without provider settings and without header values that name no variable."""
+    provider = None if expert.provider is None else ProviderSetting(provider_name=expert.provider.provider_name)
+    skills = tuple(_masked(skill) if isinstance(skill, McpSseSkill) else skill for skill in expert.skills)
+    return expert.model_copy(update={"provider": provider, "skills": skills})
+
+
+def with_secrets(recorded: Expert, today: Expert | None) -> Expert:
+    """A recorded definition with the header values that today's definition gives to the skill of the same name."""
+    if today is None:
+        return recorded
+    headers = {skill.name: skill.headers for skill in today.skills if isinstance(skill, McpSseSkill)}
+    skills = tuple(
+        skill.model_copy(update={"headers": headers[skill.name]})
+        if isinstance(skill, McpSseSkill) and MASKED in skill.headers.values() and skill.name in headers
+        else skill
+        for skill in recorded.skills
+    )
+    return recorded.model_copy(update={"skills": skills})
+
+
+MASKED = "(not recorded)"
+
+
+def _masked(skill: McpSseSkill) -> McpSseSkill:
+    headers = {name: value if "${" in value else MASKED for name, value in skill.headers.items()}
+    return skill.model_copy(update={"headers": headers})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from perstack.config.settings import Overrides
-from perstack.core.definitions import Expert, Limits, Project
+from perstack.core.definitions import Expert, Limits, Project, with_secrets, without_secrets
 from perstack.core.events import (
     AttemptCompletion,
     CallDelegate,
@@ -128,7 +128,7 @@ class Driver:
                     directory=self._wiring.directory,
                     is_coordinator=delegated_by is None,
                 ),
-                expert=expert,
+                expert=without_secrets(expert),
                 limits=settings.limits,
                 reasoning_budget=settings.reasoning_budget,
                 delegated_by=delegated_by,
@@ -213,7 +213,7 @@ class Driver:
         start = session.run.start
         try:
             return await self._wiring.skills.catalogue(
-                start.expert,
+                with_secrets(start.expert, self._wiring.project.experts.get(start.expert_key)),
                 self._wiring.project.experts,
                 run_id=start.run_id,
                 is_coordinator=session.run.is_coordinator,

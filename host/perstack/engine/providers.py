@@ -61,7 +61,8 @@ class ProviderPool:
                 f"{run.id} does not say which provider it ran on; go on with a new query:"
                 f" perstack run {run.start.expert_key} QUERY --continue-job {run.start.job_id}"
             )
-        chosen = resolve_settings(project, run.start.expert, overrides).provider
+        expert = project.experts.get(run.start.expert_key, run.start.expert)
+        chosen = resolve_settings(project, expert, overrides).provider
         if chosen is None or chosen.provider_name != run.start.provider:
             chosen = ProviderSetting(provider_name=run.start.provider)
         return self.get(chosen)
