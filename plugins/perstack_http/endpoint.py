@@ -50,7 +50,7 @@ class Endpoint:
 
     @property
     def is_plain(self) -> bool:
-        """Without TLS, which only this machine is."""
+        """Without TLS: this machine, or a server within the user's own network."""
         return urlsplit(self.base_url).scheme == "http"
 
     @property
@@ -88,15 +88,17 @@ def read_settings(kind: type[_S], setting: JsonObject) -> _S:
         raise DefinitionError(problems) from error
 
 
-def choose_base_url(settings: EndpointSettings, env: Mapping[str, str], variable: str, default: str) -> str:
-    """The setting's address, else the environment's, else the vendor's; checked."""
+def choose_base_url(
+    settings: EndpointSettings, env: Mapping[str, str], variable: str, default: str, *, allow_plain: bool = False
+) -> str:
+    """The setting's address, else the environment's, else the vendor's; checked. `allow_plain`: http to anywhere."""
     if settings.base_url is not None:
-        wrong = _wrong_with(settings.base_url)
+        wrong = _wrong_with(settings.base_url, allow_plain)
         if wrong:
             raise DefinitionError((Problem(wrong, "perstack.toml", key="provider.setting.baseUrl"),))
         return settings.base_url.rstrip("/")
     chosen = env.get(variable) or default
-    wrong = _wrong_with(chosen)
+    wrong = _wrong_with(chosen, allow_plain)
     if wrong:
         raise UsageError(f"{variable}: {wrong}")
     return chosen.rstrip("/")
@@ -113,7 +115,7 @@ def is_loopback(url: str) -> bool:
         return False
 
 
-def _wrong_with(url: str) -> str | None:
+def _wrong_with(url: str, allow_plain: bool) -> str | None:
     try:
         parts = urlsplit(url)
         has_port = parts.port is None or parts.port > 0
@@ -125,7 +127,7 @@ def _wrong_with(url: str) -> str | None:
         return "the base URL must not hold a password: send it in `headers`"
     if parts.query or parts.fragment:
         return "the base URL must end with its path: no ? and no #"
-    if parts.scheme == "http" and not is_loopback(url):
+    if parts.scheme == "http" and not allow_plain and not is_loopback(url):
         return (
             f"http:// is allowed to this machine only, for it would show the key to others: use https://{parts.netloc}"
         )

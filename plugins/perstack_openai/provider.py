@@ -1,35 +1,39 @@
-"""The provider behind the port: codec and connection put together."""
+"""The provider behind the port: codecs and connection put together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack_http.endpoint import Endpoint, read_settings
+from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_http.parts import load_blobs
 from perstack_openai.chat import encode_chat
 from perstack_openai.chat_reply import ChatDecoder
-from perstack_openai.dialect import Dialect
-from perstack_openai.settings import OpenAISettings, endpoint_of, is_openai
+from perstack_openai.responses import encode_responses
+from perstack_openai.responses_reply import ResponsesDecoder
+from perstack_openai.settings import Connection
 
 if TYPE_CHECKING:
     from perstack_http.client import StreamClient
 
 
-class ChatProvider:
-    """Chat Completions at one endpoint."""
+class OpenAIProvider:
+    """One endpoint that speaks one of OpenAI's formats."""
 
-    def __init__(self, endpoint: Endpoint, dialect: Dialect) -> None:
-        self._endpoint = endpoint
-        self._dialect = dialect
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._client: StreamClient | None = None
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """One try of one generation. Raises ProviderError."""
-        body = encode_chat(request, self._dialect, await load_blobs(request.messages, request.blobs))
-        decoder = ChatDecoder(on_delta)
-        await self._opened().post("/chat/completions", body, decoder.feed)
+        blobs = await load_blobs(request.messages, request.blobs)
+        dialect = self._connection.dialect
+        decoder: ChatDecoder | ResponsesDecoder
+        if self._connection.api == "responses":
+            body, decoder = encode_responses(request, dialect, blobs), ResponsesDecoder(on_delta, dialect.vendor)
+        else:
+            body, decoder = encode_chat(request, dialect, blobs), ChatDecoder(on_delta)
+        await self._opened().post(self._connection.path(request.model), body, decoder.feed)
         return decoder.finish()
 
     async def close(self) -> None:
@@ -42,21 +46,5 @@ class ChatProvider:
             # httpx costs 100 ms to import: only who generates pays
             from perstack_http.client import StreamClient
 
-            self._client = StreamClient(self._endpoint)
+            self._client = StreamClient(self._connection.endpoint)
         return self._client
-
-
-def create(config: ProviderConfig) -> ChatProvider:
-    """A provider from its settings and the environment."""
-    settings = read_settings(OpenAISettings, config.setting)
-    endpoint = endpoint_of(settings, config.env)
-    official = is_openai(endpoint.base_url)
-    dialect = Dialect(
-        is_openai=official,
-        takes_images=settings.images,
-        takes_documents=official if settings.documents is None else settings.documents,
-        max_tokens=settings.max_tokens,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-    )
-    return ChatProvider(endpoint, dialect)

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import perstack_anthropic.settings
+import perstack_openai.azure
+import perstack_openai.compatible
 import perstack_openai.settings
 from perstack.core.messages import History, TextPart, UserMessage
 from perstack.core.tools import ToolSpec
@@ -21,10 +23,12 @@ from perstack_anthropic.plugin import AnthropicProviderFactory
 from perstack_anthropic.settings import AnthropicSettings
 from perstack_http.endpoint import EndpointSettings
 from perstack_http.errors import error_name, is_retryable
+from perstack_openai.azure import AzureSettings
 from perstack_openai.chat import encode_chat
 from perstack_openai.dialect import Dialect
-from perstack_openai.plugin import OpenAIProviderFactory
-from perstack_openai.settings import OpenAISettings
+from perstack_openai.plugin import FACTORIES, OpenAIProviderFactory
+from perstack_openai.responses import encode_responses
+from perstack_openai.settings import CompatibleSettings, OpenAISettings
 
 PAGE = (Path(__file__).parents[3] / "docs" / "providers.md").read_text()
 
@@ -51,21 +55,30 @@ def _aliases(model: type[EndpointSettings]) -> set[str]:
 
 def test_the_settings_are_those_of_the_models() -> None:
     common = _aliases(EndpointSettings)
-    assert _keys("Both providers:") == common
+    assert _keys("Every provider:") == common
     assert _keys("`anthropic` besides:") == _aliases(AnthropicSettings) - common
-    assert _keys("`openai` besides:") == _aliases(OpenAISettings) - common
+    compatible = _aliases(CompatibleSettings)
+    assert _keys("`deepseek` and `ollama` besides:") == compatible - common
+    assert _keys("\n`openai` besides:") == _aliases(OpenAISettings) - compatible
+    assert _keys("\n`azure-openai` besides:") == _aliases(AzureSettings) - compatible
 
 
 def test_the_variables_are_those_that_are_read() -> None:
-    source = inspect.getsource(perstack_anthropic.settings) + inspect.getsource(perstack_openai.settings)
-    assert _keys("## Environment") == set(re.findall(r'"((?:ANTHROPIC|OPENAI)_[A-Z_]+)"', source))
+    readers = (
+        perstack_anthropic.settings,
+        perstack_openai.azure,
+        perstack_openai.compatible,
+        perstack_openai.settings,
+    )
+    source = "".join(map(inspect.getsource, readers))
+    assert _keys("## Environment") == set(re.findall(r'"((?:ANTHROPIC|AZURE|DEEPSEEK|OLLAMA|OPENAI)_[A-Z_]+)"', source))
 
 
 def test_the_models_and_keys_are_those_of_the_factories() -> None:
-    for factory in (AnthropicProviderFactory(), OpenAIProviderFactory()):
+    for factory in (AnthropicProviderFactory(), *FACTORIES):
         (row,) = [row for row in _rows("# Providers over HTTP") if row[0] == f"`{factory.name}`"]
-        assert row[3] == f"`{factory.default_model}`"
-        assert row[2].strip("`") in factory.how_to_configure
+        assert row[3].startswith("none" if factory.default_model is None else f"`{factory.default_model}`")
+        assert row[2] == "none" or row[2].strip("`") in factory.how_to_configure
 
 
 def test_the_example_makes_a_provider() -> None:
@@ -84,11 +97,17 @@ def _request(model: str, budget: Any, *tools: ToolSpec) -> GenerationRequest:
 
 @pytest.mark.parametrize("row", _rows("## reasoningBudget")[1:6], ids=lambda row: row[0])
 def test_each_budget_is_sent_as_the_table_says(row: list[str]) -> None:
-    budget, tokens, effort, openai_effort = (cell.strip("`") for cell in row)
+    budget, tokens, effort, openai_effort, deepseek_effort, ollama_effort = (cell.strip("`") for cell in row)
     older = json.loads(encode(_request("claude-opus-4-6", budget), AnthropicSettings(), {}))
     newer = json.loads(encode(_request("claude-sonnet-5", budget), AnthropicSettings(), {}))
     compatible = json.loads(encode_chat(_request("any", budget), Dialect(is_openai=False), {}))
-    assert compatible["reasoning_effort"] == openai_effort
+    responses = json.loads(encode_responses(_request("any", budget), Dialect(), {}))
+    deepseek = json.loads(encode_chat(_request("any", budget), Dialect(is_openai=False, vendor="deepseek"), {}))
+    ollama = json.loads(encode_chat(_request("any", budget), Dialect(is_openai=False, vendor="ollama"), {}))
+    assert compatible["reasoning_effort"] == responses["reasoning"]["effort"] == openai_effort
+    assert deepseek["thinking"]["type"] == ("disabled" if deepseek_effort == "thinking disabled" else "enabled")
+    assert deepseek.get("reasoning_effort", "thinking disabled") == deepseek_effort
+    assert ollama["reasoning_effort"] == ollama_effort
     if tokens == "thinking disabled":
         assert older["thinking"] == newer["thinking"] == {"type": "disabled"}
     else:

@@ -143,7 +143,7 @@ def test_openai_itself_is_told_from_servers_compatible_with_it(url: str, officia
 
 
 def test_the_plugin_registers_a_provider_that_a_key_configures() -> None:
-    (factory,) = perstack_providers()
+    factory = perstack_providers()[0]
     assert (factory.name, factory.priority, factory.default_model) == ("openai", 20, "gpt-5-mini")
     assert factory.is_configured({"OPENAI_API_KEY": KEY})
     assert not factory.is_configured({})

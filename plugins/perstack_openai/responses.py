@@ -1,0 +1,163 @@
+"""The request side of the Responses API, as pure functions: a request to bytes. `responses_reply` is the other side.
+
+Nothing is stored at the vendor: each request holds the whole conversation, with the reasoning as encrypted items.
+
+Source: OpenAI API reference, «Responses», section «Create a model response»; guides «Reasoning models», section
+«Encrypted reasoning items», «Function calling» and «Conversation state».
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+from perstack.core.messages import (
+    BlobPart,
+    ExpertMessage,
+    Message,
+    ResultContent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolMessage,
+    ToolResultPart,
+    UserMessage,
+)
+from perstack.core.tools import ToolSpec, legal_tool_name
+from perstack.ports.provider import GenerationRequest
+from perstack_http.parts import arguments_of, legal_id, to_bytes
+from perstack_openai.dialect import Dialect, effort_of, marked, shown
+
+
+def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
+    """The body of `POST /responses`. Of two requests of one Run the later one's bytes extend the earlier's."""
+    body: JsonObject = {"model": request.model, "stream": True, "store": False}
+    if dialect.max_tokens is not None:
+        body["max_output_tokens"] = dialect.max_tokens
+    if dialect.temperature is not None:
+        body["temperature"] = dialect.temperature
+    if dialect.top_p is not None:
+        body["top_p"] = dialect.top_p
+    body.update(_reasoning(request, dialect))
+    if request.tools:
+        body["tools"] = [_tool(spec) for spec in request.tools]
+    if request.tools and not request.allow_tools:
+        body["tool_choice"] = "none"
+    if request.instruction.strip():
+        body["instructions"] = request.instruction
+    body["input"] = _items(request.messages, _Contents(dialect, blobs))
+    return to_bytes(body)
+
+
+def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+    if not dialect.reasons(request.model):
+        return {}  # such models refuse both fields
+    wanted = {
+        "effort": effort_of(request.model, request.reasoning_budget, dialect),
+        "summary": dialect.reasoning_summary,
+    }
+    said: JsonObject = {name: value for name, value in wanted.items() if value is not None}
+    include: JsonObject = {"include": ["reasoning.encrypted_content"]}
+    return {"reasoning": said, **include} if said else include
+
+
+def _tool(spec: ToolSpec) -> JsonObject:
+    parameters: JsonObject = {"type": "object", **spec.input_schema}
+    about: JsonObject = {"description": spec.description} if spec.description else {}
+    # strict is on if nothing is said, and refuses most schemas of MCP servers
+    return {"type": "function", "name": spec.name, **about, "parameters": parameters, "strict": False}
+
+
+def _items(messages: Sequence[Message], contents: _Contents) -> list[JsonValue]:
+    found: list[JsonValue] = []
+    for message in messages:
+        match message:
+            case UserMessage():
+                found.append({"type": "message", "role": "user", "content": contents.of(message.contents)})
+            case ToolMessage():
+                found += [_result(result, contents) for result in message.contents]
+            case ExpertMessage():
+                found += _reply(message, contents.dialect.vendor)
+            case _:
+                assert_never(message)
+    return found
+
+
+def _reply(message: ExpertMessage, vendor: str) -> list[JsonObject]:
+    """The items of a reply, in the order in which they came."""
+    found: list[JsonObject] = []
+    phase: JsonObject = {}
+    for part in message.contents:
+        match part:
+            case TextPart():
+                if part.text.strip():
+                    found.append({"type": "message", "role": "assistant", "content": part.text, **phase})
+                phase = {}
+            case ToolCallPart():
+                found.append(_call(part))
+            case ThinkingPart():
+                ours = (part.opaque or {}).get(vendor)
+                if isinstance(ours, dict) and "phase" in ours:
+                    phase = ours
+                elif isinstance(ours, dict):
+                    found.append({"type": "reasoning", **ours})
+            case _:
+                assert_never(part)
+    # the API refuses reasoning without what it led to, which a reply that was too long can lack
+    while found and found[-1]["type"] == "reasoning":
+        found.pop()
+    return found
+
+
+def _call(part: ToolCallPart) -> JsonObject:
+    return {
+        "type": "function_call",
+        "call_id": legal_id(part.tool_call_id),
+        "name": legal_tool_name(part.tool_name),
+        "arguments": json.dumps(arguments_of(part), ensure_ascii=False),
+    }
+
+
+def _result(result: ToolResultPart, contents: _Contents) -> JsonObject:
+    output = contents.of(result.contents)
+    if isinstance(output, str):
+        output = marked(result, output)
+    elif isinstance(output, list) and result.is_error:
+        told: list[JsonValue] = [{"type": "input_text", "text": "Error:"}]
+        output = told + output
+    return {"type": "function_call_output", "call_id": legal_id(result.tool_call_id), "output": output}
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """Writes contents as one server takes them."""
+
+    dialect: Dialect
+    blobs: Mapping[str, bytes]
+
+    def of(self, contents: Iterable[ResultContent]) -> JsonValue:
+        """Text alone as a string, which every server takes; else parts."""
+        parts: list[JsonObject] = [
+            {"type": "input_text", "text": part.text} if isinstance(part, TextPart) else self._blob(part)
+            for part in contents
+        ]
+        if all(part["type"] == "input_text" for part in parts):
+            return "".join(str(part["text"]) for part in parts)
+        return [*parts]
+
+    def _blob(self, part: BlobPart) -> JsonObject:
+        kind, value = shown(part, self.dialect, self.blobs)
+        match kind:
+            case "image":
+                return {"type": "input_image", "image_url": value, "detail": "auto"}
+            case "file":
+                return {"type": "input_file", "filename": part.name or "document.pdf", "file_data": value}
+            case "text":
+                return {"type": "input_text", "text": value}
+            case _:
+                assert_never(kind)
