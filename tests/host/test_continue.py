@@ -167,3 +167,11 @@ def test_jobs_runs_checkpoints_and_events_are_answered_by_id_in_pages(bench: Ben
         assert [line.seq for line in await host.events(runs[1], after=3, limit=2)] == [4, 5]
 
     wait_for(ask())
+
+
+def test_a_job_that_died_before_it_began_is_not_the_latest(bench: Bench) -> None:
+    host = bench.host(lambda request: "x", expert("a"))
+    begun = wait_for(host.run("a", "q"))
+    wait_for(host.storage.create_job("stillborn"))
+    assert wait_for(host.job()).id == begun.id
+    assert wait_for(host.continue_job("a", "more")).id == begun.id

@@ -116,13 +116,17 @@ class JobReader:
         return JobPage(tuple(found), page.next)
 
     async def latest_job_id(self) -> str:
-        """The Job written to last. Raises NotFound if there is none."""
-        page = await self._storage.jobs(limit=1)
-        if not page.ids:
-            raise NotFound(
-                f"there is no Job yet in {self._storage.location}; start one with `perstack run EXPERT QUERY`"
-            )
-        return page.ids[0]
+        """The Job written to last, of those that have begun. Raises NotFound if there is none."""
+        after: str | None = None
+        while True:
+            page = await self._storage.jobs(limit=20, after=after)
+            for job_id in page.ids:
+                if (await self._storage.runs(job_id, limit=1)).ids:
+                    return job_id
+            after = page.next
+            if after is None:
+                place = self._storage.location
+                raise NotFound(f"there is no Job yet in {place}; start one with `perstack run EXPERT QUERY`")
 
     async def load(self, job_id: str) -> LoadedJob:
         """A Job's whole state. Raises NotFound."""
