@@ -359,7 +359,7 @@ def test_arguments_that_are_no_object_are_kept_as_the_model_wrote_them() -> None
         ("invalid_prompt", "own words", 400, False, "BadRequest"),
         ("image_too_large", "own words", 400, False, "BadRequest"),
         ("bio_policy", "own words", 400, False, "BadRequest"),
-        ("context_length_exceeded", "own words exceed the context window", 400, False, "ContextOverflow"),
+        ("context_length_exceeded", "own words", 400, False, "ContextOverflow"),
         ("something_new", "own words", 500, True, "ServerError"),
     ],
 )
