@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from hosting import Bench, Seen, expert, results, wait_for
 
 from perstack.core.definitions import PluginSkill
 from perstack.core.tools import ToolSpec
+from perstack.errors import SkillError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillSession, ToolCall, ToolResult
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
@@ -87,3 +89,41 @@ def test_pick_and_omit_are_globs(bench: Bench) -> None:
     picky = expert("a").model_copy(update={"skills": (skill,)})
     wait_for(bench.host(provider, picky, plugins=(Counter(),)).run("a", "q"))
     assert [spec.name for spec in provider.requests[0].tools if spec.skill_name == "mine"] == ["count"]
+
+
+class Unreachable(Counter):
+    """Opens, and then has no tools."""
+
+    async def tools(self) -> Sequence[ToolSpec]:
+        raise SkillError("skill 'mine' could not be connected to: nobody answers")
+
+
+def test_a_skill_that_cannot_be_reached_is_left_out_and_the_run_goes_on(bench: Bench) -> None:
+    skill, seen = Unreachable(), Seen()
+    host = bench.host([tool("count"), text("without it")], with_counter("a"), plugins=(skill,))
+    assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"
+    assert skill.closed == 1
+    assert [event.reason for event in seen.of("skillDisconnected")] == [
+        "skill 'mine' could not be connected to: nobody answers"
+    ]
+    assert results(seen)[0].endswith("Not there now: skill 'mine' could not be connected to: nobody answers."), (
+        "a model that calls its tool is told why there is none"
+    )
+
+
+class Meeting(Counter):
+    """Has its tools only once two of it are asked for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = asyncio.Barrier(2)
+
+    async def tools(self) -> Sequence[ToolSpec]:
+        await self.both.wait()
+        return await super().tools()
+
+
+def test_the_skills_of_a_run_are_opened_at_the_same_time(bench: Bench) -> None:
+    skills = tuple(PluginSkill(name=name, plugin="counter") for name in ("one", "two"))
+    experts = expert("a").model_copy(update={"skills": skills})
+    assert wait_for(bench.host([text("ok")], experts, plugins=(Meeting(),)).run("a", "q")).status == "completed"

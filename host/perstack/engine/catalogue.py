@@ -45,8 +45,10 @@ class Offered:
 class Catalogue:
     """Unique, legal names over all sources of tools, in a stable order."""
 
-    def __init__(self, offered: Sequence[Offered]) -> None:
+    def __init__(self, offered: Sequence[Offered], missing: Mapping[str, str] | None = None) -> None:
         self._by_name = {one.spec.name: one for one in _with_unique_names(offered)}
+        self._missing = missing or {}
+        """Skills whose tools are not offered, and why: told to a model that calls what is not there."""
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -61,7 +63,8 @@ class Catalogue:
         offered = self._by_name.get(call.tool_name)
         if offered is None:
             names = ", ".join(self._by_name)
-            return _refused(call, f"There is no tool {call.tool_name!r}. The tools are: {names}.")
+            problem = f"There is no tool {call.tool_name!r}. The tools are: {names}."
+            return _refused(call, " ".join((problem, *(f"Not there now: {why}." for why in self._missing.values()))))
         if call.raw_args is not None:
             return _refused(call, f"The arguments are not a JSON object: {call.raw_args[:200]}", offered.spec)
         error = next(

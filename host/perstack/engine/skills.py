@@ -10,6 +10,7 @@ from itertools import count
 
 from perstack.core.definitions import BASE_SKILL, Expert, InteractiveSkill, McpStdioSkill, Skill
 from perstack.core.events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
+from perstack.core.tools import ToolSpec
 from perstack.engine.catalogue import (
     Catalogue,
     Offered,
@@ -24,64 +25,81 @@ from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
-    """A skill that is up, and the Run that first needed it."""
+class _Up:
+    """A skill with its tools; without a session, why it has none."""
+
+    session: SkillSession | None
+    specs: Sequence[ToolSpec] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """A skill that is up or on its way, and the Run that first needed it."""
 
     name: str
-    session: SkillSession
     run_id: str
+    work: asyncio.Task[_Up]
     is_shown: bool
     """The base skill neither starts nor ends: it is always there."""
 
 
 class JobSkills:
-    """Opens skills when a Run first needs them, and shows that it does."""
+    """Opens skills when a Run first needs them, all at the same time, and shows that it does."""
 
     def __init__(self, factories: Sequence[SkillFactory], context: SkillContext, emit: Emitter) -> None:
         self._factories = factories
         self._context = context
         self._emit = emit
-        self._open: dict[bytes, _Open] = {}
-        self._lock = asyncio.Lock()
+        self._open: dict[bytes, _Opening] = {}
         self._numbers = count(1)
 
     async def catalogue(
         self, expert: Expert, experts: Mapping[str, Expert], *, run_id: str, is_coordinator: bool
     ) -> Catalogue:
-        """The tools that a Run of this Expert is offered. Raises SkillError for a skill that nothing provides."""
+        """The tools that a Run of this Expert is offered, without those of a skill that cannot be reached.
+
+        Raises SkillError for a skill that nothing provides, or whose definition or environment must change.
+        """
+        definitions = with_base(expert.skills)
+        work = [self._opening(one, run_id) for one in definitions if not isinstance(one, InteractiveSkill)]
+        if work:
+            await asyncio.wait(work)
+        ready = iter(work)
         offered: list[Offered] = []
-        for definition in with_base(expert.skills):
+        missing: dict[str, str] = {}
+        for definition in definitions:
             if isinstance(definition, InteractiveSkill):
                 offered += interactive_tools(definition) if is_coordinator else []
+                continue
+            up = next(ready).result()
+            if up.session is None:
+                missing[definition.name] = up.problem
             else:
-                session = await self._session(definition, run_id)
-                offered += skill_tools(definition, session, await session.tools())
-        return Catalogue([*offered, *delegate_tools(expert, experts)])
+                offered += skill_tools(definition, up.session, up.specs)
+        return Catalogue([*offered, *delegate_tools(expert, experts)], missing)
 
     async def close(self) -> None:
         """End every skill, also when one of them fails to end."""
         opened, self._open = list(self._open.values()), {}
-        results = await asyncio.gather(*(one.session.close() for one in opened), return_exceptions=True)
-        for one in opened:
-            if one.is_shown:
-                self._emit.display(SkillDisconnected(**self._stamp(one.run_id), skill_name=one.name))
+        results = await asyncio.gather(*(self._end(one) for one in opened), return_exceptions=True)
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             raise SkillError(f"a skill did not end cleanly: {failures[0]}") from failures[0]
 
-    async def _session(self, definition: Skill, run_id: str) -> SkillSession:
+    def _opening(self, definition: Skill, run_id: str) -> asyncio.Task[_Up]:
         shared = definition.model_copy(update={"pick": (), "omit": (), "rule": None, "description": None})
         key = shared.to_json()
-        async with self._lock:
-            if key not in self._open:
-                session = await self._start(definition, run_id)
-                self._open[key] = _Open(definition.name, session, run_id, not is_base(definition))
-            return self._open[key].session
+        if key not in self._open:
+            work = asyncio.create_task(self._start(definition, run_id))
+            self._open[key] = _Opening(definition.name, run_id, work, not is_base(definition))
+        return self._open[key].work
 
-    async def _start(self, definition: Skill, run_id: str) -> SkillSession:
+    async def _start(self, definition: Skill, run_id: str) -> _Up:
         factory = factory_for(self._factories, definition)
         if is_base(definition):
-            return await factory.open(definition, self._context)
+            session = await factory.open(definition, self._context)
+            return _Up(session, await session.tools())
 
         def show_stderr(line: str) -> None:
             self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=definition.name, message=line))
@@ -89,12 +107,36 @@ class JobSkills:
         began = time.monotonic()
         self._emit.display(SkillStarting(**self._stamp(run_id), skill_name=definition.name))
         session = await factory.open(definition, replace(self._context, on_stderr=show_stderr))
-        tools = len(await session.tools())
+        try:
+            specs = await session.tools()
+        except SkillError as error:
+            await session.close()
+            self._show_end(run_id, definition.name, str(error))
+            return _Up(None, problem=str(error))
+        except BaseException:
+            await session.close()
+            raise
         took = round((time.monotonic() - began) * 1000)
         self._emit.display(
-            SkillConnected(**self._stamp(run_id), skill_name=definition.name, tools=tools, duration_ms=took)
+            SkillConnected(**self._stamp(run_id), skill_name=definition.name, tools=len(specs), duration_ms=took)
         )
-        return session
+        return _Up(session, specs)
+
+    async def _end(self, one: _Opening) -> None:
+        one.work.cancel()
+        await asyncio.wait({one.work})
+        up = None if one.work.cancelled() or one.work.exception() is not None else one.work.result()
+        if up is not None and up.session is None:
+            return
+        try:
+            if up is not None and up.session is not None:
+                await up.session.close()
+        finally:
+            if one.is_shown:
+                self._show_end(one.run_id, one.name)
+
+    def _show_end(self, run_id: str, name: str, reason: str = "") -> None:
+        self._emit.display(SkillDisconnected(**self._stamp(run_id), skill_name=name, reason=reason))
 
     def _stamp(self, run_id: str) -> DisplayStamp:
         return DisplayStamp(

@@ -71,7 +71,9 @@ class SkillSession(Protocol):
     """A skill that is up. Shared by all Runs of a Job that declare the same one; calls may come concurrently."""
 
     async def tools(self) -> Sequence[ToolSpec]:
-        """All its tools; the host applies pick and omit. Raises SkillError if it cannot be reached."""
+        """All its tools; the host applies pick and omit. Raises SkillError if it cannot be reached: the Run goes on
+        without it, and `close` is called.
+        """
         ...
 
     async def call(self, call: ToolCall) -> ToolResult:
@@ -96,5 +98,8 @@ class SkillFactory(Protocol):
         ...
 
     async def open(self, definition: SkillDefinition, context: SkillContext) -> SkillSession:
-        """Raises SkillError saying what to change. May return before it is connected."""
+        """May return before it is connected. Raises SkillError, which ends the Run, for what its author must change.
+
+        All skills of a Run are opened at the same time.
+        """
         ...
