@@ -27,7 +27,8 @@ _NAMES = {
 }
 
 _OVERFLOW = re.compile(
-    r"prompt is too long|exceed\w* (the )?(available )?context|maximum context length|context_length_exceeded",
+    r"prompt is too long|exceed\w* (the )?(available )?context|maximum context length|context_length_exceeded"
+    r"|tokens exceed the configured limit",
     re.IGNORECASE,
 )
 _LONGEST_WORDS = 2000

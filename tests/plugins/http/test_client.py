@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import gzip
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -191,10 +192,19 @@ def test_a_huge_error_body_is_cut_short() -> None:
     assert len(str(_error(Reply((b"x" * 1_000_000,) * 5, status=500)))) < 3000
 
 
-def test_an_overflow_of_the_context_has_its_own_name_and_says_what_to_do() -> None:
-    error = _error(Reply((b'{"error":{"message":"prompt is too long: 210000 tokens > 200000 maximum"}}',), status=400))
+@pytest.mark.parametrize(
+    "words",
+    [
+        "prompt is too long: 210000 tokens > 200000 maximum",
+        "Your input exceeds the context window of this model. Please adjust your input and try again.",
+        "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 280000 tokens.",
+        "This model's maximum context length is 131072 tokens. However, you requested 140000 tokens.",
+    ],
+)
+def test_an_overflow_of_the_context_has_its_own_name_and_says_what_to_do(words: str) -> None:
+    error = _error(Reply((json.dumps({"error": {"message": words}}).encode(),), status=400))
     assert (error.name, error.is_retryable) == ("ContextOverflow", False)
-    assert "210000 tokens" in str(error)
+    assert words in str(error)
     assert "longer context" in str(error)
 
 
