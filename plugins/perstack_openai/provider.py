@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_http.parts import load_blobs
 from perstack_openai.chat import encode_chat
 from perstack_openai.chat_reply import ChatDecoder
+from perstack_openai.dialect import Dialect
 from perstack_openai.responses import encode_responses
 from perstack_openai.responses_reply import ResponsesDecoder
 from perstack_openai.settings import Connection
@@ -28,18 +31,25 @@ class OpenAIProvider:
         """One try of one generation. Raises ProviderError."""
         blobs = await load_blobs(request.messages, request.blobs)
         dialect = self._connection.dialect
-        decoder: ChatDecoder | ResponsesDecoder
-        if self._connection.api == "responses":
-            body, decoder = encode_responses(request, dialect, blobs), ResponsesDecoder(on_delta, dialect.vendor)
-        else:
-            body, decoder = encode_chat(request, dialect, blobs), ChatDecoder(on_delta)
-        await self._opened().post(self._connection.path(request.model), body, decoder.feed)
-        return decoder.finish()
+        if self._connection.api == "chat":
+            return await self._posted(request.model, encode_chat(request, dialect, blobs), ChatDecoder(on_delta))
+        decoder = ResponsesDecoder(on_delta, dialect.vendor)
+        try:
+            return await self._posted(request.model, encode_responses(request, dialect, blobs), decoder)
+        except ProviderError as error:
+            plainer = _without_encrypted(dialect, error)
+            if plainer is None:
+                raise
+        return await self._posted(request.model, encode_responses(request, plainer, blobs), decoder)
 
     async def close(self) -> None:
         """Close its connections."""
         if self._client is not None:
             await self._client.close()
+
+    async def _posted(self, model: str, body: bytes, decoder: ChatDecoder | ResponsesDecoder) -> Generation:
+        await self._opened().post(self._connection.path(model), body, decoder.feed)
+        return decoder.finish()
 
     def _opened(self) -> StreamClient:
         if self._client is None:
@@ -48,3 +58,15 @@ class OpenAIProvider:
 
             self._client = StreamClient(self._connection.endpoint)
         return self._client
+
+
+def _without_encrypted(dialect: Dialect, error: ProviderError) -> Dialect | None:
+    """How to ask again after encrypted reasoning was refused; None if the error is another.
+
+    Another organization's key cannot read it, and a model that does not reason has none, which the name of a
+    deployment does not tell: neither may stop a Run for good.
+    """
+    words = str(error).lower()
+    if error.status_code != 400 or "encrypted content" not in words:
+        return None
+    return replace(dialect, vendor="", reasoning=False if "not supported" in words else dialect.reasoning)

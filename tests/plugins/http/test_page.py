@@ -26,7 +26,7 @@ from perstack_http.errors import error_name, is_retryable
 from perstack_openai.azure import AzureSettings
 from perstack_openai.chat import encode_chat
 from perstack_openai.dialect import Dialect
-from perstack_openai.plugin import FACTORIES, OpenAIProviderFactory
+from perstack_openai.plugin import FACTORIES
 from perstack_openai.responses import encode_responses
 from perstack_openai.settings import CompatibleSettings, OpenAISettings
 
@@ -81,9 +81,13 @@ def test_the_models_and_keys_are_those_of_the_factories() -> None:
         assert row[2] == "none" or row[2].strip("`") in factory.how_to_configure
 
 
-def test_the_example_makes_a_provider() -> None:
-    example = tomllib.loads(PAGE.split("```toml\n")[1].split("```")[0])
-    assert OpenAIProviderFactory().create(ProviderConfig(example["provider"]["setting"], {}))
+@pytest.mark.parametrize("example", [block.split("```")[0] for block in PAGE.split("```toml\n")[1:]])
+def test_each_example_makes_a_provider(example: str) -> None:
+    project = tomllib.loads(example)
+    (factory,) = [one for one in FACTORIES if one.name == project["provider"]["providerName"]]
+    env = {"AZURE_API_KEY": "k"}
+    assert factory.create(ProviderConfig(project["provider"].get("setting", {}), env))
+    assert project["model"]
 
 
 async def _no_blobs(sha256: str) -> bytes:

@@ -286,6 +286,32 @@ def test_what_is_missing_is_named_before_anything_is_sent(provider: str, env: di
         _connection(provider, env=env)
 
 
+@pytest.mark.parametrize(
+    ("words", "asks_for_reasoning"),
+    [
+        ("The encrypted content gAAA= could not be verified: organization_id did not match.", True),
+        ("Encrypted content is not supported with this model.", False),
+    ],
+)
+def test_encrypted_reasoning_that_is_refused_is_left_out(words: str, asks_for_reasoning: bool) -> None:
+    case = CASES[0]
+    ours = {"openai": {"id": "rs_1", "summary": [], "encrypted_content": "gAAA="}}
+    reply = ExpertMessage(contents=(ThinkingPart(thinking="", opaque=ours), TextPart(text="Done.")))
+    request = _request(*_request().messages, reply, *_request().messages, reasoning_budget="low")
+    refused = Reply((json.dumps({"error": {"message": words}}).encode(),), status=400)
+
+    async def act(provider: Provider, endpoint: FakeEndpoint) -> None:
+        again = await provider.generate(request, lambda delta: None)
+        assert isinstance(again.reply.contents[0], ThinkingPart)
+        assert "openai" in (again.reply.contents[0].opaque or {})
+
+    endpoint = _with(case, refused, _reply(case, "Yes.", thinking="Hm."), act=act)
+    first, second = (json.loads(asked.body) for asked in endpoint.asked)
+    assert [item["type"] for item in first["input"]] == ["message", "reasoning", "message", "message"]
+    assert [item["type"] for item in second["input"]] == ["message", "message", "message"]
+    assert (("include" in second), ("reasoning" in second)) == (asks_for_reasoning, asks_for_reasoning)
+
+
 def test_deepseek_gets_the_reasoning_of_every_reply_back_for_it_refuses_calls_without() -> None:
     case = CASES[2]
     thought = ExpertMessage(contents=(ThinkingPart(thinking="Hm."), ToolCallPart(tool_call_id="c1", tool_name="read")))
