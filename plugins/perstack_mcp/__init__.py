@@ -1,0 +1,5 @@
+"""Skills that are MCP servers: as child processes, and on the web.
+
+The MCP SDK takes most of a second to import. Only `conversation`, `repair`, `stdio` and `web` import it, and they are
+imported when a server has been started and would be waited for anyway.
+"""

@@ -1,0 +1,202 @@
+"""A server's process: started as the leader of its own group, and ended together with the whole group.
+
+Four ways out, each of them to the end:
+- closed: its stdin ends, which a well-behaved server takes for the end; then SIGTERM and SIGKILL to the group.
+- cancelled, or failed to connect: the same, at once.
+- the host is killed by SIGKILL: nobody is left to do it, so each server has a guard, a shell that waits for a pipe to
+  break and then ends the group. PR_SET_PDEATHSIG would reach the leader alone, which for npx is not the server.
+- what left the group on purpose (`setsid`) gets only the end of its stdin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+
+from perstack.errors import SkillError
+from perstack_base.group import end_group, signal_group
+from perstack_mcp.launch import Launch
+
+GRACE = 1.0
+"""Seconds for a server to end by itself when its stdin has ended."""
+
+_DRAIN = 0.2
+"""Seconds to wait for the last lines of stderr: a process that left the group may hold it open for ever."""
+
+_SHOWN_LINES = 1000
+_KEPT_LINES = 10
+_LONGEST_LINE = 1000
+_BUFFER = 1 << 20
+
+_WATCH = 'read -r _ && exit; kill -s TERM -- "-$1"; sleep 2; kill -s KILL -- "-$1"'
+
+
+class Child:
+    """A running server."""
+
+    def __init__(self, process: Process, on_stderr: Callable[[str], None]) -> None:
+        self.process = process
+        self.failure = ""
+        """Why it was given up, if it was."""
+        self._on_stderr = on_stderr
+        self._last: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._shown = 0
+
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+
+    def show(self, line: str) -> None:
+        """A line for a person; of a flood only the beginning is shown, and the end kept for an error."""
+        line = line[:_LONGEST_LINE].rstrip()
+        self._shown += 1
+        if self._shown <= _SHOWN_LINES:
+            self._on_stderr(line)
+        elif self._shown == _SHOWN_LINES + 1:
+            self._on_stderr(f"(more than {_SHOWN_LINES} lines: the rest is not shown)")
+
+    def note_stderr(self, line: str) -> None:
+        """What the server wrote."""
+        self._last.append(line[:_LONGEST_LINE].rstrip())
+        self.show(line)
+
+    @property
+    def last_words(self) -> str:
+        """How it ended, and the end of stderr."""
+        status = self.process.returncode
+        ended = "" if status is None else f"it ended with {_status(status)}"
+        lines = " | ".join(line for line in self._last if line)
+        return "; ".join(part for part in (self.failure, ended, lines and f"stderr: {lines}") if part)
+
+
+@asynccontextmanager
+async def running(launch: Launch, on_stderr: Callable[[str], None]) -> AsyncGenerator[Child]:
+    """A server's process while the block runs; after it, nothing of its group is left."""
+    ours, theirs = socket.socketpair()
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    try:
+        process = await _started(launch, theirs.fileno(), out_write, err_write)
+    except BaseException:
+        ours.close()
+        os.close(out_read)
+        os.close(err_read)
+        raise
+    finally:
+        theirs.close()
+        os.close(out_write)
+        os.close(err_write)
+    child = Child(process, on_stderr)
+    guard: Process | None = None
+    pump: asyncio.Task[None] | None = None
+    try:
+        guard = await _guard(process.pid)
+        async with _reading(out_read) as child.stdout, _reading(err_read) as errors:
+            _, child.stdin = await asyncio.open_connection(sock=ours)
+            pump = asyncio.create_task(_pump(errors, child))
+            try:
+                yield child
+            finally:
+                await _end(child, pump)
+    finally:
+        if pump is None:
+            # cancelled half way: only the process is up
+            ours.close()
+            signal_group(process.pid, signal.SIGKILL)
+            await process.wait()
+        if guard is not None:
+            await _dismiss(guard)
+
+
+async def _started(launch: Launch, stdin: int, stdout: int, stderr: int) -> Process:
+    """The process, up. A start that is cancelled half way would leave what the process has started meanwhile."""
+    command = launch.argv[0]
+    starting = asyncio.create_task(
+        asyncio.create_subprocess_exec(
+            *launch.argv,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=launch.cwd,
+            env=launch.env,
+            start_new_session=True,
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.wait({starting})
+        if starting.exception() is None:
+            await end_group(starting.result())
+        raise
+    except (OSError, ValueError) as error:
+        reason = "was not found: install it, or correct `command`" if isinstance(error, FileNotFoundError) else error
+        raise SkillError(f"{command} {reason}") from error
+
+
+async def _guard(group: int) -> Process | None:
+    with suppress(OSError):
+        return await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", _WATCH, "guard", str(group),
+            stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, env={"PATH": os.defpath}, start_new_session=True,
+        )  # fmt: skip
+    return None
+
+
+async def _dismiss(guard: Process) -> None:
+    with suppress(ProcessLookupError):
+        guard.kill()
+    await guard.wait()
+
+
+@asynccontextmanager
+async def _reading(pipe: int) -> AsyncGenerator[asyncio.StreamReader]:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=_BUFFER)
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", buffering=0)
+    )
+    try:
+        yield reader
+    finally:
+        transport.close()
+
+
+async def _pump(errors: asyncio.StreamReader, child: Child) -> None:
+    rest = b""
+    while piece := await errors.read(1 << 16):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            child.note_stderr(line.decode("utf-8", "replace"))
+        rest = rest[-_LONGEST_LINE:]
+    if rest:
+        child.note_stderr(rest.decode("utf-8", "replace"))
+
+
+async def _end(child: Child, pump: asyncio.Task[None]) -> None:
+    try:
+        child.stdin.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE):
+                await child.process.wait()
+    finally:
+        try:
+            await end_group(child.process)
+            await asyncio.wait({pump}, timeout=_DRAIN)
+        finally:
+            child.stdin.transport.abort()
+            pump.cancel()
+
+
+def _status(status: int) -> str:
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"

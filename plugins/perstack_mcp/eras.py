@@ -1,0 +1,56 @@
+"""Which servers refuse the handshake: a small file of the user, so that each is asked only once.
+
+The SDK's probe for the stateless era waits ten seconds on a server that ignores what it does not know. So a process is
+offered the handshake first, which servers of both eras take, and probed only once it has refused that. A server that is
+in this file is probed at once. Losing the file costs one more question.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+_MOST = 500
+
+
+class Eras:
+    """The remembered servers, by a digest of their command lines: arguments may hold secrets."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @classmethod
+    def of_user(cls, env: Mapping[str, str]) -> Eras:
+        """In the user's cache directory."""
+        base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or Path.home()) / ".cache")
+        return cls(Path(base) / "perstack" / "mcp-stateless.json")
+
+    def is_stateless(self, argv: Sequence[str]) -> bool:
+        """Whether it has refused the handshake before."""
+        return _digest(argv) in self._read()
+
+    def remember(self, argv: Sequence[str]) -> None:
+        """It refuses the handshake. A cache that cannot be written is no error."""
+        known = [*self._read(), _digest(argv)][-_MOST:]
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._path.parent)
+            with os.fdopen(handle, "w") as file:
+                json.dump(known, file)
+            Path(name).replace(self._path)
+
+    def _read(self) -> list[str]:
+        try:
+            found: object = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return []
+        return [str(one) for one in found] if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON: whatever it is, it becomes text
+
+
+def _digest(argv: Sequence[str]) -> str:
+    return sha256("\0".join(argv).encode("utf-8", "surrogatepass")).hexdigest()

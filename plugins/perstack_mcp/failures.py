@@ -1,0 +1,27 @@
+"""The words for what went wrong with a server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from perstack.errors import SkillError
+
+
+class ServerEnded(SkillError):
+    """The connection closed under a call."""
+
+
+def leaf(error: BaseException) -> BaseException:
+    """The one error that a group, which says nothing itself, was made of."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
+    return leaf(next((one for one in inner if not isinstance(one, asyncio.CancelledError)), inner[0]))
+
+
+def words(error: BaseException) -> str:
+    """An error in one line, by its leaf."""
+    found = leaf(error)
+    text = " ".join(str(found).split())
+    return text[:500] if text else type(found).__name__

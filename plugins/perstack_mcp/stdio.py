@@ -1,0 +1,97 @@
+"""Messages as lines over a process's pipes.
+
+The SDK's own reader copies all it has with every piece that comes: 20 MB took it 21 s. It also knows no bound, hands
+every line of garbage on, and starts the process itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from perstack_mcp.child import Child
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams
+
+LONGEST_MESSAGE = 64 << 20
+MOST_GARBAGE = 16 << 20
+"""Bytes between two messages that are none."""
+
+_PIECE = 1 << 18
+_WAITING = 64
+"""Messages that wait for a server which does not read."""
+
+
+@asynccontextmanager
+async def streams_of(child: Child) -> AsyncGenerator[TransportStreams]:
+    """What the SDK talks to while the block runs."""
+    arrived, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    sent, outgoing = anyio.create_memory_object_stream[SessionMessage](_WAITING)
+    pumps = (asyncio.create_task(_read(child, arrived)), asyncio.create_task(_write(child, outgoing)))
+    try:
+        yield received, sent
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        for stream in (arrived, received, sent, outgoing):
+            stream.close()
+
+
+async def _read(child: Child, arrived: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+    garbage = 0
+    with arrived:
+        async for line in _lines(child):
+            message = _parsed(line)
+            if message is not None:
+                garbage = 0
+                await arrived.send(message)
+                continue
+            if line.strip():
+                child.show(f"(stdout, not a message) {line[:200].decode('utf-8', 'replace')}")
+            garbage += len(line) + 1
+            if garbage > MOST_GARBAGE:
+                child.failure = "it floods stdout with what is no MCP message"
+                return
+
+
+def _parsed(line: bytes) -> SessionMessage | None:
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        return None
+
+
+async def _lines(child: Child) -> AsyncGenerator[bytes]:
+    parts: list[bytes] = []
+    size = 0
+    while piece := await child.stdout.read(_PIECE):
+        *whole, rest = piece.split(b"\n")
+        for line in whole:
+            yield b"".join((*parts, line))
+            parts.clear()
+            size = 0
+        parts.append(rest)
+        size += len(rest)
+        if size > LONGEST_MESSAGE:
+            child.failure = f"it sent a message of more than {LONGEST_MESSAGE >> 20} MB"
+            return
+
+
+async def _write(child: Child, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async for item in outgoing:
+        line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        child.stdin.write(line.encode("utf-8", "replace") + b"\n")
+        try:
+            await child.stdin.drain()
+        except ConnectionError:
+            # it no longer reads: that its stdout ends says so to the session
+            return

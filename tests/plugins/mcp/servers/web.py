@@ -1,0 +1,35 @@
+"""An MCP server of the SDK on a port of its own; prints the address."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+
+import uvicorn
+from mcp.server.mcpserver import Context, MCPServer
+
+server = MCPServer("web")
+
+
+@server.tool()
+def echo(text: str) -> str:
+    """Says it again."""
+    return text
+
+
+@server.tool()
+def header(ctx: Context, name: str) -> str:
+    """The value of a header that the client sent."""
+    return (ctx.headers or {}).get(name, "")
+
+
+async def main(kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        app = server.sse_app() if kind == "sse" else server.streamable_http_app()
+        run = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        print(listening.getsockname()[1], flush=True)
+        await run.serve(sockets=[listening])
+
+
+asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,130 @@
+"""Servers that nobody here wrote."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hosting import wait_for
+from mcp_bed import Bed, blob_parts, words
+
+from perstack.core.definitions import McpStdioSkill
+from perstack.errors import SkillError
+
+PLENTY = 60_000
+
+UNTESTED = {"simulate-research-query", "gzip-file-as-resource"}
+"""Need the tasks extension, and a download."""
+
+ARGUMENTS: dict[str, dict] = {
+    "echo": {"message": "hi"},
+    "get-annotated-message": {"messageType": "success", "includeImage": True},
+    "get-env": {},
+    "get-resource-links": {"count": 2},
+    "get-resource-reference": {"resourceType": "Blob", "resourceId": 1},
+    "get-roots-list": {},
+    "get-structured-content": {"location": "New York"},
+    "get-sum": {"a": 2, "b": 3},
+    "get-tiny-image": {},
+    "toggle-simulated-logging": {},
+    "toggle-subscriber-updates": {},
+    "trigger-long-running-operation": {"duration": 1, "steps": 2},
+}
+
+
+def _module(name: str, *args: str) -> McpStdioSkill:
+    pytest.importorskip(name)
+    return McpStdioSkill(name=name, command=sys.executable, args=("-m", name, *args), timeout=PLENTY)
+
+
+def test_mcp_server_time_tells_the_time_and_refuses_a_zone_that_is_none(bed: Bed) -> None:
+    async def run() -> tuple[str, bool]:
+        async with bed.session(_module("mcp_server_time")) as session:
+            assert {spec.name for spec in await session.tools()} == {"get_current_time", "convert_time"}
+            now = await bed.call(session, "get_current_time", timezone="UTC")
+            bad = await bed.call(session, "get_current_time", timezone="Nowhere")
+            return words(now), bad.is_error
+
+    now, is_error = wait_for(run())
+    assert '"timezone": "UTC"' in now
+    assert is_error
+
+
+def test_mcp_server_git_reads_a_repository(bed: Bed) -> None:
+    subprocess.run(["git", "init", "-q", "-b", "main", str(bed.workspace)], check=True)
+    (bed.workspace / "new.txt").write_text("x")
+
+    async def run() -> str:
+        async with bed.session(_module("mcp_server_git")) as session:
+            assert {"git_status", "git_log"} <= {spec.name for spec in await session.tools()}
+            return words(await bed.call(session, "git_status", repo_path=str(bed.workspace)))
+
+    assert "new.txt" in wait_for(run())
+
+
+def test_every_tool_of_server_everything_is_answered(bed: Bed, npm_servers: Path) -> None:
+    skill = McpStdioSkill(
+        name="all", command=str(npm_servers / "mcp-server-everything"), args=("stdio",), timeout=PLENTY
+    )
+
+    async def run() -> dict:
+        async with bed.session(skill) as session:
+            names = {spec.name for spec in await session.tools()}
+            assert names == set(ARGUMENTS) | UNTESTED
+            return {name: await bed.call(session, name, **args) for name, args in ARGUMENTS.items()}
+
+    got = wait_for(run())
+    assert not [name for name, result in got.items() if result.is_error]
+    assert words(got["echo"]) == "Echo: hi"
+    assert "5" in words(got["get-sum"])
+    assert [part.mime_type for part in blob_parts(got["get-tiny-image"])] == ["image/png"]
+    assert blob_parts(got["get-resource-reference"])
+    assert "demo://resource" in words(got["get-resource-links"])
+    assert bed.workspace.as_uri() in words(got["get-roots-list"])
+    assert '"temperature"' in words(got["get-structured-content"])
+    assert "trigger-long-running-operation: 1/2" in bed.progress
+
+
+def test_server_filesystem_is_held_to_its_folder(bed: Bed, npm_servers: Path) -> None:
+    (bed.workspace / "note.txt").write_text("inside")
+    command = str(npm_servers / "mcp-server-filesystem")
+    skill = McpStdioSkill(name="files", command=command, args=(str(bed.workspace),), timeout=PLENTY)
+
+    async def run() -> tuple[str, bool]:
+        async with bed.session(skill) as session:
+            read = await bed.call(session, "read_text_file", path=str(bed.workspace / "note.txt"))
+            out = await bed.call(session, "read_text_file", path="/etc/hostname")
+            return words(read), out.is_error
+
+    read, is_error = wait_for(run())
+    assert "inside" in read
+    assert is_error
+
+
+def test_server_memory_keeps_what_it_is_told_where_its_variable_says(bed: Bed, npm_servers: Path) -> None:
+    bed.env["MEMORY_FILE_PATH"] = str(bed.workspace / "memory.json")
+    command = str(npm_servers / "mcp-server-memory")
+    skill = McpStdioSkill(name="memory", command=command, required_env=("MEMORY_FILE_PATH",), timeout=PLENTY)
+
+    async def run() -> str:
+        async with bed.session(skill) as session:
+            entity = {"name": "Ada", "entityType": "person", "observations": ["counts"]}
+            await bed.call(session, "create_entities", entities=[entity])
+            return words(await bed.call(session, "read_graph"))
+
+    assert "Ada" in wait_for(run())
+    assert "Ada" in (bed.workspace / "memory.json").read_text()
+
+
+@pytest.mark.parametrize("tool", ["no-such-tool"])
+def test_a_tool_that_the_server_does_not_know_is_an_error_for_the_model(bed: Bed, tool: str) -> None:
+    async def run() -> str:
+        async with bed.session(_module("mcp_server_time")) as session:
+            try:
+                return words(await bed.call(session, tool))
+            except SkillError as error:
+                return str(error)
+
+    assert tool in wait_for(run())

@@ -1,0 +1,110 @@
+"""Servers on the web, here on the loopback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hosting import wait_for
+from mcp_bed import Bed, words
+
+from perstack.core.definitions import McpSseSkill
+from perstack.errors import SkillError
+from perstack_mcp.addresses import is_public
+
+SERVER = Path(__file__).parent / "servers" / "web.py"
+
+
+@contextmanager
+def _serving(kind: str, path: str) -> Iterator[str]:
+    with subprocess.Popen([sys.executable, str(SERVER), kind], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        try:
+            yield f"http://127.0.0.1:{port}{path}"
+        finally:
+            server.kill()
+
+
+def _skill(endpoint: str, **fields) -> McpSseSkill:
+    fields.setdefault("allow_local_network", True)
+    return McpSseSkill(name="web", endpoint=endpoint, timeout=30_000, **fields)
+
+
+@pytest.mark.parametrize(("kind", "path"), [("http", "/mcp"), ("sse", "/sse")])
+def test_a_server_is_called_over_either_transport_with_the_headers_from_the_environment(
+    bed: Bed, kind: str, path: str
+) -> None:
+    bed.env["TOKEN"] = "s3cret"
+
+    async def run(endpoint: str) -> tuple[str, str]:
+        async with bed.session(_skill(endpoint, headers={"Authorization": "Bearer ${TOKEN}"})) as session:
+            assert [spec.name for spec in await session.tools()] == ["echo", "header"]
+            said = await bed.call(session, "echo", text="hello")
+            return words(said), words(await bed.call(session, "header", name="authorization"))
+
+    with _serving(kind, path) as endpoint:
+        assert wait_for(run(endpoint)) == ("hello", "Bearer s3cret")
+
+
+async def _refusal(bed: Bed, skill: McpSseSkill) -> str:
+    with pytest.raises(SkillError) as caught:
+        async with bed.session(skill) as session:
+            await session.tools()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["https://127.0.0.1/mcp", "https://[::1]/mcp", "https://10.1.2.3/mcp", "https://[::ffff:192.168.0.1]/mcp"],
+)
+def test_a_private_address_is_refused_before_anything_is_sent(bed: Bed, endpoint: str) -> None:
+    message = wait_for(_refusal(bed, _skill(endpoint, allow_local_network=False)))
+    assert "is a private or local address: set `allowLocalNetwork = true`" in message
+
+
+def test_a_name_that_stands_for_a_local_address_is_refused(bed: Bed) -> None:
+    message = wait_for(_refusal(bed, _skill("https://localhost/mcp", allow_local_network=False)))
+    assert "localhost (" in message
+    assert "is a private or local address" in message
+
+
+def test_plain_http_is_refused_unless_local_addresses_are_allowed(bed: Bed) -> None:
+    message = wait_for(_refusal(bed, _skill("http://example.com/mcp", allow_local_network=False)))
+    assert "`endpoint` must be an https:// address" in message
+
+
+def test_a_variable_of_a_header_that_is_not_set_is_named(bed: Bed) -> None:
+    message = wait_for(_refusal(bed, _skill("https://example.com/mcp", headers={"X": "${NOT_SET}"})))
+    assert message.startswith("skill 'web' needs NOT_SET for its headers")
+
+
+def test_where_nobody_listens_the_error_is_one_line_without_a_traceback(bed: Bed) -> None:
+    message = wait_for(_refusal(bed, _skill("http://127.0.0.1:9/mcp")))
+    assert message.startswith("skill 'web' could not be connected to: ")
+    assert "\n" not in message
+    assert "unhandled errors in a TaskGroup" not in message
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("8.8.8.8", True),
+        ("2606:4700::1111", True),
+        ("169.254.169.254", False),
+        ("100.64.0.1", False),
+        ("0.0.0.0", False),
+        ("224.0.0.1", False),
+        ("fe80::1%eth0", False),
+        ("fd00::1", False),
+        ("::ffff:127.0.0.1", False),
+        ("64:ff9b::7f00:1", False),
+        ("2002:7f00:1::", False),
+    ],
+)
+def test_an_address_is_public_only_if_what_it_wraps_is(address: str, public: bool) -> None:
+    assert is_public(address) is public
