@@ -102,7 +102,12 @@ def shortened(text: str, limit: int = MAX_RESULT) -> str:
 
 
 def _offered(tools: Sequence[ToolSpec]) -> tuple[Sequence[ToolSpec], str | None]:
-    if not tools or any(tool.kind == "attemptCompletion" for tool in tools):
+    """The tools in the order they are shown, and the name of the answer's if it is among them.
+
+    What ends the Run comes last: shown first, it is called before the work is done.
+    """
+    tools = sorted(tools, key=lambda tool: tool.kind == "attemptCompletion")
+    if not tools or tools[-1].kind == "attemptCompletion":
         return tools, None
     name = ANSWER
     while any(tool.name == name for tool in tools):
@@ -129,6 +134,7 @@ def _sample_call(tool: ToolSpec) -> str:
 
 
 def _placeholder(name: str, schema: JsonValue) -> JsonValue:
+    """A value of the schema's type. Text is what the schema says of it, or else its name."""
     if not is_schema(schema):
         return f"<{name}>"
     values = schema.get("enum")
@@ -140,7 +146,9 @@ def _placeholder(name: str, schema: JsonValue) -> JsonValue:
     if is_schema(inner):
         return {key: _placeholder(key, member) for key, member in inner.items()}
     samples: dict[str, JsonValue] = {"integer": 1, "number": 1.5, "boolean": True, "object": {}}
-    return samples.get(str(schema.get("type")), f"<{name}>")
+    told = schema.get("description")
+    hint = _first_sentence(told).rstrip(".") if isinstance(told, str) else name
+    return samples.get(str(schema.get("type")), f"<{hint}>")
 
 
 def call_text(name: str, args: JsonObject) -> str:

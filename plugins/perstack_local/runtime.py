@@ -13,6 +13,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast
@@ -262,5 +263,5 @@ def _error_of(failure: _Failure) -> ProviderError:
 
 def _call_soon(loop: asyncio.AbstractEventLoop, on_text: Callable[[str], None], text: str) -> None:
     # a loop that has ended has nobody left to show the text to
-    if not loop.is_closed():
+    with suppress(RuntimeError):
         loop.call_soon_threadsafe(on_text, text)

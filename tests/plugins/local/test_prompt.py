@@ -142,6 +142,7 @@ def test_bytes_are_named_for_a_model_that_reads_text() -> None:
     ("schema", "shown"),
     [
         ({"enum": ["a", "b"]}, "a|b"),
+        ({"type": "string", "description": "Where it is to go. Not a URL."}, "<Where it is to go>"),
         ({"type": "integer"}, 1),
         ({"type": "boolean"}, True),
         ({"type": "array", "items": {"type": "string"}}, ["<x>"]),
@@ -211,3 +212,9 @@ def test_a_cut_off_call_is_shown_to_the_model_as_it_was() -> None:
 def test_free_text_is_the_reply() -> None:
     reply, finish_reason = reply_of(" All is written.\n", FREE, "stop", "c")
     assert (reply.text, finish_reason) == ("All is written.", "stop")
+
+
+def test_what_ends_the_run_is_shown_last() -> None:
+    system = prompt_of("i", HISTORY, [DONE, WRITE]).messages[0].content
+    assert system.index("writeTextFile") < system.index("attemptCompletion")
+    assert prompt_of("i", HISTORY, [DONE, WRITE]).answer_tool is None
