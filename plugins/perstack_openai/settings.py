@@ -27,6 +27,9 @@ Api = Literal["chat", "responses"]
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 
+_CREDENTIALS = frozenset({"authorization", "api-key", "x-api-key", "ocp-apim-subscription-key"})
+"""The last two are what gateways in front of an endpoint ask for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Connection:
@@ -107,7 +110,7 @@ def is_openai(base_url: str) -> bool:
 
 def has_credential(headers: Mapping[str, str]) -> bool:
     """Whether the headers say who is asking."""
-    return bool({"authorization", "api-key"} & {name.lower() for name in headers})
+    return bool(_CREDENTIALS & {name.lower() for name in headers})
 
 
 def endpoint_of(base_url: str, headers: Mapping[str, str], settings: EndpointSettings) -> Endpoint:

@@ -358,6 +358,18 @@ def test_the_address_of_ollama_is_understood_as_its_own_tools_have_it(env: dict[
     assert connection.endpoint.url(connection.path("m")) == f"{url}/v1/chat/completions"
 
 
+@pytest.mark.parametrize("host", ["http://[::1", "box:port", "ftp://box"])
+def test_an_address_of_ollama_that_is_none_is_told_by_its_variable(host: str) -> None:
+    with pytest.raises(UsageError, match="OLLAMA_HOST"):
+        _connection("ollama", env={"OLLAMA_HOST": host})
+
+
+def test_the_key_of_a_gateway_does_in_place_of_the_vendors() -> None:
+    for name in ("openai", "deepseek", "azure-openai"):
+        setting = {"baseUrl": "https://gateway.example/openai", "headers": {"X-Api-Key": KEY}}
+        assert _connection(name, setting, env={}).endpoint.secrets == (KEY,)
+
+
 def test_the_address_of_ollama_in_the_settings_comes_first_and_may_be_plain() -> None:
     connection = _connection("ollama", {"baseUrl": "http://192.168.1.4:11434"}, {"OLLAMA_HOST": "box"})
     assert connection.endpoint.base_url == "http://192.168.1.4:11434"
