@@ -1,0 +1,145 @@
+"""Experts with MCP servers, from the query to the result."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from hosting import Seen, expert, project_of, results, wait_for
+from mcp_bed import MARK, MISBEHAVING, Bed
+
+from perstack.config.settings import Overrides
+from perstack.core.definitions import Expert, McpStdioSkill
+from perstack.host import Host
+from perstack.testing.scripted import ScriptedProvider, ScriptLike, text, tool, turn
+
+PLENTY = 60_000
+
+
+def _bad(name: str, fault: str = "none", **fields) -> McpStdioSkill:
+    fields.setdefault("timeout", PLENTY)
+    return McpStdioSkill(name=name, command=sys.executable, args=(str(MISBEHAVING), fault, name), **fields)
+
+
+def _with(key: str, *skills: McpStdioSkill, **fields) -> Expert:
+    return expert(key, **fields).model_copy(update={"skills": skills})
+
+
+def _host(bed: Bed, script: ScriptLike | ScriptedProvider, *experts: Expert) -> Host:
+    provider = script if isinstance(script, ScriptedProvider) else ScriptedProvider(script)
+    return Host(
+        project_of(*experts),
+        workspace=bed.workspace,
+        storage="file:perstack",
+        env=bed.env,
+        overrides=Overrides(provider="scripted"),
+        plugins=[provider],
+    )
+
+
+def test_an_expert_uses_a_server_and_its_delegate_shares_it(bed: Bed) -> None:
+    seen = Seen()
+    script = {
+        "[[a]]": [turn(tool("echo"), tool("b", {"query": "x"})), text("ok")],
+        "[[b]]": [tool("echo"), text("b")],
+    }
+    server = _bad("server", pick=("echo", "env"))
+    experts = (_with("a", server, delegates=("b",)), _with("b", server.model_copy(update={"pick": ("echo",)})))
+    job = wait_for(_host(bed, script, *experts).run("a", "q", on_event=seen))
+    assert job.status == "completed"
+    assert results(seen, "echo") == ["here", "here"]
+    shown = [event.type for event in seen.events if event.type.startswith("skill")]
+    assert shown == ["skillStarting", "skillConnected", "skillDisconnected"]
+
+
+def test_pick_and_omit_choose_what_the_model_is_offered(bed: Bed) -> None:
+    provider = ScriptedProvider([text("ok")])
+    server = _bad("server", pick=("e*", "die"), omit=("di*",))
+    assert wait_for(_host(bed, provider, _with("a", server)).run("a", "q")).status == "completed"
+    names = {spec.name for spec in provider.requests[0].tools if spec.skill_name == "server"}
+    assert names == {"echo", "env"}
+
+
+def test_a_server_that_does_not_start_costs_only_its_own_tools(bed: Bed) -> None:
+    seen = Seen()
+    host = _host(
+        bed,
+        [turn(tool("echo"), tool("gone_tool")), text("went on")],
+        _with("a", _bad("up"), _bad("gone", "dies-at-start")),
+    )
+    job = wait_for(host.run("a", "q", on_event=seen))
+    assert (job.status, job.text) == ("completed", "went on")
+    assert results(seen, "echo") == ["here"]
+    assert "skill 'gone' could not be connected to" in results(seen, "gone_tool")[0]
+    reasons = [event.reason for event in seen.of("skillDisconnected") if event.skill_name == "gone"]
+    assert len(reasons) == 1
+    assert "cannot find my configuration" in reasons[0]
+
+
+def test_a_call_that_kills_its_server_is_an_error_and_the_next_one_works(bed: Bed) -> None:
+    seen = Seen()
+    host = _host(bed, [tool("die"), tool("echo"), text("ok")], _with("a", _bad("server")))
+    assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"
+    assert [event.is_error for event in seen.of("finishToolCall")] == [True, False]
+    assert results(seen, "echo") == ["here"]
+
+
+def test_a_missing_variable_ends_the_run_with_its_name(bed: Bed) -> None:
+    seen = Seen()
+    host = _host(bed, [text("never")], _with("a", _bad("server", required_env=("API_TOKEN",))))
+    assert wait_for(host.run("a", "q", on_event=seen)).status == "stoppedByError"
+    assert "skill 'server' needs API_TOKEN" in seen.of("errorRun")[0].error.message
+
+
+def test_three_servers_that_take_a_second_each_start_at_the_same_time(bed: Bed) -> None:
+    seen = Seen()
+    slow = [_bad(f"server{number}", "starts-slowly") for number in range(3)]
+    assert wait_for(_host(bed, [text("ok")], _with("a", *slow)).run("a", "q", on_event=seen)).status == "completed"
+    connected = seen.of("skillConnected")
+    assert len(connected) == 3
+    first = min(event.timestamp for event in seen.of("skillStarting"))
+    assert max(event.timestamp for event in connected) - first < 2_500
+
+
+def test_nothing_of_the_sdk_is_imported_for_an_expert_without_such_a_skill(bed: Bed) -> None:
+    code = (
+        "import asyncio, sys, perstack\n"
+        "from perstack.testing.scripted import ScriptedProvider, text\n"
+        "work = perstack.run('a', 'q', overrides=perstack.Overrides(provider='scripted'),"
+        " plugins=[ScriptedProvider([text('ok')])])\n"
+        "assert asyncio.run(work).text == 'ok'\n"
+        "print([name for name in ('mcp', 'httpx2', 'anyio') if name in sys.modules])\n"
+    )
+    (bed.workspace / "perstack.toml").write_text('[experts.a]\ninstruction = "Say ok."\n')
+    paths = os.pathsep.join(path for path in sys.path if path)
+    env = {**os.environ, "PYTHONPATH": paths, MARK: bed.mark}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=bed.workspace, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_without_the_sdk_the_error_names_the_command_that_installs_it(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    seen = Seen()
+    assert wait_for(_host(bed, [text("x")], _with("a", _bad("s"))).run("a", "q", on_event=seen)).status != "completed"
+    assert seen.of("errorRun")[0].error.message == "skill 's' needs the MCP SDK: pip install 'perstack[mcp]'"
+
+
+def test_a_call_costs_little_more_than_the_servers_own_time(bed: Bed) -> None:
+    async def run() -> float:
+        async with bed.session(_bad("server")) as session:
+            await session.tools()
+            took = []
+            for _ in range(50):
+                began = time.perf_counter()
+                await bed.call(session, "echo")
+                took.append(time.perf_counter() - began)
+            return sorted(took)[25]
+
+    assert wait_for(run()) < 0.05
