@@ -7,6 +7,7 @@ import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 
 from perstack.errors import Damaged
 from perstack.ports.appending import head_after, stale
@@ -18,9 +19,12 @@ class Log:
     """An open events.jsonl. Appending costs what is appended, however long the log is."""
 
     def __init__(self, fd: int, path: Path) -> None:
+        self.users = 0
+        """How many threads are at work on it; it is not to be closed before there is none."""
         self._fd = fd
         self._path = path
         self._scan = Scan()
+        self._turn = Lock()
 
     @property
     def is_deleted(self) -> bool:
@@ -34,7 +38,7 @@ class Log:
     def read(self, after: int, limit: int | None) -> list[bytes]:
         """The records after place `after`. Reading from the first on verifies them anew from the disk."""
         want = None if limit is None else after + limit
-        with explained(self._path):
+        with self._turn, explained(self._path):
             scan = self._scan
             if after == 0 or os.fstat(self._fd).st_size < scan.size:
                 scan = Scan()
@@ -52,7 +56,7 @@ class Log:
 
     def append(self, expected_seq: int, records: Sequence[bytes]) -> None:
         """Add records after the first `expected_seq`, synced. Raises Conflict, Damaged or StorageError."""
-        with explained(self._path), self._locked():
+        with self._turn, explained(self._path), self._locked():
             self._catch_up()
             if self._scan.seq != expected_seq:
                 raise stale(str(self._path), expected_seq, self._scan.seq)

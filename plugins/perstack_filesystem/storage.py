@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import shutil
@@ -19,6 +20,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from hashlib import sha256 as new_sha256
 from pathlib import Path
+from threading import Lock
 
 from perstack.core.chain import EMPTY_LOG, Head, open_line
 from perstack.core.ids import check_id, check_job_id
@@ -31,6 +33,7 @@ from perstack_filesystem.folders import Folder, explained
 from perstack_filesystem.listing import jobs_with_times
 from perstack_filesystem.log import Log
 from perstack_filesystem.originals import Originals
+from perstack_filesystem.pace import Pace
 
 _LOG = "events.jsonl"
 _SUMMARY = "job.json"
@@ -46,6 +49,8 @@ class FilesystemStorage:
         self._root = root
         self._logs: OrderedDict[RunRef, Log] = OrderedDict()
         self._originals = Originals()
+        self._turn = Lock()
+        self._pace = Pace()
 
     @property
     def location(self) -> str:
@@ -90,19 +95,32 @@ class FilesystemStorage:
         """Add records after the first `expected_seq`; they survive power loss when this returns. Raises Conflict."""
         if not records:
             return
-        log = self._log(run)
-        if log is None and self._begin(run, expected_seq, records):
-            return
-        log = log or self._log(run)
-        if log is None:
-            raise StorageError(f"{self._log_path(run)}: it was removed while it was written to")
-        log.append(expected_seq, records)
+        if self._pace.is_slow:
+            await asyncio.to_thread(self._append, run, expected_seq, records)
+        else:
+            self._append(run, expected_seq, records)
+
+    def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        with self._pace.measured():
+            log = self._use(run)
+            if log is None and self._begin(run, expected_seq, records):
+                return
+            log = log or self._use(run)
+            if log is None:
+                raise StorageError(f"{self._log_path(run)}: it was removed while it was written to")
+            try:
+                log.append(expected_seq, records)
+            finally:
+                self._leave(log)
 
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
         """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
-        log = self._log(run)
+        log = self._use(run)
         if log is not None:
-            return log.read(after, limit)
+            try:
+                return log.read(after, limit)
+            finally:
+                self._leave(log)
         return self._original_log(run)[after : None if limit is None else after + limit]
 
     async def put_summary(self, job_id: str, summary: bytes) -> None:
@@ -223,6 +241,18 @@ class FilesystemStorage:
     def _log_path(self, run: RunRef) -> Path:
         return self._root / "jobs" / run.job_id / "runs" / run.run_id / _LOG
 
+    def _use(self, run: RunRef) -> Log | None:
+        """The log, which stays open until `_leave`; None if there is none."""
+        with self._turn:
+            log = self._log(run)
+            if log is not None:
+                log.users += 1
+            return log
+
+    def _leave(self, log: Log) -> None:
+        with self._turn:
+            log.users -= 1
+
     def _log(self, run: RunRef) -> Log | None:
         """The log, from the open ones if it is among them; None if there is none."""
         log = self._logs.get(run)
@@ -241,8 +271,9 @@ class FilesystemStorage:
 
     def _keep(self, run: RunRef, log: Log) -> Log:
         self._logs[run] = log
-        while len(self._logs) > _MOST_OPEN_LOGS:
-            self._logs.popitem(last=False)[1].close()
+        unused = [run for run, one in self._logs.items() if not one.users and one is not log]
+        for run in unused[: max(0, len(self._logs) - _MOST_OPEN_LOGS)]:
+            self._logs.pop(run).close()
         return log
 
     def _begin(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
@@ -253,7 +284,8 @@ class FilesystemStorage:
         path = str(self._log_path(run))
         with ExitStack() as opened:
             runs = opened.enter_context(self._job(opened, run.job_id).make("runs"))
-            earlier = self._originals.of(run.job_id, runs).logs.get(run.run_id, [])
+            with self._turn:
+                earlier = self._originals.of(run.job_id, runs).logs.get(run.run_id, [])
             if len(earlier) != expected_seq:
                 raise stale(path, expected_seq, len(earlier))
             head = Head(len(earlier), open_line(earlier[-1]).hash) if earlier else EMPTY_LOG

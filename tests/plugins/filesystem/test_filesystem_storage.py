@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -298,3 +300,38 @@ def test_the_number_of_open_files_is_bounded(storage: FilesystemStorage) -> None
     if not Path("/proc/self/fd").exists():
         pytest.skip("counts the open files in /proc")
     assert wait_for(work()) < 130
+
+
+def test_on_a_slow_disk_runs_that_work_side_by_side_sync_side_by_side(
+    storage: FilesystemStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = 0
+    most = 0
+    lock = threading.Lock()
+    several = threading.Event()
+
+    def slow_sync(fd: int) -> None:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+            if at_once > 1:
+                several.set()
+        several.wait(0.05)
+        with lock:
+            at_once -= 1
+
+    monkeypatch.setattr("perstack_filesystem.log.sync_data", slow_sync)
+
+    async def work() -> None:
+        await storage.create_job(JOB)
+        writers = [Writer(storage, RunRef(JOB, f"{JOB}-{number + 1}")) for number in range(4)]
+        for writer in writers:
+            await writer.append("first")
+            await writer.append("slow")
+        await asyncio.gather(*(writer.append("beside the others") for writer in writers))
+        for writer in writers:
+            assert len(await storage.read(writer.run)) == 3
+
+    wait_for(work())
+    assert most > 1
