@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import cast
 
 from mcp.client import Client, ClientRequestContext
@@ -32,7 +34,11 @@ CALL_KEY = "perstack/callId"
 """Where in `_meta` a server finds the call's key."""
 
 _MOST_PAGES = 100
-_PERSTACK = Implementation(name="perstack", version="0.1")
+_PERSTACK = Implementation(name="perstack", version=version("perstack"))
+
+for _name in ("mcp", "client"):
+    # the SDK logs with tracebacks what it raises as well, which Python prints if nobody has said where logs go
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
 class Conversation:

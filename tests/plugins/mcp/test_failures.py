@@ -121,20 +121,20 @@ def test_a_server_that_dies_in_a_call_is_started_again_for_the_next_and_the_call
 
 def test_a_silent_call_ends_at_the_timeout_is_cancelled_at_the_server_and_the_server_still_answers(bed: Bed) -> None:
     async def run() -> tuple[str, str]:
-        async with bed.session(bed.misbehaving(timeout=1500)) as session:
+        async with bed.session(bed.misbehaving(timeout=2500)) as session:
             await session.tools()
             told = await _error(bed, session, "hang")
             return told, words(await bed.call(session, "echo"))
 
     told, after = wait_for(run())
-    assert "no answer and no progress for 1.5 s" in told
+    assert "no answer and no progress for 2.5 s" in told
     assert after == "here"
     assert any(line.startswith("cancelled") for line in bed.shown)
 
 
 def test_progress_is_told_and_extends_the_time_a_call_may_take(bed: Bed) -> None:
     async def run() -> str:
-        async with bed.session(bed.misbehaving(timeout=1200)) as session:
+        async with bed.session(bed.misbehaving(timeout=2500)) as session:
             await session.tools()
             return words(await bed.call(session, "slow"))
 

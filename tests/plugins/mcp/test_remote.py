@@ -108,3 +108,20 @@ def test_where_nobody_listens_the_error_is_one_line_without_a_traceback(bed: Bed
 )
 def test_an_address_is_public_only_if_what_it_wraps_is(address: str, public: bool) -> None:
     assert is_public(address) is public
+
+
+def test_a_server_that_goes_away_is_an_error_of_the_call_and_of_no_more(bed: Bed) -> None:
+    async def run() -> str:
+        with _serving("http", "/mcp") as endpoint:
+            session = await bed.open(_skill(endpoint))
+            await session.tools()
+        with pytest.raises(SkillError) as caught:
+            await bed.call(session, "echo", text="x")
+        with pytest.raises(SkillError):
+            await bed.call(session, "echo", text="x")
+        await session.close()
+        return str(caught.value)
+
+    message = wait_for(run())
+    assert message.startswith("echo: ")
+    assert "\n" not in message

@@ -65,7 +65,7 @@ def call(name: str, params: dict) -> dict | None:
             return None
         case "slow":
             for part in range(4):
-                time.sleep(0.4)
+                time.sleep(0.7)
                 send(method="notifications/progress", params={"progressToken": token, "progress": part, "total": 4})
             return text("done")
         case "huge":

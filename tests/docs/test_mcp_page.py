@@ -1,0 +1,40 @@
+"""docs/mcp.md: its example loads, and its facts are the code's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pages import fenced, page
+
+from perstack.config.load import load_project
+from perstack.core.definitions import McpSseSkill, McpStdioSkill
+from perstack.ports.skill import SkillContext
+from perstack_mcp.launch import INHERITED, launch_of
+from perstack_mcp.plugin import McpSkillFactory
+from perstack_mcp.remote import RemoteServer, headers_of
+from perstack_mcp.session import DEFAULT_TIMEOUT
+
+PAGE = page("docs/mcp.md")
+
+
+def test_the_example_loads_and_its_servers_would_be_started_as_the_page_says(tmp_path: Path) -> None:
+    file = tmp_path / "perstack.toml"
+    (example,) = fenced(PAGE, "toml")
+    file.write_text(example)
+    notes, time, search = load_project(file).project.experts["archivist"].skills
+    assert all(McpSkillFactory().handles(skill) for skill in (notes, time, search))
+    context = SkillContext(tmp_path, "job", {"LOCAL_TIMEZONE": "UTC", "SEARCH_TOKEN": "t"})
+    assert isinstance(notes, McpStdioSkill)
+    assert launch_of(notes, context).argv == ("npx", "-y", "@modelcontextprotocol/server-filesystem", "notes")
+    assert isinstance(time, McpStdioSkill)
+    assert launch_of(time, context).env == {"LOCAL_TIMEZONE": "UTC"}
+    assert isinstance(search, McpSseSkill)
+    assert headers_of(search, context.env) == {"Authorization": "Bearer t"}
+    assert RemoteServer(search, context).name == "search"
+
+
+def test_the_variables_and_the_time_are_those_of_the_code() -> None:
+    words = " ".join(PAGE.split())
+    named = words.partition("Of the environment: ")[2].partition(", LC_")[0]
+    assert set(named.split(", ")) == INHERITED
+    assert f"{DEFAULT_TIMEOUT:,} if not given" in words
