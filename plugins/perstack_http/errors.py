@@ -28,10 +28,12 @@ _NAMES = {
 
 _OVERFLOW = re.compile(
     r"prompt is too long|exceed\w* (the )?(available )?context|maximum context length|context_length_exceeded"
-    r"|tokens exceed the configured limit",
+    r"|tokens exceed the configured limit|exceeds the maximum number of tokens",
     re.IGNORECASE,
 )
 _LONGEST_WORDS = 2000
+_RETRY_INFO = "google.rpc.RetryInfo"
+_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 
 
 def is_retryable(status: int) -> bool:
@@ -56,7 +58,7 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str)
         message,
         status,
         retryable=_said_to_retry(headers),
-        retry_after=retry_after(headers, datetime.now(UTC)),
+        retry_after=_first(retry_after(headers, datetime.now(UTC)), delay_in(body.decode("utf-8", "replace"))),
     )
 
 
@@ -105,6 +107,19 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
         return None
     date = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
     return max(0.0, (date - now).total_seconds())
+
+
+def delay_in(body: str) -> float | None:
+    """Seconds that an error's body asks us to wait.
+
+    Source: google.rpc `RetryInfo`, whose `retryDelay` is a duration as protobuf writes it in JSON: `34.5s`.
+    """
+    found = _DELAY.search(body) if _RETRY_INFO in body else None
+    return None if found is None else _number(found[1])
+
+
+def _first(*delays: float | None) -> float | None:
+    return next((delay for delay in delays if delay is not None), None)
 
 
 def _number(value: str | None) -> float | None:
