@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import perstack_anthropic.settings
+import perstack_google.plugin
+import perstack_google.settings
 import perstack_openai.azure
 import perstack_openai.compatible
 import perstack_openai.settings
@@ -21,6 +23,9 @@ from perstack.ports.provider import GenerationRequest, ProviderConfig
 from perstack_anthropic.codec import encode
 from perstack_anthropic.plugin import AnthropicProviderFactory
 from perstack_anthropic.settings import AnthropicSettings
+from perstack_google.plugin import GoogleProviderFactory
+from perstack_google.request import encode as encode_google
+from perstack_google.settings import GoogleSettings
 from perstack_http.endpoint import EndpointSettings
 from perstack_http.errors import error_name, is_retryable
 from perstack_openai.azure import AzureSettings
@@ -57,6 +62,7 @@ def test_the_settings_are_those_of_the_models() -> None:
     common = _aliases(EndpointSettings)
     assert _keys("Every provider:") == common
     assert _keys("`anthropic` besides:") == _aliases(AnthropicSettings) - common
+    assert _keys("`google` besides:") == _aliases(GoogleSettings) - common
     compatible = _aliases(CompatibleSettings)
     assert _keys("`deepseek` and `ollama` besides:") == compatible - common
     assert _keys("\n`openai` besides:") == _aliases(OpenAISettings) - compatible
@@ -66,16 +72,19 @@ def test_the_settings_are_those_of_the_models() -> None:
 def test_the_variables_are_those_that_are_read() -> None:
     readers = (
         perstack_anthropic.settings,
+        perstack_google.plugin,
+        perstack_google.settings,
         perstack_openai.azure,
         perstack_openai.compatible,
         perstack_openai.settings,
     )
     source = "".join(map(inspect.getsource, readers))
-    assert _keys("## Environment") == set(re.findall(r'"((?:ANTHROPIC|AZURE|DEEPSEEK|OLLAMA|OPENAI)_[A-Z_]+)"', source))
+    vendors = "ANTHROPIC|AZURE|DEEPSEEK|GEMINI|GOOGLE|OLLAMA|OPENAI"
+    assert _keys("## Environment") == set(re.findall(rf'"((?:{vendors})_[A-Z_]+)"', source))
 
 
 def test_the_models_and_keys_are_those_of_the_factories() -> None:
-    for factory in (AnthropicProviderFactory(), *FACTORIES):
+    for factory in (AnthropicProviderFactory(), GoogleProviderFactory(), *FACTORIES):
         (row,) = [row for row in _rows("# Providers over HTTP") if row[0] == f"`{factory.name}`"]
         assert row[3].startswith("none" if factory.default_model is None else f"`{factory.default_model}`")
         assert row[2] == "none" or row[2].strip("`") in factory.how_to_configure
@@ -117,6 +126,16 @@ def test_each_budget_is_sent_as_the_table_says(row: list[str]) -> None:
     else:
         assert older["thinking"]["budget_tokens"] == int(tokens)
         assert newer["output_config"]["effort"] == effort
+
+
+@pytest.mark.parametrize("row", _rows("Google's models:")[1:6], ids=lambda row: row[0])
+def test_each_budget_is_sent_to_google_as_its_table_says(row: list[str]) -> None:
+    budget, tokens, level = (cell.strip("`") for cell in row)
+    older, newer = (
+        json.loads(encode_google(_request(model, budget), GoogleSettings(), {}))["generationConfig"]["thinkingConfig"]
+        for model in ("gemini-2.5-flash", "gemini-3.8-flash")
+    )
+    assert (older["thinkingBudget"], newer["thinkingLevel"]) == (int(tokens), level)
 
 
 def test_each_status_has_the_name_and_the_retries_of_the_table() -> None:

@@ -1,0 +1,1 @@
+"""Provider `google`: the Gemini API's generateContent, streamed."""

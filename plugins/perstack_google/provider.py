@@ -1,0 +1,62 @@
+"""The provider behind the port: codec and connection put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from perstack.errors import ProviderError
+from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
+from perstack_google.reply import ReplyDecoder
+from perstack_google.request import encode
+from perstack_google.settings import GoogleSettings, endpoint_of, path_of
+from perstack_http.endpoint import Endpoint, read_settings
+from perstack_http.parts import load_blobs
+
+if TYPE_CHECKING:
+    from perstack_http.client import StreamClient
+
+
+class GoogleProvider:
+    """The Gemini API at one endpoint."""
+
+    def __init__(self, endpoint: Endpoint, settings: GoogleSettings) -> None:
+        self._endpoint = endpoint
+        self._settings = settings
+        self._client: StreamClient | None = None
+
+    async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        """One try of one generation. Raises ProviderError."""
+        body = encode(request, self._settings, await load_blobs(request.messages, request.blobs))
+        decoder = ReplyDecoder(on_delta)
+        try:
+            await self._opened().post(path_of(request.model), body, decoder.feed)
+        except ProviderError as error:
+            raise _told_better(error) from error.__cause__
+        return decoder.finish()
+
+    async def close(self) -> None:
+        """Close its connections."""
+        if self._client is not None:
+            await self._client.close()
+
+    def _opened(self) -> StreamClient:
+        if self._client is None:
+            # httpx costs 100 ms to import: only who generates pays
+            from perstack_http.client import StreamClient
+
+            self._client = StreamClient(self._endpoint)
+        return self._client
+
+
+def _told_better(error: ProviderError) -> ProviderError:
+    """Google answers a wrong key with status 400."""
+    if error.status_code != 400 or "api key" not in str(error).lower():
+        return error
+    return ProviderError(str(error), name="Authentication", status_code=400)
+
+
+def create(config: ProviderConfig) -> GoogleProvider:
+    """A provider from its settings and the environment."""
+    settings = read_settings(GoogleSettings, config.setting)
+    return GoogleProvider(endpoint_of(settings, config.env), settings)

@@ -1,0 +1,201 @@
+"""The request side of generateContent, as a pure function: a request to bytes.
+
+Source: Gemini API reference, «Generating content» (`generateContent`, `Content`, `Part`), «Function calling» and
+«Thought signatures».
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import assert_never
+
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+from perstack.core.messages import (
+    BlobPart,
+    ExpertMessage,
+    Message,
+    ReplyPart,
+    ResultContent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolMessage,
+    ToolResultPart,
+    UserMessage,
+)
+from perstack.core.tools import ToolSpec, legal_tool_name
+from perstack.ports.provider import GenerationRequest
+from perstack_google.settings import GoogleSettings
+from perstack_google.thinking import signs_calls, thinking_config
+from perstack_http.parts import PDF, arguments_of, as_base64, in_place_of, is_text, legal_id, to_bytes
+
+VENDOR = "google"
+"""The key under which our opaque parts stand, so that no other vendor is sent them, nor we theirs."""
+
+UNSIGNED = "skip_thought_signature_validator"
+"""What Google takes in place of the signature of a call that another vendor's model made."""
+
+_IMAGES = frozenset({"image/jpeg", "image/png", "image/webp"})
+
+
+def encode(request: GenerationRequest, settings: GoogleSettings, blobs: Mapping[str, bytes]) -> bytes:
+    """The body of `:streamGenerateContent`. Of two requests of one Run the later one's bytes extend the earlier's."""
+    body: JsonObject = {}
+    if request.instruction.strip():
+        body["systemInstruction"] = {"parts": [{"text": request.instruction}]}
+    if request.tools:
+        body["tools"] = [{"functionDeclarations": [_tool(spec) for spec in request.tools]}]
+    if request.tools and not request.allow_tools:
+        body["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
+    config = _generation_config(request, settings)
+    if config:
+        body["generationConfig"] = config
+    encoder = _Contents(blobs, signs_calls(request.model))
+    body["contents"] = [content for one in request.messages if (content := encoder.content(one)) is not None]
+    return to_bytes(body)
+
+
+def _generation_config(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
+    config: JsonObject = {}
+    if settings.max_tokens is not None:
+        config["maxOutputTokens"] = settings.max_tokens
+    if settings.temperature is not None:
+        config["temperature"] = settings.temperature
+    if settings.top_p is not None:
+        config["topP"] = settings.top_p
+    thinking = thinking_config(request.model, request.reasoning_budget, settings)
+    if thinking is not None:
+        config["thinkingConfig"] = thinking
+    return config
+
+
+def _tool(spec: ToolSpec) -> JsonObject:
+    schema: JsonObject = {"type": "object", **spec.input_schema}
+    return {"name": spec.name, "description": spec.description or spec.name, "parametersJsonSchema": schema}
+
+
+class _Contents:
+    """Writes messages as contents; knows the blobs, and what generation of models reads them."""
+
+    def __init__(self, blobs: Mapping[str, bytes], signs: bool) -> None:
+        self._blobs = blobs
+        self._signs = signs
+
+    def content(self, message: Message) -> JsonObject | None:
+        """None for a reply that says nothing: the API refuses a content without parts."""
+        match message:
+            case UserMessage():
+                return {"role": "user", "parts": self._parts(message.contents) or [{"text": "(no text)"}]}
+            case ToolMessage():
+                return {"role": "user", "parts": self._results(message.contents)}
+            case ExpertMessage():
+                parts = self._reply(message.contents)
+                return {"role": "model", "parts": parts} if parts else None
+            case _:
+                assert_never(message)
+
+    def _parts(self, contents: Iterable[ResultContent]) -> list[JsonValue]:
+        parts = (_text(part.text) if isinstance(part, TextPart) else self._blob(part) for part in contents)
+        return [part for part in parts if part is not None]
+
+    def _blob(self, part: BlobPart) -> JsonObject | None:
+        content = self._blobs.get(part.sha256, b"")
+        if content and is_text(part.mime_type):
+            return _text(content.decode("utf-8", "replace"))
+        if content and _is_sendable(part):
+            return {"inlineData": {"mimeType": part.mime_type, "data": as_base64(content)}}
+        return _text(in_place_of(part))
+
+    def _results(self, results: Iterable[ToolResultPart]) -> list[JsonValue]:
+        """The responses of all calls together, as the API wants them; older models get files after them."""
+        responses: list[JsonValue] = []
+        files: list[JsonValue] = []
+        for result in results:
+            text, found = self._split(result.contents)
+            response: JsonObject = {
+                "id": legal_id(result.tool_call_id),
+                "name": legal_tool_name(result.tool_name),
+                "response": {"error" if result.is_error else "output": text},
+            }
+            if found and self._signs:
+                response["parts"] = found
+            else:
+                files.extend(found)
+            responses.append({"functionResponse": response})
+        return responses + files
+
+    def _split(self, contents: Iterable[ResultContent]) -> tuple[str, list[JsonValue]]:
+        """What of a result is text, and the files beside it."""
+        texts: list[str] = []
+        files: list[JsonValue] = []
+        for part in contents:
+            written = {"text": part.text} if isinstance(part, TextPart) else self._blob(part)
+            if written is None:
+                continue
+            if "inlineData" in written:
+                files.append({**written})
+            else:
+                texts.append(str(written["text"]))
+        return "\n".join(texts), files
+
+    def _reply(self, contents: Iterable[ReplyPart]) -> list[JsonValue]:
+        """The parts of a reply as they came. A signature of text stands before it: see `ReplyDecoder`."""
+        parts: list[JsonValue] = []
+        pending: JsonObject = {}
+        needs_signature = self._signs
+        for part in contents:
+            ours = _ours(part)
+            match part:
+                case ThinkingPart():
+                    written, pending = _thinking(part, ours)
+                case TextPart():
+                    written = {"text": part.text, **pending} if part.text.strip() or pending else None
+                    pending = {}
+                case ToolCallPart():
+                    written = _call(part, ours, needs_signature)
+                    needs_signature = False
+                case _:
+                    assert_never(part)
+            if written is not None:
+                parts.append(written)
+        return parts
+
+
+def _ours(part: ReplyPart) -> JsonObject:
+    ours = None if isinstance(part, TextPart) else (part.opaque or {}).get(VENDOR)
+    return ours if isinstance(ours, dict) else {}
+
+
+def _thinking(part: ThinkingPart, ours: JsonObject) -> tuple[JsonObject | None, JsonObject]:
+    """A thought as it is sent back, None if it was not signed; and what is to stand at the text that follows."""
+    if "signature" not in ours:
+        return None, {}
+    signed: JsonObject = {"thoughtSignature": ours["signature"]}
+    match ours.get("on"):
+        case "text":
+            return None, signed
+        case "empty":
+            return {"text": "", **signed}, {}
+        case _:
+            return {"text": part.thinking, "thought": True, **signed}, {}
+
+
+def _call(part: ToolCallPart, ours: JsonObject, needs_signature: bool) -> JsonObject:
+    call: JsonObject = {
+        "id": legal_id(part.tool_call_id),
+        "name": legal_tool_name(part.tool_name),
+        "args": arguments_of(part),
+    }
+    signature = ours.get("signature") or (UNSIGNED if needs_signature else None)
+    return {"functionCall": call} if signature is None else {"functionCall": call, "thoughtSignature": signature}
+
+
+def _is_sendable(part: BlobPart) -> bool:
+    return part.mime_type in _IMAGES or part.mime_type == PDF
+
+
+def _text(text: str) -> JsonObject | None:
+    """None if blank: the API refuses that."""
+    return {"text": text} if text.strip() else None

@@ -1,0 +1,44 @@
+"""`[provider.setting]` of provider `google`, and what the environment adds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+from urllib.parse import quote
+
+from perstack_google.plugin import KEYS
+from perstack_http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, missing_key, read_key
+
+DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
+API_VERSION = "v1beta"
+
+_ENDS_WITH_VERSION = re.compile(r"/v\d+((alpha|beta)\d*)?$")
+
+
+class GoogleSettings(EndpointSettings):
+    """Beyond what every endpoint has."""
+
+    thinking: Literal["budget", "level"] | None = None
+    """How this model takes a reasoning budget: as a number of tokens, or as a level. None: by its name."""
+
+
+def endpoint_of(settings: GoogleSettings, env: Mapping[str, str]) -> Endpoint:
+    """Address and credentials. Raises MissingCredential; a server on this machine needs none.
+
+    Source: Gemini API reference, section «Authentication»; the variables are those of Google's and Vercel's SDKs.
+    """
+    base_url = choose_base_url(settings, env, "GOOGLE_GEMINI_BASE_URL", DEFAULT_BASE_URL)
+    key = next((key for name in KEYS if (key := read_key(env, name))), None)
+    headers = ({"x-goog-api-key": key} if key else {}) | settings.headers
+    if not {"x-goog-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):
+        raise missing_key("google", "GEMINI_API_KEY")
+    if not _ENDS_WITH_VERSION.search(base_url):
+        base_url = f"{base_url}/{API_VERSION}"
+    return Endpoint(base_url, headers, settings.read_timeout / 1000)
+
+
+def path_of(model: str) -> str:
+    """Where a model generates, below the version. A name may say its collection: `models/x`, `tunedModels/x`."""
+    name = model if "/" in model else f"models/{model}"
+    return f"/{quote(name, safe='/')}:streamGenerateContent?alt=sse"
