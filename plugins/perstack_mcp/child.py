@@ -104,13 +104,15 @@ async def running(launch: Launch, on_stderr: Callable[[str], None]) -> AsyncGene
             finally:
                 await _end(child, pump)
     finally:
+        # what must happen comes before anything that is awaited, which another cancellation would end
         if pump is None:
-            # cancelled half way: only the process is up
             ours.close()
             signal_group(process.pid, signal.SIGKILL)
-            await process.wait()
         if guard is not None:
-            await _dismiss(guard)
+            with suppress(ProcessLookupError):
+                guard.kill()
+            await guard.wait()
+        await process.wait()
 
 
 async def _started(launch: Launch, stdin: int, stdout: int, stderr: int) -> Process:
@@ -130,13 +132,17 @@ async def _started(launch: Launch, stdin: int, stdout: int, stderr: int) -> Proc
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
+        starting.add_done_callback(_kill)
         await asyncio.wait({starting})
-        if starting.exception() is None:
-            await end_group(starting.result())
         raise
     except (OSError, ValueError) as error:
         reason = "was not found: install it, or correct `command`" if isinstance(error, FileNotFoundError) else error
         raise SkillError(f"{command} {reason}") from error
+
+
+def _kill(starting: asyncio.Task[Process]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        signal_group(starting.result().pid, signal.SIGKILL)
 
 
 async def _guard(group: int) -> Process | None:
@@ -146,12 +152,6 @@ async def _guard(group: int) -> Process | None:
             stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, env={"PATH": os.defpath}, start_new_session=True,
         )  # fmt: skip
     return None
-
-
-async def _dismiss(guard: Process) -> None:
-    with suppress(ProcessLookupError):
-        guard.kill()
-    await guard.wait()
 
 
 @asynccontextmanager

@@ -41,9 +41,9 @@ async def streams_of(child: Child) -> AsyncGenerator[TransportStreams]:
     finally:
         for pump in pumps:
             pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
         for stream in (arrived, received, sent, outgoing):
             stream.close()
+        await asyncio.gather(*pumps, return_exceptions=True)
 
 
 async def _read(child: Child, arrived: MemoryObjectSendStream[SessionMessage | Exception]) -> None:

@@ -237,3 +237,23 @@ def test_servers_end_when_the_host_is_killed_by_sigkill(bed: Bed, fault: str) ->
         time.sleep(0.02)
     assert bed.processes() == []
     assert Path(f"/proc/{host.pid}").exists() is False
+
+
+def test_wherever_connecting_is_cancelled_and_closing_too_nothing_is_left(bed: Bed) -> None:
+    async def run() -> None:
+        for number in range(24):
+            session = await bed.open(bed.misbehaving())
+            connecting = asyncio.create_task(session.tools())
+            # a different place each time, from before the process starts to after it has answered
+            await asyncio.sleep(number * 0.005)
+            connecting.cancel()
+            closing = asyncio.create_task(session.close())
+            await asyncio.sleep(0)
+            if number % 2:
+                closing.cancel()
+            await asyncio.wait({connecting, closing})
+        async with asyncio.timeout(10):
+            while bed.processes():
+                await asyncio.sleep(0.01)
+
+    wait_for(run())
