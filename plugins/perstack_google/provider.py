@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from perstack_http.client import StreamClient
 
 
+_REFUSED_SIGNATURE = re.compile(r"(invalid|corrupted) thought signature|thought signature is not valid")
+
+
 class GoogleProvider:
     """The Gemini API at one endpoint."""
 
@@ -27,18 +31,24 @@ class GoogleProvider:
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """One try of one generation. Raises ProviderError."""
-        body = encode(request, self._settings, await load_blobs(request.messages, request.blobs))
-        decoder = ReplyDecoder(on_delta)
+        blobs = await load_blobs(request.messages, request.blobs)
         try:
-            await self._opened().post(path_of(request.model), body, decoder.feed)
+            return await self._send(request, encode(request, self._settings, blobs), on_delta)
         except ProviderError as error:
-            raise _told_better(error) from error.__cause__
-        return decoder.finish()
+            if not _refuses_signatures(error):
+                raise _told_better(error) from error.__cause__
+        # made with another key or for another model: it may not stop a Run for good
+        return await self._send(request, encode(request, self._settings, blobs, with_signatures=False), on_delta)
 
     async def close(self) -> None:
         """Close its connections."""
         if self._client is not None:
             await self._client.close()
+
+    async def _send(self, request: GenerationRequest, body: bytes, on_delta: Callable[[Delta], None]) -> Generation:
+        decoder = ReplyDecoder(on_delta)
+        await self._opened().post(path_of(request.model), body, decoder.feed)
+        return decoder.finish()
 
     def _opened(self) -> StreamClient:
         if self._client is None:
@@ -47,6 +57,11 @@ class GoogleProvider:
 
             self._client = StreamClient(self._endpoint)
         return self._client
+
+
+def _refuses_signatures(error: ProviderError) -> bool:
+    words = str(error).lower().replace("_", " ")
+    return error.status_code == 400 and _REFUSED_SIGNATURE.search(words) is not None
 
 
 def _told_better(error: ProviderError) -> ProviderError:

@@ -40,8 +40,13 @@ UNSIGNED = "skip_thought_signature_validator"
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/webp"})
 
 
-def encode(request: GenerationRequest, settings: GoogleSettings, blobs: Mapping[str, bytes]) -> bytes:
-    """The body of `:streamGenerateContent`. Of two requests of one Run the later one's bytes extend the earlier's."""
+def encode(
+    request: GenerationRequest, settings: GoogleSettings, blobs: Mapping[str, bytes], *, with_signatures: bool = True
+) -> bytes:
+    """The body of `:streamGenerateContent`. Of two requests of one Run the later one's bytes extend the earlier's.
+
+    Without signatures, the replies of Google's own models are sent as those of another vendor's.
+    """
     body: JsonObject = {}
     if request.instruction.strip():
         body["systemInstruction"] = {"parts": [{"text": request.instruction}]}
@@ -52,7 +57,7 @@ def encode(request: GenerationRequest, settings: GoogleSettings, blobs: Mapping[
     config = _generation_config(request, settings)
     if config:
         body["generationConfig"] = config
-    encoder = _Contents(blobs, signs_calls(request.model))
+    encoder = _Contents(blobs, signs_calls(request.model), VENDOR if with_signatures else "")
     body["contents"] = [content for one in request.messages if (content := encoder.content(one)) is not None]
     return to_bytes(body)
 
@@ -77,9 +82,10 @@ def _tool(spec: ToolSpec) -> JsonObject:
 
 
 class _Contents:
-    """Writes messages as contents; knows the blobs, and what generation of models reads them."""
+    """Writes messages as contents; knows the blobs, what generation of models reads them, and whose opaque parts."""
 
-    def __init__(self, blobs: Mapping[str, bytes], signs: bool) -> None:
+    def __init__(self, blobs: Mapping[str, bytes], signs: bool, vendor: str) -> None:
+        self._vendor = vendor
         self._blobs = blobs
         self._signs = signs
 
@@ -146,7 +152,7 @@ class _Contents:
         pending: JsonObject = {}
         needs_signature = self._signs
         for part in contents:
-            ours = _ours(part)
+            ours = _ours(part, self._vendor)
             match part:
                 case ThinkingPart():
                     written, pending = _thinking(part, ours)
@@ -163,8 +169,8 @@ class _Contents:
         return parts
 
 
-def _ours(part: ReplyPart) -> JsonObject:
-    ours = None if isinstance(part, TextPart) else (part.opaque or {}).get(VENDOR)
+def _ours(part: ReplyPart, vendor: str) -> JsonObject:
+    ours = None if isinstance(part, TextPart) else (part.opaque or {}).get(vendor)
     return ours if isinstance(ours, dict) else {}
 
 

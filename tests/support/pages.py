@@ -59,7 +59,7 @@ def commands(text: str) -> list[str]:
 def run_line(line: str, folder: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run one line of a page in a shell, with this environment's programs first in the path."""
     path = f"{_PERSTACK.parent}{os.pathsep}{os.environ['PATH']}"
-    vendors = ("ANTHROPIC_", "AZURE_", "DEEPSEEK_", "OLLAMA_", "OPENAI_")
+    vendors = ("ANTHROPIC_", "AZURE_", "DEEPSEEK_", "GEMINI_", "GOOGLE_", "OLLAMA_", "OPENAI_")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(vendors)}
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", line],

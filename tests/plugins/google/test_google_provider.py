@@ -8,11 +8,20 @@ from typing import Any
 
 import pytest
 
-from perstack.core.messages import BlobPart, History, TextPart, ThinkingPart, UserMessage
+from perstack.core.messages import (
+    BlobPart,
+    ExpertMessage,
+    History,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    UserMessage,
+)
 from perstack.errors import DefinitionError, MissingCredential, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.testing.endpoint import FakeEndpoint, Reply, events
 from perstack_google.plugin import GoogleProviderFactory, perstack_providers
+from perstack_google.request import UNSIGNED
 from perstack_google.settings import GoogleSettings, endpoint_of, path_of
 
 KEY = "AIza0123456789"
@@ -120,6 +129,18 @@ def test_an_error_keeps_its_status_and_words_and_hides_the_key(
     assert (error.status_code, error.name, error.is_retryable) == (status, name, retryable)
     assert error.retry_after == (7 if retryable or status == 401 else error.retry_after)
     assert KEY not in str(error)
+
+
+def test_signatures_that_are_refused_are_left_out() -> None:
+    call = ToolCallPart(tool_call_id="a", tool_name="read", opaque={"google": {"signature": "c2ln"}})
+    message = UserMessage(contents=(TextPart(text="hi"),))
+    history = History((message, ExpertMessage(contents=(call,)), message))
+    request = GenerationRequest("gemini-3.8-flash", "You.", history, (), _blob)
+    refused = Reply((b'{"error": {"code": 400, "message": "Corrupted thought signature."}}',), status=400)
+    generation, _, endpoint = _generate(refused, WHOLE, request=request)
+    assert generation.reply.text == "Hello"
+    sent = [json.loads(asked.body)["contents"][1]["parts"][0]["thoughtSignature"] for asked in endpoint.asked]
+    assert sent == ["c2ln", UNSIGNED]
 
 
 def test_the_delay_that_an_errors_body_asks_for_is_waited_for() -> None:
