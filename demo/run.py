@@ -20,7 +20,7 @@ QUERY = """\
 Text:
 {text}
 
-Task: call writer with a query of at most 60 words. It starts with "Write summary.md." \
+Task: call writer with a query of at most 60 words. It starts with "Save this note in summary.md:" \
 and then says what the text is about and what its main points are.\
 """
 

@@ -95,7 +95,7 @@ def test_a_file_that_the_delegate_did_not_write_is_no_success(demo: ModuleType, 
     ("note", "problem"),
     [
         ("# Storages\n- A storage keeps events.", "words"),
-        (BODY, "nearly as long as the text"),
+        (BODY + BODY, "longer than the text"),
         (NOTE + "- It also says that ...", "placeholder"),
         (NOTE.replace("a log of events", "<text>"), "placeholder"),
         ("# Colours\n- Red and green are colours which painters like to mix on large wooden boards.", "key terms"),
@@ -105,7 +105,7 @@ def test_a_file_that_the_delegate_did_not_write_is_no_success(demo: ModuleType, 
         ),
     ],
 )
-def test_a_note_that_is_empty_copied_or_about_something_else_is_refused(
+def test_a_note_that_is_empty_padded_or_about_something_else_is_refused(
     demo: ModuleType, tmp_path: Path, note: str, problem: str
 ) -> None:
     assert any(problem in found for found in _problems(demo, tmp_path, note))
