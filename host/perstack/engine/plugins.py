@@ -167,7 +167,8 @@ def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
                 len(ours.listeners),
             )
         )
-    return Plugins(storages, providers, tuple(skills.values()), tuple(listeners), tuple(infos))
+    # the first that handles a skill provides it: what was given by hand goes before what is installed
+    return Plugins(storages, providers, tuple(reversed(skills.values())), tuple(listeners), tuple(infos))
 
 
 @dataclass(slots=True)

@@ -100,7 +100,7 @@ def inline(value):
 @given(st.sampled_from([path for path in places(GOOD) if path]), VALUES)
 def test_a_value_of_any_kind_in_any_place_gives_a_project_or_problems_with_lines(tmp_path_factory, path, value):
     spoilt = replaced(GOOD, path, value)
-    file = tmp_path_factory.getbasetemp() / "perstack.toml"
+    file = tmp_path_factory.mktemp("any") / "perstack.toml"
     file.write_text("".join(f"{inline(name)} = {inline(one)}\n" for name, one in spoilt.items()), encoding="utf-8")
     try:
         problems = load_project(file).warnings
