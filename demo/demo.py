@@ -3,7 +3,7 @@
     python demo/demo.py [FILE]
 
 Without FILE the text is the first section of this repository's own pages. Exits with 1 unless the delegate's tool
-truly wrote the file, and the file is about the text.
+truly wrote the file, and the file holds a sentence in the text's own words.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
     python demo/evaluate.py --runs 10
 
-Each run has another text. A note counts only if the demo's own check passes it and none of the other texts is nearer to
-it than its own. Exits with 1 if any run failed.
+Each run has another text, and counts only if the demo's own check passes it. Exits with 1 if any run failed.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import tempfile
 from pathlib import Path
 
 import click
-from check import nearest, problems_of, summary_path
-from run import Outcome, run
+from check import problems_of, summary_path
+from run import run
 from texts import Text, texts
 
 HEADING = """\
-| text | characters | seconds | tokens read | written | note | done |
+| text | characters | seconds | tokens read | written | file | done |
 | --- | --- | --- | --- | --- | --- | --- |"""
 
 
@@ -28,14 +27,14 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10, help="how many texts")
     chosen = texts()[: parser.parse_args().runs]
     click.echo(HEADING)
-    done = sum(_row(text, chosen) for text in chosen)
+    done = sum(_row(text) for text in chosen)
     click.echo(f"\n{done} of {len(chosen)} runs did the work.")
     return 0 if done == len(chosen) else 1
 
 
-def _row(text: Text, chosen: list[Text]) -> bool:
+def _row(text: Text) -> bool:
     outcome = run(text, Path(tempfile.mkdtemp(prefix="perstack-evaluate-")))
-    problems = problems_of(outcome) or _confused_with(outcome, chosen)
+    problems = problems_of(outcome)
     given, made = outcome.tokens
     path = summary_path(outcome)
     words = len(path.read_text(encoding="utf-8").split()) if path.is_file() else 0
@@ -45,12 +44,6 @@ def _row(text: Text, chosen: list[Text]) -> bool:
     click.echo("| " + " | ".join(map(str, row)) + " |")
     click.echo(f"{name}: {outcome.job_folder}", err=True)
     return not problems
-
-
-def _confused_with(outcome: Outcome, chosen: list[Text]) -> list[str]:
-    note = summary_path(outcome).read_text(encoding="utf-8")
-    other = chosen[nearest(note, [text.body for text in chosen])]
-    return [] if other == outcome.text else [f"the note is nearer to {other.source}: {other.title}"]
 
 
 if __name__ == "__main__":

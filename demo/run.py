@@ -20,8 +20,8 @@ QUERY = """\
 Text:
 {text}
 
-Task: call writer with a query of at most 60 words. It starts with "Save this note in summary.md:" \
-and then says what the text is about and what its main points are.\
+Task: choose the one sentence of the text that says best what the text is about. Call writer with the query \
+"Write this sentence to summary.md:" and then that sentence, word for word.\
 """
 
 Event = dict[str, Any]

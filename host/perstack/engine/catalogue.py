@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _DELEGATE_SCHEMA: JsonObject = {
     "type": "object",
-    "properties": {"query": {"type": "string", "description": "The whole task: the Expert sees nothing else."}},
+    "properties": {"query": {"type": "string", "description": "the whole task, with all that it needs"}},
     "required": ["query"],
 }
 

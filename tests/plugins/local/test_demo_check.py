@@ -19,11 +19,7 @@ for each Run and small files for checkpoints. The database storage keeps all Job
 on the disk before the next step begins, and a torn line at the end of a log is repaired when the storage is opened.
 """
 
-NOTE = """\
-# Storages
-- A storage keeps the events of every Run.
-- The filesystem storage writes one folder for each Job, with a log of events.
-"""
+NOTE = "The database storage keeps all Jobs in **one** file."
 
 
 @pytest.fixture
@@ -70,7 +66,7 @@ def _problems(
     return problems
 
 
-def test_a_note_that_the_delegate_wrote_about_the_text_passes(demo: ModuleType, tmp_path: Path) -> None:
+def test_a_sentence_of_the_text_that_the_delegate_wrote_passes(demo: ModuleType, tmp_path: Path) -> None:
     assert _problems(demo, tmp_path) == []
 
 
@@ -94,26 +90,16 @@ def test_a_file_that_the_delegate_did_not_write_is_no_success(demo: ModuleType, 
 @pytest.mark.parametrize(
     ("note", "problem"),
     [
-        ("# Storages\n- A storage keeps events.", "words"),
-        (BODY + BODY, "longer than the text"),
-        (NOTE + "- It also says that ...", "placeholder"),
-        (NOTE.replace("a log of events", "<text>"), "placeholder"),
-        ("# Colours\n- Red and green are colours which painters like to mix on large wooden boards.", "key terms"),
-        (
-            "# Storages\n- Events are held in trees by green birds whose feathers shine over lakes.",
-            "terms are the text's",
-        ),
+        ("A storage keeps events.", "only 4 words"),
+        (BODY, "copy of the text"),
+        ("This is a summary of the work that was done in the loop.", "words are the text's"),
+        ("Red and green are colours which painters like to mix.", "words are the text's"),
     ],
 )
-def test_a_note_that_is_empty_padded_or_about_something_else_is_refused(
+def test_a_file_that_is_empty_copied_or_made_up_is_refused(
     demo: ModuleType, tmp_path: Path, note: str, problem: str
 ) -> None:
     assert any(problem in found for found in _problems(demo, tmp_path, note))
-
-
-def test_a_note_is_nearest_to_the_text_that_it_is_about(demo: ModuleType) -> None:
-    others = ["Tools read and write files in the workspace and nowhere else.", "A provider sends messages to a model."]
-    assert demo.nearest(NOTE, [others[0], BODY, others[1]]) == 1
 
 
 def test_there_are_ten_texts_of_fitting_length_in_this_repository(demo: ModuleType) -> None:
