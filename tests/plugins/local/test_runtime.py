@@ -169,6 +169,7 @@ def test_a_chat_that_is_cancelled_while_it_waits_never_starts() -> None:
         second = asyncio.create_task(runtime.chat({"n": 2}, lambda text: None))
         await asyncio.wait([second], timeout=0)
         second.cancel()
+        await asyncio.wait([second])
         release.set()
         await first
         await runtime.chat({"n": 3}, lambda text: None)
