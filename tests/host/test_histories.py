@@ -36,6 +36,7 @@ def test_a_recorded_job_opens_verifies_and_replays(job_id: str, storage: str, tm
         loaded = await host.load(job_id)
         assert len(loaded.runs) == len(list(HISTORIES.glob(f"{job_id}-*.jsonl")))
         assert (await host.job(job_id)).lifecycle == "completed"
+        await host.close()
 
     wait_for(asyncio.wait_for(check(), 30))
 

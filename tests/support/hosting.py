@@ -49,6 +49,10 @@ class Seen:
         return [event.type for event in stored if run is None or event.run_id.endswith(run)]
 
 
+OPENED: list[Host] = []
+"""Hosts that a test made and did not close; `tests/host/conftest.py` does."""
+
+
 class Bench:
     """A workspace with a storage; each `host` is a new process's view of it."""
 
@@ -58,7 +62,7 @@ class Bench:
 
     def host(self, script: ScriptLike | ScriptedProvider, *experts: Expert, plugins: tuple = (), **overrides) -> Host:
         provider = script if isinstance(script, ScriptedProvider) else ScriptedProvider(script)
-        return Host(
+        host = Host(
             project_of(*experts),
             workspace=self.workspace,
             storage=self.storage,
@@ -66,6 +70,8 @@ class Bench:
             overrides=Overrides(provider="scripted", **overrides),
             plugins=[provider, *plugins],
         )
+        OPENED.append(host)
+        return host
 
 
 def wait_for(work: Coroutine[object, object, T], seconds: float = 30) -> T:
