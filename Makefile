@@ -47,7 +47,7 @@ lock: $(DEV)
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
 	  --no-header --upgrade --extra local --extra mcp pyproject.toml constraints/run.in -o constraints/run.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
-	  --no-header --upgrade -c constraints/run.txt --extra local --extra mcp pyproject.toml constraints/dev.in -o constraints/dev.txt
+	  --no-header --upgrade -c constraints/run.txt --all-extras pyproject.toml constraints/dev.in -o constraints/dev.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
