@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, time
 
-from perstack.config.schema import EXPERT, PROJECT, PROVIDER, SKILLS, TOOL, Key, Kind, Table
+from perstack.config.schema import EXPERT, OAUTH, PROJECT, PROVIDER, SKILLS, TOOL, Key, Kind, Table
 from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue, spell
 
 _BUDGETS = ("none", "minimal", "low", "medium", "high")
@@ -16,6 +16,7 @@ _ELSEWHERE: Mapping[str, Table] = {
     "in [experts.NAME]": EXPERT,
     **{f"in a skill of type {name}": table for name, table in SKILLS.items()},
     "in a tool of an interactiveSkill": TOOL,
+    "in the `oauth` of a skill of type mcpSseSkill": OAUTH,
 }
 
 

@@ -86,6 +86,7 @@ _SKILL: Table = {
 
 _STARTING: Table = {
     "lazyInit": Key("flag", "connect at the first use; false if not given"),
+    "sampling": Key("flag", "let the server ask the Expert's model for generations; false if not given"),
     "timeout": Key("number", "milliseconds that one call may take", least=1),
 }
 
@@ -103,6 +104,7 @@ SKILLS: Mapping[str, Table] = {
         **_SKILL,
         "endpoint": Key("text", "the server's address, public HTTPS", required=True, least=1),
         "headers": Key("json", "HTTP headers to send"),
+        "oauth": Key("table", "how to log in, see `oauth` below"),
         "allowLocalNetwork": Key("flag", "let `endpoint` be plain HTTP or a private address"),
         **_STARTING,
         "allowedDomains": Key("ignored", "only the endpoint is ever reached"),
@@ -121,4 +123,15 @@ SKILLS: Mapping[str, Table] = {
 TOOL: Table = {
     "description": Key("text", "what the tool is for"),
     "inputJsonSchema": Key("text", "a JSON schema of an object, written as JSON text", required=True, least=1),
+}
+
+OAUTH: Table = {
+    "flow": Key("text", "`authorizationCode`, which is taken if not given: a person logs in; or `clientCredentials`"),
+    "clientId": Key(
+        "text", "the client's id, or the address of its metadata; registered at login if not given", least=1
+    ),
+    "clientSecret": Key("text", "the client's secret: name a variable, `${NAME}`", least=1),
+    "privateKey": Key("text", "for `clientCredentials` without a secret: a key in PEM, `${NAME}`", least=1),
+    "issuer": Key("text", "the authorization server that the client belongs to: no other is given its secret", least=1),
+    "scopes": Key("texts", "what to ask for; if not given, what the server wants", least=1),
 }

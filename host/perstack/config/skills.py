@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 from perstack.config.check import a_kind_of, read_table, suggestion
-from perstack.config.schema import SKILLS, TOOL
+from perstack.config.schema import OAUTH, SKILLS, TOOL
 from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue
 from perstack.core.definitions import BASE_SKILL
+
+_FLOWS = ("authorizationCode", "clientCredentials")
 
 
 def read_skills(raw: TomlTable, at: KeyPath, report: Reporter) -> list[TomlValue]:
@@ -34,6 +36,8 @@ def _read_skill(name: str, raw: TomlValue, at: KeyPath, report: Reporter) -> Tom
         _check_command(name, fields, at, report)
     elif kind == "mcpSseSkill":
         _check_endpoint(fields, at, report)
+        if "oauth" in fields:
+            fields["oauth"] = _read_oauth(fields, (*at, "oauth"), report)
     return {**fields, "type": kind, "name": name}
 
 
@@ -100,6 +104,26 @@ def _is_private(host: str) -> bool:
         return not ip_address(host).is_global
     except ValueError:
         return False
+
+
+def _read_oauth(skill: TomlTable, at: KeyPath, report: Reporter) -> TomlTable:
+    fields = read_table(skill["oauth"], OAUTH, at, report) or {}
+    headers = skill.get("headers")
+    if isinstance(headers, dict) and any(name.casefold() == "authorization" for name in headers):
+        report.error(at, "cannot be beside an `Authorization` in `headers`: take one of them out")
+    if fields.get("flow", _FLOWS[0]) not in _FLOWS:
+        report.error((*at, "flow"), f"must be one of {', '.join(_FLOWS)}")
+    is_person = fields.get("flow") != "clientCredentials"
+    if is_person and "privateKey" in fields:
+        report.error((*at, "privateKey"), 'needs flow = "clientCredentials"')
+    if not is_person and ("clientSecret" in fields) == ("privateKey" in fields):
+        report.error(at, "must have either `clientSecret` or `privateKey` for clientCredentials")
+    if "clientId" not in fields and not (is_person and "clientSecret" not in fields):
+        report.error((*at, "clientId"), f"is missing: {OAUTH['clientId'].meaning.partition(',')[0]}")
+    issuer = fields.get("issuer")
+    if isinstance(issuer, str) and not issuer.startswith(("https://", "http://")):
+        report.error((*at, "issuer"), "must be an address such as https://auth.example.com")
+    return fields
 
 
 def _read_tools(raw: TomlValue, at: KeyPath, asked: dict[str, KeyPath], report: Reporter) -> list[TomlValue]:

@@ -41,7 +41,25 @@ class McpStdioSkill(_SkillFields):
     required_env: tuple[str, ...] = ()
     allowed_domains: tuple[str, ...] = ()
     lazy_init: bool = False
+    sampling: bool = False
+    """Whether the server may ask the Run's own model for generations."""
     timeout: int | None = None
+
+
+class OAuth(Fact):
+    """How a remote server is logged in to; `${NAME}` in a text stands for a variable of the environment."""
+
+    flow: Literal["authorizationCode", "clientCredentials"] = "authorizationCode"
+    """A person logs in once, or the client itself each time."""
+    client_id: str | None = None
+    """None: the client registers itself."""
+    client_secret: str | None = None
+    private_key: str | None = None
+    """PEM: signs an assertion that stands in for the secret (RFC 7523)."""
+    issuer: str | None = None
+    """The only authorization server that is given the secret; None is the one that the server names."""
+    scopes: tuple[str, ...] = ()
+    """Empty: what the server asks for."""
 
 
 class McpSseSkill(_SkillFields):
@@ -51,8 +69,11 @@ class McpSseSkill(_SkillFields):
     name: str
     endpoint: str
     headers: dict[str, str] = Field(default_factory=dict)
+    oauth: OAuth | None = None
     allow_local_network: bool = False
     lazy_init: bool = False
+    sampling: bool = False
+    """Whether the server may ask the Run's own model for generations."""
     timeout: int | None = None
 
 
@@ -153,21 +174,20 @@ class Project(Fact):
 
 
 def without_secrets(expert: Expert) -> Expert:
-    """The definition as it is recorded: without provider settings and without header values that name no variable."""
+    """The definition as it is recorded: without provider settings, and without the values of headers and of OAuth's
+    secrets that name no variable."""
     provider = None if expert.provider is None else ProviderSetting(provider_name=expert.provider.provider_name)
     skills = tuple(_masked(skill) if isinstance(skill, McpSseSkill) else skill for skill in expert.skills)
     return expert.model_copy(update={"provider": provider, "skills": skills})
 
 
 def with_secrets(recorded: Expert, today: Expert | None) -> Expert:
-    """A recorded definition with the header values that today's definition gives to the skill of the same name."""
+    """A recorded definition with the secrets that today's definition gives to the skill of the same name."""
     if today is None:
         return recorded
-    headers = {skill.name: skill.headers for skill in today.skills if isinstance(skill, McpSseSkill)}
+    current = {skill.name: skill for skill in today.skills if isinstance(skill, McpSseSkill)}
     skills = tuple(
-        skill.model_copy(update={"headers": headers[skill.name]})
-        if isinstance(skill, McpSseSkill) and MASKED in skill.headers.values() and skill.name in headers
-        else skill
+        _unmasked(skill, current[skill.name]) if isinstance(skill, McpSseSkill) and skill.name in current else skill
         for skill in recorded.skills
     )
     return recorded.model_copy(update={"skills": skills})
@@ -177,5 +197,22 @@ MASKED = "(not recorded)"
 
 
 def _masked(skill: McpSseSkill) -> McpSseSkill:
-    headers = {name: value if "${" in value else MASKED for name, value in skill.headers.items()}
-    return skill.model_copy(update={"headers": headers})
+    headers = {name: _mask(value) for name, value in skill.headers.items()}
+    oauth = skill.oauth
+    if oauth is not None:
+        secrets = {"client_secret": oauth.client_secret, "private_key": oauth.private_key}
+        oauth = oauth.model_copy(update={name: value and _mask(value) for name, value in secrets.items()})
+    return skill.model_copy(update={"headers": headers, "oauth": oauth})
+
+
+def _mask(value: str) -> str:
+    return value if "${" in value else MASKED
+
+
+def _unmasked(skill: McpSseSkill, today: McpSseSkill) -> McpSseSkill:
+    update: dict[str, object] = {}
+    if MASKED in skill.headers.values():
+        update["headers"] = today.headers
+    if skill.oauth is not None and MASKED in (skill.oauth.client_secret, skill.oauth.private_key):
+        update["oauth"] = today.oauth
+    return skill.model_copy(update=update)

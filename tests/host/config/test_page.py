@@ -9,13 +9,14 @@ import pytest
 
 from perstack.config import load_project
 from perstack.config.problems import describe_problems
-from perstack.config.schema import EXPERT, PROJECT, PROVIDER, SKILLS, TOOL
+from perstack.config.schema import EXPERT, OAUTH, PROJECT, PROVIDER, SKILLS, TOOL
 from perstack.core.definitions import (
     Expert,
     InteractiveSkill,
     InteractiveTool,
     McpSseSkill,
     McpStdioSkill,
+    OAuth,
     PluginSkill,
     Project,
     ProviderSetting,
@@ -55,6 +56,7 @@ def row(name, key):
         ("## `[experts.NAME]`", EXPERT),
         *((f"### `{name}`", table) for name, table in SKILLS.items()),
         ("Each tool is a table of its own", TOOL),
+        ("`[experts.NAME.skills.SKILL.oauth]`", OAUTH),
     ],
 )
 def test_each_table_of_the_page_lists_every_known_key_with_its_meaning(heading, table):
@@ -73,6 +75,7 @@ def test_each_table_of_the_page_lists_every_known_key_with_its_meaning(heading, 
         (McpSseSkill, SKILLS["mcpSseSkill"], set(), {"name"}),
         (InteractiveSkill, SKILLS["interactiveSkill"], set(), {"name"}),
         (PluginSkill, SKILLS["pluginSkill"], set(), {"name"}),
+        (OAuth, OAUTH, set(), set()),
         (InteractiveTool, TOOL, {"inputJsonSchema"}, {"name", "inputSchema"}),
     ],
 )

@@ -12,6 +12,7 @@ EXPERT = '[experts.a]\ninstruction = "x"\n'
 SKILL = EXPERT + "[experts.a.skills.s]\n"
 STDIO = SKILL + 'type = "mcpStdioSkill"\ncommand = "x"\n'
 SSE = SKILL + 'type = "mcpSseSkill"\n'
+LOGIN = f'{SSE}endpoint = "https://a.example/mcp"\n[experts.a.skills.s.oauth]\n'
 ASK = SKILL + 'type = "interactiveSkill"\n[experts.a.skills.s.tools.ask]\n'
 
 ERRORS = {
@@ -143,6 +144,37 @@ ERRORS = {
         6,
         "experts.a.skills.s.endpoint",
         "must be a public HTTPS address",
+    ),
+    "an unknown flow": (f'{LOGIN}flow = "implicit"', 7, "experts.a.skills.s.oauth.flow", "must be one of"),
+    "a client that has no secret": (
+        f'{LOGIN}flow = "clientCredentials"\nclientId = "c"',
+        6,
+        "experts.a.skills.s.oauth",
+        "must have either `clientSecret` or `privateKey`",
+    ),
+    "a secret of nobody": (
+        f'{LOGIN}clientSecret = "${{S}}"',
+        6,
+        "experts.a.skills.s.oauth.clientId",
+        "is missing: the cl",
+    ),
+    "a key for a person's login": (
+        f'{LOGIN}clientId = "c"\nprivateKey = "${{K}}"',
+        8,
+        "experts.a.skills.s.oauth.privateKey",
+        'needs flow = "clientCredentials"',
+    ),
+    "an issuer that is no address": (
+        f'{LOGIN}issuer = "a.b"',
+        7,
+        "experts.a.skills.s.oauth.issuer",
+        "must be an address",
+    ),
+    "a login beside a token": (
+        f'{SSE}endpoint = "https://a.example/mcp"\nheaders = {{ authorization = "x" }}\noauth = {{}}',
+        7,
+        "experts.a.skills.s.oauth",
+        "cannot be beside an `Authorization`",
     ),
     "headers that are no text": (
         f'{SSE}endpoint = "https://a.example"\nheaders = {{ a = 1 }}',
