@@ -25,10 +25,12 @@ from perstack.core.events import ContinuedFrom, InitializeRuntime, ResumeReason,
 from perstack.core.ids import check_job_id, event_id_of, job_id_of
 from perstack.core.job import Job, JobSummary
 from perstack.core.run import Run, inheritable
+from perstack.engine.answers import answer_to
 from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent
 from perstack.engine.load import LoadedJob
+from perstack.engine.logins import login_of
 from perstack.engine.plugins import Plugins, load_plugins
 from perstack.engine.providers import ProviderPool
 from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, StoredLine, UnsettledCall, unsettled_calls
@@ -159,18 +161,23 @@ class Host:
         return await self._go_on(job_id, begin, on_event)
 
     async def answer(self, text: str, *, job_id: str | None = None, on_event: OnEvent | None = None) -> JobSummary:
-        """Answer the question that a Job is stopped at, and drive it on. Raises UsageError if there is none."""
+        """Answer the question that a Job is stopped at, and drive it on.
+
+        What a tool at work asks (an elicitation of an MCP server) is answered as its schema says: `answer_to` in
+        `perstack.engine.answers` tells how. Raises UsageError if nothing is asked, or the answer does not fit.
+        """
         job_id = await self._job_id(job_id)
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
-            run = _coordinator(loaded)
-            if run.status != "stoppedByInteractiveTool" or run.asked is None:
+            run, asking = _coordinator(loaded), loaded.job.question
+            if run.status != "stoppedByInteractiveTool" or asking is None:
                 raise UsageError(f"Job {job_id} asks nothing ({run.status}); leave out -i to go on with a new query")
+            question = loaded.runs[asking.run_id].calls[asking.tool_call_id].question
+            answer = text if question is None else answer_to(question, text)
 
             def take_up(driver: Driver) -> Session:
-                session = driver.take_up(run, "answer", limits=self._new_limits(run))
-                driver.answer(session, text)
-                return session
+                driver.answers[asking.run_id] = answer
+                return driver.take_up(run, "answer", limits=self._new_limits(run))
 
             return take_up
 
@@ -225,6 +232,22 @@ class Host:
     async def delete(self, job_id: str) -> None:
         """Remove a Job for good. Raises NotFound, and Conflict while it is driven."""
         await self.storage.delete_job(check_job_id(job_id))
+
+    async def login(
+        self, skill_name: str, present: Callable[[str], Awaitable[None]], *, expert_key: str | None = None
+    ) -> None:
+        """Log in to the server of a skill, for all later Jobs. `present` is given the address that a person must go to.
+
+        Raises UsageError if no Expert has such a skill, or if several declare it differently and `expert_key` names
+        none of them; SkillError if the login does not come about within some minutes.
+        """
+        factory, definition = login_of(self.plugins.skills, self.project.experts, skill_name, expert_key)
+        await factory.login(definition, SkillContext(self.workspace, "", self._env, STATE_DIR), present)
+
+    async def logout(self, skill_name: str, *, expert_key: str | None = None) -> bool:
+        """Forget a login. False if there was none."""
+        factory, definition = login_of(self.plugins.skills, self.project.experts, skill_name, expert_key)
+        return await factory.logout(definition, SkillContext(self.workspace, "", self._env, STATE_DIR))
 
     # --- looking --------------------------------------------------------------------------------------------------
 

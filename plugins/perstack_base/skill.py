@@ -8,13 +8,12 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from perstack.core.base import JsonObject
-from perstack.core.tools import ToolSpec
 from perstack.errors import NotFound, SkillError
-from perstack.ports.skill import SkillContext, ToolCall, ToolResult
+from perstack.ports.skill import SkillContext, ToolCall, ToolResult, Toolset
 from perstack_base.answers import answer
 from perstack_base.arguments import text
 from perstack_base.directories import create_directory, delete_directory, get_file_info, list_directory
@@ -44,6 +43,8 @@ _FILE_TOOLS: Mapping[str, FileTool] = {
 _BIG = 256 * 1024
 """Bytes from which file work goes to a thread: below, the thread costs more than the work holds up other Runs."""
 
+_TOOLSET = Toolset(SPECS)
+
 _BLOB = re.compile(r"blob:([0-9a-f]{64})")
 
 
@@ -67,9 +68,9 @@ class BaseSession:
             "healthCheck": self._health,
         }
 
-    async def tools(self) -> Sequence[ToolSpec]:
+    async def tools(self) -> Toolset:
         """All of them, always the same."""
-        return SPECS
+        return _TOOLSET
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Answer a call; what went wrong is told to the model in a line."""

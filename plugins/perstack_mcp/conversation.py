@@ -24,7 +24,7 @@ from pydantic import FileUrl, ValidationError
 
 from perstack.core.tools import Effect, ToolSpec
 from perstack.errors import SkillError
-from perstack.ports.skill import ToolCall, ToolResult
+from perstack.ports.skill import ToolCall, ToolResult, Toolset
 from perstack_mcp.contents import result_of
 from perstack_mcp.failures import ServerEnded, leaf, words
 from perstack_mcp.repair import repairing
@@ -44,9 +44,9 @@ for _name in ("mcp", "client"):
 class Conversation:
     """A connected client, which belongs to the task that entered it; calls may come from any."""
 
-    def __init__(self, client: Client, specs: tuple[ToolSpec, ...]) -> None:
+    def __init__(self, client: Client, toolset: Toolset) -> None:
         self._client = client
-        self.specs = specs
+        self.toolset = toolset
 
     async def call(self, call: ToolCall, idle: float) -> ToolResult:
         """Raises SkillError. Silence for `idle` seconds ends it; a report of progress starts the count again."""
@@ -130,11 +130,11 @@ class _Talk:
         )
         self._client = client
         async with client:
-            specs = await _listed(client)
+            toolset = Toolset(await _listed(client), client.instructions or "")
             if self._way.worked is not None:
                 await self._way.worked()
             self.is_ready = True
-            self._on_ready(Conversation(client, specs))
+            self._on_ready(Conversation(client, toolset))
             await self._leave.wait()
 
     def _version(self) -> str:

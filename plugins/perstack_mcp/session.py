@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from perstack.core.tools import ToolSpec
 from perstack.errors import SkillError
-from perstack.ports.skill import ToolCall, ToolResult
+from perstack.ports.skill import ToolCall, ToolResult, Toolset
 from perstack_mcp.failures import ServerEnded, words
 from perstack_mcp.ways import Server
 
@@ -28,14 +26,14 @@ class McpSession:
         self._patience = (timeout_ms or DEFAULT_TIMEOUT) / 1000
         self._lock = asyncio.Lock()
         self._connection: _Connection | None = None
-        self._specs: tuple[ToolSpec, ...] | None = None
+        self._toolset: Toolset | None = None
         self._is_closed = False
 
-    async def tools(self) -> Sequence[ToolSpec]:
+    async def tools(self) -> Toolset:
         """What the server listed when it was first connected to. Raises SkillError if it cannot be."""
-        if self._specs is None:
-            self._specs = (await self._conversation()).specs
-        return self._specs
+        if self._toolset is None:
+            self._toolset = (await self._conversation()).toolset
+        return self._toolset
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Raises SkillError for the model. A server that has died before is started again, once for this call."""

@@ -12,10 +12,11 @@ from typing import get_args
 from pages import ROOT, fenced, first_cells, page, rows, section
 
 import perstack.core.run as run_module
+from perstack.core.commands import Command
 from perstack.core.events import Settlement, StoredEvent
 from perstack.core.ids import event_id_of, run_id_of
 from perstack.core.job import JobStatus, lifecycle_of, pause_reason_of
-from perstack.core.run import Command, Phase
+from perstack.core.run import Phase
 from perstack.frontends.cli.drive import _EXIT
 from perstack.frontends.cli.main import EXIT_CODES
 from perstack.ports import hooks, storage
@@ -73,7 +74,7 @@ def test_the_commands_are_those_of_the_loop_and_each_phase_names_known_ones() ->
 def test_every_event_but_those_of_starts_and_stops_is_recorded_by_a_command() -> None:
     _, commands = _tables_of_the_loop()
     recorded = {word for row in rows(commands) for word in _words(row[2])}
-    others = {"startRun", "resumeRun", "errorRun", "stopRunByExceededMaxSteps", "stopRunByInterrupt"}
+    others = {"startRun", "resumeRun", "answerQuestion", "errorRun", "stopRunByExceededMaxSteps", "stopRunByInterrupt"}
     assert recorded == set(STORED) - others
 
 

@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8
 ROOT = click.Context(perstack, info_name="perstack")
 COMMANDS = {name: perstack.get_command(ROOT, name) for name in perstack.list_commands(ROOT)}
 WHERE = ("config", "workspace", "storage")
-MODEL = ("provider", "model", "reasoning_budget", "max_steps", "max_retries", "timeout", "env_path")
+MODEL = ("provider", "model", "reasoning_budget", "max_steps", "max_retries", "timeout", "env_path", "unattended")
 
 BAR = "\\|"
 """How a table's cell has the sign that divides cells."""

@@ -30,6 +30,7 @@ from perstack.core.events import (
     TransientEvent,
 )
 from perstack.core.messages import BlobPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.questions import Answer, Question
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall, Effect, ToolKind
 from perstack.core.usage import Usage
@@ -47,6 +48,8 @@ OBJECTS = {
     "delegateHead": DelegateHead,
     "decidedCall": DecidedCall,
     "todo": Todo,
+    "question": Question,
+    "answer": Answer,
 }
 PARTS = {part.model_fields["type"].default: part for part in (TextPart, ThinkingPart, ToolCallPart, BlobPart)}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hosting import Bench, Seen, expert, wait_for
 
-from perstack.core.definitions import MASKED, McpSseSkill, ProviderSetting, with_secrets, without_secrets
+from perstack.core.definitions import MASKED, McpSseSkill, OAuth, ProviderSetting, with_secrets, without_secrets
+from perstack.ports.skill import Toolset
 from perstack.testing.scripted import text
 
 SECRET = "sk-a-literal-secret"
@@ -29,7 +30,7 @@ class Remote:
         return self
 
     async def tools(self):
-        return []
+        return Toolset()
 
     async def close(self) -> None:
         pass
@@ -58,3 +59,12 @@ def test_a_resumed_run_takes_its_secrets_from_todays_definition() -> None:
     assert recorded.skills[0].headers == {"Authorization": MASKED, "X-Key": "${REMOTE_KEY}"}
     assert with_secrets(recorded, one).skills == (REMOTE,)
     assert with_secrets(recorded, None) == recorded
+
+
+def test_a_secret_of_oauth_is_recorded_only_if_it_names_a_variable() -> None:
+    named = OAuth(client_id="c", client_secret="${SECRET}")
+    literal = OAuth(client_id="c", client_secret=SECRET)
+    for oauth, recorded in ((named, named), (literal, OAuth(client_id="c", client_secret=MASKED))):
+        one = expert("a").model_copy(update={"skills": (REMOTE.model_copy(update={"oauth": oauth}),)})
+        assert without_secrets(one).skills[0].oauth == recorded
+        assert with_secrets(without_secrets(one), one).skills == one.skills

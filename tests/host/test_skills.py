@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from hosting import Bench, Seen, expert, results, wait_for
 
-from perstack.core.definitions import PluginSkill
+from perstack.core.definitions import McpStdioSkill, PluginSkill
 from perstack.core.tools import ToolSpec
 from perstack.errors import SkillError
 from perstack.ports.hooks import hookimpl
-from perstack.ports.skill import SkillContext, SkillSession, ToolCall, ToolResult
+from perstack.ports.skill import SkillContext, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
+
+THREE = Toolset((ToolSpec(name="count"), ToolSpec(name="break"), ToolSpec(name="think")), "Count from one.")
 
 
 class Counter:
@@ -32,8 +33,8 @@ class Counter:
         context.on_stderr("counting")
         return self
 
-    async def tools(self) -> Sequence[ToolSpec]:
-        return [ToolSpec(name="count"), ToolSpec(name="break"), ToolSpec(name="think")]
+    async def tools(self) -> Toolset:
+        return THREE
 
     async def call(self, call: ToolCall) -> ToolResult:
         if call.tool_name == "break":
@@ -94,7 +95,7 @@ def test_pick_and_omit_are_globs(bench: Bench) -> None:
 class Unreachable(Counter):
     """Opens, and then has no tools."""
 
-    async def tools(self) -> Sequence[ToolSpec]:
+    async def tools(self) -> Toolset:
         raise SkillError("skill 'mine' could not be connected to: nobody answers")
 
 
@@ -116,9 +117,13 @@ class Meeting(Counter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.both = asyncio.Barrier(2)
+        self.asked = 0
+        self.both = asyncio.Event()
 
-    async def tools(self) -> Sequence[ToolSpec]:
+    async def tools(self) -> Toolset:
+        self.asked += 1
+        if self.asked == 2:
+            self.both.set()
         await self.both.wait()
         return await super().tools()
 
@@ -127,3 +132,85 @@ def test_the_skills_of_a_run_are_opened_at_the_same_time(bench: Bench) -> None:
     skills = tuple(PluginSkill(name=name, plugin="counter") for name in ("one", "two"))
     experts = expert("a").model_copy(update={"skills": skills})
     assert wait_for(bench.host([text("ok")], experts, plugins=(Meeting(),)).run("a", "q")).status == "completed"
+
+
+class Growing(Counter):
+    """Offers one tool more from the second step on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.toolset = THREE
+
+    async def tools(self) -> Toolset:
+        return self.toolset
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        self.toolset = Toolset((*THREE.specs, ToolSpec(name="more")), "Now there is more.")
+        return ToolResult.text("grown")
+
+
+def test_what_a_skill_offers_may_change_while_a_run_goes_on(bench: Bench) -> None:
+    provider, seen = ScriptedProvider([tool("count"), tool("more"), text("ok")]), Seen()
+    wait_for(bench.host(provider, with_counter("a"), plugins=(Growing(),)).run("a", "q", on_event=seen))
+    offered = [{spec.name for spec in request.tools} for request in provider.requests]
+    assert ["more" in names for names in offered] == [False, True, True]
+    assert results(seen) == ["grown", "grown"]
+    guidance = [event.guidance for event in seen.of("startGeneration")]
+    mine = "What skill mine says of its tools:\n"
+    assert guidance == [f"{mine}Count from one.", f"{mine}Now there is more.", None], "the log says it once"
+    assert provider.requests[0].instruction.endswith("Count from one.")
+    assert provider.requests[2].instruction.endswith("Now there is more.")
+
+
+class Slow(Counter):
+    """Comes up only when the other skill's tool is called."""
+
+    name = "slow"
+
+    def __init__(self, go: asyncio.Event) -> None:
+        super().__init__()
+        self.go = go
+
+    def handles(self, definition) -> bool:
+        return isinstance(definition, McpStdioSkill) and definition.name == "slow"
+
+    async def tools(self) -> Toolset:
+        await self.go.wait()
+        return Toolset((ToolSpec(name="late"),))
+
+
+class Waker(Counter):
+    """Its tool lets the slow one come up, and answers when it has."""
+
+    def __init__(self, go: asyncio.Event, is_up: asyncio.Event) -> None:
+        super().__init__()
+        self.go, self.is_up = go, is_up
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        self.go.set()
+        await self.is_up.wait()
+        return ToolResult.text("it is up")
+
+
+def test_a_lazy_skill_is_not_waited_for_and_joins_when_it_is_up(bench: Bench) -> None:
+    go, is_up = asyncio.Event(), asyncio.Event()
+    lazy = McpStdioSkill(name="slow", command="x", lazy_init=True)
+    one = expert("a").model_copy(update={"skills": (lazy, PluginSkill(name="mine", plugin="counter"))})
+    provider = ScriptedProvider([tool("late"), tool("count"), tool("late"), text("ok")])
+
+    def on_event(event, line) -> None:
+        seen(event, line)
+        if event.type == "skillConnected" and event.skill_name == "slow":
+            is_up.set()
+
+    seen = Seen()
+    host = bench.host(provider, one, plugins=(Slow(go), Waker(go, is_up)))
+    assert wait_for(host.run("a", "q", on_event=on_event)).status == "completed"
+    assert ["late" in {spec.name for spec in request.tools} for request in provider.requests] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert results(seen)[0].endswith("Not there now: skill 'slow' is being connected to.")
+    assert results(seen)[2].startswith("late ")

@@ -5,8 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perstack.core.chain import EMPTY_LOG, Head, link
+from perstack.core.commands import (
+    Ask,
+    AwaitDelegates,
+    Call,
+    Complete,
+    DecideCalls,
+    EndRun,
+    EndStep,
+    Generate,
+    RecordResult,
+    RunTools,
+    StartDelegates,
+)
 from perstack.core.definitions import Expert, Limits
 from perstack.core.events import (
+    AnswerQuestion,
     AttemptCompletion,
     CallDelegate,
     CallInteractiveTool,
@@ -27,22 +41,8 @@ from perstack.core.events import (
 )
 from perstack.core.ids import event_id_of
 from perstack.core.messages import ExpertMessage, TextPart, ToolCallPart
-from perstack.core.run import (
-    Ask,
-    AwaitDelegates,
-    Complete,
-    DecideCalls,
-    EndRun,
-    EndStep,
-    Generate,
-    RecordResult,
-    Run,
-    RunTools,
-    StartDelegates,
-    begin,
-    evolve,
-    pending,
-)
+from perstack.core.questions import Answer, Question
+from perstack.core.run import Run, begin, evolve, pending
 from perstack.core.tools import DecidedCall
 from perstack.core.usage import Usage
 
@@ -111,7 +111,11 @@ class Simulation:
         if self.run.asked is not None and self.run.status == "stoppedByInteractiveTool":
             self.note(ResumeRun(**self.checkpoint(), reason="answer"))
             call = self.run.calls[self.run.asked]
-            self.result(call.decided.id, call.decided.tool_name, "an answer")
+            if call.question is None:
+                self.result(call.decided.id, call.decided.tool_name, "an answer")
+                return
+            answer = Answer(question=call.question, action="accept")
+            self.note(AnswerQuestion(**self.stamp(), tool_call_id=call.decided.id, answer=answer))
         else:
             self.note(ResumeRun(**self.checkpoint(), reason="interrupt"))
 
@@ -145,7 +149,10 @@ class Simulation:
                 self.note(CallTools(**self.stamp(), calls=tuple(self.decide(call) for call in command.calls)))
             case RunTools():
                 call = command.calls[self.choose(len(command.calls))]
-                self.result(call.decided.id, call.decided.tool_name, "done")
+                if self.choose(4):
+                    self.result(call.decided.id, call.decided.tool_name, "done")
+                else:
+                    self.ask(call, Question(message="sure?"))
             case RecordResult():
                 call = command.call
                 self.result(call.decided.id, call.decided.tool_name, command.text, is_error=command.is_error)
@@ -166,16 +173,8 @@ class Simulation:
                 one = command.delegations[self.choose(len(command.delegations))]
                 self.result(one.tool_call_id, one.tool_name, "from the delegate", delegate=True)
             case Ask():
-                decided = command.call.decided
-                self.note(
-                    CallInteractiveTool(
-                        **self.stamp(),
-                        tool_call_id=decided.id,
-                        tool_name=decided.tool_name,
-                        skill_name="s",
-                        args=command.call.part.args,
-                    )
-                )
+                if command.call.question is None or self.run.asked != command.call.decided.id:
+                    self.ask(command.call, command.call.question)
                 self.note(StopRunByInteractiveTool(**self.checkpoint()))
             case Complete():
                 self.note(
@@ -192,6 +191,20 @@ class Simulation:
                 self.note(FinishRun(**self.checkpoint(), text=command.text, total_usage=self.run.usage))
             case _:
                 raise AssertionError(command)
+
+    def ask(self, call: Call, question: Question | None) -> None:
+        decided = call.decided
+        self.note(
+            CallInteractiveTool(
+                **self.stamp(),
+                tool_call_id=decided.id,
+                tool_name=decided.tool_name,
+                skill_name="s",
+                args=call.part.args,
+                question=question,
+                usage=Usage.of(3, 1) if question and self.choose(2) else None,
+            )
+        )
 
     def reply(self, *, final: bool) -> ExpertMessage:
         text = (TextPart(text="words"),) if self.choose(2) else ()

@@ -20,6 +20,8 @@ class Overrides:
     max_steps: int | None = None
     max_retries: int | None = None
     timeout: int | None = None
+    unattended: bool = False
+    """Nobody answers what a tool asks: it is declined at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ def checkpoint_file(run: Run) -> CheckpointFile:
 def checkpoint_of(run: Run) -> Checkpoint:
     """The checkpoint of the place that a Run is at, whole."""
     facts = checkpoint_file(run)
-    instruction = InstructionMessage(contents=(TextPart(text=run.start.instruction),))
+    instruction = InstructionMessage(contents=(TextPart(text=run.instruction),))
     fields = {name: getattr(facts, name) for name in _Place.model_fields}
     return Checkpoint(**fields, messages=(instruction, *run.messages))
 

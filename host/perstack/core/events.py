@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter, computed_field
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.definitions import Expert, Limits, ReasoningBudget
 from perstack.core.messages import ExpertMessage, ReplyPart, ResultContent
+from perstack.core.questions import Answer, Question
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall
 from perstack.core.usage import Usage
@@ -127,6 +128,8 @@ class StartGeneration(RunEvent):
     type: Literal["startGeneration"] = "startGeneration"
     final: bool = Field(default=False, exclude_if=falsy)
     """Without tools: only the result is to be written."""
+    guidance: str | None = None
+    """What the skills say of their tools, which the model is given after the instruction; None: the same as before."""
 
 
 class FinishGeneration(RunEvent):
@@ -173,6 +176,8 @@ class FinishToolCall(RunEvent):
     is_error: bool = Field(default=False, exclude_if=falsy)
     duration_ms: int = Field(default=0, exclude_if=falsy)
     delegate: DelegateHead | None = None
+    usage: Usage | None = None
+    """What the generations cost that the tool itself asked for."""
 
 
 class CallDelegate(RunEvent):
@@ -190,13 +195,25 @@ class StopRunByDelegate(RunEvent):
 
 
 class CallInteractiveTool(RunEvent):
-    """A person is asked."""
+    """A person is asked: by a tool that is there for it, or by one that must know something before it can go on."""
 
     type: Literal["callInteractiveTool"] = "callInteractiveTool"
     tool_call_id: str
     tool_name: str
     skill_name: str
     args: JsonObject
+    question: Question | None = None
+    """What a tool asks that has been called already, and will be called again with the answer."""
+    usage: Usage | None = None
+    """What the generations cost that the tool had asked for before."""
+
+
+class AnswerQuestion(RunEvent):
+    """A person has answered what a tool asked; it is called again."""
+
+    type: Literal["answerQuestion"] = "answerQuestion"
+    tool_call_id: str
+    answer: Answer
 
 
 class StopRunByInteractiveTool(RunEvent):
@@ -267,6 +284,7 @@ StoredEvent = (
     | CallDelegate
     | StopRunByDelegate
     | CallInteractiveTool
+    | AnswerQuestion
     | StopRunByInteractiveTool
     | AttemptCompletion
     | FinishStep

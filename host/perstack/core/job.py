@@ -7,14 +7,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from perstack.core.base import Fact, falsy
+from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.definitions import Limits
 from perstack.core.events import (
+    AnswerQuestion,
     CallDelegate,
     CallInteractiveTool,
     ErrorRun,
     FinishGeneration,
     FinishRun,
+    FinishToolCall,
     ResumeRun,
     Retry,
     StartGeneration,
@@ -61,6 +63,39 @@ class RunSummary(Fact):
     head_hash: str = Field(default="", exclude_if=falsy)
 
 
+class OpenQuestion(Fact):
+    """What a person is being asked."""
+
+    run_id: str
+    expert_key: str
+    tool_call_id: str
+    tool_name: str
+    skill_name: str = ""
+    text: str
+    args: JsonObject = Field(default_factory=dict, exclude_if=falsy)
+    """What the model asked with, for a tool that is there to ask."""
+    requested_schema: JsonObject | None = None
+    """For a question of a tool at work: JSON schema of the answer's content. None: the answer is text."""
+    asked_at: int = 0
+
+
+def open_question(event: CallInteractiveTool) -> OpenQuestion:
+    """The question that an event tells of."""
+    asked = event.args.get("question")
+    text = event.question.message if event.question else asked if isinstance(asked, str) else event.tool_name
+    return OpenQuestion(
+        run_id=event.run_id,
+        expert_key=event.expert_key,
+        tool_call_id=event.tool_call_id,
+        tool_name=event.tool_name,
+        skill_name=event.skill_name,
+        text=text,
+        args=event.args,
+        requested_schema=event.question.requested_schema if event.question else None,
+        asked_at=event.timestamp,
+    )
+
+
 class JobSummary(Fact):
     """job.json: what a Job is and where it stands. A cache, derivable from the logs."""
 
@@ -80,6 +115,8 @@ class JobSummary(Fact):
     """The Coordinator's Run that was written to last; `--continue` and `resume` mean this one."""
     question: str | None = None
     """What a person is being asked, if anything."""
+    asking: OpenQuestion | None = None
+    """The same, with who asks and what an answer looks like."""
     text: str | None = None
     """The result, when completed."""
     error: str | None = None
@@ -97,7 +134,8 @@ class RunTally:
     updated_at: int = 0
     touched: int = 0
     """When it was last started or resumed; the latest Coordinator Run is the Job's."""
-    question: str | None = None
+    questions: dict[str, OpenQuestion] = field(default_factory=dict[str, "OpenQuestion"])
+    """What is asked and not answered yet, by call; the latest is put to a person."""
     text: str | None = None
     error: str | None = None
     head_seq: int = 0
@@ -137,15 +175,20 @@ class Job:
                     self._seen(delegation.run_id)
             case ResumeRun():
                 tally.status, tally.touched, tally.error = "running", event.timestamp, None
-                tally.question = None
             case _:
                 self._apply_stop(tally, event)
 
     def _apply_stop(self, tally: RunTally, event: StoredEvent) -> None:
         match event:
             case CallInteractiveTool():
-                question = event.args.get("question")
-                tally.question = question if isinstance(question, str) else event.tool_name
+                self._spend(tally, event.usage or NO_USAGE)
+                tally.questions.pop(event.tool_call_id, None)
+                tally.questions[event.tool_call_id] = open_question(event)
+            case FinishToolCall():
+                self._spend(tally, event.usage or NO_USAGE)
+                tally.questions.pop(event.tool_call_id, None)
+            case AnswerQuestion():
+                tally.questions.pop(event.tool_call_id, None)
             case StopRunByDelegate():
                 tally.status = "stoppedByDelegate"
             case StopRunByInteractiveTool():
@@ -183,6 +226,20 @@ class Job:
         """All Runs that a person started, oldest first."""
         return [tally for tally in self.runs.values() if tally.start.delegated_by is None]
 
+    @property
+    def question(self) -> OpenQuestion | None:
+        """What is asked by the Run that was written to last, or by a delegate that it waits for."""
+        for tally in self.runs.values():
+            is_asking = tally.status == "stoppedByInteractiveTool" and tally.questions
+            if is_asking and self._root(tally) is self.coordinator:
+                return next(reversed(tally.questions.values()))
+        return None
+
+    def _root(self, tally: RunTally) -> RunTally:
+        while tally.start.delegated_by is not None:
+            tally = self.runs[tally.start.delegated_by.run_id]
+        return tally
+
     def _seen(self, run_id: str) -> None:
         self.next_number = max(self.next_number, number_of_run(run_id) + 1)
 
@@ -197,6 +254,7 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
     first = min(job.coordinators, key=lambda tally: tally.start.timestamp)
     status = _job_status(last.status, is_driven)
     updated = max(tally.updated_at for tally in job.runs.values())
+    question = job.question if status == "stoppedByInteractiveTool" else None
     return JobSummary(
         id=job.id,
         expert_key=last.start.expert_key,
@@ -211,7 +269,8 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         updated_at=updated,
         finished_at=updated if status == "completed" else None,
         coordinator_run_id=last.start.run_id,
-        question=last.question if status == "stoppedByInteractiveTool" else None,
+        question=question.text if question else None,
+        asking=question,
         text=last.text if status == "completed" else None,
         error=last.error,
         runs=tuple(_run_summary(tally) for tally in job.runs.values()),

@@ -150,7 +150,7 @@ class _Export:
                 )
             case ours.CallDelegate():
                 self._delegate(at, event)
-            case ours.CallInteractiveTool():
+            case ours.CallInteractiveTool() if event.question is None:
                 call = next(call for call in self._calls(at) if call.id == event.tool_call_id)
                 self._write(at, event, "callInteractiveTool", tool_call=call, usage=at.usage)
             case ours.FinishToolCall() | ours.AttemptCompletion():
@@ -159,7 +159,7 @@ class _Export:
                 if not isinstance(follower, ours.FinishRun):
                     checkpoint = self._checkpoint(at, at.state.head.seq, keep=True)
                     self._write(at, event, "continueToNextStep", checkpoint=checkpoint, usage=None)
-            case ours.ResumeRun() | ours.StartRun():
+            case ours.ResumeRun() | ours.StartRun() | ours.AnswerQuestion() | ours.CallInteractiveTool():
                 return
             case _:
                 self._stop(at, event)

@@ -6,7 +6,21 @@ loop itself decides is computed again by `pending` and `evolve`, and must be the
 
 from __future__ import annotations
 
+from perstack.core.commands import (
+    Ask,
+    AwaitDelegates,
+    Command,
+    Complete,
+    DecideCalls,
+    EndRun,
+    EndStep,
+    Generate,
+    RecordResult,
+    RunTools,
+    StartDelegates,
+)
 from perstack.core.events import (
+    AnswerQuestion,
     AttemptCompletion,
     CallDelegate,
     CallInteractiveTool,
@@ -26,22 +40,7 @@ from perstack.core.events import (
     StoredEvent,
 )
 from perstack.core.messages import text_of
-from perstack.core.run import (
-    Ask,
-    AwaitDelegates,
-    Command,
-    Complete,
-    DecideCalls,
-    EndRun,
-    EndStep,
-    Generate,
-    Phase,
-    RecordResult,
-    Run,
-    RunTools,
-    StartDelegates,
-    pending,
-)
+from perstack.core.run import Phase, Run, pending
 
 
 def difference(run: Run, event: StoredEvent) -> str | None:
@@ -54,7 +53,8 @@ def difference(run: Run, event: StoredEvent) -> str | None:
     if isinstance(event, ResumeRun):
         return "resumeRun of a completed Run" if run.status == "completed" else None
     if isinstance(event, StopRunByInteractiveTool):
-        return None if run.asked else "stopRunByInteractiveTool, where nothing was asked"
+        waits = any(call.delegation for call in run.open_calls)
+        return None if run.asked or waits else "stopRunByInteractiveTool, where nothing was asked"
     if isinstance(event, StopRunByDelegate):
         return None if any(call.delegation for call in run.open_calls) else "stopRunByDelegate without delegates"
     command = pending(run)
@@ -70,7 +70,7 @@ def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # n
             wrong = _generation(run, command, event)
         case DecideCalls() if isinstance(event, CallTools):
             wrong = _same([call.tool_call_id for call in command.calls], [call.id for call in event.calls], "calls")
-        case RunTools() if isinstance(event, FinishToolCall):
+        case RunTools() if isinstance(event, FinishToolCall | CallInteractiveTool):
             wrong = _one_of([call.decided.id for call in command.calls], event.tool_call_id)
         case AwaitDelegates() if isinstance(event, FinishToolCall):
             wrong = _one_of([one.tool_call_id for one in command.delegations], event.tool_call_id)
@@ -106,7 +106,7 @@ def _generation(run: Run, command: Generate, event: StoredEvent) -> str | _Unexp
 
 
 def _question(run: Run, command: Ask, event: StoredEvent) -> str | _Unexpected | None:
-    if isinstance(event, FinishToolCall):
+    if isinstance(event, FinishToolCall | AnswerQuestion):
         return _same(run.asked, event.tool_call_id, "answered call")
     if isinstance(event, CallInteractiveTool):
         return _same(command.call.decided.id, event.tool_call_id, "asked call")

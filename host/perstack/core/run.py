@@ -17,13 +17,27 @@ from enum import Enum
 from typing import Literal, TypedDict, assert_never
 
 from perstack.core.chain import EMPTY_LOG, Head
+from perstack.core.commands import (
+    Ask,
+    AwaitDelegates,
+    Call,
+    Command,
+    Complete,
+    DecideCalls,
+    EndRun,
+    EndStep,
+    Generate,
+    RecordResult,
+    RunTools,
+    StartDelegates,
+)
 from perstack.core.definitions import Limits
 from perstack.core.events import (
+    AnswerQuestion,
     AttemptCompletion,
     CallDelegate,
     CallInteractiveTool,
     CallTools,
-    Delegation,
     ErrorInfo,
     ErrorRun,
     FinishGeneration,
@@ -51,7 +65,6 @@ from perstack.core.messages import (
     UserMessage,
 )
 from perstack.core.todos import Todo, apply_todo, remaining, todos_json
-from perstack.core.tools import DecidedCall
 from perstack.core.usage import NO_USAGE, Usage
 
 RunStatus = Literal[
@@ -76,18 +89,6 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One tool call of the latest reply: what was decided, and its result when there is one."""
-
-    part: ToolCallPart
-    decided: DecidedCall
-    result: ToolResultPart | None = None
-    settlement: Settlement | None = None
-    """Set when the call began in a process that ended, and may not simply be run again."""
-    delegation: Delegation | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     """The state of one Run; a pure function of its log (and of the log it continues from)."""
 
@@ -106,6 +107,8 @@ class Run:
     step_usage: Usage = field(default_factory=Usage)
     context_tokens: int = 0
     """What the last generation was sent, which is how full the context is."""
+    guidance: str = ""
+    """What the skills say of their tools, which the model is given after the instruction."""
     accepted: bool = False
     """The Run has said it is done, and may be."""
     final: bool = False
@@ -124,99 +127,15 @@ class Run:
         return self.start.delegated_by is None
 
     @property
+    def instruction(self) -> str:
+        """All that the model is told it is."""
+        return f"{self.start.instruction}\n\n{self.guidance}" if self.guidance else self.start.instruction
+
+    @property
     def open_calls(self) -> tuple[Call, ...]:
         """The calls that have no result yet, in the reply's order."""
         return tuple(call for call in self.calls.values() if call.result is None)
 
-
-# --- commands -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Generate:
-    """Call the model for this step; `final` without tools, for the result's text only."""
-
-    step: int
-    final: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DecideCalls:
-    """Say of each call of the reply what it is."""
-
-    calls: tuple[ToolCallPart, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RunTools:
-    """Run these calls concurrently; each is answered by its skill."""
-
-    calls: tuple[Call, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RecordResult:
-    """A result that needs no effect: a todo list, a refusal, word of an interruption."""
-
-    call: Call
-    text: str
-    is_error: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StartDelegates:
-    """Decide on a Run for each of these calls."""
-
-    calls: tuple[Call, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitDelegates:
-    """Drive these delegate Runs, and bring back each result."""
-
-    delegations: tuple[Delegation, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Ask a person."""
-
-    call: Call
-
-
-@dataclass(frozen=True, slots=True)
-class Complete:
-    """Take the model's word that it is done, if no todo remains."""
-
-    call: Call
-    remaining: tuple[Todo, ...]
-    result: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class EndStep:
-    """Record that the step is whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndRun:
-    """Record that the Run is completed."""
-
-    text: str
-
-
-Command = (
-    Generate
-    | DecideCalls
-    | RunTools
-    | RecordResult
-    | StartDelegates
-    | AwaitDelegates
-    | Ask
-    | Complete
-    | EndStep
-    | EndRun
-)
 
 _SETTLED_TEXT: dict[Settlement, str] = {
     "ask": "This call was interrupted before its result was recorded. It may have had its effect, in whole or in part: "
@@ -253,9 +172,12 @@ def _pending_call(run: Run) -> Command:
     recordable = next((record for call in open_calls if (record := _recordable(run, call))), None)
     if recordable is not None:
         return recordable
-    tools = tuple(call for call in open_calls if call.decided.kind == "tool")
+    tools = tuple(call for call in open_calls if call.decided.kind == "tool" and call.question is None)
     if tools:
         return RunTools(tools)
+    asking = next((call for call in open_calls if call.question is not None), None)
+    if asking is not None:
+        return Ask(asking)
     delegates = tuple(call for call in open_calls if call.decided.kind == "delegate")
     undecided = tuple(call for call in delegates if call.delegation is None)
     if undecided:
@@ -323,6 +245,7 @@ class Changes(TypedDict, total=False):
     usage: Usage
     step_usage: Usage
     context_tokens: int
+    guidance: str
     accepted: bool
     final: bool
     result: str | None
@@ -343,6 +266,7 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
                 status="running",
                 step=event.step_number,
                 final=event.final,
+                guidance=run.guidance if event.guidance is None else event.guidance,
                 step_usage=run.step_usage if again else NO_USAGE,
             )
         case FinishGeneration():
@@ -364,7 +288,9 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
         case StopRunByDelegate():
             return Changes(status="stoppedByDelegate")
         case CallInteractiveTool():
-            return Changes(asked=event.tool_call_id)
+            return _asked(run, event)
+        case AnswerQuestion():
+            return _answered(run, event)
         case StopRunByInteractiveTool():
             return Changes(status="stoppedByInteractiveTool")
         case AttemptCompletion():
@@ -394,7 +320,31 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
 
 def is_unsettled(call: Call) -> bool:
     """Whether this call, found open after its process ended, may have had an effect that a repetition would double."""
-    return call.result is None and call.decided.kind == "tool" and call.decided.effect == "sideEffect"
+    is_begun = call.result is None and call.question is None
+    return is_begun and call.decided.kind == "tool" and call.decided.effect == "sideEffect"
+
+
+def _asked(run: Run, event: CallInteractiveTool) -> Changes:
+    """Of several questions at once the latest event says which one is asked; the others wait."""
+    if event.question is None:
+        return Changes(asked=event.tool_call_id)
+    spent = event.usage or NO_USAGE
+    call = replace(run.calls[event.tool_call_id], question=event.question)
+    return Changes(
+        asked=event.tool_call_id,
+        calls={**run.calls, event.tool_call_id: call},
+        usage=run.usage + spent,
+        step_usage=run.step_usage + spent,
+    )
+
+
+def _answered(run: Run, event: AnswerQuestion) -> Changes:
+    call = run.calls[event.tool_call_id]
+    calls = {
+        **run.calls,
+        event.tool_call_id: replace(call, question=None, answers=(*call.answers, event.answer)),
+    }
+    return Changes(calls=calls, asked=None)
 
 
 def _replied(run: Run, event: FinishGeneration) -> Changes:
@@ -421,6 +371,8 @@ def _finished_call(run: Run, event: FinishToolCall) -> Changes:
     )
     changes = _with_result(run, call, result)
     changes["status"] = "running"
+    if event.usage is not None:
+        changes.update({"usage": run.usage + event.usage, "step_usage": run.step_usage + event.usage})
     if call.decided.kind == "todo":
         changes["todos"] = apply_todo(run.todos, call.part.args)
     elif call.decided.kind == "clearTodo":

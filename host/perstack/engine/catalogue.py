@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from perstack.core.base import JsonObject
-from perstack.core.definitions import Expert, InteractiveSkill, Project, Skill
+from perstack.core.definitions import Expert, InteractiveSkill, McpSseSkill, McpStdioSkill, Project, Skill
 from perstack.core.instruction import DelegateInfo
 from perstack.core.messages import ToolCallPart
 from perstack.core.tools import DecidedCall, ToolSpec, legal_tool_name
@@ -33,6 +33,8 @@ class Offered:
     session: SkillSession | None = None
     own_name: str = ""
     """The tool's name in its skill, which may differ from the one the model sees."""
+    may_sample: bool = False
+    """Whether the skill may ask the Run's model for generations of its own."""
 
     @cached_property
     def validator(self) -> Validator:
@@ -45,10 +47,14 @@ class Offered:
 class Catalogue:
     """Unique, legal names over all sources of tools, in a stable order."""
 
-    def __init__(self, offered: Sequence[Offered], missing: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, offered: Sequence[Offered], missing: Mapping[str, str] | None = None, guidance: str = ""
+    ) -> None:
         self._by_name = {one.spec.name: one for one in _with_unique_names(offered)}
         self._missing = missing or {}
         """Skills whose tools are not offered, and why: told to a model that calls what is not there."""
+        self.guidance = guidance
+        """What the skills themselves have to say to the model."""
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -93,8 +99,9 @@ def _refused(call: ToolCallPart, problem: str, spec: ToolSpec | None = None) -> 
 
 def skill_tools(definition: Skill, session: SkillSession, specs: Sequence[ToolSpec]) -> list[Offered]:
     """A skill's tools, after its pick and omit."""
+    may_sample = isinstance(definition, McpStdioSkill | McpSseSkill) and definition.sampling
     return [
-        Offered(replace_name(spec, legal_tool_name(spec.name), definition.name), session, spec.name)
+        Offered(replace_name(spec, legal_tool_name(spec.name), definition.name), session, spec.name, may_sample)
         for spec in specs
         if picked(spec.name, definition.pick, definition.omit)
     ]

@@ -19,6 +19,8 @@ class DelegateOutcome:
     text: str | None
     is_error: bool = False
     head: DelegateHead | None = None
+    is_asking: bool = False
+    """It has stopped because a person is asked."""
 
     @classmethod
     def failed(cls, reason: str, head: DelegateHead | None = None) -> DelegateOutcome:
@@ -33,21 +35,22 @@ class DelegateOutcome:
         if run.status == "stoppedByError":
             reason = run.error.message if run.error is not None else "unknown error"
             return cls.failed(reason, head)
-        return cls(None, False, head)
+        return cls(None, False, head, run.status == "stoppedByInteractiveTool")
 
 
 DriveDelegate = Callable[[Session, Delegation], Awaitable[DelegateOutcome]]
 
 
-async def await_delegates(parent: Session, delegations: Sequence[Delegation], drive: DriveDelegate) -> bool:
-    """Drive all of them; each result is recorded as it comes. True if one of them has stopped without a result."""
-    stopped = False
+async def await_delegates(
+    parent: Session, delegations: Sequence[Delegation], drive: DriveDelegate
+) -> list[DelegateOutcome]:
+    """Drive all of them; each result is recorded as it comes. Returns how those stand that stopped without one."""
+    stopped: list[DelegateOutcome] = []
 
     async def one(delegation: Delegation) -> None:
-        nonlocal stopped
         outcome = await drive(parent, delegation)
         if outcome.text is None:
-            stopped = True
+            stopped.append(outcome)
             return
         parent.note(
             FinishToolCall(

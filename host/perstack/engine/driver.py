@@ -8,8 +8,23 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from perstack.config.settings import Overrides
+from perstack.core.commands import (
+    Ask,
+    AwaitDelegates,
+    Call,
+    Command,
+    Complete,
+    DecideCalls,
+    EndRun,
+    EndStep,
+    Generate,
+    RecordResult,
+    RunTools,
+    StartDelegates,
+)
 from perstack.core.definitions import Expert, Limits, Project, with_secrets, without_secrets
 from perstack.core.events import (
+    AnswerQuestion,
     AttemptCompletion,
     CallDelegate,
     CallInteractiveTool,
@@ -34,25 +49,10 @@ from perstack.core.ids import event_id_of, run_id_of
 from perstack.core.instruction import render_instruction
 from perstack.core.job import Job, JobSummary, summarize
 from perstack.core.messages import History, TextPart
-from perstack.core.run import (
-    Ask,
-    AwaitDelegates,
-    Call,
-    Command,
-    Complete,
-    DecideCalls,
-    EndRun,
-    EndStep,
-    Generate,
-    RecordResult,
-    Run,
-    RunTools,
-    StartDelegates,
-    is_unsettled,
-    pending,
-)
+from perstack.core.questions import Answer
+from perstack.core.run import Run, is_unsettled, pending
 from perstack.engine.blobs import JobBlobs
-from perstack.engine.catalogue import Catalogue, delegate_infos, delegate_tools
+from perstack.engine.catalogue import delegate_infos, delegate_tools
 from perstack.engine.clock import now_iso
 from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.emit import Emitter
@@ -60,8 +60,8 @@ from perstack.engine.generation import fail, generate
 from perstack.engine.groups import leaves
 from perstack.engine.providers import ProviderPool, RunSettings
 from perstack.engine.session import Session, uninterrupted
-from perstack.engine.skills import JobSkills
-from perstack.engine.toolrun import call_key, run_tools
+from perstack.engine.skills import JobSkills, RunSkills
+from perstack.engine.toolrun import ToolSurroundings, call_key, run_tools
 from perstack.errors import PerstackError
 from perstack.ports.storage import RunRef, Storage
 
@@ -95,6 +95,8 @@ class Driver:
         self._limits = Limits()
         self.settled: dict[str, Settlement] = {}
         """What a person decided about calls that began and have no result, by key or call id."""
+        self.answers: dict[str, str | Answer] = {}
+        """What a person answered, by the Run that asks: text for a tool that is there to ask."""
 
     # --- beginning ------------------------------------------------------------------------------------------------
 
@@ -159,6 +161,7 @@ class Driver:
                 settled=self._settled_of(run),
             )
         )
+        self._record_answer(session)
         return session
 
     def _settled_of(self, run: Run) -> dict[str, Settlement]:
@@ -169,10 +172,16 @@ class Driver:
                 decided[call.decided.id] = settlement
         return decided
 
-    def answer(self, session: Session, text: str) -> None:
-        """Record a person's answer to the question that the Run is stopped at."""
+    def _record_answer(self, session: Session) -> None:
+        """Record a person's answer, if there is one to the question that the Run is stopped at."""
+        answer = self.answers.pop(session.ref.run_id, None)
+        if answer is None:
+            return
         call = session.run.calls[session.run.asked or ""]
-        self._record_text(session, call, text)
+        if isinstance(answer, str):
+            self._record_text(session, call, answer)
+        else:
+            session.note(AnswerQuestion(**session.stamp(), tool_call_id=call.decided.id, answer=answer))
 
     # --- driving --------------------------------------------------------------------------------------------------
 
@@ -199,20 +208,20 @@ class Driver:
         """Perform what is pending until nothing is. A cancellation is recorded as an interrupt."""
         try:
             await session.flush()
-            catalogue = await self._catalogue(session)
-            if catalogue is not None:
+            skills = await self._skills(session)
+            if skills is not None:
                 while (command := pending(session.run)) is not None:
-                    await self._perform(session, command, catalogue)
+                    await self._perform(session, command, skills)
             await session.flush()
         except asyncio.CancelledError:
             await uninterrupted(self._interrupt(session))
             raise
         await session.write_checkpoint()
 
-    async def _catalogue(self, session: Session) -> Catalogue | None:
+    async def _skills(self, session: Session) -> RunSkills | None:
         start = session.run.start
         try:
-            return await self._wiring.skills.catalogue(
+            return await self._wiring.skills.open(
                 with_secrets(start.expert, self._wiring.project.experts.get(start.expert_key)),
                 self._wiring.project.experts,
                 run_id=start.run_id,
@@ -223,17 +232,17 @@ class Driver:
             return None
 
     async def _perform(  # noqa: C901 - one case for each command
-        self, session: Session, command: Command, catalogue: Catalogue
+        self, session: Session, command: Command, skills: RunSkills
     ) -> None:
         match command:
             case Generate():
-                await self._generate(session, command, catalogue)
+                await self._generate(session, command, skills)
             case DecideCalls():
                 session.note(
-                    CallTools(**session.stamp(), calls=tuple(catalogue.decide(call) for call in command.calls))
+                    CallTools(**session.stamp(), calls=tuple(skills.catalogue.decide(call) for call in command.calls))
                 )
             case RunTools():
-                await run_tools(session, command, catalogue, self._blobs, self._wiring.emit)
+                await run_tools(session, command, skills.catalogue, self._around(session))
             case RecordResult():
                 self._record_text(session, command.call, command.text, is_error=command.is_error)
             case StartDelegates():
@@ -265,12 +274,22 @@ class Driver:
             case _:
                 assert_never(command)
 
-    async def _generate(self, session: Session, command: Generate, catalogue: Catalogue) -> None:
+    def _around(self, session: Session) -> ToolSurroundings:
+        wiring = self._wiring
+        return ToolSurroundings(
+            blobs=self._blobs,
+            emit=wiring.emit,
+            model=lambda: wiring.providers.for_run(session.run, wiring.project, wiring.overrides),
+            may_ask=not wiring.overrides.unattended,
+        )
+
+    async def _generate(self, session: Session, command: Generate, skills: RunSkills) -> None:
         run = session.run
         if command.step > run.step and not self.job.may_begin_step(self._limits):
             self._stop_at_limit(session)
             return
         provider = self._wiring.providers.for_run(run, self._wiring.project, self._wiring.overrides)
+        catalogue = await skills.refresh()
         await generate(session, command, provider, catalogue, self._blobs.get, self._wiring.emit)
         if time.monotonic() >= self._summary_due:
             await self._write_summary(is_driven=True)
@@ -288,15 +307,17 @@ class Driver:
 
     async def _ask(self, session: Session, command: Ask) -> None:
         call = command.call
-        session.note(
-            CallInteractiveTool(
-                **session.stamp(),
-                tool_call_id=call.decided.id,
-                tool_name=call.decided.tool_name,
-                skill_name=call.decided.skill_name,
-                args=call.part.args,
+        if call.question is None or session.run.asked != call.decided.id:
+            session.note(
+                CallInteractiveTool(
+                    **session.stamp(),
+                    tool_call_id=call.decided.id,
+                    tool_name=call.decided.tool_name,
+                    skill_name=call.decided.skill_name,
+                    args=call.part.args if call.question is None else {"question": call.question.message},
+                    question=call.question,
+                )
             )
-        )
         session.note(StopRunByInteractiveTool(**session.stamp(), checkpoint_id=session.next_id))
         await session.flush()
 
@@ -321,7 +342,11 @@ class Driver:
 
     async def _await_delegates(self, session: Session, command: AwaitDelegates) -> None:
         stopped = await await_delegates(session, command.delegations, self._drive_delegate)
-        if stopped and pending(session.run) is not None:
+        if not stopped or pending(session.run) is None:
+            return
+        if any(outcome.is_asking for outcome in stopped):
+            session.note(StopRunByInteractiveTool(**session.stamp(), checkpoint_id=session.next_id))
+        else:
             self._stop_at_limit(session)
 
     async def _drive_delegate(self, parent: Session, delegation: Delegation) -> DelegateOutcome:

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 
+from perstack.core.commands import Generate
 from perstack.core.events import (
     ErrorInfo,
     ErrorRun,
@@ -18,7 +19,6 @@ from perstack.core.events import (
 )
 from perstack.core.messages import ExpertMessage, ToolCallPart
 from perstack.core.retry import delay_before
-from perstack.core.run import Generate
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import Emitter
@@ -32,11 +32,13 @@ async def generate(
 ) -> None:
     """Call the model until it replies, or until trying again is no use; either is recorded."""
     run = session.run
-    session.note(StartGeneration(**session.stamp(command.step), final=command.final))
+    guidance = None if catalogue.guidance == run.guidance else catalogue.guidance
+    session.note(StartGeneration(**session.stamp(command.step), final=command.final, guidance=guidance))
     await session.flush()
+    run = session.run
     request = GenerationRequest(
         model=run.start.model,
-        instruction=run.start.instruction,
+        instruction=run.instruction,
         messages=run.messages,
         tools=catalogue.specs,
         blobs=blobs,

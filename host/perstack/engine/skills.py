@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from perstack.core.definitions import BASE_SKILL, Expert, InteractiveSkill, McpStdioSkill, Skill
+from perstack.core.definitions import BASE_SKILL, Expert, InteractiveSkill, McpSseSkill, McpStdioSkill, Skill
 from perstack.core.events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
-from perstack.core.tools import ToolSpec
 from perstack.engine.catalogue import (
     Catalogue,
     Offered,
@@ -21,7 +20,11 @@ from perstack.engine.catalogue import (
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import DisplayStamp, Emitter
 from perstack.errors import SkillError
-from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
+from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, Toolset
+
+_NOTHING = Toolset()
+_LONGEST_GUIDANCE = 8_000
+"""Characters of what a skill says of its tools: a model reads them at every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class _Up:
     """A skill with its tools; without a session, why it has none."""
 
     session: SkillSession | None
-    specs: Sequence[ToolSpec] = ()
+    toolset: Toolset = _NOTHING
     problem: str = ""
 
 
@@ -54,30 +57,21 @@ class JobSkills:
         self._open: dict[bytes, _Opening] = {}
         self._numbers = count(1)
 
-    async def catalogue(
+    async def open(
         self, expert: Expert, experts: Mapping[str, Expert], *, run_id: str, is_coordinator: bool
-    ) -> Catalogue:
-        """The tools that a Run of this Expert is offered, without those of a skill that cannot be reached.
+    ) -> RunSkills:
+        """The skills of a Run of this Expert. Those with `lazyInit` are not waited for.
 
         Raises SkillError for a skill that nothing provides, or whose definition or environment must change.
         """
         definitions = with_base(expert.skills)
-        work = [self._opening(one, run_id) for one in definitions if not isinstance(one, InteractiveSkill)]
-        if work:
-            await asyncio.wait(work)
-        ready = iter(work)
-        offered: list[Offered] = []
-        missing: dict[str, str] = {}
-        for definition in definitions:
-            if isinstance(definition, InteractiveSkill):
-                offered += interactive_tools(definition) if is_coordinator else []
-                continue
-            up = next(ready).result()
-            if up.session is None:
-                missing[definition.name] = up.problem
-            else:
-                offered += skill_tools(definition, up.session, up.specs)
-        return Catalogue([*offered, *delegate_tools(expert, experts)], missing)
+        work = {one.name: self._opening(one, run_id) for one in definitions if not isinstance(one, InteractiveSkill)}
+        awaited = [work[one.name] for one in definitions if one.name in work and not _is_lazy(one)]
+        if awaited:
+            await asyncio.wait(awaited)
+        skills = RunSkills(expert, experts, definitions, work, is_coordinator=is_coordinator)
+        await skills.refresh()
+        return skills
 
     async def close(self) -> None:
         """End every skill, also when one of them fails to end."""
@@ -108,7 +102,7 @@ class JobSkills:
         self._emit.display(SkillStarting(**self._stamp(run_id), skill_name=definition.name))
         session = await factory.open(definition, replace(self._context, on_stderr=show_stderr))
         try:
-            specs = await session.tools()
+            toolset = await session.tools()
         except SkillError as error:
             await session.close()
             self._show_end(run_id, definition.name, str(error))
@@ -117,10 +111,11 @@ class JobSkills:
             await session.close()
             raise
         took = round((time.monotonic() - began) * 1000)
+        tools = len(toolset.specs)
         self._emit.display(
-            SkillConnected(**self._stamp(run_id), skill_name=definition.name, tools=len(specs), duration_ms=took)
+            SkillConnected(**self._stamp(run_id), skill_name=definition.name, tools=tools, duration_ms=took)
         )
-        return _Up(session, specs)
+        return _Up(session, toolset)
 
     async def _end(self, one: _Opening) -> None:
         one.work.cancel()
@@ -145,6 +140,81 @@ class JobSkills:
             job_id=self._context.job_id,
             run_id=run_id,
         )
+
+
+class RunSkills:
+    """The tools that one Run is offered, which may change while it runs."""
+
+    def __init__(
+        self,
+        expert: Expert,
+        experts: Mapping[str, Expert],
+        definitions: Sequence[Skill],
+        work: Mapping[str, asyncio.Task[_Up]],
+        *,
+        is_coordinator: bool,
+    ) -> None:
+        self._expert = expert
+        self._experts = experts
+        self._definitions = definitions
+        self._work = work
+        self._is_coordinator = is_coordinator
+        self._known: dict[str, Toolset | None] = {}
+        self.catalogue = Catalogue([])
+        """What was offered last."""
+
+    async def refresh(self) -> Catalogue:
+        """What is offered now: the same object while no skill has changed what it offers.
+
+        A skill that cannot be reached is left out, and so is one that is still on its way. Raises what opening one of
+        them raised.
+        """
+        now = {name: await _toolset(work) for name, work in self._work.items()}
+        if not self._known or any(now[name] is not known for name, known in self._known.items()):
+            self.catalogue = self._made(now)
+            self._known = now
+        return self.catalogue
+
+    def _made(self, toolsets: Mapping[str, Toolset | None]) -> Catalogue:
+        offered: list[Offered] = []
+        missing: dict[str, str] = {}
+        guidance: list[str] = []
+        for definition in self._definitions:
+            if isinstance(definition, InteractiveSkill):
+                offered += interactive_tools(definition) if self._is_coordinator else []
+                continue
+            name, toolset = definition.name, toolsets[definition.name]
+            session = None if toolset is None else self._work[name].result().session
+            if toolset is None or session is None:
+                work = self._work[name]
+                missing[name] = work.result().problem if work.done() else f"skill {name!r} is being connected to"
+                continue
+            tools = skill_tools(definition, session, toolset.specs)
+            offered += tools
+            if tools and toolset.instructions.strip():
+                guidance.append(f"What skill {name} says of its tools:\n{_bounded(toolset.instructions.strip())}")
+        return Catalogue([*offered, *delegate_tools(self._expert, self._experts)], missing, "\n\n".join(guidance))
+
+
+async def _toolset(work: asyncio.Task[_Up]) -> Toolset | None:
+    """What a skill offers now; None while it is on its way, and if it cannot be reached."""
+    if not work.done():
+        return None
+    up = work.result()
+    if up.session is None:
+        return None
+    try:
+        return await up.session.tools()
+    except SkillError:
+        return up.toolset
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= _LONGEST_GUIDANCE else text[:_LONGEST_GUIDANCE] + " …"
+
+
+def _is_lazy(definition: Skill) -> bool:
+    return isinstance(definition, McpStdioSkill | McpSseSkill) and definition.lazy_init
 
 
 def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFactory:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 
-from perstack.core.events import FinishToolCall, ToolProgress
-from perstack.core.run import Call, Run, RunTools
+from perstack.core.commands import Call, RunTools
+from perstack.core.events import CallInteractiveTool, FinishToolCall, ToolProgress
+from perstack.core.questions import Question
+from perstack.core.run import Run
+from perstack.core.usage import Usage
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import Emitter
+from perstack.engine.sampling import Model, Sampling
 from perstack.engine.session import Session
 from perstack.errors import PerstackError
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult
@@ -20,20 +25,35 @@ _PATIENCE = 0.05
 """Seconds after which what the tools were called for is written, and shown, before they are done."""
 
 
-async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, blobs: BlobStore, emit: Emitter) -> None:
-    """Run the calls concurrently and record each result as it comes.
+@dataclass(frozen=True, slots=True)
+class ToolSurroundings:
+    """What every call of a Run is given besides its arguments."""
+
+    blobs: BlobStore
+    emit: Emitter
+    model: Model
+    may_ask: bool
+    """Whether a person will answer what a tool asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of a call, in how many milliseconds, at what cost of its own."""
+
+    result: ToolResult | Question
+    duration_ms: int = 0
+    usage: Usage | None = None
+
+
+async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, around: ToolSurroundings) -> None:
+    """Run the calls concurrently and record each result, or question, as it comes.
 
     Intent before effect: if one of them may have a side effect, all is on disk before any begins.
     """
     if any(call.decided.effect == "sideEffect" for call in command.calls):
         await session.flush()
     async with asyncio.TaskGroup() as group:
-        running = {
-            group.create_task(
-                _answer(session.run, call, catalogue, blobs, _show_progress(session.run, call, emit))
-            ): call
-            for call in command.calls
-        }
+        running = {group.create_task(_answer(session.run, call, catalogue, around)): call for call in command.calls}
         while running:
             patience = _PATIENCE if session.has_unwritten else None
             done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
@@ -41,8 +61,7 @@ async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, b
             for task in done:
                 call = running.pop(task)
                 effects = effects or call.decided.effect == "sideEffect"
-                result, duration_ms = task.result()
-                _record(session, call, result, duration_ms)
+                _record(session, call, task.result())
             if running and (effects or not done):
                 await session.flush()
 
@@ -73,7 +92,21 @@ def _show_progress(run: Run, call: Call, emit: Emitter) -> Callable[[str], None]
     return show
 
 
-def _record(session: Session, call: Call, result: ToolResult, duration_ms: int) -> None:
+def _record(session: Session, call: Call, outcome: _Outcome) -> None:
+    result = outcome.result
+    if isinstance(result, Question):
+        session.note(
+            CallInteractiveTool(
+                **session.stamp(),
+                tool_call_id=call.decided.id,
+                tool_name=call.decided.tool_name,
+                skill_name=call.decided.skill_name,
+                args={"question": result.message},
+                question=result,
+                usage=outcome.usage,
+            )
+        )
+        return
     session.note(
         FinishToolCall(
             **session.stamp(),
@@ -81,28 +114,31 @@ def _record(session: Session, call: Call, result: ToolResult, duration_ms: int) 
             tool_name=call.decided.tool_name,
             contents=result.contents,
             is_error=result.is_error,
-            duration_ms=duration_ms,
+            duration_ms=outcome.duration_ms,
+            usage=outcome.usage,
         )
     )
 
 
-async def _answer(
-    run: Run, call: Call, catalogue: Catalogue, blobs: BlobStore, progress: Callable[[str], None]
-) -> tuple[ToolResult, int]:
-    """The result and the milliseconds it took. Whatever goes wrong becomes an error result for the model."""
+async def _answer(run: Run, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> _Outcome:
+    """What came of a call. Whatever goes wrong becomes an error result for the model."""
     began = time.monotonic()
     offered = catalogue.find(call.decided.tool_name)
     if offered is None or offered.session is None:
         text = f"The tool {call.decided.tool_name} is not available now."
-        return ToolResult.text(text, is_error=True), 0
+        return _Outcome(ToolResult.text(text, is_error=True))
+    sampling = Sampling(run, around.model, around.blobs.get) if offered.may_sample else None
     request = ToolCall(
         tool_name=offered.own_name,
         args=call.part.args,
         key=call_key(run, call),
         run_id=run.id,
         expert_key=run.start.expert_key,
-        blobs=blobs,
-        on_progress=progress,
+        blobs=around.blobs,
+        on_progress=_show_progress(run, call, around.emit),
+        answers=call.answers,
+        may_ask=around.may_ask,
+        sample=sampling,
     )
     try:
         result = await offered.session.call(request)
@@ -110,4 +146,5 @@ async def _answer(
         result = ToolResult.text(str(error), is_error=True)
     except Exception as error:  # noqa: BLE001 - a fault in a skill's code goes to the model, it must not end the Run
         result = ToolResult.text(f"{type(error).__name__}: {error}", is_error=True)
-    return result, round((time.monotonic() - began) * 1000)
+    spent = sampling.usage if sampling is not None else None
+    return _Outcome(result, round((time.monotonic() - began) * 1000), spent)

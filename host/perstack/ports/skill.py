@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from perstack.core.base import JsonObject
 from perstack.core.definitions import Skill as SkillDefinition
-from perstack.core.messages import ResultContent, TextPart
+from perstack.core.messages import ExpertMessage, Message, ResultContent, TextPart
+from perstack.core.questions import Answer, Question
 from perstack.core.tools import ToolSpec
 
 
@@ -26,6 +27,18 @@ class BlobStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """A generation that a tool asks the Run's own model for. It sees these messages and nothing of the Run."""
+
+    messages: Sequence[Message]
+    instruction: str = ""
+
+
+Sampler = Callable[[SampleRequest], Awaitable[ExpertMessage]]
+"""Raises ProviderError. What it costs is counted with the call."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call for a skill to answer. Arguments have been checked against the tool's schema."""
 
@@ -38,6 +51,12 @@ class ToolCall:
     blobs: BlobStore
     on_progress: Callable[[str], None]
     """Tell a person what is going on, in a line."""
+    answers: tuple[Answer, ...] = ()
+    """What a person has said to the questions that this same call asked before."""
+    may_ask: bool = False
+    """Whether somebody will answer a question; if not, it is to be taken as declined."""
+    sample: Sampler | None = None
+    """The Run's own model, if the skill's definition allows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +86,33 @@ class SkillContext:
     """Show a line that the skill's server wrote to stderr."""
 
 
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """What a skill offers."""
+
+    specs: tuple[ToolSpec, ...] = ()
+    """All its tools; the host applies pick and omit."""
+    instructions: str = ""
+    """What the skill itself has to say to a model about them."""
+
+
 class SkillSession(Protocol):
     """A skill that is up. Shared by all Runs of a Job that declare the same one; calls may come concurrently."""
 
-    async def tools(self) -> Sequence[ToolSpec]:
-        """All its tools; the host applies pick and omit. Raises SkillError if it cannot be reached: the Run goes on
-        without it, and `close` is called.
+    async def tools(self) -> Toolset:
+        """What it offers now: asked before each generation, the same object while nothing has changed.
+
+        Raises SkillError, the first time only, if it cannot be reached: the Run goes on without it, and `close` is
+        called.
         """
         ...
 
-    async def call(self, call: ToolCall) -> ToolResult:
-        """Answer a call. What goes wrong for the model to know is an error result; raising SkillError is the same."""
+    async def call(self, call: ToolCall) -> ToolResult | Question:
+        """Answer a call. What goes wrong for the model to know is an error result; raising SkillError is the same.
+
+        A Question stops the Run until a person has answered it; then the same call is made again, with the same key,
+        and with the answer among its `answers`.
+        """
         ...
 
     async def close(self) -> None:
@@ -102,4 +137,22 @@ class SkillFactory(Protocol):
 
         All skills of a Run are opened at the same time.
         """
+        ...
+
+
+@runtime_checkable
+class LoginFactory(SkillFactory, Protocol):
+    """A skill plugin whose servers a person may have to log in to."""
+
+    async def login(
+        self, definition: SkillDefinition, context: SkillContext, present: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """Log in, and keep what that gives for later Jobs. `present` shows a person the address to go to.
+
+        Raises SkillError if it does not come about, in bounded time, or if the server asks for no login.
+        """
+        ...
+
+    async def logout(self, definition: SkillDefinition, context: SkillContext) -> bool:
+        """Forget the login. False if there was none."""
         ...

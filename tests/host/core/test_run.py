@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from simulation import Simulation
 
 from perstack.core.chain import EMPTY_LOG, link
-from perstack.core.events import FinishGeneration, FinishStep, FinishToolCall, StartGeneration, parse_event
+from perstack.core.events import (
+    CallInteractiveTool,
+    FinishGeneration,
+    FinishStep,
+    FinishToolCall,
+    StartGeneration,
+    parse_event,
+)
 from perstack.core.job import Job
 from perstack.core.messages import ExpertMessage, History, TextPart, ToolMessage, UserMessage
 from perstack.core.replay import difference
@@ -70,7 +77,8 @@ def test_steps_and_usage_are_those_of_the_generations_each_counted_once(choose) 
     for event in simulation.events:
         job.apply(event)
     generations = [event for event in simulation.events if isinstance(event, FinishGeneration)]
-    expected = sum((event.usage for event in generations), NO_USAGE)
+    asked = [event.usage for event in simulation.events if isinstance(event, CallInteractiveTool) and event.usage]
+    expected = sum((event.usage for event in generations), sum(asked, NO_USAGE))
     assert simulation.run.usage == expected == job.usage
     begun = {event.step_number for event in simulation.events if isinstance(event, StartGeneration)}
     assert job.total_steps == len(begun) == max(begun, default=0)

@@ -92,7 +92,7 @@ def test_a_server_that_ignores_what_it_does_not_know_is_connected_to_without_the
 def test_tools_with_a_broken_schema_are_left_out_with_a_warning_and_the_others_stay(bed: Bed) -> None:
     async def run() -> list[str]:
         async with bed.session(bed.misbehaving("broken-schemas", timeout=CONNECT)) as session:
-            return [spec.name for spec in await session.tools()]
+            return [spec.name for spec in (await session.tools()).specs]
 
     names = wait_for(run())
     assert "echo" in names

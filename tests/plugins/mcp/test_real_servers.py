@@ -42,7 +42,7 @@ def _module(name: str, *args: str) -> McpStdioSkill:
 def test_mcp_server_time_tells_the_time_and_refuses_a_zone_that_is_none(bed: Bed) -> None:
     async def run() -> tuple[str, bool]:
         async with bed.session(_module("mcp_server_time")) as session:
-            assert {spec.name for spec in await session.tools()} == {"get_current_time", "convert_time"}
+            assert {spec.name for spec in (await session.tools()).specs} == {"get_current_time", "convert_time"}
             now = await bed.call(session, "get_current_time", timezone="UTC")
             bad = await bed.call(session, "get_current_time", timezone="Nowhere")
             return words(now), bad.is_error
@@ -58,7 +58,7 @@ def test_mcp_server_git_reads_a_repository(bed: Bed) -> None:
 
     async def run() -> str:
         async with bed.session(_module("mcp_server_git")) as session:
-            assert {"git_status", "git_log"} <= {spec.name for spec in await session.tools()}
+            assert {"git_status", "git_log"} <= {spec.name for spec in (await session.tools()).specs}
             return words(await bed.call(session, "git_status", repo_path=str(bed.workspace)))
 
     assert "new.txt" in wait_for(run())
@@ -71,7 +71,7 @@ def test_every_tool_of_server_everything_is_answered(bed: Bed, npm_servers: Path
 
     async def run() -> dict:
         async with bed.session(skill) as session:
-            names = {spec.name for spec in await session.tools()}
+            names = {spec.name for spec in (await session.tools()).specs}
             assert names == set(ARGUMENTS) | UNTESTED
             return {name: await bed.call(session, name, **args) for name, args in ARGUMENTS.items()}
 

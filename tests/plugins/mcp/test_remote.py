@@ -43,7 +43,7 @@ def test_a_server_is_called_over_either_transport_with_the_headers_from_the_envi
 
     async def run(endpoint: str) -> tuple[str, str]:
         async with bed.session(_skill(endpoint, headers={"Authorization": "Bearer ${TOKEN}"})) as session:
-            assert [spec.name for spec in await session.tools()] == ["echo", "header"]
+            assert [spec.name for spec in (await session.tools()).specs] == ["echo", "header"]
             said = await bed.call(session, "echo", text="hello")
             return words(said), words(await bed.call(session, "header", name="authorization"))
 

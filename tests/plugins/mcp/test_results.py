@@ -62,7 +62,7 @@ def test_the_key_of_a_call_reaches_the_server(bed: Bed) -> None:
 def test_annotations_say_what_a_repetition_would_do(bed: Bed, name: str, effect: str) -> None:
     async def run() -> dict[str, str]:
         async with bed.session(bed.misbehaving(timeout=20_000)) as session:
-            return {spec.name: spec.effect for spec in await session.tools()}
+            return {spec.name: spec.effect for spec in (await session.tools()).specs}
 
     assert wait_for(run())[name] == effect
 

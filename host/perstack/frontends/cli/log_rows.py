@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, assert_never
 
-from perstack.core.base import JsonObject
 from perstack.core.events import (
+    AnswerQuestion,
     AttemptCompletion,
     CallDelegate,
     CallInteractiveTool,
@@ -84,7 +84,9 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
         case StopRunByDelegate():
             return [Row("waits", f"for its delegates, checkpoint {event.checkpoint_id}")]
         case CallInteractiveTool():
-            return [Row("asks", question_of(event.tool_name, event.args), "magenta")]
+            return [Row("asks", question_of(event), "magenta")]
+        case AnswerQuestion():
+            return [Row("answered", answer_of(event), "magenta")]
         case StopRunByInteractiveTool():
             return [Row("waits", f"for an answer, checkpoint {event.checkpoint_id}", "magenta")]
         case AttemptCompletion():
@@ -120,10 +122,18 @@ def arguments(part: ToolCallPart | None) -> str:
     return json.dumps(part.args, ensure_ascii=False) if part.args else ""
 
 
-def question_of(tool_name: str, args: JsonObject) -> str:
+def question_of(event: CallInteractiveTool) -> str:
     """What a person is asked."""
-    question = args.get("question")
-    return question if isinstance(question, str) else f"{tool_name} {json.dumps(args, ensure_ascii=False)}"
+    if event.question is not None:
+        return f"{event.tool_name}: {event.question.message}"
+    question = event.args.get("question")
+    return question if isinstance(question, str) else f"{event.tool_name} {json.dumps(event.args, ensure_ascii=False)}"
+
+
+def answer_of(event: AnswerQuestion) -> str:
+    """What a person said to a tool's question."""
+    content = event.answer.content
+    return f"{event.answer.action} {json.dumps(content, ensure_ascii=False) if content else ''}".rstrip()
 
 
 def tokens(usage: Usage) -> str:

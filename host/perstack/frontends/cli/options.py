@@ -111,6 +111,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         max_steps: int | None,
         max_retries: int | None,
         timeout: int | None,
+        unattended: bool,
         env_path: tuple[str, ...],
         config: str | None,
         workspace: str,
@@ -118,7 +119,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         **others: object,
     ) -> None:
         budget = parse_budget(reasoning_budget)
-        overrides = Overrides(model, provider, budget, max_steps, max_retries, timeout)
+        overrides = Overrides(model, provider, budget, max_steps, max_retries, timeout, unattended)
         command(setup=Setup(Place(config, workspace, storage), overrides, env_path), **others)
 
     return _model_options(place_options(gather))
@@ -127,6 +128,9 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
 def _model_options(command: _F) -> _F:
     """What overrides the definition."""
     for option in (
+        click.option(
+            "--unattended", is_flag=True, help="Nobody answers: what a tool at work asks is declined at once."
+        ),
         click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again."),
         click.option("--timeout", type=click.IntRange(min=1), metavar="MS", help="Milliseconds for one generation."),
         click.option(

@@ -1,0 +1,114 @@
+"""What a Run's state can ask for: the commands that `pending` gives and the driver performs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perstack.core.events import Delegation, Settlement
+from perstack.core.messages import ToolCallPart, ToolResultPart
+from perstack.core.questions import Answer, Question
+from perstack.core.todos import Todo
+from perstack.core.tools import DecidedCall
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call of the latest reply: what was decided, and its result when there is one."""
+
+    part: ToolCallPart
+    decided: DecidedCall
+    result: ToolResultPart | None = None
+    settlement: Settlement | None = None
+    """Set when the call began in a process that ended, and may not simply be run again."""
+    delegation: Delegation | None = None
+    question: Question | None = None
+    """What its tool must know from a person before it can be called again."""
+    answers: tuple[Answer, ...] = ()
+    """What a person has said to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Call the model for this step; `final` without tools, for the result's text only."""
+
+    step: int
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecideCalls:
+    """Say of each call of the reply what it is."""
+
+    calls: tuple[ToolCallPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Run these calls concurrently; each is answered by its skill."""
+
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordResult:
+    """A result that needs no effect: a todo list, a refusal, word of an interruption."""
+
+    call: Call
+    text: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartDelegates:
+    """Decide on a Run for each of these calls."""
+
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitDelegates:
+    """Drive these delegate Runs, and bring back each result."""
+
+    delegations: tuple[Delegation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask a person."""
+
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Take the model's word that it is done, if no todo remains."""
+
+    call: Call
+    remaining: tuple[Todo, ...]
+    result: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndStep:
+    """Record that the step is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndRun:
+    """Record that the Run is completed."""
+
+    text: str
+
+
+Command = (
+    Generate
+    | DecideCalls
+    | RunTools
+    | RecordResult
+    | StartDelegates
+    | AwaitDelegates
+    | Ask
+    | Complete
+    | EndStep
+    | EndRun
+)

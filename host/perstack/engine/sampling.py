@@ -1,0 +1,48 @@
+"""Generations that a tool asks the Run's own model for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from perstack.core.messages import ExpertMessage
+from perstack.core.run import Run
+from perstack.core.usage import NO_USAGE, Usage
+from perstack.errors import ProviderError
+from perstack.ports.provider import BlobReader, GenerationRequest, Provider
+from perstack.ports.skill import SampleRequest
+
+Model = Callable[[], Provider]
+"""Gives the endpoint that a Run is on. Raises UsageError or ProviderError."""
+
+
+class Sampling:
+    """The Run's model for one call of one tool, and what it has cost."""
+
+    def __init__(self, run: Run, model: Model, blobs: BlobReader) -> None:
+        self._run = run
+        self._model = model
+        self._blobs = blobs
+        self.usage: Usage | None = None
+
+    async def __call__(self, request: SampleRequest) -> ExpertMessage:
+        """One generation, without tools and without retries. Raises ProviderError."""
+        start = self._run.start
+        generation = GenerationRequest(
+            model=start.model,
+            instruction=request.instruction,
+            messages=request.messages,
+            tools=(),
+            blobs=self._blobs,
+            allow_tools=False,
+            expert_key=start.expert_key,
+            step=self._run.step,
+        )
+        limit = self._run.limits.timeout
+        try:
+            async with asyncio.timeout(limit / 1000):
+                reply = await self._model().generate(generation, lambda delta: None)
+        except TimeoutError as error:
+            raise ProviderError(f"no whole reply within {limit} ms", name="Timeout", is_retryable=True) from error
+        self.usage = (self.usage or NO_USAGE) + reply.usage
+        return reply.reply

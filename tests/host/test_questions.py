@@ -1,0 +1,193 @@
+"""What a tool at work asks a person: the Run stops, and the same call is made again with the answer."""
+
+from __future__ import annotations
+
+import pytest
+from hosting import Bench, Seen, expert, results, wait_for
+
+from perstack.core.definitions import McpStdioSkill
+from perstack.core.messages import TextPart, UserMessage
+from perstack.core.questions import Question
+from perstack.core.tools import ToolSpec
+from perstack.engine.answers import answer_to
+from perstack.errors import UsageError
+from perstack.ports.hooks import hookimpl
+from perstack.ports.skill import SampleRequest, ToolCall, ToolResult, Toolset
+from perstack.testing.scripted import ScriptedProvider, text, tool, turn
+
+WHERE = Question(
+    message="Where to?",
+    requested_schema={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+
+
+class Travel:
+    """Its tool `book` asks where to; `sum` asks the model."""
+
+    name = "travel"
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def handles(self, definition) -> bool:
+        return isinstance(definition, McpStdioSkill) and definition.name == "travel"
+
+    async def open(self, definition, context):
+        return self
+
+    async def tools(self) -> Toolset:
+        return TOOLS
+
+    async def call(self, call: ToolCall) -> ToolResult | Question:
+        self.keys.append(call.key)
+        if call.tool_name == "sum":
+            return await self._sum(call)
+        if not call.may_ask:
+            return ToolResult.text("nobody to ask")
+        if not call.answers:
+            return WHERE.model_copy(update={"message": f"{call.args.get('who', 'you')}: where to?"})
+        answer = call.answers[-1]
+        return ToolResult.text(f"{answer.action} {answer.content.get('city')}")
+
+    async def _sum(self, call: ToolCall) -> ToolResult:
+        if call.sample is None:
+            return ToolResult.text("no model")
+        query = UserMessage(contents=(TextPart(text="2 + 2?"),))
+        reply = await call.sample(SampleRequest((query,), "[[calculator]]"))
+        return ToolResult.text(reply.text)
+
+    async def close(self) -> None:
+        pass
+
+    @hookimpl
+    def perstack_skills(self):
+        return [self]
+
+
+TOOLS = Toolset((ToolSpec(name="book"), ToolSpec(name="sum")))
+
+
+def traveller(key: str, *, sampling: bool = False, **fields):
+    skill = McpStdioSkill(name="travel", command="x", sampling=sampling)
+    return expert(key, **fields).model_copy(update={"skills": (skill,)})
+
+
+def test_the_run_stops_and_goes_on_with_the_same_call_and_the_answer(bench: Bench) -> None:
+    script, travel, seen = [tool("book"), text("booked")], Travel(), Seen()
+    job = wait_for(bench.host(script, traveller("a"), plugins=(travel,)).run("a", "q", job_id="job", on_event=seen))
+    assert (job.status, job.pause_reason, job.question) == ("stoppedByInteractiveTool", "human_input", "you: where to?")
+    assert job.asking is not None
+    assert job.asking.requested_schema == WHERE.requested_schema
+    done = wait_for(bench.host(script, traveller("a"), plugins=(travel,)).answer("Rome", on_event=seen))
+    assert (done.status, done.text, done.asking) == ("completed", "booked", None)
+    assert results(seen) == ["accept Rome"]
+    assert len(travel.keys) == 2
+    assert len(set(travel.keys)) == 1, "the call keeps its key"
+    report = wait_for(bench.host(script).replay("job"))
+    assert report.ok, report
+
+
+def test_declining_is_an_answer_too(bench: Bench) -> None:
+    script, seen = [tool("book"), text("ok")], Seen()
+    wait_for(bench.host(script, traveller("a"), plugins=(Travel(),)).run("a", "q"))
+    wait_for(bench.host(script, traveller("a"), plugins=(Travel(),)).answer("decline", on_event=seen))
+    assert results(seen) == ["decline None"]
+
+
+def test_an_answer_that_does_not_fit_is_refused_and_nothing_is_lost(bench: Bench) -> None:
+    script = [tool("book"), text("ok")]
+    wait_for(bench.host(script, traveller("a"), plugins=(Travel(),)).run("a", "q"))
+    host = bench.host(script, traveller("a"), plugins=(Travel(),))
+    with pytest.raises(UsageError, match=r"'city' is a required property; give a JSON object with city \(string\)"):
+        wait_for(host.answer('{"town": "Rome"}'))
+    assert wait_for(host.answer('{"city": "Rome"}')).status == "completed"
+
+
+def test_two_questions_at_once_are_asked_one_after_the_other(bench: Bench) -> None:
+    script = [turn(tool("book", {"who": "ann"}), tool("book", {"who": "bob"})), text("ok")]
+    travel, seen, asked = Travel(), Seen(), []
+    job = wait_for(bench.host(script, traveller("a"), plugins=(travel,)).run("a", "q", on_event=seen))
+    for city in ("Rome", "Oslo"):
+        asked.append(job.question)
+        job = wait_for(bench.host(script, traveller("a"), plugins=(travel,)).answer(city, on_event=seen))
+    assert job.status == "completed"
+    assert sorted(asked) == ["ann: where to?", "bob: where to?"]
+    answers = {
+        event.tool_call_id: result for event, result in zip(seen.of("finishToolCall"), results(seen), strict=True)
+    }
+    first = "call_0_0" if asked[0].startswith("ann") else "call_0_1"
+    assert answers[first] == "accept Rome"
+    assert sorted(answers.values()) == ["accept Oslo", "accept Rome"]
+
+
+def test_a_delegates_tool_asks_the_person_and_no_model(bench: Bench) -> None:
+    script = {
+        "[[boss]]": [turn(tool("a", {"query": "x"}), tool("b", {"query": "y"})), text("done")],
+        "[[a]]": [tool("book", {"who": "a"}), text("a has booked")],
+        "[[b]]": [tool("book", {"who": "b"}), text("b has booked")],
+    }
+    experts = (expert("boss", delegates=("a", "b")), traveller("a"), traveller("b"))
+    travel, seen = Travel(), Seen()
+    job = wait_for(bench.host(script, *experts, plugins=(travel,)).run("boss", "q", on_event=seen))
+    asked = []
+    for city in ("Rome", "Oslo"):
+        assert job.status == "stoppedByInteractiveTool"
+        assert job.asking is not None
+        asked.append(job.asking.expert_key)
+        job = wait_for(bench.host(script, *experts, plugins=(travel,)).answer(city, on_event=seen))
+    assert sorted(asked) == ["a", "b"]
+    assert (job.status, job.text) == ("completed", "done")
+    assert sorted(results(seen, "book")) == ["accept Oslo", "accept Rome"]
+    assert sorted([*results(seen, "a"), *results(seen, "b")]) == ["a has booked", "b has booked"]
+    assert wait_for(bench.host(script).replay(job.id)).ok
+    assert wait_for(bench.host(script).verify(job.id)).ok
+
+
+def test_unattended_nobody_is_asked(bench: Bench) -> None:
+    seen = Seen()
+    host = bench.host([tool("book"), text("ok")], traveller("a"), plugins=(Travel(),), unattended=True)
+    assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"
+    assert results(seen) == ["nobody to ask"]
+
+
+def test_a_tool_may_ask_the_runs_model_if_its_skill_allows_it_and_it_is_counted(bench: Bench) -> None:
+    script = {"[[a]]": [tool("sum"), text("done")], "[[calculator]]": [text("4", usage=(7, 0))]}
+    for sampling, expected in ((True, "4"), (False, "no model")):
+        seen = Seen()
+        host = bench.host(ScriptedProvider(script), traveller("a", sampling=sampling), plugins=(Travel(),))
+        job = wait_for(host.run("a", "q", on_event=seen))
+        assert results(seen) == [expected]
+        assert job.usage.input_tokens == (7 if sampling else 0)
+        assert seen.of("finishRun")[0].total_usage == job.usage
+
+
+@pytest.mark.parametrize(
+    ("schema", "said", "content"),
+    [
+        ({"n": {"type": "integer"}}, "4", {"n": 4}),
+        ({"sure": {"type": "boolean"}}, "Yes", {"sure": True}),
+        ({"name": {"type": "string"}}, "42", {"name": "42"}),
+        ({"tags": {"type": "array"}}, "a, b", {"tags": ["a", "b"]}),
+        ({"a": {"type": "string"}, "b": {"type": "number"}}, '{"a": "x", "b": 1.5}', {"a": "x", "b": 1.5}),
+        ({}, "yes", {}),
+    ],
+)
+def test_words_become_what_the_schema_asks_for(schema: dict, said: str, content: dict) -> None:
+    question = Question(message="?", requested_schema={"type": "object", "properties": schema})
+    answer = answer_to(question, said)
+    assert (answer.action, answer.content) == ("accept", content)
+
+
+@pytest.mark.parametrize(
+    ("schema", "said", "words"),
+    [
+        ({"n": {"type": "integer"}}, "four", "n: 'four' is not of type 'integer'"),
+        ({"c": {"type": "string", "enum": ["red", "blue"]}}, "green", "c: 'green' is not one of"),
+        ({"a": {}, "b": {}}, "both", "it is no JSON object; give a JSON object with a"),
+        ({}, "perhaps", "answer yes or no"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_what_is_asked_for(schema: dict, said: str, words: str) -> None:
+    question = Question(message="?", requested_schema={"type": "object", "properties": schema})
+    with pytest.raises(UsageError, match=words):
+        answer_to(question, said)
