@@ -29,6 +29,10 @@ class LoadedProject:
 
     project: Project
     warnings: tuple[Problem, ...] = ()
+    files: tuple[Path, ...] = ()
+    """Every file that was read, the one that includes the others first."""
+    patterns: tuple[tuple[Path, str], ...] = ()
+    """The includes that may match more files one day, each with the folder that it is seen from."""
 
 
 def find_config(start: Path) -> Path | None:
@@ -56,7 +60,7 @@ def load_project(path: Path) -> LoadedProject:
         raise DefinitionError(problems)
     experts = {key: draft.finish() for key, draft in reading.drafts.items()}
     project = Project.model_validate({**fields, "experts": experts, "path": str(path.absolute())})
-    return LoadedProject(project, problems)
+    return LoadedProject(project, problems, tuple(reading.files), tuple(reading.patterns))
 
 
 class _Reading:
@@ -67,6 +71,7 @@ class _Reading:
         self.drafts: dict[str, Draft] = {}
         self.files: dict[Path, str] = {}
         """Each file met, resolved, and as problems name it."""
+        self.patterns: list[tuple[Path, str]] = []
 
     def read(self, path: Path, chain: tuple[Path, ...]) -> TomlTable:
         """Takes in one file and, after it, those that it includes; returns its settings."""
@@ -130,7 +135,9 @@ class _Reading:
 
         folder = chain[-1].parent
         is_pattern = has_magic(pattern)
-        found = _matches(pattern, folder) if is_pattern else [pattern]
+        found = matches(pattern, folder) if is_pattern else [pattern]
+        if is_pattern:
+            self.patterns.append((folder, pattern))
         if not found:
             report.warn(at, f"no file matches `{pattern}`, seen from {folder}")
         for name in found:
@@ -147,7 +154,8 @@ class _Reading:
                 self.read(path, chain)
 
 
-def _matches(pattern: str, folder: Path) -> list[str]:
+def matches(pattern: str, folder: Path) -> list[str]:
+    """The files below a folder that a pattern of `include` means, as seen from there."""
     # not Path.glob: that takes no absolute patterns and does not pass over hidden files
     from glob import glob
 

@@ -7,17 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from perstack.config.env import read_env
-from perstack.config.load import find_config, load_project
+from perstack.config.load import LoadedProject, find_config, load_project
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Project
 from perstack.core.definitions import ReasoningBudget as Budget
 from perstack.errors import DefinitionError, UsageError
-from perstack.host import Host
+
+if TYPE_CHECKING:
+    from perstack.host import Host
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
@@ -43,23 +45,31 @@ class Place:
     workspace: str
     storage: str | None
 
+    def load(self) -> LoadedProject:
+        """The project and where it was read from. Warnings go to stderr. Raises UsageError if there is no file."""
+        found = self._find()
+        if found is None:
+            place = Path(self.workspace).resolve()
+            raise UsageError(f"there is no perstack.toml in {place} or above; name one with --config")
+        loaded = load_project(found)
+        for problem in loaded.warnings:
+            click.echo(f"warning: {problem}", err=True)
+        return loaded
+
     def project(self, *, required: bool) -> Project:
-        """The project; an empty one if there is no file and none is required. Warnings go to stderr."""
+        """The project; an empty one if there is no file and none is required."""
+        if required:
+            return self.load().project
+        found = self._find()
+        return Project() if found is None else load_project(found).project
+
+    def _find(self) -> Path | None:
         workspace = Path(self.workspace)
         if not workspace.is_dir():
             raise UsageError(f"--workspace {self.workspace}: no such directory")
         if self.config is not None and not Path(self.config).is_file():
             raise UsageError(f"--config {self.config}: no such file")
-        found = Path(self.config) if self.config is not None else find_config(workspace.resolve())
-        if found is None:
-            if required:
-                raise UsageError(f"there is no perstack.toml in {workspace.resolve()} or above; name one with --config")
-            return Project()
-        loaded = load_project(found)
-        if required:
-            for problem in loaded.warnings:
-                click.echo(f"warning: {problem}", err=True)
-        return loaded.project
+        return Path(self.config) if self.config is not None else find_config(workspace.resolve())
 
     def reader(self) -> Host:
         """A Host for looking at Jobs: a definition that is broken is no hindrance."""
@@ -70,6 +80,8 @@ class Place:
             if self.storage is None:
                 text = f"warning: perstack.toml has errors, so Jobs are looked for in {project.storage}"
                 click.echo(f"{text}; `perstack validate` names them, --storage another place", err=True)
+        from perstack.host import Host
+
         return Host(project, workspace=self.workspace, storage=self.storage, env=dict(os.environ))
 
 
@@ -90,9 +102,14 @@ class Setup:
     overrides: Overrides
     env_paths: tuple[str, ...]
 
-    def host(self) -> Host:
-        """The Host for driving. Raises DefinitionError or UsageError before anything is written."""
-        project = self.place.project(required=True)
+    def host(self, project: Project | None = None) -> Host:
+        """The Host for driving, on the project given or read now.
+
+        Raises DefinitionError or UsageError before anything is written.
+        """
+        from perstack.host import Host
+
+        project = project or self.place.project(required=True)
         env = read_env(Path(self.place.workspace), self.env_paths or project.env_path)
         return Host(
             project, workspace=self.place.workspace, storage=self.place.storage, env=env, overrides=self.overrides

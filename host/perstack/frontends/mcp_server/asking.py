@@ -1,0 +1,113 @@
+"""Putting a question to the person behind the client, in the way of the client's era.
+
+Up to 2025-11-25 the client is sent `elicitation/create` in the middle of the call. From 2026-07-28 on the call returns
+that input is required, and the client calls again with the answer. The state that it then gives back names the Job and
+the question, which the caller may name without it as well: so it is not sealed, and holds when the server has been
+started again in between.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolRequestParams, ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from pydantic import JsonValue, ValidationError
+
+from perstack.core.base import Fact
+from perstack.core.ids import check_job_id
+from perstack.core.job import JobSummary, OpenQuestion
+from perstack.errors import UsageError
+from perstack.frontends.mcp_server.forms import answer_text, form_of
+from perstack.frontends.mcp_server.greeting import STATELESS_VERSIONS
+
+Context: TypeAlias = ServerRequestContext[Any, Any]
+"""The SDK's; what it is parametrized with is not used here."""
+
+_INPUT = "answer"
+_LISTS_SINCE = "2025-11-25"
+
+
+class _State(Fact):
+    """What the client gives back with the answer."""
+
+    job: str
+    asks: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a client that calls again says."""
+
+    job_id: str
+    asks: str
+    """Which question it was shown; another may be open by now."""
+    reply: ElicitResult | None
+
+
+def can_ask(context: Context) -> bool:
+    """Whether the client shows forms."""
+    capabilities = context.session.client_capabilities
+    found = capabilities.elicitation if capabilities is not None else None
+    # before 2025-11-25 there was one mode, which had no name
+    return found is not None and (found.form is not None or found.url is None)
+
+
+def asks_by_returning(context: Context) -> bool:
+    """Whether questions are put by a result, not in the middle of the call."""
+    return context.protocol_version in STATELESS_VERSIONS
+
+
+async def ask_now(context: Context, asking: OpenQuestion) -> str | None:
+    """The answer; None if the person, or the client, would rather not."""
+    form = form_of(asking, has_lists=context.protocol_version >= _LISTS_SINCE)
+    try:
+        reply = await context.session.elicit_form(form.message, form.schema, related_request_id=context.request_id)
+    except MCPError:
+        return None
+    return answer_in(asking, reply)
+
+
+def ask_by_result(job: JobSummary, asking: OpenQuestion) -> InputRequiredResult:
+    """The result that asks the client to call again with the answer."""
+    form = form_of(asking)
+    request = ElicitRequest(params=ElicitRequestFormParams(message=form.message, requested_schema=form.schema))
+    state = _State(job=job.id, asks=mark(asking))
+    return InputRequiredResult(input_requests={_INPUT: request}, request_state=state.to_json().decode())
+
+
+def returned(params: CallToolRequestParams) -> Returned | None:
+    """The answer that a call brings, if it is the second of two. Raises UsageError if it is not as we asked for it."""
+    if params.request_state is None:
+        return None
+    try:
+        state = _State.model_validate_json(params.request_state)
+        check_job_id(state.job)
+    except ValidationError as error:
+        raise UsageError("requestState is not what this server gave: call again without it") from error
+    reply = (params.input_responses or {}).get(_INPUT)
+    return Returned(state.job, state.asks, reply if isinstance(reply, ElicitResult) else None)
+
+
+def mark(asking: OpenQuestion) -> str:
+    """Which question this is: none other of any Job has the same."""
+    return f"{asking.run_id}/{asking.tool_call_id}/{asking.asked_at}"
+
+
+def answer_in(asking: OpenQuestion, reply: ElicitResult) -> str | None:
+    """What the person said, as `Host.answer` takes it; None if nothing.
+
+    A tool that asks, unlike a model, knows what it means to be refused: it is told so.
+    """
+    match reply.action:
+        case "accept":
+            content: Mapping[str, JsonValue] = json.loads(json.dumps(reply.content or {}))
+            return answer_text(asking, content)
+        case "decline":
+            return "decline" if asking.requested_schema is not None else None
+        case "cancel":
+            return None

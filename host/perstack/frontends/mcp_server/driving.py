@@ -1,0 +1,89 @@
+"""Driving a Job for a call: with progress, with questions put to the person, until it ends, stops, or goes on alone."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from perstack.core.job import JobSummary, OpenQuestion
+from perstack.errors import UsageError
+from perstack.frontends.mcp_server.asking import (
+    Context,
+    Returned,
+    answer_in,
+    ask_by_result,
+    ask_now,
+    asks_by_returning,
+    can_ask,
+    mark,
+    returned,
+)
+from perstack.frontends.mcp_server.jobs import Work
+from perstack.frontends.mcp_server.progress import Progress, Tell, reporting
+from perstack.frontends.mcp_server.results import job_result
+from perstack.frontends.mcp_server.state import Call, Outcome
+
+
+async def drive(call: Call, work: Work, *, wait: bool) -> Outcome:
+    """Do the work, or, if the call brings the answer to a question that it was asked before, go on from there."""
+    before = returned(call.params)
+    if before is None and not wait:
+        running = call.state.jobs.start(work, call.key)
+        return job_result(await call.host.job(await running.begun()), *call.notes)
+    async with reporting(_teller(call.context)) as progress:
+        if before is None:
+            job = await call.state.jobs.start(work, call.key, progress).outcome()
+        else:
+            job = await _go_on(call, before, progress)
+        return await _converse(call, job, progress, was_refused=before is not None and _is_open(job, before))
+
+
+async def _converse(call: Call, job: JobSummary, progress: Progress | None, *, was_refused: bool) -> Outcome:
+    """Put the Job's questions, one after the other, as long as the person answers."""
+    while job.asking is not None and not was_refused and can_ask(call.context):
+        asking = job.asking
+        if asks_by_returning(call.context):
+            return ask_by_result(job, asking)
+        if progress is not None:
+            progress.say(f"waiting for an answer: {asking.text}")
+        text = await ask_now(call.context, asking)
+        if text is None:
+            break
+        try:
+            job = await _answer(call, job.id, asking, text, progress)
+        except UsageError as error:
+            return job_result(job, f"The answer was not taken: {error}", *call.notes)
+    return job_result(job, *call.notes)
+
+
+async def _go_on(call: Call, before: Returned, progress: Progress | None) -> JobSummary:
+    """The Job after the answer that was brought; as it stands, if that answers nothing which is still asked."""
+    job = await call.host.job(before.job_id)
+    if job.asking is None or before.reply is None or not _is_open(job, before):
+        return job
+    text = answer_in(job.asking, before.reply)
+    return job if text is None else await _answer(call, job.id, job.asking, text, progress)
+
+
+async def _answer(call: Call, job_id: str, asking: OpenQuestion, text: str, progress: Progress | None) -> JobSummary:
+    now = await call.host.job(job_id)
+    if now.asking is None or mark(now.asking) != mark(asking):
+        return now  # somebody else has answered it
+    call.state.definitions.check_offered(now.expert_key)
+    work: Work = lambda on_event: call.host.answer(text, job_id=job_id, on_event=on_event)  # noqa: E731
+    return await call.state.jobs.start(work, call.key, progress).outcome()
+
+
+def _is_open(job: JobSummary, before: Returned) -> bool:
+    return job.asking is not None and mark(job.asking) == before.asks
+
+
+def _teller(context: Context) -> Tell | None:
+    """Sends progress to the call's client; None if it asked for none."""
+    if context.meta is None or context.meta.get("progress_token") is None:
+        return None
+    numbers = count(1)
+
+    async def tell(text: str) -> None:
+        await context.session.report_progress(next(numbers), message=text)
+
+    return tell

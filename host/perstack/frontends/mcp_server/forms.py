@@ -1,0 +1,136 @@
+"""The open question of a Job as a form, and a filled-in form as the answer that the Host takes.
+
+Forms of MCP elicitation are flat: an object of strings, numbers, booleans, and choices (2025-11-25, elicitation). What
+a question's schema has beyond that is asked for as one text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+from perstack.core.job import OpenQuestion
+
+ANSWER = "answer"
+OTHER = "other"
+
+_COMMON = ("type", "title", "description", "default")
+_KEYWORDS: dict[str, tuple[str, ...]] = {
+    "string": (*_COMMON, "enum", "enumNames", "oneOf", "minLength", "maxLength", "format"),
+    "number": (*_COMMON, "minimum", "maximum"),
+    "integer": (*_COMMON, "minimum", "maximum"),
+    "boolean": _COMMON,
+    "array": (*_COMMON, "items", "minItems", "maxItems"),
+}
+_FORMATS = ("email", "uri", "date", "date-time")
+_CHOICES = ("options", "choices")
+"""Arguments of an interactive tool in which models list what may be answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a person is shown."""
+
+    message: str
+    schema: JsonObject
+
+
+def form_of(asking: OpenQuestion, *, has_lists: bool = True) -> Form:
+    """The form for a question; `has_lists`: whether the client's revision knows choices of several."""
+    if asking.requested_schema is None:
+        return Form(_message(asking), _text_schema(_choices(asking.args)))
+    fields = _flat_fields(asking.requested_schema, has_lists=has_lists)
+    if fields is None:
+        what = json.dumps(asking.requested_schema, ensure_ascii=False)
+        return Form(f"{_message(asking)}\n\nThe answer is a JSON object by this schema: {what}", _text_schema(()))
+    schema: JsonObject = {"type": "object", "properties": fields}
+    required = asking.requested_schema.get("required")
+    if isinstance(required, list) and required:
+        schema["required"] = required
+    return Form(_message(asking), schema)
+
+
+def answer_text(asking: OpenQuestion, content: Mapping[str, JsonValue]) -> str | None:
+    """What was filled in, as `Host.answer` takes it; None if nothing was."""
+    if asking.requested_schema is not None and _is_asked_for_by_field(asking.requested_schema):
+        return json.dumps({name: value for name, value in content.items() if value is not None}, ensure_ascii=False)
+    said = content.get(OTHER) or content.get(ANSWER)
+    return said if isinstance(said, str) and said else None
+
+
+def _is_asked_for_by_field(schema: JsonObject) -> bool:
+    return _flat_fields(schema, has_lists=True) is not None
+
+
+def _message(asking: OpenQuestion) -> str:
+    """The question, and what else the model put beside it."""
+    if asking.requested_schema is not None:
+        return asking.text
+    beside = [
+        f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for name, value in asking.args.items()
+        if name != "question" and name not in _CHOICES
+    ]
+    return "\n".join((asking.text, *beside))
+
+
+def _text_schema(choices: Sequence[str]) -> JsonObject:
+    if not choices:
+        return {
+            "type": "object",
+            "properties": {ANSWER: {"type": "string", "title": "Answer"}},
+            "required": [ANSWER],
+        }
+    return {
+        "type": "object",
+        "properties": {
+            ANSWER: {"type": "string", "title": "Answer", "enum": list(choices)},
+            OTHER: {"type": "string", "title": "Something else", "description": "In your own words, in place of these"},
+        },
+    }
+
+
+def _choices(args: JsonObject) -> tuple[str, ...]:
+    for name in _CHOICES:
+        given = args.get(name)
+        if isinstance(given, list) and given:
+            labels = [one.get("label") if isinstance(one, dict) else one for one in given]
+            texts = [label for label in labels if isinstance(label, str) and label]
+            return tuple(dict.fromkeys(texts)) if len(texts) == len(given) else ()
+    return ()
+
+
+def _flat_fields(schema: JsonObject, *, has_lists: bool) -> JsonObject | None:
+    properties = schema.get("properties", {})
+    if not isinstance(properties, dict):
+        return None
+    fields: JsonObject = {}
+    for name, each in properties.items():
+        field = _flat_field(each, has_lists=has_lists)
+        if field is None:
+            return None
+        fields[name] = field
+    return fields
+
+
+def _flat_field(schema: JsonValue, *, has_lists: bool) -> JsonObject | None:
+    if not isinstance(schema, dict):
+        return None
+    kind = schema.get("type")
+    if not isinstance(kind, str) or kind not in _KEYWORDS or (kind == "array" and not _is_choice_of_several(schema)):
+        return None
+    if kind == "array" and not has_lists:
+        return None
+    field = {name: value for name, value in schema.items() if name in _KEYWORDS[kind]}
+    if field.get("format") not in _FORMATS:
+        field.pop("format", None)
+    return field
+
+
+def _is_choice_of_several(schema: JsonObject) -> bool:
+    items = schema.get("items")
+    return isinstance(items, dict) and ("enum" in items or "anyOf" in items)

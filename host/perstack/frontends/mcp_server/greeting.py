@@ -1,0 +1,107 @@
+"""The first answer of the server, given before anything heavy is imported.
+
+Clients wait for the answer to their opening request, and some drop a server that takes a second over it. The MCP SDK
+takes 0.6 s to import. So this module, which imports nothing of it, says who the server is and what it can do; the SDK's
+server is made from the same facts, is shown the opening request as well, and its answer to it is not sent.
+
+Spec: MCP 2025-11-25, lifecycle (`initialize`); MCP 2026-07-28, `server/discover`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from perstack.version import VERSION
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+JsonTable: TypeAlias = dict[str, Json]
+
+NAME = "perstack"
+
+INSTRUCTIONS = (
+    "Each Expert is a tool of its own: a small agent that works on a query in the project's directory. A call is a Job,"
+    " which is recorded step by step and never lost. Its result names the Job: go on with a new query by continueJob,"
+    " or by the tool continue_job. A Job that asks a person something waits until it is answered with the tool answer."
+    " One that was interrupted, failed or reached its step limit goes on with resume_job. For long work call with"
+    " wait: false, and look with get_job."
+)
+
+CAPABILITIES: JsonTable = {"tools": {"listChanged": True}}
+"""The same in both eras. Whoever adds handlers to the server adds what they are for here; a test compares."""
+
+HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""The revisions that begin with `initialize`, oldest first."""
+
+STATELESS_VERSIONS = ("2026-07-28",)
+"""The revisions in which every request says all; a client may ask `server/discover` first."""
+
+_VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+_CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
+_SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to an opening request."""
+
+    request_id: str | int
+    line: bytes
+    """JSON-RPC, with its newline."""
+
+
+def greet(line: bytes) -> Reply | None:
+    """The answer to a client's first message; None if that is no well-formed opening, which the SDK is to judge."""
+    try:
+        message: Json = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(message, dict):
+        return None
+    request_id, params = message.get("id"), message.get("params")
+    if not isinstance(request_id, str | int) or isinstance(request_id, bool) or not isinstance(params, dict):
+        return None
+    match message.get("method"):
+        case "initialize":
+            result = _initialized(params)
+        case "server/discover":
+            result = _discovered(params)
+        case _:
+            result = None
+    if result is None:
+        return None
+    answer = json.dumps({"jsonrpc": "2.0", "id": request_id, "result": result}, ensure_ascii=False)
+    return Reply(request_id, answer.encode() + b"\n")
+
+
+def _initialized(params: JsonTable) -> JsonTable | None:
+    asked, client = params.get("protocolVersion"), params.get("clientInfo")
+    is_whole = isinstance(asked, str) and isinstance(params.get("capabilities"), dict) and isinstance(client, dict)
+    if not is_whole:
+        return None
+    return {
+        "protocolVersion": asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1],
+        "capabilities": CAPABILITIES,
+        "serverInfo": _server_info(),
+        "instructions": INSTRUCTIONS,
+    }
+
+
+def _discovered(params: JsonTable) -> JsonTable | None:
+    meta = params.get("_meta")
+    if not isinstance(meta, dict) or meta.get(_VERSION_KEY) not in STATELESS_VERSIONS or _CAPABILITIES_KEY not in meta:
+        return None
+    return {
+        "resultType": "complete",
+        "supportedVersions": list(STATELESS_VERSIONS),
+        "capabilities": CAPABILITIES,
+        "instructions": INSTRUCTIONS,
+        "ttlMs": 0,
+        "cacheScope": "private",
+        "_meta": {_SERVER_INFO_KEY: _server_info()},
+    }
+
+
+def _server_info() -> JsonTable:
+    return {"name": NAME, "version": VERSION}

@@ -1,0 +1,155 @@
+"""What a Job is doing, told to the client that called, in words for a person."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from perstack.core.events import (
+    CallDelegate,
+    CallInteractiveTool,
+    CallTools,
+    Event,
+    FinishGeneration,
+    FinishRun,
+    InitializeRuntime,
+    Retry,
+    RunEvent,
+    SkillStarting,
+    StartGeneration,
+    ToolProgress,
+)
+from perstack.core.messages import ToolCallPart
+from perstack.core.tools import DecidedCall
+from perstack.frontends.cli.show import count, duration, shorten
+
+SILENCE = 15.0
+"""Seconds after which the last words are said again: clients end calls that seem to be dead."""
+
+_MOST_WAITING = 200
+"""Words that wait for a client which does not read; the oldest are given up."""
+
+_CELLS = 120
+
+Tell = Callable[[str], Awaitable[None]]
+
+
+class Words:
+    """Turns events into words: `step 4: readTextFile src/a.py`, and of a delegate `researcher: step 2`."""
+
+    def __init__(self) -> None:
+        self._coordinator: str | None = None
+        self._calls: dict[tuple[str, str], ToolCallPart] = {}
+
+    def of(self, event: Event) -> tuple[str, ...]:  # noqa: C901 - one case for each kind of event that says something
+        """What an event says, if it says something new."""
+        match event:
+            case InitializeRuntime():
+                self._coordinator = event.run_id
+            case SkillStarting():
+                return (f"starting {event.skill_name}",)
+            case StartGeneration():
+                return (self._step(event),)
+            case FinishGeneration():
+                parts = event.message.tool_calls
+                self._calls = {key: part for key, part in self._calls.items() if key[0] != event.run_id}
+                self._calls |= {(event.run_id, part.tool_call_id): part for part in parts}
+            case CallTools():
+                tools = (call for call in event.calls if call.kind not in ("delegate", "interactive"))
+                return tuple(f"{self._step(event)}: {self._call(event, call)}" for call in tools)
+            case CallDelegate():
+                names = ", ".join(each.expert_key for each in event.delegates)
+                return (f"{self._step(event)}: asks {names}",)
+            case CallInteractiveTool():
+                return (f"{self._step(event)}: asks a person",)
+            case Retry():
+                error = shorten(event.error.message, _CELLS)
+                return (f"{self._step(event)}: tries again in {duration(event.delay_ms)}: {error}",)
+            case ToolProgress():
+                return (f"{self._step(event)}: {shorten(event.message, _CELLS)}",)
+            case FinishRun() if event.run_id != self._coordinator:
+                return (f"{event.expert_key}: done after {count(event.step_number, 'step')}",)
+            case _:
+                pass
+        return ()
+
+    def _step(self, event: RunEvent | ToolProgress) -> str:
+        whose = "" if event.run_id == self._coordinator else f"{event.expert_key}: "
+        return f"{whose}step {event.step_number}"
+
+    def _call(self, event: CallTools, call: DecidedCall) -> str:
+        part = self._calls.get((event.run_id, call.id))
+        return shorten(f"{call.tool_name} {_brief(part)}" if part else call.tool_name, _CELLS)
+
+
+def _brief(part: ToolCallPart) -> str:
+    """The arguments as one would say them: short values, without their names."""
+    if part.raw_args is not None:
+        return part.raw_args
+    values = (
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in part.args.values()
+    )
+    return " ".join(values)
+
+
+class Progress:
+    """Takes events as they come and tells them one after the other; a slow client holds up nobody."""
+
+    def __init__(self, tell: Tell, *, silence: float = SILENCE) -> None:
+        self._tell = tell
+        self._silence = silence
+        self._words = Words()
+        self._waiting: deque[str] = deque(maxlen=_MOST_WAITING)
+        self._is_news = asyncio.Event()
+        self._is_ending = False
+
+    def __call__(self, event: Event, line: bytes) -> None:
+        """A listener of the Host."""
+        for text in self._words.of(event):
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Tell this next."""
+        self._waiting.append(text)
+        self._is_news.set()
+
+    async def run(self) -> None:
+        """Tell what there is, and the last words again after a silence, until `end`."""
+        now = asyncio.get_running_loop().time
+        last, since = "working", now()
+        while not self._is_ending or self._waiting:
+            try:
+                async with asyncio.timeout(self._silence):
+                    await self._is_news.wait()
+            except TimeoutError:
+                await self._tell(f"{last} (for {duration(round((now() - since) * 1000))})")
+                continue
+            self._is_news.clear()
+            while self._waiting:
+                last, since = self._waiting.popleft(), now()
+                await self._tell(last)
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self._is_ending = True
+        self._is_news.set()
+
+
+@asynccontextmanager
+async def reporting(tell: Tell | None) -> AsyncGenerator[Progress | None]:
+    """Report progress while the block runs, and all of it before the block is left; None if the client wants none."""
+    if tell is None:
+        yield None
+        return
+    progress = Progress(tell)
+    task = asyncio.create_task(progress.run())
+    try:
+        yield progress
+        progress.end()
+        await asyncio.wait({task})
+    finally:
+        task.cancel()
+        await asyncio.wait({task})

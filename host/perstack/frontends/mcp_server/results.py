@@ -1,0 +1,120 @@
+"""What tools say of Jobs: structured for programs, and in words for models and people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcp_types import CallToolResult, ContentBlock, TextContent
+
+from perstack.core.base import Fact, JsonObject
+from perstack.core.ids import event_id_of
+from perstack.core.job import JobSummary
+from perstack.engine.read import UnsettledCall
+from perstack.errors import DefinitionError, PerstackError
+from perstack.frontends.cli.log_print import STATUS_WORDS
+from perstack.frontends.cli.show import count, one_line
+from perstack.frontends.mcp_server.schemas import JobDetails, JobView, OpenCall, RunView
+
+ERROR_KEY = "perstack/error"
+"""Where in `_meta` the structure of an error is: a tool's output schema leaves no room for it in the result itself."""
+
+
+def result(view: Fact, *texts: str, is_error: bool = False) -> CallToolResult:
+    """A tool's result: the structure, and each text as a block."""
+    content: list[ContentBlock] = [TextContent(text=text) for text in texts]
+    structured = view.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return CallToolResult(content=content, structured_content=structured, is_error=is_error)
+
+
+def error_result(error: PerstackError) -> CallToolResult:
+    """What went wrong, for the model to read and correct."""
+    told: JsonObject = {"name": type(error).__name__, "message": str(error)}
+    if isinstance(error, DefinitionError):
+        told["problems"] = [
+            {"file": one.file, "line": one.line, "key": one.key, "message": one.message, "severity": one.severity}
+            for one in error.problems
+        ]
+    return CallToolResult(content=[TextContent(text=str(error))], is_error=True, _meta={ERROR_KEY: told})
+
+
+def job_result(job: JobSummary, *notes: str) -> CallToolResult:
+    """Where a Job stands: its result text, if it has one, alone in the first block."""
+    texts = [job.text] if job.text else []
+    return result(job_view(job), *texts, standing(job), *notes, is_error=job.status == "stoppedByError")
+
+
+def job_view(job: JobSummary) -> JobView:
+    """A Job in brief."""
+    return JobView(
+        id=job.id,
+        expert_key=job.expert_key,
+        status=job.status,
+        lifecycle=job.lifecycle,
+        query=job.query,
+        text=job.text,
+        question=job.question,
+        error=job.error,
+        total_steps=job.total_steps,
+        max_steps=job.max_steps,
+        total_tokens=job.usage.total_tokens,
+        updated_at=job.updated_at,
+        next=next_step(job),
+    )
+
+
+def job_details(job: JobSummary, open_calls: Sequence[UnsettledCall]) -> JobDetails:
+    """A Job with its Runs and open calls."""
+    runs = tuple(
+        RunView(
+            id=run.id,
+            expert_key=run.expert_key,
+            status=run.status,
+            steps=run.steps,
+            total_tokens=run.usage.total_tokens,
+            delegated_by=run.delegated_by,
+        )
+        for run in job.runs
+    )
+    calls = tuple(
+        OpenCall(key=call.key, expert_key=call.expert_key, tool_name=call.tool_name, args=call.args)
+        for call in open_calls
+    )
+    more = {"runs": runs, "open_calls": calls, "checkpoint": _latest_checkpoint(job)}
+    return JobDetails.model_validate(job_view(job).model_dump() | more)
+
+
+def standing(job: JobSummary) -> str:
+    """One line: which Job, how it stands, and how it goes on."""
+    word = STATUS_WORDS[job.status][0]
+    did = f"{count(job.total_steps, 'step')}, {job.usage.total_tokens:,} tokens"
+    told = {"stoppedByInteractiveTool": job.question, "stoppedByError": job.error}.get(job.status)
+    about = f": {told}" if told else ""
+    return f"Job {job.id} of {job.expert_key} ({word}, {did}){about}. {next_step(job)}"
+
+
+def next_step(job: JobSummary) -> str:
+    """How the Job goes on."""
+    match job.status:
+        case "running":
+            return f"It goes on; look with get_job {job.id}, stop it with cancel_job."
+        case "completed":
+            return f"Go on with a new query: continue_job {job.id}."
+        case "stoppedByInteractiveTool":
+            command = f'perstack run {job.expert_key} "ANSWER" --continue-job {job.id} -i'
+            return f"It waits for a person's answer: give it with the tool answer (job {job.id}), or by: {command}"
+        case "stoppedByMaxSteps":
+            return f"Go on with a higher limit: resume_job {job.id} with maxSteps."
+        case "stoppedByInterrupt" | "stoppedByError":
+            return f"Go on where it was: resume_job {job.id}."
+
+
+def in_list(job: JobSummary) -> str:
+    """A Job as a line of a list."""
+    about = job.question or job.error or job.text or job.query
+    return f"{job.id}  {job.expert_key or '?'}  {STATUS_WORDS[job.status][0]}  {one_line(about)[:200]}"
+
+
+def _latest_checkpoint(job: JobSummary) -> str | None:
+    last = next((run for run in job.runs if run.id == job.coordinator_run_id), None)
+    is_at_rest = last is not None and last.head_seq > 0 and job.status != "running"
+    return event_id_of(last.id, last.head_seq) if last is not None and is_at_rest else None

@@ -1,0 +1,202 @@
+"""What tools take and give back: the models that arguments are read with and that schemas are made from."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic.alias_generators import to_camel
+
+from perstack.core.base import Fact, JsonObject
+from perstack.core.events import Settlement
+from perstack.core.job import JobStatus, Lifecycle
+from perstack.core.run import RunStatus
+from perstack.errors import UsageError
+
+_Wait = Annotated[
+    bool,
+    Field(
+        description="Whether to wait for the end. false: return the Job's id at once, and let it go on; get_job tells"
+        " how it stands."
+    ),
+]
+_JobId = Annotated[str, Field(description="The Job's id.")]
+
+
+class Arguments(BaseModel):
+    """Arguments of a tool: camelCase, and no stray keys, so that a misspelt one is noticed."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True, defer_build=True)
+
+
+class ExpertArguments(Arguments):
+    """Of an Expert's tool."""
+
+    query: str = Field(description="What the Expert is to do. It sees this and nothing of your conversation.")
+    continue_job: str | None = Field(
+        default=None, description="The id of an earlier Job of this Expert, to go on in it with its history kept."
+    )
+    wait: _Wait = True
+
+
+class ListJobsArguments(Arguments):
+    """Of `list_jobs`."""
+
+    limit: int = Field(default=20, ge=1, le=200, description="How many, the newest.")
+    after: str | None = Field(default=None, description="The `next` of the page before.")
+
+
+class JobArguments(Arguments):
+    """Of tools that only need to know which Job."""
+
+    job: _JobId
+
+
+class ContinueJobArguments(Arguments):
+    """Of `continue_job`."""
+
+    job: _JobId
+    query: str = Field(description="What the Job's Expert is to do next.")
+    resume_from: str | None = Field(default=None, description="A checkpoint of the Coordinator to branch from.")
+    wait: _Wait = True
+
+
+class AnswerArguments(Arguments):
+    """Of `answer`."""
+
+    job: _JobId
+    answer: str = Field(
+        description="What the person says. For a question that asks for several values, a JSON object of them."
+    )
+    wait: _Wait = True
+
+
+class ResumeJobArguments(Arguments):
+    """Of `resume_job`."""
+
+    job: _JobId
+    max_steps: int | None = Field(default=None, ge=0, description="A new limit on the steps of the whole Job.")
+    settle: dict[str, Settlement] = Field(
+        default_factory=dict[str, Settlement],
+        description="For calls that began and have no result, by their key: done, retry, or ask (the default: the model"
+        " is told that it was interrupted). get_job lists them.",
+    )
+    wait: _Wait = True
+
+
+class CheckpointArguments(Arguments):
+    """Of `get_checkpoint`."""
+
+    checkpoint: str = Field(description="The checkpoint's id.")
+    job: str | None = Field(default=None, description="The Job's id; only checkpoints of the original need it.")
+
+
+class JobView(Fact):
+    """A Job as a caller sees it."""
+
+    id: str
+    expert_key: str
+    status: JobStatus
+    lifecycle: Lifecycle
+    query: str
+    text: str | None = Field(default=None, description="The result, when completed.")
+    question: str | None = Field(default=None, description="What a person is asked, if the Job waits for an answer.")
+    error: str | None = None
+    total_steps: int
+    max_steps: int | None = None
+    total_tokens: int
+    updated_at: int = Field(description="Milliseconds since 1970, UTC.")
+    next: str | None = Field(default=None, description="How to go on.")
+
+
+class RunView(Fact):
+    """One Run of a Job."""
+
+    id: str
+    expert_key: str
+    status: RunStatus
+    steps: int
+    total_tokens: int
+    delegated_by: str | None = None
+
+
+class OpenCall(Fact):
+    """A call that began, may have had a side effect, and has no result."""
+
+    key: str
+    expert_key: str
+    tool_name: str
+    args: str = Field(description="The arguments as JSON, shortened.")
+
+
+class JobDetails(JobView):
+    """A Job with its Runs."""
+
+    runs: tuple[RunView, ...] = ()
+    open_calls: tuple[OpenCall, ...] = ()
+    checkpoint: str | None = Field(default=None, description="The Coordinator's latest checkpoint.")
+
+
+class JobList(Fact):
+    """A page of Jobs, the one written to last first."""
+
+    jobs: tuple[JobView, ...]
+    next: str | None = Field(default=None, description="Ask for the page after this one with it; absent at the end.")
+
+
+_A = TypeVar("_A", bound=Arguments)
+
+
+def read_arguments(model: type[_A], tool: str, given: JsonObject) -> _A:
+    """The arguments of a call. Raises UsageError, which names the first that is wrong."""
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        match first["type"]:
+            case "missing":
+                words = f"`{place}` is missing"
+            case "extra_forbidden":
+                known = ", ".join(field.alias or name for name, field in model.model_fields.items())
+                words = f"there is no argument `{place}`; there are: {known}"
+            case _:
+                words = f"`{place}`: {first['msg']}"
+        raise UsageError(f"{tool}: {words}") from error
+
+
+def input_schema(model: type[Arguments]) -> JsonObject:
+    """The JSON schema of a tool's arguments, without what clients have no use for."""
+    return _plain(model.model_json_schema(by_alias=True))
+
+
+def output_schema(model: type[Fact]) -> JsonObject:
+    """The JSON schema of a tool's structured result."""
+    return _plain(model.model_json_schema(by_alias=True, mode="serialization"))
+
+
+def _plain(schema: JsonObject) -> JsonObject:
+    """Without titles; an optional value is one that may be left out, not one that may be null."""
+    plain = _without_noise(schema)
+    return plain if isinstance(plain, dict) else {}
+
+
+def _without_noise(value: JsonValue, *, is_names: bool = False) -> JsonValue:
+    if isinstance(value, list):
+        return [_without_noise(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if is_names:
+        return {name: _without_noise(each) for name, each in value.items()}
+    found: JsonObject = {}
+    for name, each in value.items():
+        if name == "title" or (name == "default" and each is None) or (name == "description" and "properties" in value):
+            continue
+        found[name] = _without_noise(each, is_names=name in ("properties", "$defs"))
+    options = found.get("anyOf")
+    if isinstance(options, list) and {"type": "null"} in options:
+        rest = [one for one in options if one != {"type": "null"}]
+        found.pop("anyOf")
+        first = rest[0]
+        found = {**first, **found} if len(rest) == 1 and isinstance(first, dict) else {**found, "anyOf": rest}
+    return found

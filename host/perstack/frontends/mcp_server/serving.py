@@ -1,0 +1,33 @@
+"""What a server lives on while it serves: the Host, the Jobs' tasks, the watch over perstack.toml."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from perstack.config.load import LoadedProject
+from perstack.frontends.mcp_server.clients import Clients
+from perstack.frontends.mcp_server.definitions import Definitions
+from perstack.frontends.mcp_server.jobs import JobTasks
+from perstack.frontends.mcp_server.state import ServerState
+from perstack.frontends.mcp_server.tools import JOB_TOOLS
+from perstack.host import Host
+
+
+@asynccontextmanager
+async def serving(host: Host, loaded: LoadedProject, experts: Sequence[str] = ()) -> AsyncGenerator[ServerState]:
+    """The state to build servers on, whatever their transport.
+
+    At the end the Jobs that are still driven are interrupted, and that is recorded, before the Host is closed.
+    """
+    async with host:
+        definitions = Definitions(host, loaded, only=experts, taken=JOB_TOOLS)
+        state = ServerState(host, definitions, JobTasks(host), Clients())
+        watching = asyncio.create_task(definitions.watch(state.clients.tools_changed))
+        try:
+            yield state
+        finally:
+            watching.cancel()
+            await state.jobs.close()
+            await asyncio.wait({watching})

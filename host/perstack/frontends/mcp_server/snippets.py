@@ -1,0 +1,79 @@
+"""What a person puts into their editor's or agent's settings, in the format of each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perstack.frontends.mcp_server.greeting import NAME
+
+_HOUR = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A client's settings."""
+
+    file: str
+    """Where they go."""
+    text: Callable[[str, Sequence[str]], str]
+    """Made from a command and its arguments."""
+
+
+def _mcp_servers(command: str, args: Sequence[str]) -> str:
+    return _json({"mcpServers": {NAME: {"command": command, "args": list(args)}}})
+
+
+def _claude_code(command: str, args: Sequence[str]) -> str:
+    return _json({"mcpServers": {NAME: {"type": "stdio", "command": command, "args": list(args)}}})
+
+
+def _gemini(command: str, args: Sequence[str]) -> str:
+    return _json({"mcpServers": {NAME: {"command": command, "args": list(args), "timeout": _HOUR * 1000}}})
+
+
+def _vscode(command: str, args: Sequence[str]) -> str:
+    return _json({"servers": {NAME: {"type": "stdio", "command": command, "args": list(args)}}})
+
+
+def _zed(command: str, args: Sequence[str]) -> str:
+    return _json({"context_servers": {NAME: {"command": command, "args": list(args), "env": {}}}})
+
+
+def _opencode(command: str, args: Sequence[str]) -> str:
+    server = {"type": "local", "command": [command, *args], "enabled": True}
+    return _json({"$schema": "https://opencode.ai/config.json", "mcp": {NAME: server}})
+
+
+def _codex(command: str, args: Sequence[str]) -> str:
+    import tomli_w
+
+    server = {"command": command, "args": list(args), "tool_timeout_sec": _HOUR}
+    return tomli_w.dumps({"mcp_servers": {NAME: server}}).rstrip()
+
+
+CLIENTS = {
+    "claude-code": Snippet(".mcp.json in the project, or: claude mcp add-json", _claude_code),
+    "codex": Snippet("~/.codex/config.toml", _codex),
+    "cursor": Snippet(".cursor/mcp.json in the project, or ~/.cursor/mcp.json", _mcp_servers),
+    "vscode": Snippet(".vscode/mcp.json in the project", _vscode),
+    "zed": Snippet("settings.json of Zed", _zed),
+    "gemini": Snippet(".gemini/settings.json in the project, or ~/.gemini/settings.json", _gemini),
+    "opencode": Snippet("opencode.json in the project, or ~/.config/opencode/opencode.json", _opencode),
+}
+"""By the names that `--print-config` takes."""
+
+
+def command_of(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The absolute command that starts this very perstack, and its arguments: editors have a PATH of their own."""
+    script = Path(sys.executable).with_name("perstack")
+    if script.is_file():
+        return str(script), ["mcp", *arguments]
+    return sys.executable, ["-m", "perstack", "mcp", *arguments]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)

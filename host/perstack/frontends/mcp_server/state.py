@@ -1,0 +1,60 @@
+"""What the server's tools work with, and one call of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from mcp_types import CallToolRequestParams, CallToolResult, InputRequiredResult
+
+from perstack.frontends.mcp_server.asking import Context
+from perstack.frontends.mcp_server.clients import Clients
+from perstack.frontends.mcp_server.definitions import Definitions
+from perstack.frontends.mcp_server.jobs import CallKey, JobTasks
+from perstack.host import Host
+
+Outcome: TypeAlias = CallToolResult | InputRequiredResult
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """One for a process, whatever the number of its clients and transports."""
+
+    host: Host
+    definitions: Definitions
+    jobs: JobTasks
+    clients: Clients
+
+    async def refresh(self) -> None:
+        """Take in what has changed in perstack.toml, and tell the clients."""
+        if self.definitions.refresh():
+            await self.clients.tools_changed()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a tool."""
+
+    state: ServerState
+    context: Context
+    params: CallToolRequestParams
+
+    @property
+    def host(self) -> Host:
+        return self.state.host
+
+    @property
+    def key(self) -> CallKey:
+        """What a cancellation names it by."""
+        return call_key(self.context, self.context.request_id)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the caller should know beside the result."""
+        problem = self.state.definitions.problem
+        return () if problem is None else (f"Note: perstack.toml is broken, so the last good one is used.\n{problem}",)
+
+
+def call_key(context: Context, request_id: object) -> CallKey:
+    """A request's id with the client that gave it: a pipe has one client, others are told apart by their session."""
+    return ("", str(request_id))

@@ -1,0 +1,124 @@
+"""The server on the process's own stdin and stdout, until the client closes them or a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TypeAlias
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
+
+from perstack.config.load import LoadedProject
+from perstack.frontends.mcp_server.greeting import Reply
+from perstack.frontends.mcp_server.server import build_server, options_of
+from perstack.frontends.mcp_server.serving import serving
+from perstack.frontends.mcp_server.wire import Wire
+from perstack.host import Host
+
+_Streams: TypeAlias = tuple[
+    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
+]
+
+_AHEAD = 16
+"""Messages that a client may be ahead of the server."""
+
+_LAST_WORDS = 1.0
+"""Seconds that a client is given to read what was still to be said."""
+
+
+async def serve_stdio(
+    host: Host, loaded: LoadedProject, wire: Wire, opening: bytes | None, greeted: Reply | None, experts: Sequence[str]
+) -> None:
+    """Serve one client. `opening` is its first message; if that has been answered already, `greeted` is the answer."""
+    with _stopped_by_signals():
+        async with serving(host, loaded, experts) as state, _streams(wire, opening, greeted) as (incoming, outgoing):
+            server = build_server(state)
+            await server.run(incoming, outgoing, options_of(server))
+
+
+@contextmanager
+def _stopped_by_signals() -> Generator[None]:
+    """The first SIGINT or SIGTERM ends the block, with all that it cleans up, and the second the process."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    is_stopping = False
+
+    def stop() -> None:
+        nonlocal is_stopping
+        if is_stopping or task is None:
+            os._exit(130)
+        is_stopping = True
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        with suppress(asyncio.CancelledError):
+            yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+@asynccontextmanager
+async def _streams(wire: Wire, opening: bytes | None, greeted: Reply | None) -> AsyncGenerator[_Streams]:
+    """What the SDK's server reads and writes."""
+    lines: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
+    wire.start(asyncio.get_running_loop(), lines)
+    arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
+    reading = asyncio.create_task(_read(lines, opening, arrived))
+    writing = asyncio.create_task(_write(wire, greeted, leaving))
+    try:
+        yield incoming, outgoing
+        outgoing.close()
+        await asyncio.wait({writing}, timeout=_LAST_WORDS)
+    finally:
+        for task in (reading, writing):
+            task.cancel()
+        for stream in (arrived, incoming, outgoing, leaving):
+            stream.close()
+        await asyncio.wait({reading, writing})
+
+
+async def _read(
+    lines: asyncio.Queue[bytes | None],
+    opening: bytes | None,
+    arrived: MemoryObjectSendStream[SessionMessage | Exception],
+) -> None:
+    async with arrived:
+        line = opening
+        while line is not None:
+            message = _parsed(line)
+            if message is not None:
+                await arrived.send(message)
+            elif line.strip():
+                shown = line[:200].decode("utf-8", "replace")
+                print(f"perstack: stdin had what is no MCP message, and is passed over: {shown}", file=sys.stderr)  # noqa: T201
+            line = await lines.get()
+
+
+def _parsed(line: bytes) -> SessionMessage | None:
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        return None
+
+
+async def _write(wire: Wire, greeted: Reply | None, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async for item in leaving:
+        if greeted is not None and _answers(item, greeted):
+            greeted = None
+            continue
+        line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        await wire.send(line.encode("utf-8", "replace") + b"\n")
+
+
+def _answers(item: SessionMessage, greeted: Reply) -> bool:
+    return isinstance(item.message, JSONRPCResponse | JSONRPCError) and item.message.id == greeted.request_id

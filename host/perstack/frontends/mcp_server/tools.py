@@ -1,0 +1,241 @@
+"""The tools: one for each Expert, and those that look at Jobs and go on with them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Generic, TypeVar
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, Tool, ToolAnnotations
+
+from perstack.core.base import Fact
+from perstack.core.checkpoint import Checkpoint
+from perstack.core.definitions import Expert
+from perstack.core.job import JobSummary
+from perstack.engine.emit import OnEvent
+from perstack.frontends.mcp_server.driving import drive
+from perstack.frontends.mcp_server.jobs import Work
+from perstack.frontends.mcp_server.results import in_list, job_details, job_result, job_view, result, standing
+from perstack.frontends.mcp_server.schemas import (
+    AnswerArguments,
+    Arguments,
+    CheckpointArguments,
+    ContinueJobArguments,
+    ExpertArguments,
+    JobArguments,
+    JobDetails,
+    JobList,
+    JobView,
+    ListJobsArguments,
+    ResumeJobArguments,
+    input_schema,
+    output_schema,
+    read_arguments,
+)
+from perstack.frontends.mcp_server.state import Call, Outcome
+
+_A = TypeVar("_A", bound=Arguments)
+
+_LOOKS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_DRIVES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+_STOPS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+
+
+@dataclass(frozen=True, slots=True)
+class JobTool(Generic[_A]):
+    """A tool that is there whatever the Experts are."""
+
+    name: str
+    title: str
+    description: str
+    arguments: type[_A]
+    gives: type[Fact]
+    annotations: ToolAnnotations
+    work: Callable[[Call, _A], Awaitable[Outcome]]
+
+    def listed(self) -> Tool:
+        """As `tools/list` tells of it."""
+        return Tool(
+            name=self.name,
+            title=self.title,
+            description=self.description,
+            input_schema=input_schema(self.arguments),
+            output_schema=output_schema(self.gives),
+            annotations=self.annotations,
+        )
+
+    async def __call__(self, call: Call) -> Outcome:
+        """Raises PerstackError."""
+        return await self.work(call, read_arguments(self.arguments, self.name, call.params.arguments or {}))
+
+
+async def _list_jobs(call: Call, args: ListJobsArguments) -> Outcome:
+    page = await call.host.jobs(limit=args.limit, after=args.after)
+    lines = "\n".join(in_list(job) for job in page.jobs) or "no Jobs"
+    return result(JobList(jobs=tuple(job_view(job) for job in page.jobs), next=page.next), lines, *call.notes)
+
+
+async def _get_job(call: Call, args: JobArguments) -> Outcome:
+    job = await call.host.job(args.job)
+    is_stopped = job.status in ("stoppedByInterrupt", "stoppedByError", "stoppedByMaxSteps")
+    open_calls = await call.host.unsettled(args.job) if is_stopped else ()
+    texts = [job.text] if job.text else []
+    return result(job_details(job, open_calls), *texts, standing(job), *call.notes)
+
+
+async def _continue_job(call: Call, args: ContinueJobArguments) -> Outcome:
+    key = await _expert_of(call, args.job)
+    work: Work = lambda on_event: call.host.continue_job(  # noqa: E731
+        key, args.query, job_id=args.job, resume_from=args.resume_from, on_event=on_event
+    )
+    return await drive(call, work, wait=args.wait)
+
+
+async def _answer(call: Call, args: AnswerArguments) -> Outcome:
+    await _expert_of(call, args.job)
+    work: Work = lambda on_event: call.host.answer(args.answer, job_id=args.job, on_event=on_event)  # noqa: E731
+    return await drive(call, work, wait=args.wait)
+
+
+async def _resume_job(call: Call, args: ResumeJobArguments) -> Outcome:
+    await _expert_of(call, args.job)
+    work: Work = lambda on_event: call.host.resume(  # noqa: E731
+        args.job, max_steps=args.max_steps, settle=args.settle, on_event=on_event
+    )
+    return await drive(call, work, wait=args.wait)
+
+
+async def _cancel_job(call: Call, args: JobArguments) -> Outcome:
+    await _expert_of(call, args.job)
+    await call.host.cancel(args.job)
+    return job_result(await call.host.job(args.job), *call.notes)
+
+
+async def _get_checkpoint(call: Call, args: CheckpointArguments) -> Outcome:
+    checkpoint = await call.host.checkpoint(args.checkpoint, job_id=args.job)
+    return result(checkpoint, checkpoint.model_dump_json(by_alias=True, exclude_none=True, indent=1))
+
+
+JOB_TOOLS = {
+    tool.name: tool
+    for tool in (
+        JobTool(
+            "list_jobs",
+            "List Jobs",
+            "Lists Jobs, the one written to last first, with their results and open questions.",
+            ListJobsArguments,
+            JobList,
+            _LOOKS,
+            _list_jobs,
+        ),
+        JobTool(
+            "get_job",
+            "Look at a Job",
+            "Tells how a Job stands: its result, its question, its Runs, and calls that began and have no result.",
+            JobArguments,
+            JobDetails,
+            _LOOKS,
+            _get_job,
+        ),
+        JobTool(
+            "continue_job",
+            "Go on with a Job",
+            "Gives a Job's Expert a new query, its history kept; or branches from an earlier checkpoint.",
+            ContinueJobArguments,
+            JobView,
+            _DRIVES,
+            _continue_job,
+        ),
+        JobTool(
+            "answer",
+            "Answer a Job's question",
+            "Gives a Job that waits for a person the person's answer. Ask the person; do not answer in their place.",
+            AnswerArguments,
+            JobView,
+            _DRIVES,
+            _answer,
+        ),
+        JobTool(
+            "resume_job",
+            "Resume a Job",
+            "Goes on with a Job that was interrupted, failed or reached its step limit, where it was.",
+            ResumeJobArguments,
+            JobView,
+            _DRIVES,
+            _resume_job,
+        ),
+        JobTool(
+            "cancel_job",
+            "Stop a Job",
+            "Stops a Job that this server drives. It is recorded as interrupted, and can be resumed.",
+            JobArguments,
+            JobView,
+            _STOPS,
+            _cancel_job,
+        ),
+        JobTool(
+            "get_checkpoint",
+            "Look at a checkpoint",
+            "Tells a Run's state at a checkpoint, with all its messages.",
+            CheckpointArguments,
+            Checkpoint,
+            _LOOKS,
+            _get_checkpoint,
+        ),
+    )
+}
+"""By name."""
+
+
+def listed(experts: dict[str, Expert]) -> list[Tool]:
+    """Every tool, the Experts' first."""
+    return [
+        *(_expert_tool(name, expert) for name, expert in experts.items()),
+        *(t.listed() for t in JOB_TOOLS.values()),
+    ]
+
+
+async def call_tool(call: Call) -> Outcome:
+    """Raises PerstackError for what the caller did wrong, and MCPError for a tool that is not there."""
+    name = call.params.name
+    tool = JOB_TOOLS.get(name)
+    if tool is not None:
+        return await tool(call)
+    expert = call.state.definitions.experts.get(name)
+    if expert is None:
+        names = (*call.state.definitions.experts, *JOB_TOOLS)
+        near = get_close_matches(name, names, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+        raise MCPError(INVALID_PARAMS, f"Unknown tool {name!r}: {hint}")
+    return await _run_expert(call, expert)
+
+
+async def _run_expert(call: Call, expert: Expert) -> Outcome:
+    args = read_arguments(ExpertArguments, call.params.name, call.params.arguments or {})
+
+    async def work(on_event: OnEvent) -> JobSummary:
+        if args.continue_job is None:
+            return await call.host.run(expert.key, args.query, on_event=on_event)
+        return await call.host.continue_job(expert.key, args.query, job_id=args.continue_job, on_event=on_event)
+
+    return await drive(call, work, wait=args.wait)
+
+
+def _expert_tool(name: str, expert: Expert) -> Tool:
+    return Tool(
+        name=name,
+        title=expert.key,
+        description=expert.description or f"Runs the Expert {expert.key}.",
+        input_schema=input_schema(ExpertArguments),
+        output_schema=output_schema(JobView),
+        annotations=_DRIVES,
+    )
+
+
+async def _expert_of(call: Call, job_id: str) -> str:
+    """The Expert of a Job. Raises UsageError if its Jobs are not driven here."""
+    key = (await call.host.job(job_id)).expert_key
+    call.state.definitions.check_offered(key)
+    return key

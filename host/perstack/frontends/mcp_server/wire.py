@@ -1,0 +1,139 @@
+"""The process's stdin and stdout as lines of the protocol, and of nothing else. Imports nothing heavy.
+
+Two threads do the reading and writing, so that a pipe, a file and a terminal are the same, a client that does not read
+stops no Job, and the process can end while one of them is blocked: they are daemons. The SDK's own threads are not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+LONGEST_MESSAGE = 64 << 20
+
+_PIECE = 1 << 18
+
+
+class MessageTooLong(Exception):
+    """A client sent more than LONGEST_MESSAGE bytes without a newline."""
+
+
+@dataclass(slots=True)
+class Wire:
+    """Both ends of the conversation with the client."""
+
+    read_fd: int
+    write_fd: int
+    _lines: Iterator[bytes] = field(init=False)
+    _outgoing: SimpleQueue[tuple[bytes, asyncio.AbstractEventLoop, asyncio.Future[bool]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._lines = _lines(self.read_fd)
+        self._outgoing = SimpleQueue()
+
+    @classmethod
+    def claim(cls) -> Wire:
+        """Take stdin and stdout for the protocol: from now on whatever else reads stdin finds its end, and whatever
+        else writes to stdout, a print in a plugin or a child process, writes to stderr.
+        """
+        sys.stdout.flush()
+        read_fd, write_fd = os.dup(0), os.dup(1)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+        return cls(read_fd, write_fd)
+
+    def read(self) -> bytes | None:
+        """The next line, waited for; None at the end. Only before `start`."""
+        return next(self._lines, None)
+
+    def write(self, line: bytes) -> bool:
+        """Write a line; False if nobody reads any more. Only before `start`."""
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[os.write(self.write_fd, rest) :]
+        except OSError:
+            return False
+        return True
+
+    def start(self, loop: asyncio.AbstractEventLoop, incoming: asyncio.Queue[bytes | None]) -> None:
+        """From now on lines are put into a queue, which bounds how far the client may be ahead; None is the end."""
+        threading.Thread(target=self._pump_in, args=(loop, incoming), name="mcp stdin", daemon=True).start()
+        threading.Thread(target=self._pump_out, name="mcp stdout", daemon=True).start()
+
+    async def send(self, line: bytes) -> bool:
+        """Write a line; False if nobody reads any more. Only after `start`."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        written: asyncio.Future[bool] = loop.create_future()
+        self._outgoing.put((line, loop, written))
+        return await written
+
+    def _pump_in(self, loop: asyncio.AbstractEventLoop, incoming: asyncio.Queue[bytes | None]) -> None:
+        import asyncio
+
+        def hand_over(line: bytes | None) -> None:
+            putting = incoming.put(line)
+            try:
+                asyncio.run_coroutine_threadsafe(putting, loop).result()
+            except RuntimeError:
+                putting.close()
+                raise
+
+        try:
+            try:
+                for line in self._lines:
+                    hand_over(line)
+            except MessageTooLong as error:
+                print(f"perstack: {error}", file=sys.stderr)  # noqa: T201
+            hand_over(None)
+        except RuntimeError:
+            return  # the loop has ended first
+
+    def _pump_out(self) -> None:
+        while True:
+            line, loop, written = self._outgoing.get()
+            is_written = self.write(line)
+            try:
+                loop.call_soon_threadsafe(_tell, written, is_written)
+            except RuntimeError:
+                return  # the loop has ended first
+
+
+def _tell(written: asyncio.Future[bool], value: bool) -> None:
+    if not written.done():
+        written.set_result(value)
+
+
+def _lines(fd: int) -> Iterator[bytes]:
+    parts: list[bytes] = []
+    size = 0
+    while piece := _read(fd):
+        *whole, rest = piece.split(b"\n")
+        for line in whole:
+            yield b"".join((*parts, line))
+            parts.clear()
+            size = 0
+        parts.append(rest)
+        size += len(rest)
+        if size > LONGEST_MESSAGE:
+            raise MessageTooLong(f"the client sent a message of more than {LONGEST_MESSAGE >> 20} MB; the server ends")
+
+
+def _read(fd: int) -> bytes:
+    # a terminal that has gone is Linux's EIO
+    try:
+        return os.read(fd, _PIECE)
+    except OSError:
+        return b""
