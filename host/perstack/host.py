@@ -21,7 +21,7 @@ from perstack.config.settings import Overrides
 from perstack.core.base import JsonObject
 from perstack.core.checkpoint import Checkpoint
 from perstack.core.definitions import Expert, Limits, Project
-from perstack.core.events import ContinuedFrom, InitializeRuntime, ResumeReason, Settlement
+from perstack.core.events import ContinuedFrom, InitializeRuntime, Settlement
 from perstack.core.ids import check_job_id, event_id_of, job_id_of
 from perstack.core.job import Job, JobSummary
 from perstack.core.run import Run, inheritable
@@ -34,8 +34,10 @@ from perstack.engine.logins import login_of
 from perstack.engine.plugins import Plugins, load_plugins
 from perstack.engine.providers import ProviderPool
 from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, StoredLine, UnsettledCall, unsettled_calls
+from perstack.engine.resuming import check_settled, resume_reason
 from perstack.engine.session import Session
 from perstack.engine.skills import JobSkills
+from perstack.engine.tooling import OfferedTools, offered_tools
 from perstack.engine.verify import Report, replay_job, verify_job
 from perstack.engine.watch import watch_job
 from perstack.errors import Conflict, UsageError
@@ -202,12 +204,12 @@ class Host:
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
             run = _coordinator(loaded)
-            reason = _resume_reason(job_id, run)
+            reason = resume_reason(job_id, run)
             self._check_same_model(job_id, run)
             limits = self._new_limits(run, max_steps)
             settled: dict[str, Settlement] = {**settle} if settle else {}
             calls = unsettled_calls(loaded)
-            _check_settled(calls, settled)
+            check_settled(calls, settled)
             if calls:
                 on_unsettled(calls)
 
@@ -319,6 +321,11 @@ class Host:
         from perstack.engine.export import original_files
 
         return await original_files(self.storage, await self._job_id(job_id))
+
+    async def tools(self, expert_key: str) -> OfferedTools:
+        """What a Run of this Expert, as a Coordinator, would be offered; its skills are opened for it, and ended."""
+        context = SkillContext(self.workspace, "tools", self._env, STATE_DIR)
+        return await offered_tools(self.plugins.skills, context, self.project, self._expert(expert_key))
 
     async def load(self, job_id: str | None = None) -> LoadedJob:
         """A Job with the whole state of each of its Runs."""
@@ -453,33 +460,3 @@ class Host:
 
 def _coordinator(loaded: LoadedJob) -> Run:
     return loaded.runs[loaded.job.coordinator.start.run_id]
-
-
-def _resume_reason(job_id: str, run: Run) -> ResumeReason:
-    match run.status:
-        case "completed":
-            raise UsageError(
-                f"Job {job_id} is completed; go on with a new query: perstack run {run.start.expert_key} QUERY"
-                f" --continue-job {job_id}"
-            )
-        case "stoppedByInteractiveTool":
-            raise UsageError(
-                f"Job {job_id} waits for an answer; give it: perstack run {run.start.expert_key} ANSWER"
-                f" --continue-job {job_id} -i"
-            )
-        case "running" | "stoppedByDelegate":
-            return "crash"
-        case "stoppedByInterrupt":
-            return "interrupt"
-        case "stoppedByMaxSteps":
-            return "maxSteps"
-        case "stoppedByError":
-            return "error"
-
-
-def _check_settled(calls: tuple[UnsettledCall, ...], settled: Mapping[str, Settlement]) -> None:
-    known = {name for call in calls for name in (call.key, call.call_id)}
-    for name in settled:
-        if name not in known:
-            names = ", ".join(call.key for call in calls) or "none"
-            raise UsageError(f"--settle {name}: no such open call; there are: {names}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perstack.core.definitions import BASE_SKILL, McpStdioSkill, Skill
+from perstack.core.definitions import BASE_SKILL, Skill, is_base_skill
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
 
@@ -16,10 +16,7 @@ class BaseSkillFactory:
 
     def handles(self, definition: Skill) -> bool:
         """Whether a declaration means the built-in skill."""
-        if not isinstance(definition, McpStdioSkill):
-            return False
-        package = definition.package_name or ""
-        return definition.name == BASE_SKILL or package == BASE_SKILL or package.startswith(f"{BASE_SKILL}@")
+        return is_base_skill(definition)
 
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
         """A session on the Job's workspace. Raises SkillError if that is no directory."""

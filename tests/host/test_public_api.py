@@ -54,6 +54,8 @@ HOST = {
     "resume": ("job_id", "max_steps", "settle", "on_unsettled", "on_event"),
     "cancel": ("job_id",),
     "delete": ("job_id",),
+    "login": ("skill_name", "present", "expert_key"),
+    "logout": ("skill_name", "expert_key"),
     "job": ("job_id",),
     "jobs": ("limit", "after"),
     "runs": ("job_id", "limit", "after"),
@@ -68,6 +70,7 @@ HOST = {
     "replay": ("job_id",),
     "document": ("job_id",),
     "original_files": ("job_id",),
+    "tools": ("expert_key",),
     "load": ("job_id",),
 }
 

@@ -135,6 +135,13 @@ def _budget(value: TomlValue, key: Key) -> str | None:
     return f"must be a number of tokens or one of {', '.join(_BUDGETS)}"
 
 
+def _choice(value: TomlValue, key: Key) -> str | None:
+    known = ", ".join(key.choices)
+    if not isinstance(value, str):
+        return f"must be one of {known}, not {a_kind_of(value)}"
+    return None if value in key.choices else f"must be one of {known}{suggestion(value, key.choices)}"
+
+
 def _table(value: TomlValue, key: Key) -> str | None:
     return None if isinstance(value, dict) else f"must be a table, not {a_kind_of(value)}"
 
@@ -174,6 +181,7 @@ _COMPLAINTS: Mapping[Kind, Callable[[TomlValue, Key], str | None]] = {
     "flag": _flag,
     "number": _number,
     "budget": _budget,
+    "choice": _choice,
     "table": _table,
     "json": _json,
     "domains": _domain,

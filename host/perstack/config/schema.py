@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["text", "texts", "flag", "number", "budget", "table", "json", "domains", "ignored"]
+from perstack.core.definitions import TOOL_SEARCHES
+
+Kind = Literal["text", "texts", "flag", "number", "budget", "table", "json", "domains", "choice", "ignored"]
 """`json`: a table whose values JSON can hold. `ignored`: a key of the original that has no effect here."""
 
 MAX_DESCRIPTION = 2048
@@ -29,6 +31,8 @@ class Key:
     """For numbers: the smallest that makes sense. For text: 1 if it must not be blank."""
     longest: int | None = None
     """For text: the most characters."""
+    choices: tuple[str, ...] = ()
+    """For a choice: the words there are."""
 
 
 Table = Mapping[str, Key]
@@ -40,6 +44,9 @@ _LIMITS: Table = {
     "maxRetries": Key("number", "how often one generation is tried again; 5 if not given"),
     "timeout": Key("number", "milliseconds that one try of a generation may take; 300000 if not given", least=1),
     "provider": Key("table", "which endpoint to use, see `[provider]`"),
+    "toolSearch": Key(
+        "choice", "whether the model finds tools by a search instead of being shown all", choices=TOOL_SEARCHES
+    ),
 }
 
 PROJECT: Table = {

@@ -14,6 +14,11 @@ from perstack.core.base import Fact, JsonObject
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
 """How much a model may think: a word that each provider maps, or a number of tokens."""
 
+ToolSearch = Literal["auto", "on", "off"]
+"""Whether a model is shown all tools: `auto` defers those beyond a budget behind a search, `on` all that can be."""
+
+TOOL_SEARCHES = ("auto", "on", "off")
+
 BASE_SKILL = "@perstack/base"
 
 EXPERT_KEY = r"^(@[a-z0-9][a-z0-9._-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
@@ -106,6 +111,14 @@ class PluginSkill(_SkillFields):
 Skill = Annotated[McpStdioSkill | McpSseSkill | InteractiveSkill | PluginSkill, Field(discriminator="type")]
 
 
+def is_base_skill(skill: Skill) -> bool:
+    """Whether a declaration means the built-in base skill, whatever it is called and whichever version it pins."""
+    if not isinstance(skill, McpStdioSkill):
+        return False
+    package = skill.package_name or ""
+    return skill.name == BASE_SKILL or package == BASE_SKILL or package.startswith(f"{BASE_SKILL}@")
+
+
 class ProviderSetting(Fact):
     """`[provider]`: which endpoint, and its settings as the provider's own documentation names them."""
 
@@ -132,6 +145,7 @@ class Expert(Fact):
     max_steps: int | None = None
     max_retries: int | None = None
     timeout: int | None = None
+    tool_search: ToolSearch | None = None
 
 
 class Limits(Fact):
@@ -157,6 +171,7 @@ class Project(Fact):
     max_steps: int | None = None
     max_retries: int | None = None
     timeout: int | None = None
+    tool_search: ToolSearch | None = None
     env_path: tuple[str, ...] = ()
     path: str | None = None
     """The file it was read from, absolute; None when it was made in Python."""

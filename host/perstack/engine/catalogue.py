@@ -9,11 +9,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from perstack.core.base import JsonObject
-from perstack.core.definitions import Expert, InteractiveSkill, McpSseSkill, McpStdioSkill, Project, Skill
+from perstack.core.definitions import (
+    Expert,
+    InteractiveSkill,
+    McpSseSkill,
+    McpStdioSkill,
+    Project,
+    Skill,
+    ToolSearch,
+    is_base_skill,
+)
 from perstack.core.instruction import DelegateInfo
-from perstack.core.messages import ToolCallPart
+from perstack.core.messages import History, ToolCallPart
 from perstack.core.tools import DecidedCall, ToolSpec, legal_tool_name
-from perstack.ports.skill import SkillSession
+from perstack.core.toolsearch import MOST_FOUND, SEARCH_TOOL, Found, divide, result_text, search, search_spec
+from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -35,6 +45,8 @@ class Offered:
     """The tool's name in its skill, which may differ from the one the model sees."""
     may_sample: bool = False
     """Whether the skill may ask the Run's model for generations of its own."""
+    may_wait: bool = False
+    """Whether it may be deferred behind a search."""
 
     @cached_property
     def validator(self) -> Validator:
@@ -48,18 +60,38 @@ class Catalogue:
     """Unique, legal names over all sources of tools, in a stable order."""
 
     def __init__(
-        self, offered: Sequence[Offered], missing: Mapping[str, str] | None = None, guidance: str = ""
+        self,
+        offered: Sequence[Offered],
+        missing: Mapping[str, str] | None = None,
+        guidance: str = "",
+        tool_search: ToolSearch = "auto",
     ) -> None:
-        self._by_name = {one.spec.name: one for one in _with_unique_names(offered)}
+        named = _with_unique_names(offered)
+        self._division = divide(((one.spec, one.may_wait) for one in named), tool_search)
+        self._found = Found(self._division.deferred)
+        self._by_name = {one.spec.name: one for one in named}
+        if self._division.deferred:
+            self._by_name[SEARCH_TOOL] = Offered(
+                self._division.shown[-1], _SearchSession(self._division.deferred), SEARCH_TOOL
+            )
         self._missing = missing or {}
         """Skills whose tools are not offered, and why: told to a model that calls what is not there."""
         self.guidance = guidance
         """What the skills themselves have to say to the model."""
 
     @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        """What the model is offered."""
-        return tuple(one.spec for one in self._by_name.values())
+    def shown(self) -> tuple[ToolSpec, ...]:
+        """What a model is shown at first."""
+        return self._division.shown
+
+    @property
+    def deferred(self) -> tuple[ToolSpec, ...]:
+        """What it finds by a search."""
+        return self._division.deferred
+
+    def specs(self, messages: History) -> tuple[ToolSpec, ...]:
+        """What the model is offered after these messages, which only grow from one call to the next."""
+        return self._division.shown + self._found.after(messages) if self._division.deferred else self._division.shown
 
     def find(self, name: str) -> Offered | None:
         return self._by_name.get(name)
@@ -68,7 +100,7 @@ class Catalogue:
         """What this call is; a wrong one is refused with words for the model."""
         offered = self._by_name.get(call.tool_name)
         if offered is None:
-            names = ", ".join(self._by_name)
+            names = ", ".join(spec.name for spec in self._division.shown)
             problem = f"There is no tool {call.tool_name!r}. The tools are: {names}."
             return _refused(call, " ".join((problem, *(f"Not there now: {why}." for why in self._missing.values()))))
         if call.raw_args is not None:
@@ -90,6 +122,24 @@ class Catalogue:
         )
 
 
+class _SearchSession:
+    """Answers the search for deferred tools."""
+
+    def __init__(self, deferred: Sequence[ToolSpec]) -> None:
+        self._deferred = deferred
+
+    async def tools(self) -> Toolset:
+        return Toolset((search_spec(self._deferred),))
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        most = call.args.get("most")
+        found = search(str(call.args["query"]), self._deferred, most if isinstance(most, int) else MOST_FOUND)
+        return ToolResult.text(result_text(found, self._deferred))
+
+    async def close(self) -> None:
+        """Nothing was opened."""
+
+
 def _refused(call: ToolCallPart, problem: str, spec: ToolSpec | None = None) -> DecidedCall:
     skill = spec.skill_name if spec is not None else ""
     return DecidedCall(
@@ -100,8 +150,11 @@ def _refused(call: ToolCallPart, problem: str, spec: ToolSpec | None = None) -> 
 def skill_tools(definition: Skill, session: SkillSession, specs: Sequence[ToolSpec]) -> list[Offered]:
     """A skill's tools, after its pick and omit."""
     may_sample = isinstance(definition, McpStdioSkill | McpSseSkill) and definition.sampling
+    may_wait = not is_base_skill(definition)
     return [
-        Offered(replace_name(spec, legal_tool_name(spec.name), definition.name), session, spec.name, may_sample)
+        Offered(
+            replace_name(spec, legal_tool_name(spec.name), definition.name), session, spec.name, may_sample, may_wait
+        )
         for spec in specs
         if picked(spec.name, definition.pick, definition.omit)
     ]

@@ -223,7 +223,7 @@ class Driver:
         try:
             return await self._wiring.skills.open(
                 with_secrets(start.expert, self._wiring.project.experts.get(start.expert_key)),
-                self._wiring.project.experts,
+                self._wiring.project,
                 run_id=start.run_id,
                 is_coordinator=session.run.is_coordinator,
             )

@@ -40,7 +40,7 @@ async def generate(
         model=run.start.model,
         instruction=run.instruction,
         messages=run.messages,
-        tools=catalogue.specs,
+        tools=catalogue.specs(run.messages),
         blobs=blobs,
         allow_tools=not command.final,
         reasoning_budget=run.start.reasoning_budget,

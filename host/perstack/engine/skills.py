@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from perstack.core.definitions import BASE_SKILL, Expert, InteractiveSkill, McpSseSkill, McpStdioSkill, Skill
+from perstack.core.definitions import (
+    BASE_SKILL,
+    Expert,
+    InteractiveSkill,
+    McpSseSkill,
+    McpStdioSkill,
+    Project,
+    Skill,
+    is_base_skill,
+)
 from perstack.core.events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
 from perstack.engine.catalogue import (
     Catalogue,
@@ -57,9 +66,7 @@ class JobSkills:
         self._open: dict[bytes, _Opening] = {}
         self._numbers = count(1)
 
-    async def open(
-        self, expert: Expert, experts: Mapping[str, Expert], *, run_id: str, is_coordinator: bool
-    ) -> RunSkills:
+    async def open(self, expert: Expert, project: Project, *, run_id: str, is_coordinator: bool) -> RunSkills:
         """The skills of a Run of this Expert. Those with `lazyInit` are not waited for.
 
         Raises SkillError for a skill that nothing provides, or whose definition or environment must change.
@@ -69,7 +76,7 @@ class JobSkills:
         awaited = [work[one.name] for one in definitions if one.name in work and not _is_lazy(one)]
         if awaited:
             await asyncio.wait(awaited)
-        skills = RunSkills(expert, experts, definitions, work, is_coordinator=is_coordinator)
+        skills = RunSkills(expert, project, definitions, work, is_coordinator=is_coordinator)
         await skills.refresh()
         return skills
 
@@ -86,12 +93,12 @@ class JobSkills:
         key = shared.to_json()
         if key not in self._open:
             work = asyncio.create_task(self._start(definition, run_id))
-            self._open[key] = _Opening(definition.name, run_id, work, not is_base(definition))
+            self._open[key] = _Opening(definition.name, run_id, work, not is_base_skill(definition))
         return self._open[key].work
 
     async def _start(self, definition: Skill, run_id: str) -> _Up:
         factory = factory_for(self._factories, definition)
-        if is_base(definition):
+        if is_base_skill(definition):
             session = await factory.open(definition, self._context)
             return _Up(session, await session.tools())
 
@@ -148,14 +155,14 @@ class RunSkills:
     def __init__(
         self,
         expert: Expert,
-        experts: Mapping[str, Expert],
+        project: Project,
         definitions: Sequence[Skill],
         work: Mapping[str, asyncio.Task[_Up]],
         *,
         is_coordinator: bool,
     ) -> None:
         self._expert = expert
-        self._experts = experts
+        self._project = project
         self._definitions = definitions
         self._work = work
         self._is_coordinator = is_coordinator
@@ -193,7 +200,12 @@ class RunSkills:
             offered += tools
             if tools and toolset.instructions.strip():
                 guidance.append(f"What skill {name} says of its tools:\n{_bounded(toolset.instructions.strip())}")
-        return Catalogue([*offered, *delegate_tools(self._expert, self._experts)], missing, "\n\n".join(guidance))
+        return Catalogue(
+            [*offered, *delegate_tools(self._expert, self._project.experts)],
+            missing,
+            "\n\n".join(guidance),
+            self._expert.tool_search or self._project.tool_search or "auto",
+        )
 
 
 async def _toolset(work: asyncio.Task[_Up]) -> Toolset | None:
@@ -230,14 +242,6 @@ def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFa
 
 def with_base(skills: Sequence[Skill]) -> list[Skill]:
     """The declared skills, with the base skill in front if none of them is it."""
-    if any(is_base(skill) for skill in skills):
+    if any(is_base_skill(skill) for skill in skills):
         return list(skills)
     return [McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL), *skills]
-
-
-def is_base(skill: Skill) -> bool:
-    """Whether a declaration means the built-in base skill, whatever it is called and whichever version it pins."""
-    if not isinstance(skill, McpStdioSkill):
-        return False
-    package = skill.package_name or ""
-    return skill.name == BASE_SKILL or package == BASE_SKILL or package.startswith(f"{BASE_SKILL}@")

@@ -60,3 +60,19 @@ def test_a_file_that_is_not_there_is_wrong_usage(terminal: Terminal) -> None:
 def test_a_file_can_be_named(terminal: Terminal) -> None:
     (terminal.workspace / "other.toml").write_text('[experts.a]\ninstruction = "i"\n')
     assert terminal.call("validate", "--config", "other.toml").lines[-1] == "ok: 1 Expert"
+
+
+def test_what_tools_cost_at_every_step_is_shown(terminal: Terminal) -> None:
+    terminal.project(TEAM)
+    shown = terminal.run("validate", "--tools")
+    assert shown.code == 0, shown.err
+    rows = [line.split() for line in shown.lines]
+    heading = rows.index(["lead:", "skill", "tools", "tokens", "names"])
+    assert rows[heading + 1][0] == "@perstack/base"
+    assert "delegate/helper" in {row[0] for row in rows[heading:] if row}
+    assert any(
+        line.startswith("lead: about ") and line.endswith("tokens of tools at every step") for line in shown.lines
+    )
+    found = json.loads(terminal.run("validate", "--tools", "--json").out)["tools"]["lead"]
+    assert found["tokens"] == sum(one["tokens"] for one in found["tools"])
+    assert not any(one["deferred"] for one in found["tools"])

@@ -35,6 +35,7 @@ TAKES = {
     "table": "table",
     "json": "table",
     "domains": "list of texts",
+    "choice": "one of",
     "ignored": "any",
 }
 
@@ -45,7 +46,8 @@ def row(name, key):
         meaning += f"; at most {key.longest:,} characters"
     if key.kind == "ignored":
         meaning = f"no effect: {meaning}"
-    return f"| `{name}` | {TAKES[key.kind]} | {meaning} |"
+    takes = " ".join((TAKES[key.kind], ", ".join(f"`{word}`" for word in key.choices))).strip()
+    return f"| `{name}` | {takes} | {meaning} |"
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,16 @@ from perstack.config.problems import describe_problems, problems_to_json
 from perstack.core.definitions import Expert, Project
 from perstack.errors import DefinitionError, Problem, UsageError
 from perstack.frontends.cli.show import Screen, count, table
+from perstack.frontends.cli.tool_costs import print_tools, tools_of, tools_to_json
 
 
 @click.command("validate")
 @click.option("--json", "as_json", is_flag=True, help="Problems and Experts as one JSON object.")
 @click.option("--strict", is_flag=True, help="Take warnings for errors.")
+@click.option("--tools", "with_tools", is_flag=True, help="Start the skills, and show what their tools cost a step.")
 @click.option("--config", metavar="FILE", help="perstack.toml; by default found from the workspace upward.")
 @click.option("--workspace", metavar="DIR", default=".", help="The directory Experts work in.", show_default=True)
-def validate_command(as_json: bool, strict: bool, config: str | None, workspace: str) -> None:
+def validate_command(as_json: bool, strict: bool, with_tools: bool, config: str | None, workspace: str) -> None:
     """Check perstack.toml, and the files it includes, without running anything.
 
     Every problem is named at once, with file, line and key. Exit status 0 if the file can be used, 2 if not.
@@ -34,11 +36,14 @@ def validate_command(as_json: bool, strict: bool, config: str | None, workspace:
     except DefinitionError as error:
         problems = error.problems
     is_usable = project is not None and not (strict and problems)
+    offered = tools_of(project, workspace) if with_tools and is_usable and project is not None else {}
     if as_json:
         experts = [] if project is None else list(project.experts.values())
-        click.echo(json.dumps(_to_json(path, is_usable, problems, experts), ensure_ascii=False))
+        found = _to_json(path, is_usable, problems, experts)
+        click.echo(json.dumps({**found, "tools": tools_to_json(offered)} if with_tools else found, ensure_ascii=False))
     else:
         _print(project, problems, is_usable)
+        print_tools(offered)
     sys.exit(0 if is_usable else 2)
 
 

@@ -1,0 +1,152 @@
+"""Tool choice at scale: which tools a model is shown at once, and which it finds by a search.
+
+The tools that a search has found are read from the messages, so that a resumed or continued Run has them too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from perstack.core.base import JsonObject
+from perstack.core.definitions import ToolSearch
+from perstack.core.messages import ExpertMessage, History, ToolMessage, ToolResultPart, text_of
+from perstack.core.tools import ToolSpec
+
+SEARCH_TOOL = "searchTools"
+
+AUTO_BUDGET = 10_000
+"""Tokens that the tools of all skills but the base skill may cost before some of them are deferred."""
+
+MOST_FOUND = 5
+_MOST_NAMED = 60
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+def tokens_of(spec: ToolSpec) -> int:
+    """About how many tokens a tool costs at every step: a token is about four characters of its JSON."""
+    shown = {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}
+    return len(json.dumps(shown, ensure_ascii=False, separators=(",", ":"))) // 4 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """How the tools of a Run are divided."""
+
+    shown: tuple[ToolSpec, ...]
+    deferred: tuple[ToolSpec, ...] = ()
+
+
+def divide(specs: Iterable[tuple[ToolSpec, bool]], choice: ToolSearch) -> Deferral:
+    """The tools that are shown, and those that are deferred; each comes with whether it may be.
+
+    `auto` shows them in their order for as long as the budget lasts, `on` defers all that may be.
+    """
+    shown: list[ToolSpec] = []
+    deferred: list[ToolSpec] = []
+    left = AUTO_BUDGET if choice == "auto" else 0
+    for spec, may_wait in specs:
+        cost = tokens_of(spec) if may_wait and choice == "auto" else 0
+        if may_wait and choice != "off" and (choice == "on" or cost > left):
+            deferred.append(spec)
+        else:
+            left -= cost
+            shown.append(spec)
+    if not deferred:
+        return Deferral(tuple(shown))
+    return Deferral((*shown, search_spec(deferred)), tuple(deferred))
+
+
+def search_spec(deferred: Sequence[ToolSpec]) -> ToolSpec:
+    """The tool that finds the others."""
+    counts: dict[str, int] = {}
+    for spec in deferred:
+        counts[spec.skill_name] = counts.get(spec.skill_name, 0) + 1
+    skills = ", ".join(f"{name} ({number})" for name, number in counts.items())
+    schema: JsonObject = {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "words for what the tool does, or names of tools"},
+            "most": {"type": "integer", "minimum": 1, "maximum": 20, "description": f"{MOST_FOUND} if not given"},
+        },
+        "required": ["query"],
+    }
+    return ToolSpec(
+        name=SEARCH_TOOL,
+        description=f"Find tools that are not shown, and be given them. There are {len(deferred)}, of these skills:"
+        f" {skills}. Search before you say that something cannot be done; what is found can be called after that.",
+        input_schema=schema,
+        skill_name=SEARCH_TOOL,
+        effect="readOnly",
+    )
+
+
+def search(query: str, deferred: Sequence[ToolSpec], most: int = MOST_FOUND) -> list[ToolSpec]:
+    """The tools that fit best; those named in the query come first."""
+    named = set(re.findall(r"[\w-]+", query))
+    wanted = _words(query)
+    scored = [(_score(spec, wanted, named), -place, spec) for place, spec in enumerate(deferred)]
+    scored.sort(key=lambda one: one[:2], reverse=True)
+    return [spec for score, _, spec in scored[:most] if score > 0]
+
+
+def result_text(found: Sequence[ToolSpec], deferred: Sequence[ToolSpec]) -> str:
+    """What the model is told: the tools found, or the names there are."""
+    if found:
+        tools = [
+            {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema} for spec in found
+        ]
+        return json.dumps({"tools": tools}, ensure_ascii=False)
+    names = [spec.name for spec in deferred[:_MOST_NAMED]]
+    return json.dumps({"tools": [], "names": names, "more": max(0, len(deferred) - _MOST_NAMED)}, ensure_ascii=False)
+
+
+class Found:
+    """The deferred tools that the messages so far have brought up, in the order they came."""
+
+    def __init__(self, deferred: Sequence[ToolSpec]) -> None:
+        self._deferred = {spec.name: spec for spec in deferred}
+        self._found: dict[str, ToolSpec] = {}
+        self._read = 0
+
+    def after(self, messages: History) -> tuple[ToolSpec, ...]:
+        """Those found by a search or called by name. `messages` only grows from one call to the next."""
+        for message in messages[self._read :]:
+            for name in _names(message):
+                spec = self._deferred.get(name)
+                if spec is not None:
+                    self._found.setdefault(name, spec)
+        self._read = len(messages)
+        return tuple(self._found.values())
+
+
+def _names(message: object) -> Iterable[str]:
+    if isinstance(message, ExpertMessage):
+        return [call.tool_name for call in message.tool_calls]
+    if isinstance(message, ToolMessage):
+        return [name for part in message.contents if part.tool_name == SEARCH_TOOL for name in _found_in(part)]
+    return ()
+
+
+def _found_in(part: ToolResultPart) -> list[str]:
+    try:
+        result: object = json.loads(text_of(part.contents))
+    except ValueError:
+        return []
+    tools = result.get("tools") if isinstance(result, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return [str(tool["name"]) for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def _score(spec: ToolSpec, wanted: set[str], named: set[str]) -> float:
+    if spec.name in named:
+        return 100
+    name, skill, description = _words(spec.name), _words(spec.skill_name), _words(spec.description)
+    return sum(4 * (word in name) + 2 * (word in skill) + (word in description) for word in wanted) + sum(
+        0.5 for word in wanted if len(word) > 3 and any(other.startswith(word[:4]) for other in name | description)
+    )
+
+
+def _words(text: str) -> set[str]:
+    return {word.lower() for word in _WORD.findall(text)}

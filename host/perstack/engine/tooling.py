@@ -1,0 +1,50 @@
+"""What an Expert's Runs are offered, without running one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perstack.core.definitions import Expert, Project
+from perstack.core.events import Event, SkillDisconnected
+from perstack.core.tools import ToolSpec
+from perstack.engine.emit import Emitter
+from perstack.engine.skills import JobSkills
+from perstack.ports.skill import SkillContext, SkillFactory
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTools:
+    """The tools of one Expert."""
+
+    shown: tuple[ToolSpec, ...]
+    """Those that its model is shown at every step."""
+    deferred: tuple[ToolSpec, ...] = ()
+    """Those that it finds by a search."""
+    problems: tuple[str, ...] = ()
+    """Why a skill's tools are missing."""
+
+
+async def offered_tools(
+    factories: Sequence[SkillFactory], context: SkillContext, project: Project, expert: Expert
+) -> OfferedTools:
+    """What a Run of this Expert, as a Coordinator, would be offered. Raises SkillError for a wrong definition."""
+    problems: list[str] = []
+
+    def note(event: Event, _: bytes) -> None:
+        if isinstance(event, SkillDisconnected) and event.reason:
+            problems.append(event.reason)
+
+    # a lazy skill's tools count too
+    eager = tuple(
+        skill.model_copy(update={"lazy_init": False}) if hasattr(skill, "lazy_init") else skill
+        for skill in expert.skills
+    )
+    skills = JobSkills(factories, context, Emitter((), note))
+    try:
+        opened = await skills.open(
+            expert.model_copy(update={"skills": eager}), project, run_id=context.job_id, is_coordinator=True
+        )
+        return OfferedTools(opened.catalogue.shown, opened.catalogue.deferred, tuple(problems))
+    finally:
+        await skills.close()

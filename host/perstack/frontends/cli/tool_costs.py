@@ -1,0 +1,79 @@
+"""What the tools of each Expert cost at every step, for `perstack validate --tools`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import click
+
+from perstack.config.env import read_env
+from perstack.core.base import JsonObject
+from perstack.core.definitions import Project
+from perstack.core.tools import ToolSpec
+from perstack.core.toolsearch import tokens_of
+from perstack.engine.tooling import OfferedTools
+from perstack.frontends.cli.show import Screen, count, table
+from perstack.host import Host
+
+
+def tools_of(project: Project, workspace: str) -> dict[str, OfferedTools]:
+    """By Expert. Starts the skills of one Expert after the other, and ends them. Raises SkillError."""
+
+    async def ask() -> dict[str, OfferedTools]:
+        env = read_env(Path(workspace), project.env_path)
+        async with Host(project, workspace=workspace, env=env) as host:
+            return {key: await host.tools(key) for key in project.experts}
+
+    return asyncio.run(ask())
+
+
+def tools_to_json(offered: Mapping[str, OfferedTools]) -> JsonObject:
+    """The same for programs; tokens are estimates."""
+    return {
+        key: {
+            "tokens": _tokens(tools.shown),
+            "tools": [
+                {"name": spec.name, "skill": spec.skill_name, "tokens": tokens_of(spec), "deferred": deferred}
+                for specs, deferred in ((tools.shown, False), (tools.deferred, True))
+                for spec in specs
+            ],
+            "problems": list(tools.problems),
+        }
+        for key, tools in offered.items()
+    }
+
+
+def print_tools(offered: Mapping[str, OfferedTools]) -> None:
+    """A table for each Expert, a row for each skill."""
+    screen = Screen.of_stdout()
+    for key, tools in offered.items():
+        click.echo()
+        rows = [
+            (skill, str(len(specs)), f"{_tokens(specs):,}" if not waits else f"({_tokens(specs):,})", names)
+            for (skill, waits), specs in _by_skill(tools).items()
+            if (names := ", ".join(spec.name for spec in specs))
+        ]
+        table(screen, (f"{key}: skill", "tools", "tokens", "names"), rows, right=(1, 2))
+        click.echo(f"{key}: about {_tokens(tools.shown):,} tokens of tools at every step{_deferred(tools)}")
+        for problem in tools.problems:
+            click.echo(f"warning: {problem}", err=True)
+
+
+def _deferred(tools: OfferedTools) -> str:
+    if not tools.deferred:
+        return ""
+    return f"; {count(len(tools.deferred), 'tool')} of {_tokens(tools.deferred):,} (in brackets) found by a search"
+
+
+def _by_skill(tools: OfferedTools) -> dict[tuple[str, bool], list[ToolSpec]]:
+    found: dict[tuple[str, bool], list[ToolSpec]] = {}
+    for specs, waits in ((tools.shown, False), (tools.deferred, True)):
+        for spec in specs:
+            found.setdefault((spec.skill_name, waits), []).append(spec)
+    return found
+
+
+def _tokens(specs: Iterable[ToolSpec]) -> int:
+    return sum(map(tokens_of, specs))
