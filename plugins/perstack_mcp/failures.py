@@ -12,6 +12,10 @@ class ServerEnded(SkillError):
     """The connection closed under a call."""
 
 
+class Unauthorized(SkillError):
+    """The server, or its authorization server, did not let this request in; others may go on."""
+
+
 def leaf(error: BaseException) -> BaseException:
     """The one error that a group, which says nothing itself, was made of."""
     if not isinstance(error, BaseExceptionGroup):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
-from perstack.core.definitions import BASE_SKILL, McpSseSkill, McpStdioSkill, Skill
+from perstack.core.definitions import McpSseSkill, McpStdioSkill, Skill, is_base_skill
 from perstack.errors import SkillError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
@@ -18,16 +18,12 @@ class McpSkillFactory:
     def handles(self, definition: Skill) -> bool:
         """Whether a declaration means an MCP server."""
         if isinstance(definition, McpStdioSkill):
-            package = definition.package_name or ""
-            return BASE_SKILL not in (definition.name, package) and not package.startswith(f"{BASE_SKILL}@")
+            return not is_base_skill(definition)
         return isinstance(definition, McpSseSkill)
 
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
         """A session that connects when its tools are asked for. Raises SkillError for what its author must change."""
-        from importlib.util import find_spec
-
-        if find_spec("mcp") is None:
-            raise SkillError(f"skill {definition.name!r} needs the MCP SDK: pip install 'perstack[mcp]'")
+        _require_sdk(definition)
         if isinstance(definition, McpStdioSkill):
             from perstack_mcp.local import LocalServer
             from perstack_mcp.session import McpSession
@@ -39,6 +35,32 @@ class McpSkillFactory:
 
             return McpSession(RemoteServer(definition, context), definition.timeout)
         raise SkillError(f"skill {definition.name!r} is no MCP server: {definition.type}")
+
+    async def login(self, definition: Skill, context: SkillContext, present: Callable[[str], Awaitable[None]]) -> None:
+        """By OAuth, for a server on the web. Raises SkillError."""
+        _require_sdk(definition)
+        from perstack_mcp.login import log_in
+
+        await log_in(_remote(definition), context, present)
+
+    async def logout(self, definition: Skill, context: SkillContext) -> bool:
+        """Delete the tokens."""
+        from perstack_mcp.remote import place_of
+
+        return place_of(_remote(definition), context.env).remove()
+
+
+def _require_sdk(definition: Skill) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("mcp") is None:
+        raise SkillError(f"skill {definition.name!r} needs the MCP SDK: pip install 'perstack[mcp]'")
+
+
+def _remote(definition: Skill) -> McpSseSkill:
+    if not isinstance(definition, McpSseSkill):
+        raise SkillError(f"skill {definition.name!r} ({definition.type}) is no server on the web: it has no login")
+    return definition
 
 
 @hookimpl

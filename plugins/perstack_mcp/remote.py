@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from perstack.core.definitions import McpSseSkill
+from perstack.core.definitions import McpSseSkill, OAuth
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
 from perstack_mcp.addresses import refuse_private
+from perstack_mcp.logins import Logins, Place
+from perstack_mcp.variables import filled
 from perstack_mcp.ways import AUTO, LEGACY, Way
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+if TYPE_CHECKING:
+    import httpx2
 
 
 class RemoteServer:
-    """Raises SkillError for an endpoint that may not be connected to, and for a variable that is not set."""
+    """Raises SkillError for an endpoint that may not be connected to, and for a variable that is not set.
 
-    def __init__(self, definition: McpSseSkill, context: SkillContext) -> None:
+    `auth` is how to log in; by default with what is there, without asking anybody.
+    """
+
+    def __init__(self, definition: McpSseSkill, context: SkillContext, auth: httpx2.Auth | None = None) -> None:
         self.name = definition.name
         self.workspace: Path = context.workspace
         self.show = context.on_stderr
         self._endpoint = definition.endpoint
         self._may_be_local = definition.allow_local_network
         self._headers = headers_of(definition, context.env)
+        self._oauth = oauth_of(definition, context.env)
+        self._place = place_of(definition, context.env)
+        self._auth = auth
         _check(definition)
 
     @asynccontextmanager
@@ -39,9 +48,19 @@ class RemoteServer:
         """Streamable HTTP, then the transport that it replaced; the other way round where the address says so."""
         from perstack_mcp.web import sse, streamable
 
-        arguments = (self._endpoint, self._headers, self._may_be_local)
+        self._auth = self._auth or self._unattended()
+        arguments = (self._endpoint, self._headers, self._may_be_local, self._auth)
         ways = [Way(AUTO, partial(streamable, *arguments)), Way(LEGACY, partial(sse, *arguments))]
         return ways[::-1] if urlsplit(self._endpoint).path.rstrip("/").endswith("/sse") else ways
+
+    def _unattended(self) -> httpx2.Auth:
+        from perstack_mcp.oauth import GivenHeaders, StoredLogin, client_credentials
+
+        if any(name.casefold() == "authorization" for name in self._headers):
+            return GivenHeaders()
+        if self._oauth.flow == "clientCredentials":
+            return client_credentials(self._endpoint, self._oauth)
+        return StoredLogin(self._endpoint, self.name, self._place)
 
     def last_words(self) -> str:
         """A server elsewhere leaves none."""
@@ -50,13 +69,22 @@ class RemoteServer:
 
 def headers_of(definition: McpSseSkill, env: Mapping[str, str]) -> dict[str, str]:
     """The headers, with `${NAME}` replaced from the environment."""
-    wanted = {name for value in definition.headers.values() for name in _VARIABLE.findall(value)}
-    missing = ", ".join(sorted(name for name in wanted if not env.get(name)))
-    if missing:
-        raise SkillError(
-            f"skill {definition.name!r} needs {missing} for its headers: set it in the environment or in a .env file"
-        )
-    return {name: _VARIABLE.sub(lambda found: env[found.group(1)], value) for name, value in definition.headers.items()}
+    return filled(definition.headers, env, definition.name, "headers")
+
+
+def oauth_of(definition: McpSseSkill, env: Mapping[str, str]) -> OAuth:
+    """How to log in, with `${NAME}` replaced from the environment."""
+    oauth = definition.oauth or OAuth()
+    texts = {name: value for name in _TEXTS if isinstance(value := getattr(oauth, name), str)}
+    return oauth.model_copy(update=filled(texts, env, definition.name, "oauth"))
+
+
+def place_of(definition: McpSseSkill, env: Mapping[str, str]) -> Place:
+    """Where the login of a skill is kept."""
+    return Logins.of_user(env).at(definition.endpoint, oauth_of(definition, env).client_id)
+
+
+_TEXTS = ("client_id", "client_secret", "private_key", "issuer")
 
 
 def _check(definition: McpSseSkill) -> None:

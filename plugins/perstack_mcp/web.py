@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import httpcore2
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import INVALID_REQUEST
 
 from perstack.errors import SkillError
 from perstack_mcp.addresses import public_addresses
+from perstack_mcp.failures import Unauthorized
 
 if TYPE_CHECKING:
+    from httpx2._client import UseClientDefault
+    from httpx2._types import AuthTypes
     from mcp.client._transport import TransportStreams
 
 _CONNECT = 30.0
@@ -31,9 +34,11 @@ _NO_READ_LIMIT = 24 * 3600.0
 
 
 @asynccontextmanager
-async def streamable(endpoint: str, headers: Mapping[str, str], may_be_local: bool) -> AsyncGenerator[TransportStreams]:
-    """Streamable HTTP."""
-    client = _client(may_be_local, dict(headers), httpx2.Timeout(_CONNECT, read=None))
+async def streamable(
+    endpoint: str, headers: Mapping[str, str], may_be_local: bool, auth: httpx2.Auth
+) -> AsyncGenerator[TransportStreams]:
+    """Streamable HTTP. A request that is not let in is an error of that request only."""
+    client = _Client(_transport(may_be_local), dict(headers), httpx2.Timeout(_CONNECT, read=None), auth)
     async with (
         client,
         streamable_http_client(endpoint, http_client=client, max_sse_event_size=_LARGEST_EVENT) as streams,
@@ -42,23 +47,55 @@ async def streamable(endpoint: str, headers: Mapping[str, str], may_be_local: bo
 
 
 @asynccontextmanager
-async def sse(endpoint: str, headers: Mapping[str, str], may_be_local: bool) -> AsyncGenerator[TransportStreams]:
+async def sse(
+    endpoint: str, headers: Mapping[str, str], may_be_local: bool, auth: httpx2.Auth
+) -> AsyncGenerator[TransportStreams]:
     """HTTP with server-sent events, of the revision 2024-11-05."""
-    factory = partial(_client, may_be_local)
+
+    def client(
+        headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
+    ) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, transport=_transport(may_be_local))
+
     async with sse_client(
-        endpoint, dict(headers), timeout=_CONNECT, sse_read_timeout=_NO_READ_LIMIT, httpx_client_factory=factory
+        endpoint,
+        dict(headers),
+        timeout=_CONNECT,
+        sse_read_timeout=_NO_READ_LIMIT,
+        httpx_client_factory=client,
+        auth=auth,
     ) as streams:
         yield streams
 
 
-def _client(
-    may_be_local: bool,
-    headers: dict[str, str] | None = None,
-    timeout: httpx2.Timeout | None = None,
-    auth: httpx2.Auth | None = None,
-) -> httpx2.AsyncClient:
-    transport = None if may_be_local else _CheckedTransport()
-    return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, transport=transport)
+def _transport(may_be_local: bool) -> httpx2.AsyncBaseTransport | None:
+    return None if may_be_local else _CheckedTransport()
+
+
+class _Client(httpx2.AsyncClient):
+    def __init__(
+        self,
+        transport: httpx2.AsyncBaseTransport | None,
+        headers: dict[str, str],
+        timeout: httpx2.Timeout,
+        auth: httpx2.Auth,
+    ) -> None:
+        super().__init__(headers=headers, timeout=timeout, auth=auth, transport=transport)
+
+    async def send(
+        self,
+        request: httpx2.Request,
+        *,
+        stream: bool = False,
+        auth: AuthTypes | UseClientDefault | None = httpx2.USE_CLIENT_DEFAULT,
+        follow_redirects: bool | UseClientDefault = httpx2.USE_CLIENT_DEFAULT,
+    ) -> httpx2.Response:
+        try:
+            return await super().send(request, stream=stream, auth=auth, follow_redirects=follow_redirects)
+        except Unauthorized as error:
+            # raised, it would end the connection with all calls on it
+            body = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": str(error)}}
+            return httpx2.Response(401, json=body, request=request)
 
 
 class _CheckedTransport(httpx2.AsyncHTTPTransport):
@@ -67,6 +104,12 @@ class _CheckedTransport(httpx2.AsyncHTTPTransport):
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=httpx2.create_ssl_context(trust_env=False), network_backend=_CheckedNetwork()
         )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.scheme != "https":
+            place = f"{request.url.scheme}://{request.url.host}"
+            raise SkillError(f"{place} is no https:// address: `allowLocalNetwork = true` allows others")
+        return await super().handle_async_request(request)
 
 
 class _CheckedNetwork(httpcore2.AsyncNetworkBackend):

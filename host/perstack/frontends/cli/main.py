@@ -32,6 +32,8 @@ _COMMANDS = {
     "replay": ("verify", "Drive a recorded Job again, without a model, and compare."),
     "export": ("export", "Write a Job in another form."),
     "validate": ("validate", "Check perstack.toml without running anything."),
+    "login": ("login", "Log in to the server of a skill, for all later Jobs."),
+    "logout": ("login", "Forget a login."),
     "mcp": ("mcp", "Serve Experts and Jobs to an editor or an agent over MCP."),
     "plugins": ("plugins", "List the plugins that are installed, and what they bring."),
 }

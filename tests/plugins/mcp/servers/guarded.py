@@ -1,0 +1,181 @@
+"""An MCP server of the SDK that wants a login, with its authorization server; prints its port.
+
+It registers every client and lets every person in. `/did` lists what was asked of it, and `/reset` makes it new.
+`/expire` makes it forget the access tokens, `/revoke` the refresh tokens too. `/deny` lets nobody in, `/restrict` makes
+the tool ask for one more scope. The next tokens are good for a second after `/brief`, and for who knows how long after
+`/unsaid`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import socket
+import time
+
+import uvicorn
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import (
+    AccessToken,
+    AuthorizationCode,
+    AuthorizationParams,
+    AuthorizeError,
+    RefreshToken,
+    construct_redirect_uri,
+)
+from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
+from mcp.server.mcpserver import MCPServer
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+SCOPES = ["read", "write"]
+
+
+class Provider:
+    """Everything in memory; refresh tokens are good for one use."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.lifetime: int | None = 3600
+        self.did: list[str] = []
+        self.denies = False
+        self.restricts = False
+        self.clients: dict[str, OAuthClientInformationFull] = {}
+        self.codes: dict[str, AuthorizationCode] = {}
+        self.access: dict[str, AccessToken] = {}
+        self.refresh: dict[str, RefreshToken] = {}
+
+    async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
+        return self.clients.get(client_id)
+
+    async def register_client(self, client_info: OAuthClientInformationFull) -> None:
+        self.did.append("register")
+        self.clients[client_info.client_id] = client_info
+
+    async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
+        self.did.append(f"authorize {' '.join(params.scopes or [])}")
+        if self.denies:
+            raise AuthorizeError("access_denied", "you said no")
+        code = AuthorizationCode(
+            code=f"code-{secrets.token_hex(16)}",
+            scopes=params.scopes or [],
+            expires_at=time.time() + 60,
+            client_id=client.client_id,
+            code_challenge=params.code_challenge,
+            redirect_uri=params.redirect_uri,
+            redirect_uri_provided_explicitly=True,
+            resource=params.resource,
+        )
+        self.codes[code.code] = code
+        return construct_redirect_uri(str(params.redirect_uri), code=code.code, state=params.state)
+
+    async def load_authorization_code(
+        self, client: OAuthClientInformationFull, authorization_code: str
+    ) -> AuthorizationCode | None:
+        return self.codes.get(authorization_code)
+
+    async def exchange_authorization_code(
+        self, client: OAuthClientInformationFull, authorization_code: AuthorizationCode
+    ) -> OAuthToken:
+        self.did.append("exchange")
+        del self.codes[authorization_code.code]
+        return self._tokens(client, authorization_code.scopes, authorization_code.resource)
+
+    async def load_refresh_token(self, client: OAuthClientInformationFull, refresh_token: str) -> RefreshToken | None:
+        return self.refresh.get(refresh_token)
+
+    async def exchange_refresh_token(
+        self, client: OAuthClientInformationFull, refresh_token: RefreshToken, scopes: list[str]
+    ) -> OAuthToken:
+        self.did.append("renew")
+        del self.refresh[refresh_token.token]
+        return self._tokens(client, refresh_token.scopes, refresh_token.resource)
+
+    async def load_access_token(self, token: str) -> AccessToken | None:
+        return self.access.get(token)
+
+    def _tokens(self, client: OAuthClientInformationFull, scopes: list[str], resource: str | None) -> OAuthToken:
+        access, refresh = f"access-{secrets.token_hex(16)}", f"refresh-{secrets.token_hex(16)}"
+        self.access[access] = AccessToken(token=access, client_id=client.client_id, scopes=scopes, resource=resource)
+        self.refresh[refresh] = RefreshToken(
+            token=refresh, client_id=client.client_id, scopes=scopes, resource=resource
+        )
+        return OAuthToken(access_token=access, refresh_token=refresh, expires_in=self.lifetime, scope=" ".join(scopes))
+
+
+async def main() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        provider = Provider()
+        base = f"http://127.0.0.1:{port}"
+        server = MCPServer(
+            "guarded",
+            auth_server_provider=provider,
+            auth=AuthSettings(
+                issuer_url=base,
+                resource_server_url=f"{base}/mcp",
+                validate_token_resource=True,
+                required_scopes=["read"],
+                client_registration_options=ClientRegistrationOptions(enabled=True, valid_scopes=SCOPES),
+            ),
+        )
+
+        @server.tool()
+        def whoami() -> str:
+            """The scopes of the caller."""
+            token = get_access_token()
+            return " ".join(token.scopes) if token else "nobody"
+
+        @server.custom_route("/{action}", methods=["GET"])
+        async def act(request: Request) -> Response:
+            action = request.path_params["action"]
+            if action == "reset":
+                provider.reset()
+            if action in ("expire", "revoke"):
+                provider.access.clear()
+            if action == "revoke":
+                provider.refresh.clear()
+            if action == "deny":
+                provider.denies = True
+            if action == "restrict":
+                provider.restricts = True
+            if action in ("brief", "unsaid"):
+                provider.lifetime = 1 if action == "brief" else None
+            return JSONResponse(provider.did)
+
+        app = Restricting(server.streamable_http_app(), provider)
+        run = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        print(port, flush=True)
+        await run.serve(sockets=[listening])
+
+
+class Restricting:
+    """Refuses calls of tools whose token has no scope `write`, once it was told to."""
+
+    def __init__(self, app, provider: Provider) -> None:
+        self.app = app
+        self.provider = provider
+
+    async def __call__(self, scope, receive, send) -> None:
+        is_call = scope["type"] == "http" and (scope["method"], scope["path"]) == ("POST", "/mcp")
+        if not is_call or not self.provider.restricts:
+            return await self.app(scope, receive, send)
+        first = await receive()
+        bearer = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")
+        token = self.provider.access.get(bearer)
+        if json.loads(first["body"]).get("method") == "tools/call" and (token is None or "write" not in token.scopes):
+            challenge = 'Bearer error="insufficient_scope", scope="write"'
+            return await Response(status_code=403, headers={"WWW-Authenticate": challenge})(scope, receive, send)
+        messages = [first]
+
+        async def again():
+            return messages.pop() if messages else await receive()
+
+        return await self.app(scope, again, send)
+
+
+asyncio.run(main())

@@ -1,0 +1,375 @@
+"""Logging in to servers on the web, here on the loopback: by `perstack login`, and what Runs make of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from hosting import Seen, expert, project_of, results, wait_for
+from mcp_bed import Bed
+from terminal import Terminal
+
+from perstack.config.settings import Overrides
+from perstack.core.definitions import McpSseSkill, OAuth
+from perstack.errors import SkillError, UsageError
+from perstack.host import Host
+from perstack.testing.scripted import ScriptedProvider, text, tool
+
+SERVER = Path(__file__).parent / "servers" / "guarded.py"
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A server that wants a login."""
+
+    base: str
+
+    @property
+    def endpoint(self) -> str:
+        return f"{self.base}/mcp"
+
+    def did(self) -> list[str]:
+        return self.do("did")
+
+    def do(self, action: str) -> list[str]:
+        with urllib.request.urlopen(f"{self.base}/{action}") as answer:
+            return json.load(answer)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Guarded]:
+    with subprocess.Popen([sys.executable, str(SERVER)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield Guarded(f"http://127.0.0.1:{process.stdout.readline().strip()}")
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def guarded(server: Guarded) -> Guarded:
+    server.do("reset")
+    return server
+
+
+def _skill(server: Guarded, oauth: OAuth | None = None, name: str = "tracker", **fields) -> McpSseSkill:
+    fields.setdefault("allow_local_network", True)
+    return McpSseSkill(name=name, endpoint=server.endpoint, timeout=30_000, oauth=oauth, **fields)
+
+
+def _host(bed: Bed, *skills: McpSseSkill, script=None) -> Host:
+    provider = ScriptedProvider(script or [tool("whoami"), text("done")])
+    return Host(
+        project_of(expert("a").model_copy(update={"skills": skills})),
+        workspace=bed.workspace,
+        env=bed.env,
+        overrides=Overrides(provider="scripted"),
+        plugins=[provider],
+    )
+
+
+def _get(url: str) -> str:
+    """As a browser does: through the redirect, back to where it is sent."""
+    with urllib.request.urlopen(url) as answer:
+        return answer.read().decode()
+
+
+async def _browse(url: str) -> None:
+    await asyncio.to_thread(_get, url)
+
+
+async def _run(host: Host) -> Seen:
+    seen = Seen()
+    await host.run("a", "q", on_event=seen)
+    return seen
+
+
+def _problem(seen: Seen) -> str:
+    (ended,) = seen.of("skillDisconnected")
+    return ended.reason
+
+
+def _files(bed: Bed) -> list[Path]:
+    return sorted((Path(bed.env["HOME"]) / ".config" / "perstack" / "logins").glob("*.json"))
+
+
+def test_a_run_without_a_login_goes_on_and_says_how_to_log_in(bed: Bed, guarded: Guarded) -> None:
+    async def work() -> Seen:
+        async with _host(bed, _skill(guarded)) as host:
+            return await _run(host)
+
+    seen = wait_for(work())
+    assert _problem(seen).endswith(": the server asks for a login: perstack login tracker")
+    assert "perstack login tracker" in results(seen)[0]
+    assert seen.types()[-1] == "finishRun"
+    assert guarded.did() == [], "nobody was registered for nothing"
+    assert _files(bed) == []
+
+
+def test_after_a_login_all_later_jobs_use_the_server_until_a_logout(bed: Bed, guarded: Guarded) -> None:
+    async def work() -> tuple[Seen, Seen, Seen]:
+        async with _host(bed, _skill(guarded)) as host:
+            await host.login("tracker", _browse)
+            first, second = await _run(host), await _run(host)
+            assert await host.logout("tracker")
+            assert not await host.logout("tracker")
+            return first, second, await _run(host)
+
+    first, second, last = wait_for(work())
+    assert results(first) == results(second) == ["read"]
+    assert guarded.did() == ["register", "authorize read", "exchange"]
+    assert "perstack login tracker" in _problem(last)
+
+
+def test_tokens_are_in_one_file_that_only_the_user_can_read_and_nowhere_else(
+    bed: Bed, guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def work() -> Seen:
+        async with _host(bed, _skill(guarded)) as host:
+            await host.login("tracker", _browse)
+            guarded.do("expire")
+            return await _run(host)
+
+    seen = wait_for(work())
+    assert results(seen) == ["read"]
+    (kept,) = _files(bed)
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert kept.parent.stat().st_mode & 0o777 == 0o700
+    assert "refresh-" in kept.read_text()
+    written = [path for path in bed.workspace.rglob("*") if path.is_file()]
+    assert written
+    shown = [*seen.lines, caplog.text.encode(), *(path.read_bytes() for path in written)]
+    for secret in (b"access-", b"refresh-", b"code-"):
+        assert not any(secret in each for each in shown)
+
+
+def test_an_expired_login_is_renewed_once_for_all_jobs(bed: Bed, guarded: Guarded) -> None:
+    async def work() -> list[Seen]:
+        async with _host(bed, _skill(guarded)) as host, _host(bed, _skill(guarded)) as other:
+            await host.login("tracker", _browse)
+            (kept,) = _files(bed)
+            kept.write_text(json.dumps({**json.loads(kept.read_text()), "expiresAt": time.time() - 1}))
+            guarded.do("expire")
+            return await asyncio.gather(_run(host), _run(other))
+
+    assert [results(one) for one in wait_for(work())] == [["read"], ["read"]]
+    assert guarded.did() == ["register", "authorize read", "exchange", "renew"]
+
+
+def test_a_token_that_lasts_a_second_is_renewed_before_it_is_used(bed: Bed, guarded: Guarded) -> None:
+    guarded.do("brief")
+
+    async def work() -> Seen:
+        async with _host(bed, _skill(guarded)) as host:
+            await host.login("tracker", _browse)
+            return await _run(host)
+
+    assert results(wait_for(work())) == ["read"]
+    assert "renew" in guarded.did()
+
+
+def test_a_token_that_is_refused_early_is_renewed_and_the_request_goes_on(bed: Bed, guarded: Guarded) -> None:
+    guarded.do("unsaid")
+
+    async def work() -> Seen:
+        async with _host(bed, _skill(guarded)) as host:
+            await host.login("tracker", _browse)
+            guarded.do("expire")
+            return await _run(host)
+
+    assert results(wait_for(work())) == ["read"]
+    assert guarded.did() == ["register", "authorize read", "exchange", "renew"]
+
+
+def test_a_login_that_was_revoked_is_forgotten_and_asked_for_again(bed: Bed, guarded: Guarded) -> None:
+    async def work() -> Seen:
+        async with _host(bed, _skill(guarded)) as host:
+            await host.login("tracker", _browse)
+            guarded.do("revoke")
+            return await _run(host)
+
+    assert "its login has expired: perstack login tracker" in _problem(wait_for(work()))
+    assert _files(bed) == []
+
+
+def test_a_login_that_ends_in_the_middle_of_a_job_is_an_error_of_the_call(bed: Bed, guarded: Guarded) -> None:
+    turns = iter([tool("whoami"), tool("whoami"), text("done")])
+
+    def script(request):
+        if len(request.messages) > 2:
+            guarded.do("revoke")
+        return next(turns)
+
+    async def work() -> Seen:
+        async with _host(bed, _skill(guarded), script=script) as host:
+            await host.login("tracker", _browse)
+            return await _run(host)
+
+    first, second = results(wait_for(work()))
+    assert first == "read"
+    assert second == "whoami: its login has expired: perstack login tracker"
+
+
+def test_rights_that_a_call_lacks_are_asked_for_at_the_next_login(bed: Bed, guarded: Guarded) -> None:
+    async def work() -> tuple[Seen, Seen]:
+        async with _host(bed, _skill(guarded)) as host:
+            await host.login("tracker", _browse)
+            guarded.do("restrict")
+            refused = await _run(host)
+            await host.login("tracker", _browse)
+            return refused, await _run(host)
+
+    refused, allowed = wait_for(work())
+    assert results(refused) == ["whoami: the server asks for more rights (write): perstack login tracker"]
+    assert results(allowed) == ["read write"]
+
+
+def test_the_scopes_of_the_definition_are_asked_for(bed: Bed, guarded: Guarded) -> None:
+    async def work() -> Seen:
+        async with _host(bed, _skill(guarded, OAuth(scopes=("read", "write")))) as host:
+            await host.login("tracker", _browse)
+            return await _run(host)
+
+    assert results(wait_for(work())) == ["read write"]
+
+
+async def _refusal(host: Host, present=_browse, skill: str = "tracker") -> str:
+    async with host:
+        with pytest.raises(SkillError) as caught:
+            await host.login(skill, present)
+    return str(caught.value)
+
+
+def test_a_refused_login_is_told_in_the_servers_words(bed: Bed, guarded: Guarded) -> None:
+    guarded.do("deny")
+    message = wait_for(_refusal(_host(bed, _skill(guarded))))
+    assert message.endswith("the authorization server refused the login: access_denied: you said no")
+    assert _files(bed) == []
+
+
+def test_an_answer_with_another_state_is_turned_away_and_the_login_goes_on(bed: Bed, guarded: Guarded) -> None:
+    turned_away: list[int] = []
+
+    def attack(url: str) -> None:
+        back = parse_qs(urlsplit(url).query)["redirect_uri"][0]
+        for forged in (f"{back}?code=evil&state=guessed", f"{back}?code=evil", back.replace("/callback", "/")):
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                _get(forged)
+            turned_away.append(caught.value.code)
+            caught.value.close()
+        assert "You may close this window" in _get(url)
+
+    async def browse(url: str) -> None:
+        await asyncio.to_thread(attack, url)
+
+    async def work() -> None:
+        async with _host(bed, _skill(guarded)) as host:
+            await host.login("tracker", browse)
+
+    wait_for(work())
+    assert turned_away == [404, 404, 404]
+    assert len(_files(bed)) == 1
+
+
+def test_nobody_is_waited_for_for_ever(bed: Bed, guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perstack_mcp.login.PATIENCE", 0.1)
+
+    async def ignore(url: str) -> None:
+        pass
+
+    assert "nobody has logged in within 0.1 s" in wait_for(_refusal(_host(bed, _skill(guarded)), ignore))
+
+
+def test_a_clients_secret_is_sent_to_its_own_issuer_only(bed: Bed, guarded: Guarded) -> None:
+    bed.env["SECRET"] = "s3cret"
+    own = OAuth(flow="clientCredentials", client_id="c", client_secret="${SECRET}", issuer="https://auth.example.com")
+
+    async def work() -> Seen:
+        async with _host(bed, _skill(guarded, own)) as host:
+            return await _run(host)
+
+    seen = wait_for(work())
+    assert f"the server leads to {guarded.base} and not to the `issuer` https://auth.example.com" in _problem(seen)
+    assert not any(b"s3cret" in line for line in seen.lines)
+    person = OAuth(client_id="c", client_secret="${SECRET}", issuer="https://auth.example.com")
+    assert "nothing was sent there" in wait_for(_refusal(_host(bed, _skill(guarded, person))))
+    assert guarded.did() == []
+
+
+def test_a_variable_that_is_not_set_is_named(bed: Bed, guarded: Guarded) -> None:
+    oauth = OAuth(client_id="c", client_secret="${NOT_SET}")
+    assert wait_for(_refusal(_host(bed, _skill(guarded, oauth)))).startswith(
+        "skill 'tracker' needs NOT_SET for its oauth"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"headers": {"authorization": "Bearer x"}}, "its `headers` have an Authorization"),
+        ({"oauth": OAuth(flow="clientCredentials", client_id="c", client_secret="s")}, "it logs in by itself"),
+    ],
+)
+def test_a_skill_that_needs_no_login_says_so(bed: Bed, guarded: Guarded, fields, why: str) -> None:
+    assert why in wait_for(_refusal(_host(bed, _skill(guarded, **fields))))
+
+
+def test_a_wrong_authorization_of_headers_is_told(bed: Bed, guarded: Guarded) -> None:
+    async def work() -> Seen:
+        async with _host(bed, _skill(guarded, headers={"Authorization": "Bearer wrong"})) as host:
+            return await _run(host)
+
+    assert "it does not accept the `Authorization` in `headers`" in _problem(wait_for(work()))
+
+
+def test_which_skill_is_meant_must_be_clear(bed: Bed, guarded: Guarded) -> None:
+    one, other = _skill(guarded), _skill(guarded, OAuth(client_id="c"))
+    experts = [expert(key).model_copy(update={"skills": (skill,)}) for key, skill in (("a", one), ("b", other))]
+
+    async def work(skill: str, expert_key: str | None = None) -> str:
+        async with Host(project_of(*experts), workspace=bed.workspace, env=bed.env) as host:
+            with pytest.raises(UsageError) as caught:
+                await host.logout(skill, expert_key=expert_key)
+            return str(caught.value)
+
+    assert wait_for(work("tracker")).endswith("name one with --expert, a, b")
+    assert wait_for(work("trakcer")) == "no Expert has a skill 'trakcer'; skills with a login: tracker"
+    assert wait_for(work("tracker", "c")).startswith("Expert 'c' has no skill 'tracker'")
+
+
+def test_at_the_command_line_a_browser_is_opened_and_the_next_run_is_logged_in(
+    tmp_path: Path, guarded: Guarded
+) -> None:
+    terminal = Terminal(tmp_path)
+    terminal.project(
+        '[experts.a]\ninstruction = "x"\n[experts.a.skills.tracker]\ntype = "mcpSseSkill"\n'
+        f'endpoint = "{guarded.endpoint}"\nallowLocalNetwork = true\n',
+        a=[{"tools": [{"name": "whoami", "input": {}}]}, {"text": "ok"}],
+    )
+    browser = tmp_path / "browser"
+    browser.write_text(f"#!{sys.executable}\nimport sys, urllib.request\nurllib.request.urlopen(sys.argv[1]).read()\n")
+    browser.chmod(0o700)
+    terminal.env |= {"HOME": str(tmp_path), "BROWSER": str(browser)}
+    done = terminal.run("login", "tracker")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.startswith(f"Log in here:\n{guarded.base}/authorize?")
+    assert done.err.endswith("logged in: tracker\n")
+    ran = terminal.run("run", "a", "q", "--provider", "scripted")
+    (result,) = [event for event in ran.events if event["type"] == "finishToolCall"]
+    assert result["contents"][0]["text"] == "read"
+    assert terminal.run("logout", "tracker").err == "logged out: tracker\n"
+    again = terminal.run("login", "nosuch")
+    assert (again.code, again.err) == (2, "error: no Expert has a skill 'nosuch'; skills with a login: tracker\n")
