@@ -10,8 +10,10 @@ from perstack.config.load import load_project
 from perstack.core.definitions import McpSseSkill, McpStdioSkill
 from perstack.ports.skill import SkillContext
 from perstack_mcp.launch import INHERITED, launch_of
+from perstack_mcp.login import PATIENCE
+from perstack_mcp.loopback import PATH
 from perstack_mcp.plugin import McpSkillFactory
-from perstack_mcp.remote import RemoteServer, headers_of
+from perstack_mcp.remote import RemoteServer, headers_of, oauth_of
 from perstack_mcp.session import DEFAULT_TIMEOUT
 
 PAGE = page("docs/mcp.md")
@@ -19,7 +21,7 @@ PAGE = page("docs/mcp.md")
 
 def test_the_example_loads_and_its_servers_would_be_started_as_the_page_says(tmp_path: Path) -> None:
     file = tmp_path / "perstack.toml"
-    (example,) = fenced(PAGE, "toml")
+    example = fenced(PAGE, "toml")[0]
     file.write_text(example)
     notes, time, search = load_project(file).project.experts["archivist"].skills
     assert all(McpSkillFactory().handles(skill) for skill in (notes, time, search))
@@ -31,6 +33,24 @@ def test_the_example_loads_and_its_servers_would_be_started_as_the_page_says(tmp
     assert isinstance(search, McpSseSkill)
     assert headers_of(search, context.env) == {"Authorization": "Bearer t"}
     assert RemoteServer(search, context).name == "search"
+
+
+def test_the_example_of_a_login_loads_and_its_secret_is_a_variable(tmp_path: Path) -> None:
+    file = tmp_path / "perstack.toml"
+    file.write_text('[experts.planner]\ninstruction = "x"\n' + fenced(PAGE, "toml")[1])
+    loaded = load_project(file)
+    assert loaded.warnings == ()
+    (tracker,) = loaded.project.experts["planner"].skills
+    assert isinstance(tracker, McpSseSkill)
+    assert oauth_of(tracker, {"TRACKER_SECRET": "s"}).client_secret == "s"
+    assert tracker.oauth is not None
+    assert tracker.oauth.scopes == ("issues:read",)
+
+
+def test_the_place_and_the_times_of_a_login_are_those_of_the_code() -> None:
+    assert f"waits {PATIENCE // 60:g} minutes".replace("5", "five") in PAGE
+    assert f"http://127.0.0.1:PORT{PATH}" in PAGE
+    assert "$XDG_CONFIG_HOME/perstack/logins" in PAGE
 
 
 def test_the_variables_and_the_time_are_those_of_the_code() -> None:

@@ -169,18 +169,6 @@ def test_an_expired_login_is_renewed_once_for_all_jobs(bed: Bed, guarded: Guarde
     assert guarded.did() == ["register", "authorize read", "exchange", "renew"]
 
 
-def test_a_token_that_lasts_a_second_is_renewed_before_it_is_used(bed: Bed, guarded: Guarded) -> None:
-    guarded.do("brief")
-
-    async def work() -> Seen:
-        async with _host(bed, _skill(guarded)) as host:
-            await host.login("tracker", _browse)
-            return await _run(host)
-
-    assert results(wait_for(work())) == ["read"]
-    assert "renew" in guarded.did()
-
-
 def test_a_token_that_is_refused_early_is_renewed_and_the_request_goes_on(bed: Bed, guarded: Guarded) -> None:
     guarded.do("unsaid")
 

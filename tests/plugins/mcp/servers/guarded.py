@@ -2,8 +2,7 @@
 
 It registers every client and lets every person in. `/did` lists what was asked of it, and `/reset` makes it new.
 `/expire` makes it forget the access tokens, `/revoke` the refresh tokens too. `/deny` lets nobody in, `/restrict` makes
-the tool ask for one more scope. The next tokens are good for a second after `/brief`, and for who knows how long after
-`/unsaid`.
+the tool ask for one more scope, and after `/unsaid` it no longer says how long a token is good for.
 """
 
 from __future__ import annotations
@@ -143,8 +142,8 @@ async def main() -> None:
                 provider.denies = True
             if action == "restrict":
                 provider.restricts = True
-            if action in ("brief", "unsaid"):
-                provider.lifetime = 1 if action == "brief" else None
+            if action == "unsaid":
+                provider.lifetime = None
             return JSONResponse(provider.did)
 
         app = Restricting(server.streamable_http_app(), provider)
