@@ -1,0 +1,155 @@
+"""One async function as a tool: its schema from the type hints, its arguments as the types ask."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, cast, get_args, get_origin, get_type_hints
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import to_json
+
+from perstack.core.base import JsonObject
+from perstack.core.tools import LEGAL_TOOL_NAME, Effect, ToolSpec
+from perstack.errors import PluginError, SkillError
+from perstack.ports.toolkit.context import ToolContext
+from perstack.ports.toolkit.docstring import read_docstring
+from perstack.ports.toolkit.validation import in_one_line
+
+Function = Callable[..., Awaitable[object]]
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class _Schemas(GenerateJsonSchema):
+    """Without titles that only repeat a name."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        return False
+
+    def emit_warning(self, kind: str, detail: str) -> None:
+        """Say nothing: a default that is no JSON is a default all the same."""
+
+
+@dataclass(frozen=True)
+class ToolFunction:
+    """A function that has been looked at, and answers calls."""
+
+    name: str
+    description: str
+    effect: Effect
+    function: Function
+    parameters: tuple[inspect.Parameter, ...]
+    """Those that a model fills, with their types and descriptions."""
+    context_name: str | None
+    """The parameter that takes the ToolContext, if there is one."""
+
+    def spec(self) -> ToolSpec:
+        """The tool as a model sees it. Raises SkillError for a type that JSON cannot express."""
+        try:
+            schema = self._adapter.json_schema(schema_generator=_Schemas)
+        except PydanticUserError as error:
+            raise SkillError(
+                f"{_place(self.function)}: {str(error).splitlines()[0]}; use types that pydantic reads from JSON"
+            ) from error
+        return ToolSpec(name=self.name, description=self.description, input_schema=schema, effect=self.effect)
+
+    def bind(self, args: JsonObject) -> dict[str, object]:
+        """The arguments as the types ask: dates, enums, models. Raises SkillError, for the model to read."""
+        try:
+            return cast("dict[str, object]", self._adapter.validate_json(to_json(args)))
+        except ValidationError as error:
+            raise SkillError(f"Wrong arguments: {in_one_line(error)}") from error
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[object]:
+        def arguments(**values: object) -> dict[str, object]:
+            return values
+
+        # pydantic reads the schema of a function's arguments from these two; the names need not be fit for a model's
+        # fields, so that a parameter may be called `schema` or `copy`
+        vars(arguments)["__signature__"] = inspect.Signature(self.parameters)
+        arguments.__annotations__ = {one.name: one.annotation for one in self.parameters}
+        return TypeAdapter[object](cast("type[object]", arguments))
+
+
+def tool_function(
+    function: Function, *, name: str | None, description: str | None, effect: Effect, settings: type[object] | None
+) -> ToolFunction:
+    """Look at a function, when its module is imported. Raises PluginError that says what to change."""
+    place = _place(function)
+    if not inspect.iscoroutinefunction(function):
+        raise PluginError(f"{place}: write `async def`; blocking work goes into `await asyncio.to_thread(…)`")
+    name = name or function.__name__
+    if not LEGAL_TOOL_NAME.fullmatch(name):
+        raise PluginError(f"{place}: {name!r} is no name of a tool; use up to 64 of a-z, A-Z, 0-9, _ and -")
+    documented = read_docstring(function.__doc__ or "")
+    description = description or documented.description
+    if not description:
+        raise PluginError(f"{place}: say in a docstring what it does: the model chooses by it")
+    hints = _hints(function, place)
+    given: list[inspect.Parameter] = []
+    contexts: list[str] = []
+    for one in inspect.signature(function).parameters.values():
+        _check_parameter(one, place)
+        hint = hints[one.name]
+        if get_origin(hint) is ToolContext or hint is ToolContext:
+            _check_context(hint, settings, place)
+            contexts.append(one.name)
+        else:
+            given.append(_described(one, hint, documented.parameters.get(one.name)))
+    if len(contexts) > 1:
+        raise PluginError(f"{place}: take one ToolContext, not {len(contexts)}")
+    unknown = set(documented.parameters) - {one.name for one in given} - set(contexts)
+    if unknown:
+        raise PluginError(f"{place}: the docstring describes {', '.join(sorted(unknown))}, which is no parameter")
+    return ToolFunction(name, description, effect, function, tuple(given), contexts[0] if contexts else None)
+
+
+def _place(function: Function) -> str:
+    code = inspect.unwrap(function).__code__ if inspect.isfunction(function) else None
+    line = f", line {code.co_firstlineno}" if code is not None else ""
+    return f"tool {getattr(function, '__qualname__', function)} of {function.__module__}{line}"
+
+
+def _hints(function: Function, place: str) -> Mapping[str, object]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise PluginError(
+            f"{place}: {error}; define or import what the type hints name above it, outside of functions"
+            " and of `if TYPE_CHECKING`"
+        ) from error
+
+
+def _check_parameter(one: inspect.Parameter, place: str) -> None:
+    if one.kind not in _NAMED:
+        raise PluginError(
+            f"{place}: parameter {str(one).partition(':')[0]} cannot be given by name; make it a plain one"
+        )
+    if one.annotation is inspect.Parameter.empty:
+        raise PluginError(f"{place}: parameter {one.name} has no type; annotate it, as in `{one.name}: str`")
+
+
+def _check_context(hint: object, settings: type[object] | None, place: str) -> None:
+    taken = get_args(hint)[:1]
+    have = settings or type(None)
+    if taken and taken != (have,):
+        names = [getattr(one, "__name__", str(one)) for one in (*taken, have)]
+        raise PluginError(
+            f"{place}: the Toolkit's settings are {names[1]}, so take ToolContext[{names[1]}], not {names[0]}"
+        )
+
+
+def _described(one: inspect.Parameter, hint: object, description: str | None) -> inspect.Parameter:
+    """The parameter by name only, with its resolved type, and with the docstring's words if Field has none."""
+    metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    has_words = any(isinstance(about, FieldInfo) and about.description for about in (*metadata, one.default))
+    if description and not has_words:
+        hint = Annotated[hint, Field(description=description)]
+    return one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint)
