@@ -389,9 +389,11 @@ class ReplyDecoder:
     def _usage(self) -> Usage:
         """`input_tokens` of the API are only those that no cache had: ours are all that was sent."""
         cached = self._counts.get("cache_read_input_tokens", 0)
-        sent = self._counts.get("input_tokens", 0) + cached + self._counts.get("cache_creation_input_tokens", 0)
+        written = self._counts.get("cache_creation_input_tokens", 0)
+        sent = self._counts.get("input_tokens", 0) + cached + written
         generated = self._counts.get("output_tokens", 0)
-        return Usage.of(sent, generated, reasoning=self._counts.get("thinking_tokens", 0), cached=cached)
+        reasoning = self._counts.get("thinking_tokens", 0)
+        return Usage.of(sent, generated, reasoning=reasoning, cached=cached, cache_writes=written)
 
 
 def _part(block: _Block) -> ReplyPart | None:

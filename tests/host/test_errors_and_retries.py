@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hosting import Bench, Seen, expert, wait_for
 
-from perstack.core.retry import delay_before
-from perstack.testing.scripted import fail, text, tool, turn
+from perstack.core.definitions import Limits
+from perstack.core.retry import Again, GiveUp, Pause, after_failure, delay_before
+from perstack.testing.scripted import ScriptedProvider, fail, text, tool, turn
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
@@ -67,3 +68,73 @@ def test_retry_after_is_waited_in_full_and_backoff_grows_with_jitter() -> None:
     assert delays[:4] == [0.5, 1.0, 2.0, 4.0]
     assert delays[-1] == 60.0
     assert delay_before(1, 0.999, None) >= 0.25
+
+
+@pytest.mark.parametrize(
+    ("reason", "name", "words"),
+    [("length", "OutputLimit", "maxTokens"), ("refusal", "Refusal", "the model declined to answer: I will not.")],
+)
+def test_a_reply_that_was_cut_or_refused_is_no_completion(bench: Bench, reason: str, name: str, words: str) -> None:
+    seen = Seen()
+    script = [tool("think", {"thought": "x"}), turn(text="I will not.", finish_reason=reason, usage=(5, 2))]
+    job = wait_for(bench.host(script, expert("a")).run("a", "q", on_event=seen))
+    assert (job.status, job.text, job.total_steps) == ("stoppedByError", None, 2)
+    error = seen.of("errorRun")[0].error
+    assert error.name == name
+    assert words in error.message
+    assert job.usage.total_tokens == 7, "what it cost is counted"
+    provider = ScriptedProvider([tool("think", {"thought": "x"}), text("well then", usage=(5, 1))])
+    job = wait_for(bench.host(provider, expert("a")).resume(job.id))
+    assert (job.status, job.text, job.total_steps, job.usage.total_tokens) == ("completed", "well then", 2, 13)
+    assert len(provider.requests[0].messages) == 3, "the reply that was no use is not among the messages"
+    assert wait_for(bench.host(script).replay(job.id)).ok
+
+
+def test_a_cut_reply_with_tool_calls_goes_on(bench: Bench) -> None:
+    script = [turn(tool("think", {"thought": "x"}), finish_reason="length"), text("ok")]
+    assert wait_for(bench.host(script, expert("a")).run("a", "q")).status == "completed"
+
+
+def test_a_long_retry_after_pauses_the_job_rather_than_waiting_in_the_process(bench: Bench) -> None:
+    script, seen = [fail(429, "come back tomorrow", retry_after=86_400)], Seen()
+    job = wait_for(bench.host(script, expert("a")).run("a", "q", on_event=seen))
+    assert (job.status, job.lifecycle, job.pause_reason) == ("stoppedByInterrupt", "paused", "rate_limit")
+    assert job.resume_at is not None
+    assert job.resume_at - seen.of("retry")[0].timestamp >= 86_400_000
+    assert seen.of("retry")[0].error.message == "come back tomorrow"
+    job = wait_for(bench.host([text("here again")], expert("a")).resume(job.id))
+    assert (job.status, job.text, job.pause_reason, job.resume_at) == ("completed", "here again", None, None)
+
+
+def test_a_delegates_long_pause_pauses_the_whole_job(bench: Bench) -> None:
+    experts = (expert("boss", delegates=("worker",)), expert("worker"))
+    script = {"[[boss]]": [tool("worker", {"query": "x"}), text("done")], "[[worker]]": [fail(429, retry_after=3600)]}
+    job = wait_for(bench.host(script, *experts).run("boss", "q"))
+    assert (job.status, job.pause_reason) == ("stoppedByInterrupt", "rate_limit")
+    assert job.resume_at is not None
+    script["[[worker]]"] = [text("worked")]
+    assert wait_for(bench.host(script, *experts).resume(job.id)).text == "done"
+
+
+def test_all_tries_together_have_a_deadline() -> None:
+    limits = Limits(max_retries=100, retry_timeout=10_000)
+
+    def decide(**facts):
+        return after_failure(limits, **{"is_retryable": True, "retry_after": None, "jitter": 0.0, **facts})
+
+    assert decide(attempt=1, spent=1.0) == Again(0.5)
+    last = decide(attempt=4, spent=7.0)
+    assert isinstance(last, GiveUp)
+    assert "4 tries in 7 s" in last.reason
+    assert isinstance(decide(attempt=1, spent=0.0, retry_after=11.0), GiveUp)
+    assert decide(attempt=1, spent=0.0, retry_after=301.0) == Pause(301.0)
+    assert decide(attempt=1, spent=0.0, is_retryable=False) == GiveUp()
+    assert decide(attempt=101, spent=0.0) == GiveUp()
+
+
+def test_a_deadline_that_is_over_names_its_setting(bench: Bench) -> None:
+    seen = Seen()
+    one = expert("a", retry_timeout=10)
+    job = wait_for(bench.host([fail(503, "busy", repeat=True)], one).run("a", "q", on_event=seen))
+    assert job.status == "stoppedByError"
+    assert "retryTimeout" in seen.of("errorRun")[0].error.message

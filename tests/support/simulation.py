@@ -13,6 +13,7 @@ from perstack.core.commands import (
     DecideCalls,
     EndRun,
     EndStep,
+    Fail,
     Generate,
     RecordResult,
     RunTools,
@@ -27,6 +28,7 @@ from perstack.core.events import (
     CallTools,
     DelegateHead,
     Delegation,
+    ErrorRun,
     FinishGeneration,
     FinishRun,
     FinishStep,
@@ -136,12 +138,13 @@ class Simulation:
         match command:
             case Generate():
                 self.note(StartGeneration(**self.stamp(command.step), final=command.final))
+                reply = self.reply(final=command.final)
                 self.note(
                     FinishGeneration(
                         **self.stamp(),
                         usage=Usage.of(10, 2),
-                        reply=self.reply(final=command.final).contents,
-                        finish_reason="stop",
+                        reply=reply.contents,
+                        finish_reason=("stop", "stop", "stop", "length", "refusal")[self.choose(5)],
                         duration_ms=1,
                     )
                 )
@@ -187,6 +190,8 @@ class Simulation:
                 )
             case EndStep():
                 self.note(FinishStep(**self.checkpoint(), usage=self.run.step_usage))
+            case Fail():
+                self.note(ErrorRun(**self.checkpoint(), error=command.error))
             case EndRun():
                 self.note(FinishRun(**self.checkpoint(), text=command.text, total_usage=self.run.usage))
             case _:

@@ -43,6 +43,9 @@ _LIMITS: Table = {
     "maxSteps": Key("number", "most steps of a whole Job, over all its Runs", least=1),
     "maxRetries": Key("number", "how often one generation is tried again; 5 if not given"),
     "timeout": Key("number", "milliseconds that one try of a generation may take; 300000 if not given", least=1),
+    "retryTimeout": Key(
+        "number", "milliseconds that a generation may take with all its tries; 900000 if not given", least=1
+    ),
     "provider": Key("table", "which endpoint to use, see `[provider]`"),
     "toolSearch": Key(
         "choice", "whether the model finds tools by a search instead of being shown all", choices=TOOL_SEARCHES

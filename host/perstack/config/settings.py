@@ -56,6 +56,7 @@ def resolve_settings(project: Project, expert: Expert, overrides: Overrides = NO
             max_steps=_first(overrides.max_steps, expert.max_steps, project.max_steps),
             max_retries=_given(defaults.max_retries, overrides.max_retries, expert.max_retries, project.max_retries),
             timeout=_given(defaults.timeout, overrides.timeout, expert.timeout, project.timeout),
+            retry_timeout=_given(defaults.retry_timeout, expert.retry_timeout, project.retry_timeout),
         ),
     )
 

@@ -54,6 +54,9 @@ class _Place(Fact):
     step_number: int
     usage: Usage
     context_tokens: int = Field(default=0, exclude_if=falsy)
+    """Of the last generation, sent and generated."""
+    context_window_usage: float | None = None
+    """The share of the model's context that these fill, from 0 to 1, where its size is known."""
     todos: tuple[Todo, ...] = Field(default=(), exclude_if=falsy)
     open_calls: tuple[OpenCall, ...] = Field(default=(), exclude_if=falsy)
     delegated_by: DelegatedBy | None = None
@@ -117,6 +120,7 @@ def checkpoint_file(run: Run) -> CheckpointFile:
         step_number=run.step,
         usage=run.usage,
         context_tokens=run.context_tokens,
+        context_window_usage=round(run.context_tokens / run.context_window, 4) if run.context_window else None,
         todos=run.todos,
         open_calls=_open_calls(run),
         delegated_by=run.start.delegated_by,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perstack.core.events import Delegation, Settlement
+from perstack.core.events import Delegation, ErrorInfo, Settlement
 from perstack.core.messages import ToolCallPart, ToolResultPart
 from perstack.core.questions import Answer, Question
 from perstack.core.todos import Todo
@@ -94,6 +94,13 @@ class EndStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Fail:
+    """Record that the Run failed: its model's reply is no completion."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
 class EndRun:
     """Record that the Run is completed."""
 
@@ -111,4 +118,5 @@ Command = (
     | Complete
     | EndStep
     | EndRun
+    | Fail
 )

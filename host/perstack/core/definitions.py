@@ -145,6 +145,7 @@ class Expert(Fact):
     max_steps: int | None = None
     max_retries: int | None = None
     timeout: int | None = None
+    retry_timeout: int | None = None
     tool_search: ToolSearch | None = None
 
 
@@ -157,6 +158,8 @@ class Limits(Fact):
     """How often one generation is tried again."""
     timeout: int = 300_000
     """Milliseconds that one try of a generation may take."""
+    retry_timeout: int = 900_000
+    """Milliseconds that one generation may take with all its tries."""
 
 
 class Project(Fact):
@@ -171,6 +174,7 @@ class Project(Fact):
     max_steps: int | None = None
     max_retries: int | None = None
     timeout: int | None = None
+    retry_timeout: int | None = None
     tool_search: ToolSearch | None = None
     env_path: tuple[str, ...] = ()
     path: str | None = None

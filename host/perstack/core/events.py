@@ -140,6 +140,8 @@ class FinishGeneration(RunEvent):
     reply: tuple[ReplyPart, ...]
     """Text, thinking and tool calls, in the model's order."""
     finish_reason: FinishReason
+    context_window: int | None = None
+    """How many tokens the model's context can hold, where that is known."""
     duration_ms: int = Field(default=0, exclude_if=falsy)
 
     @property
@@ -270,7 +272,10 @@ class StopRunByInterrupt(RunEvent):
 
     type: Literal["stopRunByInterrupt"] = "stopRunByInterrupt"
     checkpoint_id: str
-    reason: str = "interrupt"
+    reason: Literal["interrupt", "rateLimit"] = "interrupt"
+    """`rateLimit`: the endpoint asked for a pause that is too long to wait for in a process."""
+    resume_at: int | None = None
+    """From when on it may go on, in milliseconds since 1970."""
 
 
 StoredEvent = (

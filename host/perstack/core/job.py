@@ -105,6 +105,8 @@ class JobSummary(Fact):
     status: JobStatus
     lifecycle: Lifecycle
     pause_reason: PauseReason | None = None
+    resume_at: int | None = None
+    """From when on a paused Job may be resumed, in milliseconds since 1970."""
     total_steps: int = 0
     max_steps: int | None = None
     usage: Usage = NO_USAGE
@@ -138,6 +140,9 @@ class RunTally:
     """What is asked and not answered yet, by call; the latest is put to a person."""
     text: str | None = None
     error: str | None = None
+    waits_for_limit: bool = False
+    """Whether it was stopped last by a limit of its provider's rate."""
+    resume_at: int | None = None
     head_seq: int = 0
     head_hash: str = ""
 
@@ -175,6 +180,7 @@ class Job:
                     self._seen(delegation.run_id)
             case ResumeRun():
                 tally.status, tally.touched, tally.error = "running", event.timestamp, None
+                tally.waits_for_limit, tally.resume_at = False, None
             case _:
                 self._apply_stop(tally, event)
 
@@ -201,6 +207,7 @@ class Job:
                 tally.status = "stoppedByMaxSteps"
             case StopRunByInterrupt():
                 tally.status = "stoppedByInterrupt"
+                tally.waits_for_limit, tally.resume_at = event.reason == "rateLimit", event.resume_at
             case _:
                 pass
 
@@ -261,7 +268,8 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         query=first.start.query,
         status=status,
         lifecycle=lifecycle_of(status),
-        pause_reason=pause_reason_of(status),
+        pause_reason=pause_reason_of(status, waits_for_limit=last.waits_for_limit),
+        resume_at=last.resume_at,
         total_steps=job.total_steps,
         max_steps=last.start.limits.max_steps,
         usage=job.usage,
@@ -290,8 +298,10 @@ def lifecycle_of(status: JobStatus) -> Lifecycle:
             return "paused"
 
 
-def pause_reason_of(status: JobStatus) -> PauseReason | None:
+def pause_reason_of(status: JobStatus, *, waits_for_limit: bool = False) -> PauseReason | None:
     """Why a paused Job is paused."""
+    if status == "stoppedByInterrupt" and waits_for_limit:
+        return "rate_limit"
     if status == "stoppedByInteractiveTool":
         return "human_input"
     return "checkpoint" if lifecycle_of(status) == "paused" else None

@@ -14,6 +14,7 @@ from perstack.core.commands import (
     DecideCalls,
     EndRun,
     EndStep,
+    Fail,
     Generate,
     RecordResult,
     RunTools,
@@ -142,5 +143,6 @@ def _words(command: Command) -> str:
         Complete: "take the attempt to complete",
         EndStep: "end the step",
         EndRun: "end the Run",
+        Fail: "record that the reply is no completion",
     }
     return names[type(command)]

@@ -1,9 +1,54 @@
-"""When a failed generation is tried again."""
+"""What becomes of a failed generation: it is tried again, given up, or the Job pauses until the endpoint has room."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from perstack.core.definitions import Limits
+
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 60.0
+
+LONGEST_WAIT = 300.0
+"""Seconds that an endpoint may ask to be left alone while the process waits; for longer, the Job pauses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Try again after some seconds."""
+
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Stop, to be resumed after some seconds: too many to wait for in a process."""
+
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Another try is no use; why, if that is not plain from the error."""
+
+    reason: str = ""
+
+
+def after_failure(
+    limits: Limits, *, is_retryable: bool, retry_after: float | None, attempt: int, spent: float, jitter: float
+) -> Again | Pause | GiveUp:
+    """What to do after try number `attempt` (from 1) failed, `spent` seconds after the first try began."""
+    if not is_retryable:
+        return GiveUp()
+    if retry_after is not None and retry_after > LONGEST_WAIT:
+        return Pause(retry_after)
+    if attempt > limits.max_retries:
+        return GiveUp()
+    delay = delay_before(attempt, jitter, retry_after)
+    if (spent + delay) * 1000 > limits.retry_timeout:
+        tries = f"{attempt} {'try' if attempt == 1 else 'tries'}"
+        return GiveUp(f"given up after {tries} in {spent:.0f} s; `retryTimeout` of perstack.toml would allow more")
+    return Again(delay)
 
 
 def delay_before(attempt: int, jitter: float, retry_after: float | None) -> float:

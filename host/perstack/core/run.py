@@ -26,6 +26,7 @@ from perstack.core.commands import (
     DecideCalls,
     EndRun,
     EndStep,
+    Fail,
     Generate,
     RecordResult,
     RunTools,
@@ -41,6 +42,7 @@ from perstack.core.events import (
     ErrorInfo,
     ErrorRun,
     FinishGeneration,
+    FinishReason,
     FinishRun,
     FinishStep,
     FinishToolCall,
@@ -116,7 +118,13 @@ class Run:
     result: str | None = None
     asked: str | None = None
     """The call that a person is being asked about."""
+    unusable: ErrorInfo | None = None
+    """Why the latest reply, though whole, is neither a result nor asks for tools."""
     error: ErrorInfo | None = None
+    context_window: int | None = None
+    """How many tokens the model's context can hold, where that is known."""
+    resume_at: int | None = None
+    """When a Run that pauses may go on, in milliseconds since 1970."""
 
     @property
     def id(self) -> str:
@@ -153,7 +161,7 @@ def pending(run: Run) -> Command | None:
         case Phase.READY:
             return EndRun(run.result) if run.result is not None else Generate(run.step + 1)
         case Phase.GENERATING:
-            return Generate(run.step, run.final)
+            return Fail(run.unusable) if run.unusable is not None else Generate(run.step, run.final)
         case Phase.REPLIED:
             return DecideCalls(_reply(run).tool_calls)
         case Phase.CALLING:
@@ -250,7 +258,10 @@ class Changes(TypedDict, total=False):
     final: bool
     result: str | None
     asked: str | None
+    unusable: ErrorInfo | None
     error: ErrorInfo | None
+    context_window: int | None
+    resume_at: int | None
 
 
 def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case for each kind of event
@@ -304,7 +315,7 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
         case StopRunByExceededMaxSteps():
             return Changes(status="stoppedByMaxSteps")
         case StopRunByInterrupt():
-            return Changes(status="stoppedByInterrupt")
+            return Changes(status="stoppedByInterrupt", resume_at=event.resume_at)
         case _:
             assert_never(event)
 
@@ -315,7 +326,9 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
         call_id: replace(call, settlement=event.settled.get(call_id, "ask")) if is_unsettled(call) else call
         for call_id, call in run.calls.items()
     }
-    return Changes(status="running", error=None, calls=calls, limits=event.limits or run.limits)
+    return Changes(
+        status="running", error=None, unusable=None, resume_at=None, calls=calls, limits=event.limits or run.limits
+    )
 
 
 def is_unsettled(call: Call) -> bool:
@@ -350,15 +363,37 @@ def _answered(run: Run, event: AnswerQuestion) -> Changes:
 def _replied(run: Run, event: FinishGeneration) -> Changes:
     reply = event.message
     changes = Changes(
-        phase=Phase.REPLIED,
-        messages=run.messages.append(reply),
         usage=run.usage + event.usage,
         step_usage=run.step_usage + event.usage,
         context_tokens=event.usage.total_tokens,
+        context_window=event.context_window or run.context_window,
     )
+    problem = _UNUSABLE.get(event.finish_reason)
+    if problem is not None and not reply.tool_calls:
+        # it stands in the log, but not among the messages: the next try begins where this one did
+        changes["unusable"] = _problem_of(reply, problem)
+        return changes
+    changes.update({"phase": Phase.REPLIED, "messages": run.messages.append(reply)})
     if run.final or not reply.tool_calls:
         changes.update({"phase": Phase.SETTLED, "accepted": True, "result": reply.text})
     return changes
+
+
+_UNUSABLE: dict[FinishReason, ErrorInfo] = {
+    "length": ErrorInfo(
+        name="OutputLimit",
+        message="the reply was cut off at the most tokens that one reply may have: allow more with `maxTokens` in"
+        " [provider.setting], or ask for less at once",
+    ),
+    "refusal": ErrorInfo(name="Refusal", message="the model declined to answer"),
+}
+
+
+def _problem_of(reply: ExpertMessage, problem: ErrorInfo) -> ErrorInfo:
+    said = " ".join(reply.text.split())[:500]
+    if problem.name != "Refusal" or not said:
+        return problem
+    return problem.model_copy(update={"message": f"{problem.message}: {said}"})
 
 
 def _finished_call(run: Run, event: FinishToolCall) -> Changes:

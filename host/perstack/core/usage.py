@@ -19,9 +19,15 @@ class Usage(Fact):
     reasoning_tokens: int = Field(default=0, exclude_if=falsy)
     total_tokens: int = 0
     cached_input_tokens: int = Field(default=0, exclude_if=falsy)
+    cache_write_tokens: int = Field(default=0, exclude_if=falsy)
+    """Of what was sent, what the provider stored for later and charges more for."""
+    cost_usd: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    """What it cost, where the price is known, to nine decimals."""
 
     @classmethod
-    def of(cls, input_tokens: int, output_tokens: int, *, reasoning: int = 0, cached: int = 0) -> Usage:
+    def of(
+        cls, input_tokens: int, output_tokens: int, *, reasoning: int = 0, cached: int = 0, cache_writes: int = 0
+    ) -> Usage:
         """A Usage whose total is input plus output."""
         return cls(
             input_tokens=input_tokens,
@@ -29,6 +35,7 @@ class Usage(Fact):
             reasoning_tokens=reasoning,
             total_tokens=input_tokens + output_tokens,
             cached_input_tokens=cached,
+            cache_write_tokens=cache_writes,
         )
 
     def __add__(self, other: Usage) -> Usage:
@@ -38,7 +45,14 @@ class Usage(Fact):
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             total_tokens=self.total_tokens + other.total_tokens,
             cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            cost_usd=_sum(self.cost_usd, other.cost_usd),
         )
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    """Rounded, so that a sum is the same in whatever order it is made."""
+    return other if one is None else one if other is None else round(one + other, 9)
 
 
 NO_USAGE = Usage()

@@ -19,8 +19,8 @@ class DelegateOutcome:
     text: str | None
     is_error: bool = False
     head: DelegateHead | None = None
-    is_asking: bool = False
-    """It has stopped because a person is asked."""
+    stopped: Run | None = None
+    """The Run, if it has stopped without a result."""
 
     @classmethod
     def failed(cls, reason: str, head: DelegateHead | None = None) -> DelegateOutcome:
@@ -35,29 +35,27 @@ class DelegateOutcome:
         if run.status == "stoppedByError":
             reason = run.error.message if run.error is not None else "unknown error"
             return cls.failed(reason, head)
-        return cls(None, False, head, run.status == "stoppedByInteractiveTool")
+        return cls(None, False, head, run)
 
 
 DriveDelegate = Callable[[Session, Delegation], Awaitable[DelegateOutcome]]
 
 
-async def await_delegates(
-    parent: Session, delegations: Sequence[Delegation], drive: DriveDelegate
-) -> list[DelegateOutcome]:
-    """Drive all of them; each result is recorded as it comes. Returns how those stand that stopped without one."""
-    stopped: list[DelegateOutcome] = []
+async def await_delegates(parent: Session, delegations: Sequence[Delegation], drive: DriveDelegate) -> list[Run]:
+    """Drive all of them; each result is recorded as it comes. Returns those that stopped without one."""
+    stopped: list[Run] = []
 
     async def one(delegation: Delegation) -> None:
         outcome = await drive(parent, delegation)
-        if outcome.text is None:
-            stopped.append(outcome)
+        if outcome.stopped is not None:
+            stopped.append(outcome.stopped)
             return
         parent.note(
             FinishToolCall(
                 **parent.stamp(),
                 tool_call_id=delegation.tool_call_id,
                 tool_name=delegation.tool_name,
-                contents=(TextPart(text=outcome.text),),
+                contents=(TextPart(text=outcome.text or ""),),
                 is_error=outcome.is_error,
                 delegate=outcome.head,
             )

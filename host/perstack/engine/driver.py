@@ -17,6 +17,7 @@ from perstack.core.commands import (
     DecideCalls,
     EndRun,
     EndStep,
+    Fail,
     Generate,
     RecordResult,
     RunTools,
@@ -56,8 +57,9 @@ from perstack.engine.catalogue import delegate_infos, delegate_tools
 from perstack.engine.clock import now_iso
 from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.emit import Emitter
-from perstack.engine.generation import fail, generate
+from perstack.engine.generation import fail, generate, pause_for_limit
 from perstack.engine.groups import leaves
+from perstack.engine.prices import Prices
 from perstack.engine.providers import ProviderPool, RunSettings
 from perstack.engine.session import Session, uninterrupted
 from perstack.engine.skills import JobSkills, RunSkills
@@ -91,6 +93,7 @@ class Driver:
         self.job = job
         self._runs = runs or {}
         self._blobs = JobBlobs(wiring.storage, job.id)
+        self._prices = Prices()
         self._summary_due = 0.0
         self._limits = Limits()
         self.settled: dict[str, Settlement] = {}
@@ -262,6 +265,8 @@ class Driver:
                 )
             case EndStep():
                 session.note(FinishStep(**session.stamp(), checkpoint_id=session.next_id, usage=session.run.step_usage))
+            case Fail():
+                await fail(session, command.error)
             case EndRun():
                 session.note(
                     FinishRun(
@@ -290,7 +295,7 @@ class Driver:
             return
         provider = self._wiring.providers.for_run(run, self._wiring.project, self._wiring.overrides)
         catalogue = await skills.refresh()
-        await generate(session, command, provider, catalogue, self._blobs.get, self._wiring.emit)
+        await generate(session, command, provider, catalogue, self._blobs.get, self._wiring.emit, self._prices)
         if time.monotonic() >= self._summary_due:
             await self._write_summary(is_driven=True)
 
@@ -344,8 +349,11 @@ class Driver:
         stopped = await await_delegates(session, command.delegations, self._drive_delegate)
         if not stopped or pending(session.run) is None:
             return
-        if any(outcome.is_asking for outcome in stopped):
+        statuses = {run.status for run in stopped}
+        if "stoppedByInteractiveTool" in statuses:
             session.note(StopRunByInteractiveTool(**session.stamp(), checkpoint_id=session.next_id))
+        elif "stoppedByInterrupt" in statuses:
+            pause_for_limit(session, max(run.resume_at or 0 for run in stopped))
         else:
             self._stop_at_limit(session)
 

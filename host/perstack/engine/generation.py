@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from itertools import count
 
 from perstack.core.commands import Generate
 from perstack.core.events import (
@@ -14,23 +15,31 @@ from perstack.core.events import (
     FinishGeneration,
     Retry,
     StartGeneration,
+    StopRunByInterrupt,
     StreamReasoning,
     StreamText,
 )
 from perstack.core.messages import ExpertMessage, ToolCallPart
-from perstack.core.retry import delay_before
+from perstack.core.retry import GiveUp, Pause, after_failure
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import Emitter
+from perstack.engine.prices import Prices
 from perstack.engine.session import Session
 from perstack.errors import ProviderError
 from perstack.ports.provider import BlobReader, Delta, Generation, GenerationRequest, Provider
 
 
 async def generate(
-    session: Session, command: Generate, provider: Provider, catalogue: Catalogue, blobs: BlobReader, emit: Emitter
+    session: Session,
+    command: Generate,
+    provider: Provider,
+    catalogue: Catalogue,
+    blobs: BlobReader,
+    emit: Emitter,
+    prices: Prices,
 ) -> None:
-    """Call the model until it replies, or until trying again is no use; either is recorded."""
+    """Call the model until it replies, or until trying again is no use now; either is recorded."""
     run = session.run
     guidance = None if catalogue.guidance == run.guidance else catalogue.guidance
     session.note(StartGeneration(**session.stamp(command.step), final=command.final, guidance=guidance))
@@ -49,33 +58,61 @@ async def generate(
         step=command.step,
     )
     show = _show_deltas(session, command.step, emit)
-    attempt = 1
-    while True:
+    started = time.monotonic()
+    for attempt in count(1):
         began = time.monotonic()
         try:
             generation = await _try_once(provider, request, show, run.limits.timeout)
         except ProviderError as error:
-            if not error.is_retryable or attempt > run.limits.max_retries:
-                await fail(session, error_info(error))
+            if not await _goes_on(session, error, attempt, began - started):
                 return
-            delay = delay_before(attempt, random.random(), error.retry_after)  # noqa: S311 - spreads load, no secret
-            session.note(
-                Retry(**session.stamp(), error=error_info(error), attempt=attempt, delay_ms=round(delay * 1000))
-            )
-            await session.flush()
-            await asyncio.sleep(delay)
-            attempt += 1
             continue
+        usage, window = await prices.known(run.start.provider, request.model, generation)
         session.note(
             FinishGeneration(
                 **session.stamp(),
-                usage=generation.usage,
+                usage=usage,
                 reply=_with_unique_ids(generation.reply, final=command.final, step=command.step).contents,
                 finish_reason=generation.finish_reason,
+                context_window=None if window == run.context_window else window,
                 duration_ms=round((time.monotonic() - began) * 1000),
             )
         )
         return
+
+
+async def _goes_on(session: Session, error: ProviderError, attempt: int, spent: float) -> bool:
+    """Record what becomes of a try that failed, and wait if there is another."""
+    decision = after_failure(
+        session.run.limits,
+        is_retryable=error.is_retryable,
+        retry_after=error.retry_after,
+        attempt=attempt,
+        spent=spent,
+        jitter=random.random(),  # noqa: S311 - spreads load, no secret
+    )
+    info = error_info(error)
+    if isinstance(decision, GiveUp):
+        reason = f"{info.message} ({decision.reason})" if decision.reason else info.message
+        await fail(session, info.model_copy(update={"message": reason}))
+        return False
+    session.note(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=round(decision.delay * 1000)))
+    if isinstance(decision, Pause):
+        pause_for_limit(session, now_ms() + round(decision.delay * 1000))
+        await session.flush()
+        return False
+    await session.flush()
+    await asyncio.sleep(decision.delay)
+    return True
+
+
+def pause_for_limit(session: Session, resume_at: int) -> None:
+    """Record that the Run pauses until the endpoint has room, at `resume_at` in milliseconds since 1970."""
+    session.note(
+        StopRunByInterrupt(
+            **session.stamp(), checkpoint_id=session.next_id, reason="rateLimit", resume_at=resume_at or None
+        )
+    )
 
 
 async def fail(session: Session, error: ErrorInfo) -> None:

@@ -56,6 +56,8 @@ class Generation:
     reply: ExpertMessage
     usage: Usage
     finish_reason: FinishReason
+    context_window: int | None = None
+    """How many tokens the model's context can hold, if the endpoint tells."""
 
 
 class Provider(Protocol):

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 
 import click
 
@@ -84,14 +85,22 @@ def _cancel_on_signals(task: asyncio.Future[JobSummary]) -> None:
 
 def _say(job: JobSummary) -> None:
     """One line for a person: how it stands, and what to do next."""
-    did = f"{job.total_steps} step{'' if job.total_steps == 1 else 's'}, {job.usage.total_tokens:,} tokens"
+    cost = f", ${job.usage.cost_usd:.4f}" if job.usage.cost_usd is not None else ""
+    did = f"{job.total_steps} step{'' if job.total_steps == 1 else 's'}, {job.usage.total_tokens:,} tokens{cost}"
     text = {
         "completed": f"completed: {did}; perstack log --job {job.id}",
         "stoppedByError": f"failed after {did}: {job.error}; go on with: perstack resume {job.id}",
         "stoppedByInteractiveTool": f"asks: {job.question}; answer with:"
         f' perstack run {job.expert_key} "ANSWER" --continue-job {job.id} -i',
         "stoppedByMaxSteps": f"step limit reached ({did}); go on with: perstack resume {job.id} --max-steps N",
-        "stoppedByInterrupt": f"interrupted after {did}; go on with: perstack resume {job.id}",
+        "stoppedByInterrupt": f"{_why_stopped(job)} after {did}; go on with: perstack resume {job.id}",
         "running": f"is still running: {did}",
     }[job.status]
     click.echo(f"{job.expert_key} {text}", err=True)
+
+
+def _why_stopped(job: JobSummary) -> str:
+    if job.pause_reason != "rate_limit" or job.resume_at is None:
+        return "interrupted"
+    when = datetime.fromtimestamp(job.resume_at / 1000).astimezone()
+    return f"paused until {when:%Y-%m-%d %H:%M}, because of the provider's rate limit,"

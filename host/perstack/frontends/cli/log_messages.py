@@ -33,7 +33,7 @@ def print_checkpoint(screen: Screen, checkpoint: Checkpoint) -> None:
         ("Expert", f"{checkpoint.expert.key} {checkpoint.expert.version}"),
         ("step", str(checkpoint.step_number)),
         ("spent", tokens(checkpoint.usage)),
-        ("context", f"{checkpoint.context_tokens:,} tokens" if checkpoint.context_tokens else ""),
+        ("context", _context(checkpoint)),
         ("messages", str(len(checkpoint.messages))),
         ("continues", checkpoint.continued_from.checkpoint_id if checkpoint.continued_from else ""),
         ("delegate", f"of {checkpoint.delegated_by.run_id}" if checkpoint.delegated_by else ""),
@@ -78,3 +78,9 @@ def _reply(message: ExpertMessage) -> list[tuple[str, str]]:
         else:
             parts.append((f"call of {part.tool_name} {part.tool_call_id}", arguments(part)))
     return parts
+
+
+def _context(checkpoint: Checkpoint) -> str:
+    share = checkpoint.context_window_usage
+    of = "" if share is None else f", {share:.0%} of what fits"
+    return f"{checkpoint.context_tokens:,} tokens{of}" if checkpoint.context_tokens else ""

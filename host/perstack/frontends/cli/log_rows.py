@@ -140,7 +140,8 @@ def tokens(usage: Usage) -> str:
     """`120 + 30 tokens`, sent and generated, with what of it was cached or reasoning."""
     cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
     reasoning = f" ({usage.reasoning_tokens:,} reasoning)" if usage.reasoning_tokens else ""
-    return f"{usage.input_tokens:,}{cached} + {usage.output_tokens:,}{reasoning} tokens"
+    cost = f", ${usage.cost_usd:.4f}" if usage.cost_usd is not None else ""
+    return f"{usage.input_tokens:,}{cached} + {usage.output_tokens:,}{reasoning} tokens{cost}"
 
 
 _RESUMED = {

@@ -1,0 +1,60 @@
+"""What a generation cost, and how much its model can hold: as far as `genai-prices`, an extra, knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from perstack.core.usage import Usage
+from perstack.ports.provider import Generation
+
+_VENDORS = {
+    "anthropic": "anthropic",
+    "openai": "openai",
+    "google": "google",
+    "azure-openai": "azure",
+    "deepseek": "deepseek",
+    "amazon-bedrock": "aws",
+    "google-vertex": "google",
+}
+"""Our providers whose prices are published, as the library names them."""
+
+Lookup = Callable[[str, str, Usage], tuple[float | None, int | None]]
+
+
+class Prices:
+    """Adds cost and context size to what a provider reported. Knows nothing where the extra is not installed."""
+
+    def __init__(self) -> None:
+        self._lookup: Lookup | None = None
+        self._is_there = find_spec("genai_prices") is not None
+
+    async def known(self, provider: str, model: str, generation: Generation) -> tuple[Usage, int | None]:
+        """The usage with its cost, and how many tokens the model's context holds; None where unknown."""
+        vendor = _VENDORS.get(provider)
+        if vendor is None or not self._is_there:
+            return generation.usage, generation.context_window
+        if self._lookup is None:
+            self._lookup = await asyncio.to_thread(_load)  # its import takes 0.15 s
+        cost, window = self._lookup(vendor, model, generation.usage)
+        return generation.usage.model_copy(update={"cost_usd": cost}), generation.context_window or window
+
+
+def _load() -> Lookup:
+    import genai_prices
+
+    def look_up(vendor: str, model: str, usage: Usage) -> tuple[float | None, int | None]:
+        spent = genai_prices.Usage(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cache_read_tokens=usage.cached_input_tokens or None,
+            cache_write_tokens=usage.cache_write_tokens or None,
+        )
+        try:
+            found = genai_prices.calc_price(spent, model, provider_id=vendor)
+        except (LookupError, ValueError):
+            return None, None  # a model that it does not know, or counts that do not add up
+        return round(float(found.total_price), 9), found.model.context_window
+
+    return look_up
