@@ -13,7 +13,6 @@ from perstack.ports.provider import Delta, Generation, GenerationRequest, Provid
 from perstack_local.prompt import Prompt, prompt_of, reply_of
 from perstack_local.runtime import (
     INSTALL,
-    ChatReply,
     Runtime,
     RuntimeSettings,
     is_installed,
@@ -61,7 +60,8 @@ class LocalProvider:
         answer = await self._runtime.chat(
             self._body(prompt), lambda text: on_delta(Delta("text", text)) if shows_text else None
         )
-        return _generation(answer, prompt, f"call_{request.step}")
+        reply, finish_reason = reply_of(answer.text, prompt, answer.finish_reason, f"call_{request.step}")
+        return Generation(reply, answer.usage, finish_reason, self._settings.context_length)
 
     async def close(self) -> None:
         """The model stays loaded for the rest of the process: another Run will want it."""
@@ -83,11 +83,6 @@ class LocalProvider:
             "cache_prompt": True,
         }
         return body if prompt.grammar is None else {**body, "grammar": prompt.grammar}
-
-
-def _generation(answer: ChatReply, prompt: Prompt, call_id: str) -> Generation:
-    reply, finish_reason = reply_of(answer.text, prompt, answer.finish_reason, call_id)
-    return Generation(reply, answer.usage, finish_reason)
 
 
 @dataclass(frozen=True, slots=True)
