@@ -22,7 +22,7 @@ from perstack.core.base import Fact
 from perstack.core.ids import check_job_id
 from perstack.core.job import JobSummary, OpenQuestion
 from perstack.errors import UsageError
-from perstack.frontends.mcp_server.forms import answer_text, form_of
+from perstack.frontends.mcp_server.forms import Form, form_of
 from perstack.frontends.mcp_server.greeting import STATELESS_VERSIONS
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
@@ -69,7 +69,7 @@ async def ask_now(context: Context, asking: OpenQuestion) -> str | None:
         reply = await context.session.elicit_form(form.message, form.schema, related_request_id=context.request_id)
     except MCPError:
         return None
-    return answer_in(asking, reply)
+    return _said(form, asking, reply)
 
 
 def ask_by_result(job: JobSummary, asking: OpenQuestion) -> InputRequiredResult:
@@ -99,6 +99,11 @@ def mark(asking: OpenQuestion) -> str:
 
 
 def answer_in(asking: OpenQuestion, reply: ElicitResult) -> str | None:
+    """What was said to the form of `ask_by_result`, as `Host.answer` takes it; None if nothing."""
+    return _said(form_of(asking), asking, reply)
+
+
+def _said(form: Form, asking: OpenQuestion, reply: ElicitResult) -> str | None:
     """What the person said, as `Host.answer` takes it; None if nothing.
 
     A tool that asks, unlike a model, knows what it means to be refused: it is told so.
@@ -106,7 +111,7 @@ def answer_in(asking: OpenQuestion, reply: ElicitResult) -> str | None:
     match reply.action:
         case "accept":
             content: Mapping[str, JsonValue] = json.loads(json.dumps(reply.content or {}))
-            return answer_text(asking, content)
+            return form.answer(content)
         case "decline":
             return "decline" if asking.requested_schema is not None else None
         case "cancel":

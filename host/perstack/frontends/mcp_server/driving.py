@@ -20,11 +20,13 @@ from perstack.frontends.mcp_server.asking import (
 from perstack.frontends.mcp_server.jobs import Work
 from perstack.frontends.mcp_server.progress import Progress, Tell, reporting
 from perstack.frontends.mcp_server.results import job_result
+from perstack.frontends.mcp_server.sampling import CALLER
 from perstack.frontends.mcp_server.state import Call, Outcome
 
 
 async def drive(call: Call, work: Work, *, wait: bool) -> Outcome:
     """Do the work, or, if the call brings the answer to a question that it was asked before, go on from there."""
+    CALLER.set(call.context)
     before = returned(call.params)
     if before is None and not wait:
         running = call.state.jobs.start(work, call.key)

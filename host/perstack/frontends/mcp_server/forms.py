@@ -37,6 +37,16 @@ class Form:
 
     message: str
     schema: JsonObject
+    is_by_field: bool = False
+    """Whether its fields are the question's own; else the answer is one text."""
+
+    def answer(self, content: Mapping[str, JsonValue]) -> str | None:
+        """What was filled in, as `Host.answer` takes it; None if nothing was."""
+        if self.is_by_field:
+            given = {name: value for name, value in content.items() if value is not None}
+            return json.dumps(given, ensure_ascii=False)
+        said = content.get(OTHER) or content.get(ANSWER)
+        return said if isinstance(said, str) and said else None
 
 
 def form_of(asking: OpenQuestion, *, has_lists: bool = True) -> Form:
@@ -51,19 +61,7 @@ def form_of(asking: OpenQuestion, *, has_lists: bool = True) -> Form:
     required = asking.requested_schema.get("required")
     if isinstance(required, list) and required:
         schema["required"] = required
-    return Form(_message(asking), schema)
-
-
-def answer_text(asking: OpenQuestion, content: Mapping[str, JsonValue]) -> str | None:
-    """What was filled in, as `Host.answer` takes it; None if nothing was."""
-    if asking.requested_schema is not None and _is_asked_for_by_field(asking.requested_schema):
-        return json.dumps({name: value for name, value in content.items() if value is not None}, ensure_ascii=False)
-    said = content.get(OTHER) or content.get(ANSWER)
-    return said if isinstance(said, str) and said else None
-
-
-def _is_asked_for_by_field(schema: JsonObject) -> bool:
-    return _flat_fields(schema, has_lists=True) is not None
+    return Form(_message(asking), schema, is_by_field=True)
 
 
 def _message(asking: OpenQuestion) -> str:

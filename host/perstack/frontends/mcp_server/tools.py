@@ -13,7 +13,7 @@ from mcp_types import INVALID_PARAMS, Tool, ToolAnnotations
 from perstack.core.base import Fact
 from perstack.core.checkpoint import Checkpoint
 from perstack.core.definitions import Expert
-from perstack.core.job import JobSummary
+from perstack.core.job import JobSummary, summarize
 from perstack.engine.emit import OnEvent
 from perstack.frontends.mcp_server.driving import drive
 from perstack.frontends.mcp_server.jobs import Work
@@ -79,6 +79,8 @@ async def _list_jobs(call: Call, args: ListJobsArguments) -> Outcome:
 
 async def _get_job(call: Call, args: JobArguments) -> Outcome:
     job = await call.host.job(args.job)
+    if job.status == "running":  # the summary of a Job that runs is behind by a step or a second
+        job = summarize((await call.host.load(args.job)).job, is_driven=True)
     is_stopped = job.status in ("stoppedByInterrupt", "stoppedByError", "stoppedByMaxSteps")
     open_calls = await call.host.unsettled(args.job) if is_stopped else ()
     texts = [job.text] if job.text else []

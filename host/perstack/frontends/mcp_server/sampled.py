@@ -1,0 +1,147 @@
+"""A generation as `sampling/createMessage`, and its result as a generation."""
+
+from __future__ import annotations
+
+import warnings
+from base64 import b64encode
+from typing import TYPE_CHECKING, TypeAlias
+
+from mcp.shared.exceptions import MCPDeprecationWarning, MCPError, NoBackChannelError
+from mcp_types import (
+    ContentBlock,
+    CreateMessageResult,
+    CreateMessageResultWithTools,
+    ImageContent,
+    ModelHint,
+    ModelPreferences,
+    SamplingMessage,
+    SamplingMessageContentBlock,
+    TextContent,
+    Tool,
+    ToolChoice,
+    ToolResultContent,
+    ToolUseContent,
+)
+
+from perstack.core.events import FinishReason
+from perstack.core.messages import (
+    BlobPart,
+    ExpertMessage,
+    Message,
+    ReplyPart,
+    ResultContent,
+    TextPart,
+    ToolCallPart,
+    ToolMessage,
+    UserMessage,
+    text_of,
+)
+from perstack.core.usage import NO_USAGE
+from perstack.errors import ProviderError
+from perstack.frontends.mcp_server.greeting import STATELESS_VERSIONS
+from perstack.ports.provider import BlobReader, Generation, GenerationRequest
+
+if TYPE_CHECKING:
+    from perstack.frontends.mcp_server.asking import Context
+
+_Block: TypeAlias = SamplingMessageContentBlock
+
+_REASONS: dict[str, FinishReason] = {
+    "endTurn": "stop",
+    "stopSequence": "stop",
+    "maxTokens": "length",
+    "toolUse": "toolCalls",
+}
+
+
+async def sampled(context: Context | None, request: GenerationRequest, max_tokens: int) -> Generation:
+    """Raises ProviderError, in words, where the client has no sampling, or none with tools."""
+    client = _client_of(context, needs_tools=bool(request.tools))
+    messages = [await _message(message, request.blobs) for message in request.messages]
+    tools = [
+        Tool(name=spec.name, description=spec.description, input_schema=spec.input_schema) for spec in request.tools
+    ]
+    preferences = None if request.model == "default" else ModelPreferences(hints=[ModelHint(name=request.model)])
+    with warnings.catch_warnings():
+        # deprecated for the revisions to come, and all there is in those that have it
+        warnings.simplefilter("ignore", MCPDeprecationWarning)
+        asking = client.session.create_message(
+            [message for message in messages if message is not None],
+            max_tokens=max_tokens,
+            system_prompt=request.instruction or None,
+            model_preferences=preferences,
+            tools=tools,
+            tool_choice=ToolChoice(mode="auto" if request.allow_tools else "none") if tools else None,
+            related_request_id=client.request_id,
+        )
+    try:
+        return _generation(await asking)
+    except NoBackChannelError as error:
+        raise ProviderError("the client has gone, and its model with it", name="NoSampling") from error
+    except MCPError as error:
+        raise ProviderError(f"the client's model: {error}", name="Sampling") from error
+
+
+def _client_of(context: Context | None, *, needs_tools: bool) -> Context:
+    def refuse(why: str) -> ProviderError:
+        return ProviderError(f"{why}: choose another provider in perstack.toml, or --provider", name="NoSampling")
+
+    if context is None:
+        raise refuse("no client is there whose model could be used")
+    if context.protocol_version in STATELESS_VERSIONS:
+        raise refuse(f"the client speaks MCP {context.protocol_version}, a revision without sampling")
+    capabilities = context.session.client_capabilities
+    sampling = capabilities.sampling if capabilities is not None else None
+    if sampling is None:
+        raise refuse("the client offers no sampling")
+    if needs_tools and sampling.tools is None:
+        raise refuse("the client's sampling takes no tools, which an Expert cannot work without")
+    return context
+
+
+async def _message(message: Message, blobs: BlobReader) -> SamplingMessage | None:
+    blocks: list[_Block]
+    match message:
+        case UserMessage():
+            blocks = [await _content(part, blobs) for part in message.contents]
+        case ExpertMessage():
+            blocks = [_said(part) for part in message.contents if isinstance(part, TextPart | ToolCallPart)]
+        case ToolMessage():
+            blocks = [
+                ToolResultContent(
+                    tool_use_id=result.tool_call_id,
+                    content=[await _content(part, blobs) for part in result.contents],
+                    is_error=result.is_error or None,
+                )
+                for result in message.contents
+            ]
+    if not blocks:
+        return None
+    return SamplingMessage(role="assistant" if isinstance(message, ExpertMessage) else "user", content=blocks)
+
+
+def _said(part: TextPart | ToolCallPart) -> TextContent | ToolUseContent:
+    if isinstance(part, TextPart):
+        return TextContent(text=part.text)
+    return ToolUseContent(id=part.tool_call_id, name=part.tool_name, input=dict(part.args))
+
+
+async def _content(part: ResultContent, blobs: BlobReader) -> TextContent | ImageContent:
+    if isinstance(part, TextPart):
+        return TextContent(text=part.text)
+    if isinstance(part, BlobPart) and part.mime_type.startswith("image/"):
+        return ImageContent(data=b64encode(await blobs(part.sha256)).decode(), mime_type=part.mime_type)
+    return TextContent(text=text_of([part]))
+
+
+def _generation(result: CreateMessageResult | CreateMessageResultWithTools) -> Generation:
+    blocks: list[ContentBlock | _Block] = [*result.content] if isinstance(result.content, list) else [result.content]
+    contents: list[ReplyPart] = []
+    for block in blocks:
+        if isinstance(block, TextContent):
+            contents.append(TextPart(text=block.text))
+        elif isinstance(block, ToolUseContent):
+            contents.append(ToolCallPart(tool_call_id=block.id, tool_name=block.name, args=block.input))
+    reply = ExpertMessage(contents=tuple(contents))
+    reason = _REASONS.get(result.stop_reason or "endTurn", "other")
+    return Generation(reply, NO_USAGE, "toolCalls" if reply.tool_calls else reason)

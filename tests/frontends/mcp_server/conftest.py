@@ -1,0 +1,44 @@
+"""What tests of the MCP server share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from terminal import Terminal, reply
+
+pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
+
+TWO = """
+[experts.solo]
+description = "works alone"
+instruction = "[[solo]] You work alone."
+[experts."@team/lead"]
+description = "leads"
+instruction = "[[lead]] You lead."
+delegates = ["researcher"]
+[experts.researcher]
+description = "looks things up"
+instruction = "[[researcher]] You look things up."
+"""
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    """A directory with three Experts: `solo` reads a file, `@team/lead` asks `researcher`."""
+    terminal = Terminal(tmp_path)
+    (tmp_path / "notes.txt").write_text("a note")
+    return terminal.project(
+        TWO,
+        **{
+            "[[solo]]": [reply("", ("readTextFile", {"path": "notes.txt"}), usage=(10, 1)), reply("One note.")],
+            "[[lead]]": [reply("", ("researcher", {"query": "look it up"})), reply("It is known.")],
+            "[[researcher]]": [reply("", ("think", {"thought": "hm"})), reply("Found.")],
+        },
+    )
+
+
+@pytest.fixture(params=["handshake", "stateless"])
+def era(request: pytest.FixtureRequest) -> str:
+    """Each of the two eras of MCP in turn."""
+    return request.param

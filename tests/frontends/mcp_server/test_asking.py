@@ -1,0 +1,140 @@
+"""Questions of an Expert, put to the person behind the client."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from editor import connected, structure, texts
+from hosting import wait_for
+from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
+from terminal import ASKING, Terminal, reply
+
+
+@pytest.fixture
+def asking(terminal: Terminal) -> Terminal:
+    """An Expert that asks two questions, one after the other."""
+    return terminal.project(
+        ASKING,
+        guest=[
+            reply("", ("askUser", {"question": "Tea or coffee?", "options": ["tea", "coffee"], "why": "I serve."})),
+            reply("", ("askUser", {"question": "Sugar?"})),
+            reply("Served."),
+        ],
+    )
+
+
+def serve(params: ElicitRequestParams) -> ElicitResult:
+    return ElicitResult(action="accept", content={"answer": "tea" if "Tea" in params.message else "two"})
+
+
+def answers(terminal: Terminal, job_id: str) -> list[str]:
+    """What the model was told, by the log."""
+    log = terminal.run("log", "--job", job_id, "--type", "finishToolCall", "--json").events
+    return [event["contents"][0]["text"] for event in log]
+
+
+def test_each_question_is_a_form_and_the_answer_goes_to_the_model(asking: Terminal, era: str) -> None:
+    async def work() -> str:
+        async with connected(asking, era=era, fill=serve) as editor:
+            result = await editor.call("guest", query="Serve")
+            assert texts(result)[0] == "Served."
+            first, second = editor.shown
+            assert isinstance(first, ElicitRequestFormParams)
+            assert first.message == "Tea or coffee?\nwhy: I serve."
+            assert first.requested_schema["properties"]["answer"]["enum"] == ["tea", "coffee"]
+            assert isinstance(second, ElicitRequestFormParams)
+            assert second.requested_schema["required"] == ["answer"]
+            assert structure(result)["totalSteps"] == 3
+            (job,) = structure(await editor.call("list_jobs"))["jobs"]
+            return job["id"]
+
+    assert answers(asking, wait_for(work(), 60)) == ["tea", "two"]
+
+
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+def test_who_would_rather_not_answer_is_told_how_to_do_it_later(asking: Terminal, era: str, action: str) -> None:
+    async def work() -> str:
+        async with connected(asking, era=era, fill=lambda params: ElicitResult(action=action)) as editor:
+            result = await editor.call("guest", query="Serve")
+            assert not result.is_error
+            assert len(editor.shown) == 1
+            return structure(result)["id"]
+
+    job_id = wait_for(work(), 60)
+    again = asking.run("run", "guest", "coffee", "--continue-job", job_id, "-i", "--provider", "scripted")
+    assert again.code == 3
+    assert "Sugar?" in again.err
+
+
+def test_a_client_without_forms_is_told_what_is_asked_and_answers_with_the_tool(asking: Terminal, era: str) -> None:
+    async def work() -> None:
+        async with connected(asking, era=era) as editor:
+            waiting = await editor.call("guest", query="Serve")
+            job = structure(waiting)
+            assert (job["status"], job["question"]) == ("stoppedByInteractiveTool", "Tea or coffee?")
+            (text,) = texts(waiting)
+            assert "Tea or coffee?" in text
+            assert f'perstack run guest "ANSWER" --continue-job {job["id"]} -i' in text
+            second = structure(await editor.call("answer", job=job["id"], answer="coffee"))
+            assert second["question"] == "Sugar?"
+            assert texts(await editor.call("answer", job=job["id"], answer="none"))[0] == "Served."
+            late = await editor.call("answer", job=job["id"], answer="more")
+            assert late.is_error
+            assert "asks nothing" in texts(late)[0]
+
+    wait_for(work(), 60)
+
+
+def test_the_tools_that_go_on_with_a_job_ask_as_well(asking: Terminal, era: str) -> None:
+    assert asking.run("run", "guest", "Serve", "--provider", "scripted", "--job-id", "ask").code == 3
+
+    async def work() -> None:
+        async with connected(asking, era=era, fill=serve) as editor:
+            result = await editor.call("answer", job="ask", answer="coffee")
+            assert texts(result)[0] == "Served."
+            assert [form.message for form in editor.shown] == ["Sugar?"]
+
+    wait_for(work(), 60)
+
+
+def test_a_job_that_waits_survives_the_editor_and_is_answered_in_the_next_session(asking: Terminal, era: str) -> None:
+    async def begin() -> str:
+        async with connected(asking, era=era) as editor:
+            return structure(await editor.call("guest", query="Serve"))["id"]
+
+    async def go_on(job_id: str) -> None:
+        async with connected(asking, era=era, fill=serve) as editor:
+            assert texts(await editor.call("answer", job=job_id, answer="tea"))[0] == "Served."
+
+    wait_for(go_on(wait_for(begin(), 60)), 60)
+
+
+def test_an_answer_to_a_question_that_was_answered_elsewhere_meanwhile_is_not_taken(asking: Terminal, era: str) -> None:
+    def fill(params: ElicitRequestParams) -> ElicitResult:
+        if "Tea" in params.message:
+            listed = asking.run("jobs", "--json").events
+            args = ("--continue-job", listed[0]["id"], "-i", "--provider", "scripted")
+            assert asking.run("run", "guest", "water", *args).code == 3
+            return ElicitResult(action="accept", content={"answer": "tea"})
+        return ElicitResult(action="accept", content={"answer": "two"})
+
+    async def work() -> str:
+        async with connected(asking, era=era, fill=fill) as editor:
+            result = await editor.call("guest", query="Serve")
+            assert texts(result)[0] == "Served."
+            assert [form.message for form in editor.shown][1:] == ["Sugar?"]
+            return structure(result)["id"]
+
+    assert answers(asking, wait_for(work(), 60)) == ["water", "two"]
+
+
+def test_state_that_is_not_ours_is_refused(asking: Terminal) -> None:
+    async def work() -> None:
+        async with connected(asking, era="stateless") as editor:
+            for state in ("nonsense", json.dumps({"job": "../x", "asks": "y"}), json.dumps({"job": "no", "asks": "y"})):
+                result = await editor.client.session.call_tool("guest", {"query": "x"}, request_state=state)
+                assert result.is_error, state
+            assert structure(await editor.call("list_jobs"))["jobs"] == []
+
+    wait_for(work(), 60)

@@ -1,0 +1,118 @@
+"""perstack.toml is read again when it changes, and clients are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from editor import Editor, connected, texts
+from hosting import wait_for
+from mcp_types import ToolListChangedNotification
+from terminal import Terminal, reply
+
+MORE = '\n[experts.late]\ndescription = "came late"\ninstruction = "[[late]] You are new."\n'
+
+
+async def names(editor: Editor) -> list[str]:
+    return [tool.name for tool in (await editor.client.list_tools()).tools][:-7]
+
+
+@asynccontextmanager
+async def told(terminal: Terminal, era: str) -> AsyncIterator[tuple[Editor, asyncio.Event]]:
+    """An editor, and what is set when it is told that the tools have changed."""
+    changed = asyncio.Event()
+
+    async def on_message(message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            changed.set()
+
+    async with connected(terminal, era=era, message_handler=on_message) as editor:
+        if era == "handshake":
+            yield editor, changed
+            return
+        async with editor.client.listen(tools_list_changed=True) as events:
+
+            async def follow() -> None:
+                async for _ in events:
+                    changed.set()
+
+            following = asyncio.create_task(follow())
+            yield editor, changed
+            following.cancel()
+
+
+def test_a_client_is_told_of_a_new_expert_and_can_call_it(terminal: Terminal, era: str) -> None:
+    async def work() -> None:
+        async with told(terminal, era) as (editor, changed):
+            assert "late" not in await names(editor)
+            file = terminal.workspace / "perstack.toml"
+            file.write_text(file.read_text() + MORE)
+            await changed.wait()
+            assert "late" in await names(editor)
+
+    wait_for(work(), 60)
+
+
+def test_an_edit_holds_for_the_next_call_at_once(terminal: Terminal) -> None:
+    terminal.script(late=[reply("I am new.")], **{"[[solo]]": [reply("old")], "[[fresh]]": [reply("fresh")]})
+
+    async def work() -> None:
+        async with connected(terminal) as editor:
+            assert texts(await editor.call("solo", query="go"))[0] == "old"
+            file = terminal.workspace / "perstack.toml"
+            file.write_text(file.read_text().replace("[[solo]]", "[[fresh]]"))
+            assert texts(await editor.call("solo", query="go"))[0] == "fresh"
+            file.write_text(file.read_text() + MORE)
+            assert texts(await editor.call("late", query="go"))[0] == "I am new."
+
+    wait_for(work(), 60)
+
+
+def test_a_file_that_a_pattern_of_include_finds_later_is_taken_in(terminal: Terminal, era: str) -> None:
+    file = terminal.workspace / "perstack.toml"
+    file.write_text('include = ["experts/*.toml"]\n' + file.read_text())
+
+    async def work() -> None:
+        async with told(terminal, era) as (editor, changed):
+            assert "late" not in await names(editor)
+            (terminal.workspace / "experts").mkdir()
+            (terminal.workspace / "experts" / "late.toml").write_text(MORE)
+            await changed.wait()
+            changed.clear()
+            assert "late" in await names(editor)
+            (terminal.workspace / "experts" / "late.toml").write_text(MORE.replace("late", "later"))
+            await changed.wait()
+            assert "later" in await names(editor)
+
+    wait_for(work(), 60)
+
+
+@pytest.mark.parametrize("place", ["root", "included"])
+def test_while_the_file_is_broken_the_last_good_one_holds_and_results_say_so(terminal: Terminal, place: str) -> None:
+    root, other = terminal.workspace / "perstack.toml", terminal.workspace / "other.toml"
+    good = root.read_text()
+
+    async def work() -> None:
+        async with connected(terminal) as editor:
+            before = await names(editor)
+            if place == "root":
+                root.write_text(good + "[experts.solo\n")
+            else:
+                other.write_text("[experts.late]\ninstrction = 1\n")
+                root.write_text('include = ["other.toml"]\n' + good)
+            assert await names(editor) == before
+            result = await editor.call("solo", query="go")
+            assert texts(result)[0] == "One note."
+            note = texts(result)[-1]
+            assert "the last good one is used" in note
+            assert ("perstack.toml:" if place == "root" else "other.toml:") in note
+            if place == "root":
+                root.write_text(good + MORE)
+            else:
+                other.write_text(MORE)
+            assert "late" in await names(editor)
+            assert "last good" not in texts(await editor.call("solo", query="go"))[-1]
+
+    wait_for(work(), 60)

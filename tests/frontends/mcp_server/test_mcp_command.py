@@ -1,0 +1,126 @@
+"""`perstack mcp` on the command line: settings to print, and mistakes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from editor import connected
+from hosting import wait_for
+from terminal import Terminal
+
+from perstack.frontends.mcp_server.snippets import CLIENTS
+
+SHAPES = {
+    "claude-code": ("mcpServers", "perstack"),
+    "codex": ("mcp_servers", "perstack"),
+    "cursor": ("mcpServers", "perstack"),
+    "vscode": ("servers", "perstack"),
+    "zed": ("context_servers", "perstack"),
+    "gemini": ("mcpServers", "perstack"),
+    "opencode": ("mcp", "perstack"),
+}
+
+
+def printed(terminal: Terminal, client: str, *args: str) -> list[str]:
+    """The command line that a client's settings hold."""
+    done = terminal.run("mcp", "--print-config", client, *args)
+    assert done.code == 0, done.err
+    found = tomllib.loads(done.out) if client == "codex" else json.loads(done.out)
+    for name in SHAPES[client]:
+        found = found[name]
+    command = found["command"]
+    return command if isinstance(command, list) else [command, *found["args"]]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_settings_of_each_client_start_this_perstack_from_anywhere(terminal: Terminal, client: str) -> None:
+    command = printed(terminal, client, "--workspace", ".", "--env-path", "my.env", "--experts", "solo,researcher")
+    assert Path(command[0]).is_absolute()
+    assert "--provider" not in command
+    assert command[-4:] == ["--experts", "solo,researcher", "--env-path", str(terminal.workspace / "my.env")]
+    greeting = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    done = subprocess.run(
+        command,
+        cwd="/",
+        env=terminal.env,
+        input=json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": greeting}) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert json.loads(done.stdout)["result"]["serverInfo"]["name"] == "perstack"
+
+
+def test_options_that_were_given_are_in_the_settings_and_others_are_not(terminal: Terminal) -> None:
+    (terminal.workspace / "other.toml").write_text("")
+    command = printed(terminal, "zed", "--model", "m", "--config", "other.toml", "--max-steps", "7")
+    tail = command[command.index("mcp") + 1 :]
+    assert tail == [
+        *("--workspace", str(terminal.workspace)),
+        *("--config", str(terminal.workspace / "other.toml")),
+        *("--model", "m", "--max-steps", "7"),
+    ]
+
+
+def test_where_the_settings_go_is_said_beside_them(terminal: Terminal) -> None:
+    assert ".vscode/mcp.json" in terminal.run("mcp", "--print-config", "vscode").err
+
+
+def test_without_perstack_toml_it_ends_with_one_line(tmp_path: Path) -> None:
+    done = Terminal(tmp_path).run("mcp", stdin="")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"error: there is no perstack.toml in {tmp_path} or above; name one with --config\n"
+
+
+def test_a_broken_perstack_toml_is_told_line_by_line_before_anything_is_answered(terminal: Terminal) -> None:
+    (terminal.workspace / "perstack.toml").write_text("[experts.solo]\ninstruction = 1\nskils = {}\n")
+    done = terminal.run("mcp", stdin="{}\n")
+    assert (done.code, done.out) == (2, "")
+    assert [line.split(": ")[1].rpartition(":")[2] for line in done.err.splitlines()] == ["2", "3"]
+
+
+def test_an_expert_that_is_not_there_is_named(terminal: Terminal) -> None:
+    done = terminal.run("mcp", "--experts", "solo,nosuch", stdin="")
+    assert done.code == 2
+    assert "no Expert 'nosuch'" in done.err
+    assert "@team/lead, researcher, solo" in done.err
+
+
+def test_without_the_sdk_its_install_command_is_named(terminal: Terminal) -> None:
+    hide = (
+        "import sys, importlib.util as u; f = u.find_spec; u.find_spec = lambda n, *a: None if n == 'mcp' else f(n, *a)"
+    )
+    code = f"{hide}; sys.argv = ['perstack', 'mcp']; from perstack.frontends.cli.main import entry; entry()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=terminal.workspace,
+        env=terminal.env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: `perstack mcp` needs the MCP SDK: pip install 'perstack[mcp]'\n"
+
+
+def test_storage_and_workspace_are_those_of_the_options(terminal: Terminal, tmp_path: Path) -> None:
+    work = tmp_path / "elsewhere"
+    work.mkdir()
+    (work / "notes.txt").write_text("a note")
+
+    async def call() -> None:
+        options = ("--workspace", str(work), "--storage", "sqlite:state.db", "--config", "perstack.toml")
+        async with connected(terminal, *options) as editor:
+            await editor.call("solo", query="go")
+
+    wait_for(call(), 60)
+    assert (work / "state.db").exists()
+    assert not terminal.jobs().exists()

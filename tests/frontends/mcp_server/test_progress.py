@@ -1,0 +1,131 @@
+"""What a client is told while a Job runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from editor import Pipe, connected
+from hosting import wait_for
+from terminal import Terminal, reply
+
+from perstack.core.events import ErrorInfo, InitializeRuntime, Retry, ToolProgress
+from perstack.frontends.mcp_server.progress import SILENCE, Progress, Words, reporting
+
+
+def test_each_step_and_each_call_is_told_in_words_delegates_by_name(terminal: Terminal, era: str) -> None:
+    async def work() -> None:
+        async with connected(terminal, era=era) as editor:
+            await editor.call("solo", query="go")
+            assert editor.said == ["step 1", "step 1: readTextFile notes.txt", "step 2"]
+            editor.said.clear()
+            await editor.call("team_lead", query="go")
+            assert editor.said == [
+                "step 1",
+                "step 1: asks researcher",
+                "researcher: step 1",
+                "researcher: step 1: think hm",
+                "researcher: step 2",
+                "researcher: done after 2 steps",
+                "step 2",
+            ]
+
+    wait_for(work(), 60)
+
+
+def test_a_client_that_asks_for_no_progress_gets_none_and_one_that_does_gets_it_in_rising_numbers(
+    terminal: Terminal,
+) -> None:
+    client = Pipe(terminal)
+    client.greet()
+    client.call(1, "solo", query="go")
+    assert "result" in client.read()
+    client.write("tools/call", 2, name="solo", arguments={"query": "go"}, _meta={"progressToken": "mine"})
+    told = [client.read()["params"] for _ in range(3)]
+    assert [each["progress"] for each in told] == [1, 2, 3]
+    assert {each["progressToken"] for each in told} == {"mine"}
+    assert client.read()["id"] == 2
+    assert client.close() == (0, "")
+
+
+def test_a_silence_is_broken_with_the_last_words() -> None:
+    async def work() -> list[str]:
+        said: list[str] = []
+        is_enough = asyncio.Event()
+
+        async def tell(text: str) -> None:
+            said.append(text)
+            if len(said) == 3:
+                is_enough.set()
+
+        progress = Progress(tell, silence=0.01)
+        progress.say("step 7: exec make")
+        running = asyncio.create_task(progress.run())
+        await is_enough.wait()
+        running.cancel()
+        return said
+
+    said = wait_for(work())
+    assert said[0] == "step 7: exec make"
+    assert all(text.startswith("step 7: exec make (for ") for text in said[1:])
+    assert SILENCE <= 15
+
+
+def test_a_client_that_does_not_read_holds_up_nobody_and_what_was_said_comes_before_the_result() -> None:
+    async def work() -> list[str]:
+        said: list[str] = []
+        may_read = asyncio.Event()
+
+        async def tell(text: str) -> None:
+            await may_read.wait()
+            said.append(text)
+
+        async with reporting(tell) as progress:
+            assert progress is not None
+            for number in range(5):
+                progress.say(f"step {number}")
+            may_read.set()
+        return said
+
+    assert wait_for(work()) == [f"step {number}" for number in range(5)]
+
+
+def test_what_is_cancelled_while_a_client_does_not_read_ends_at_once() -> None:
+    async def work() -> None:
+        async def tell(text: str) -> None:
+            await asyncio.Event().wait()
+
+        async with reporting(tell) as progress:
+            assert progress is not None
+            progress.say("never read")
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        wait_for(work())
+
+
+def test_what_tools_and_providers_say_is_told_in_one_short_line() -> None:
+    place = {"id": "e", "timestamp": 0, "job_id": "j", "expert_key": "solo", "step_number": 2}
+    words = Words()
+    start = InitializeRuntime(
+        id="i", timestamp=0, job_id="j", run_id="j-1", runtime_version="", expert_key="solo", model="m", provider="p"
+    )
+    assert words.of(start) == ()
+    error = ErrorInfo(name="RateLimit", message="slow\ndown " + "x" * 500)
+    (retry,) = words.of(Retry(**place, run_id="j-1", error=error, attempt=1, delay_ms=1500))
+    assert retry.startswith("step 2: tries again in 1.5 s: slow down xxx")
+    assert len(retry) < 200
+    progress = ToolProgress(**place, run_id="j-2", tool_call_id="c", tool_name="build", message="build: 3/10")
+    assert words.of(progress) == ("solo: step 2: build: 3/10",)
+
+
+def test_a_long_argument_is_cut(terminal: Terminal) -> None:
+    terminal.script(**{"[[solo]]": [reply("", ("think", {"thought": "many words " * 200})), reply("end")]})
+
+    async def work() -> None:
+        async with connected(terminal) as editor:
+            await editor.call("solo", query="go")
+            assert editor.said[1].startswith("step 1: think many words")
+            assert max(map(len, editor.said)) < 200
+
+    wait_for(work(), 60)

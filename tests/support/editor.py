@@ -1,0 +1,148 @@
+"""`perstack mcp` in a process of its own, and clients of it: the SDK's in both eras, and one that writes bare lines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextContent
+from terminal import SECONDS, Terminal
+
+ERAS = {"handshake": "legacy", "stateless": "auto"}
+"""How the SDK's client is told to begin, by what comes of it."""
+
+Fill = Callable[[ElicitRequestParams], ElicitResult]
+"""What a person does with a form."""
+
+
+def argv(*args: str) -> list[str]:
+    return [sys.executable, "-m", "perstack", "mcp", "--provider", "scripted", *args]
+
+
+@dataclass
+class Editor:
+    """A connected client."""
+
+    client: Client
+    said: list[str] = field(default_factory=list)
+    """The progress of all calls."""
+    shown: list[ElicitRequestParams] = field(default_factory=list)
+    """The forms that the person was shown."""
+
+    async def call(self, tool: str, /, **arguments: object) -> CallToolResult:
+        return await self.client.call_tool(tool, arguments, progress_callback=self._hear)
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        return structure(await self.call("get_job", job=job_id))
+
+    async def until(self, job_id: str, status: str) -> dict[str, Any]:
+        """The Job once it stands like that: each look is a round trip, and the test has its bound."""
+        while (job := await self.job(job_id))["status"] != status:
+            pass
+        return job
+
+    async def _hear(self, progress: float, total: float | None, message: str | None) -> None:
+        self.said.append(message or "")
+
+
+@asynccontextmanager
+async def connected(
+    terminal: Terminal, *args: str, era: str = "handshake", fill: Fill | None = None, **client: Any
+) -> AsyncIterator[Editor]:
+    """An editor on a server of its own; one that shows forms if somebody fills them in."""
+    shown: list[ElicitRequestParams] = []
+
+    async def elicit(context: object, params: ElicitRequestParams) -> ElicitResult:
+        shown.append(params)
+        assert fill is not None
+        return fill(params)
+
+    command, *rest = argv(*args)
+    server = StdioServerParameters(command=command, args=rest, cwd=terminal.workspace, env=terminal.env)
+    callback = None if fill is None else elicit
+    async with (
+        asyncio.timeout(SECONDS),
+        Client(server, mode=ERAS[era], elicitation_callback=callback, **client) as connection,
+    ):
+        yield Editor(connection, shown=shown)
+
+
+def texts(result: CallToolResult) -> list[str]:
+    return [block.text for block in result.content if isinstance(block, TextContent)]
+
+
+def structure(result: CallToolResult) -> dict[str, Any]:
+    assert isinstance(result.structured_content, dict), texts(result)
+    return result.structured_content
+
+
+class Pipe:
+    """A client that writes bare lines, and sees every byte that the server writes."""
+
+    def __init__(self, terminal: Terminal, *args: str) -> None:
+        self.process = subprocess.Popen(
+            argv(*args),
+            cwd=terminal.workspace,
+            env=terminal.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.seen: list[bytes] = []
+
+    def write(self, method: str, request_id: int | None = None, **params: object) -> None:
+        message: dict[str, object] = {"jsonrpc": "2.0", "method": method, "params": params}
+        if request_id is not None:
+            message["id"] = request_id
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def read(self) -> dict[str, Any]:
+        """The next message; the test's own timeout bounds it."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        self.seen.append(line)
+        return json.loads(line)
+
+    def answer_to(self, request_id: int) -> dict[str, Any]:
+        while (message := self.read()).get("id") != request_id:
+            pass
+        return message
+
+    def greet(self) -> dict[str, Any]:
+        """The handshake; returns the server's answer."""
+        client = {"name": "pipe", "version": "1"}
+        self.write("initialize", 0, protocolVersion="2025-11-25", capabilities={}, clientInfo=client)
+        answer = self.answer_to(0)
+        self.write("notifications/initialized")
+        return answer
+
+    def call(self, request_id: int, tool: str, /, **arguments: object) -> None:
+        self.write("tools/call", request_id, name=tool, arguments=arguments)
+
+    def hear(self, text: str, request_id: int) -> None:
+        """Wait for a word of progress."""
+        while (message := self.read()).get("method") != "notifications/progress" or text not in str(message):
+            assert message.get("id") != request_id, message
+
+    def close(self) -> tuple[int, str]:
+        """Close the server's stdin, and wait for its end: its status, and what it wrote to stderr."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.stdin = None
+        out, err = self.process.communicate(timeout=SECONDS)
+        self.seen += out.splitlines(keepends=True)
+        return self.process.returncode, err.decode()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=SECONDS)
