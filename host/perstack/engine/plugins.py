@@ -23,6 +23,10 @@ EXTRA_MODULES = "PERSTACK_PLUGINS"
 """Environment variable: modules to load as plugins besides the installed ones, separated by commas."""
 
 
+_ELSEWHERE = {"mcp-sampling": "it is the model of an editor, which is there only while that runs `perstack mcp`"}
+"""Providers that only some front doors bring."""
+
+
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
     """One plugin, for people."""
@@ -58,7 +62,8 @@ class Plugins:
         """Raises UsageError that lists the providers there are."""
         found = self.providers.get(name)
         if found is None:
-            raise UsageError(f"no provider {name!r} is installed; there are: {', '.join(sorted(self.providers))}")
+            where = _ELSEWHERE.get(name, f"there are: {', '.join(sorted(self.providers))}")
+            raise UsageError(f"no provider {name!r} is installed; {where}")
         return found
 
 

@@ -11,6 +11,7 @@ from perstack.errors import UsageError
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.mcp_server.greeting import greet
 from perstack.frontends.mcp_server.names import only_experts
+from perstack.frontends.mcp_server.sampling import SamplingPlugin
 from perstack.frontends.mcp_server.snippets import CLIENTS, command_of
 from perstack.frontends.mcp_server.wire import Wire
 
@@ -49,7 +50,7 @@ def _serve(setup: Setup, keys: tuple[str, ...]) -> None:
     from perstack.frontends.mcp_server.stdio import serve_stdio
 
     async def main() -> None:
-        await serve_stdio(setup.host(loaded.project), loaded, wire, opening, greeted, keys)
+        await serve_stdio(setup.host(loaded.project, plugins=[SamplingPlugin()]), loaded, wire, opening, greeted, keys)
 
     asyncio.run(main())
 

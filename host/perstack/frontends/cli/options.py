@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -102,8 +102,8 @@ class Setup:
     overrides: Overrides
     env_paths: tuple[str, ...]
 
-    def host(self, project: Project | None = None) -> Host:
-        """The Host for driving, on the project given or read now.
+    def host(self, project: Project | None = None, *, plugins: Iterable[object] = ()) -> Host:
+        """The Host for driving, on the project given or read now, with plugins besides the installed ones.
 
         Raises DefinitionError or UsageError before anything is written.
         """
@@ -112,7 +112,12 @@ class Setup:
         project = project or self.place.project(required=True)
         env = read_env(Path(self.place.workspace), self.env_paths or project.env_path)
         return Host(
-            project, workspace=self.place.workspace, storage=self.place.storage, env=env, overrides=self.overrides
+            project,
+            workspace=self.place.workspace,
+            storage=self.place.storage,
+            env=env,
+            overrides=self.overrides,
+            plugins=plugins,
         )
 
 

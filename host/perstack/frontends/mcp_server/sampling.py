@@ -1,7 +1,7 @@
 """Provider `mcp-sampling`: the model of the editor that runs the host, with no key.
 
-Source: MCP 2025-11-25, sampling (`sampling/createMessage` with tools). Whose client is asked is that of the call which a
-Job is driven for. Nothing of the SDK is imported before the first generation.
+Source: MCP 2025-11-25, sampling (`sampling/createMessage` with tools). The client that is asked is that of the call
+which a Job is driven for. Nothing of the SDK is imported before the first generation.
 """
 
 from __future__ import annotations
