@@ -42,10 +42,12 @@ from perstack_mcp.logins import Login, Place
 _EARLY = 30.0
 """Seconds before its end that a token is no longer used, at most."""
 
-# it logs, with their traceback, errors whose words may hold a token
-_logger = logging.getLogger("mcp.client.auth")
-_logger.addHandler(logging.NullHandler())
-_logger.propagate = False
+def _is_not_logged(record: logging.LogRecord) -> bool:
+    return False
+
+
+# it logs what it also raises, with words that may hold a token
+logging.getLogger("mcp.client.auth.oauth2").addFilter(_is_not_logged)
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -255,7 +257,7 @@ class PersonalLogin(_Guarded):
         self._ask = ask
         self._place = place
         self._url = ""
-        self._asked: set[str | None] = set()
+        self._asked: set[tuple[str, str | None]] = set()
         self.is_done = False
         if settings.client_id is not None and not is_document:
             self._known: OAuthClientInformationFull | None = OAuthClientInformationFull(
@@ -271,10 +273,10 @@ class PersonalLogin(_Guarded):
         self._initialized = True
 
     async def _note(self, url: str) -> None:
-        scope = self.context.client_metadata.scope
-        if scope in self._asked:
+        asked = url.partition("?")[0], self.context.client_metadata.scope
+        if asked in self._asked:
             raise OAuthFlowError("the server does not accept the login that it asked for")
-        self._asked.add(scope)
+        self._asked.add(asked)
         self._url = url
 
     async def _answer(self) -> AuthorizationCodeResult:

@@ -7,6 +7,7 @@ proxy of the environment would resolve names itself, so none is used, unless loc
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
@@ -37,7 +38,7 @@ _NO_READ_LIMIT = 24 * 3600.0
 async def streamable(
     endpoint: str, headers: Mapping[str, str], may_be_local: bool, auth: httpx2.Auth
 ) -> AsyncGenerator[TransportStreams]:
-    """Streamable HTTP. A request that is not let in is an error of that request only."""
+    """Streamable HTTP. Once connected, a request that is not let in is an error of that request only."""
     client = _Client(_transport(may_be_local), dict(headers), httpx2.Timeout(_CONNECT, read=None), auth)
     async with (
         client,
@@ -93,9 +94,16 @@ class _Client(httpx2.AsyncClient):
         try:
             return await super().send(request, stream=stream, auth=auth, follow_redirects=follow_redirects)
         except Unauthorized as error:
+            if _connects(request):
+                raise
             # raised, it would end the connection with all calls on it
             body = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": str(error)}}
             return httpx2.Response(401, json=body, request=request)
+
+
+def _connects(request: httpx2.Request) -> bool:
+    message: object = json.loads(request.content or b"null")
+    return isinstance(message, dict) and message.get("method") in ("server/discover", "initialize")
 
 
 class _CheckedTransport(httpx2.AsyncHTTPTransport):

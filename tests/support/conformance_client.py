@@ -1,0 +1,190 @@
+"""The client that the MCP conformance suite tests: a Host that runs an Expert with the server it is given.
+
+The suite starts a command for each scenario. That is `conformance_stub.py`, which only hands on what it was told to a
+`Clients` that lives in the test's process, so that Python and the SDK are started once and not a hundred times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import threading
+import traceback
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from perstack.config.settings import Overrides
+from perstack.core.base import JsonObject
+from perstack.core.definitions import BASE_SKILL, Expert, McpSseSkill, McpStdioSkill, OAuth, Project
+from perstack.core.events import Event
+from perstack.errors import PerstackError
+from perstack.host import Host
+from perstack.ports.provider import GenerationRequest
+from perstack.testing.scripted import ScriptedProvider, text, tool, turn
+
+MOST_LOGINS = 3
+AT_ONCE = 6
+
+CLIENT_DOCUMENT = "https://conformance-test.local/client-metadata.json"
+"""The only one that the suite's authorization server takes."""
+
+ANSWERS = {"string": "x", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}, "null": None}
+
+
+class Model:
+    """Calls what the scenario says, or else every tool once, with something for each argument that is required."""
+
+    def __init__(self, scenario: str, context: dict[str, Any]) -> None:
+        self.scenario = scenario
+        self.context = context
+
+    def __call__(self, request: GenerationRequest):
+        if len(request.messages) > 2:
+            return text("done")
+        wanted = self.context.get("toolCalls") or [
+            {"name": spec.name, "arguments": arguments(spec.input_schema)} for spec in request.tools
+        ]
+        schemas = {spec.name: spec.input_schema for spec in request.tools}
+        if self.scenario == "json-schema-2020-12-preservation":
+            echoed = {"schema": schemas["json_schema_2020_12_tool"]}
+            wanted = [{"name": "json_schema_echo", "arguments": echoed}]
+        calls = [tool(one["name"], given(one["arguments"])) for one in wanted if one["name"] in schemas]
+        return turn(*calls) if calls else text("there is nothing to call")
+
+
+def given(wanted: JsonObject) -> JsonObject:
+    """A model leaves out what it does not give: null is not of the type that the schemas ask for."""
+    return {name: one for name, one in wanted.items() if one is not None}
+
+
+def form(schema: JsonObject | None) -> str:
+    """A form as a person sends it off who changed nothing and filled the rest."""
+    properties = (schema or {}).get("properties")
+    fields = properties if isinstance(properties, dict) else {}
+    return json.dumps({name: one.get("default", answer(one)) for name, one in fields.items() if isinstance(one, dict)})
+
+
+def arguments(schema: JsonObject) -> JsonObject:
+    properties = schema.get("properties")
+    required = schema.get("required")
+    found = properties if isinstance(properties, dict) else {}
+    return {name: answer(found.get(name)) for name in (required if isinstance(required, list) else ())}
+
+
+def answer(schema: object):
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    return ANSWERS.get(kind if isinstance(kind, str) else "string", "x")
+
+
+def oauth_of(scenario: str, context: dict[str, Any]) -> OAuth | None:
+    """What a person would have written into perstack.toml."""
+    given = {"client_id": context.get("client_id"), "client_secret": context.get("client_secret")}
+    given |= {"private_key": context.get("private_key_pem"), "issuer": context.get("issuer")}
+    if scenario.startswith("auth/client-credentials"):
+        return OAuth(flow="clientCredentials", **given)
+    if scenario == "auth/basic-cimd":
+        return OAuth(client_id=CLIENT_DOCUMENT)
+    return OAuth(**given) if context.get("client_id") else None
+
+
+async def browse(url: str) -> None:
+    """As a browser whose person agrees to everything."""
+
+    def follow() -> None:
+        with urllib.request.urlopen(url) as page:
+            page.read()
+
+    await asyncio.to_thread(follow)
+
+
+async def act(endpoint: str, scenario: str, context: dict[str, Any], folder: Path) -> None:
+    """Run the Expert; where the Run says that a login is needed, log in and run it again."""
+    skill = McpSseSkill(
+        name="server",
+        endpoint=endpoint,
+        oauth=oauth_of(scenario, context),
+        allow_local_network=True,
+        timeout=60_000,
+    )
+    base = McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL, omit=("*",))
+    expert = Expert(key="client", instruction="Call every tool.", skills=(base, skill))
+    async with Host(
+        Project(experts={"client": expert}),
+        workspace=folder,
+        env={"HOME": str(folder)},
+        overrides=Overrides(provider="scripted"),
+        plugins=[ScriptedProvider(Model(scenario, context))],
+    ) as host:
+        for _ in range(MOST_LOGINS):
+            if "perstack login server" not in await run(host):
+                return
+            await host.login("server", browse)
+        await run(host)
+
+
+async def run(host: Host) -> str:
+    """Everything that was shown, as text."""
+    shown: list[str] = []
+
+    def show(event: Event, line: bytes) -> None:
+        shown.append(line.decode())
+
+    job = await host.run("client", "Call every tool.", on_event=show)
+    while job.asking is not None:
+        job = await host.answer(form(job.asking.requested_schema), job_id=job.id, on_event=show)
+    return "\n".join(shown)
+
+
+class Clients:
+    """Listens on a socket for what the stubs were told, and answers with what they are to print."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    @classmethod
+    @contextmanager
+    def listening(cls, folder: Path) -> Iterator[Clients]:
+        """In a thread, until the block ends."""
+        clients = cls(folder / "clients.sock")
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        server = asyncio.run_coroutine_threadsafe(clients.serve(), loop).result(10)
+        try:
+            yield clients
+        finally:
+            asyncio.run_coroutine_threadsafe(clients.end(server), loop).result(60)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(10)
+            loop.close()
+
+    async def serve(self) -> asyncio.Server:
+        return await asyncio.start_unix_server(self._answer, self.socket)
+
+    async def end(self, server: asyncio.Server) -> None:
+        server.close()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = json.loads(await reader.read())
+        words = ""
+        async with self._turns:
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    await act(asked["endpoint"], asked["scenario"], asked["context"], Path(folder))
+                except PerstackError as error:
+                    words = str(error)
+                except Exception:  # noqa: BLE001 - whatever it is, the test shows it
+                    words = traceback.format_exc()
+        writer.write(words.encode())
+        await writer.drain()
+        writer.close()
