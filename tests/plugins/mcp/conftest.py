@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import os
-import shutil
-import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mcp_bed import MARK, Bed
+from npm import installed
 
 NPM = {
     "everything": "@modelcontextprotocol/server-everything@2026.8.31",
@@ -38,23 +36,4 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
 @pytest.fixture(scope="session")
 def npm_servers() -> Path:
     """The folder of commands of the npm servers, installed once."""
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not there: the MCP servers written in TypeScript are not tested")
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perstack-tests" / "npm"
-    bin_folder = folder / "node_modules" / ".bin"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        # two workers of one test run would write the same files
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return _installed(npm, folder, bin_folder)
-
-
-def _installed(npm: str, folder: Path, bin_folder: Path) -> Path:
-    if all((bin_folder / f"mcp-server-{name}").exists() for name in NPM):
-        return bin_folder
-    command = [npm, "install", "--prefix", str(folder), "--no-fund", "--no-audit", "--silent", *NPM.values()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"npm cannot install the MCP servers: {done.stderr.strip()[-300:]}")
-    return bin_folder
+    return installed("npm", tuple(NPM.values()), [f"mcp-server-{name}" for name in NPM])

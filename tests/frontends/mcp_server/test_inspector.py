@@ -1,0 +1,77 @@
+"""The MCP inspector, written by others, lists and calls each tool over stdio."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from editor import argv
+from npm import installed
+from terminal import SECONDS, Terminal
+
+PACKAGES = ("node@24.9.0", "@modelcontextprotocol/inspector@2.12.0")
+"""The inspector wants a newer Node than many systems have."""
+
+
+class Inspector:
+    """Its command line, on a server of our own each time."""
+
+    def __init__(self, commands: Path, terminal: Terminal) -> None:
+        self._commands = commands
+        self._terminal = terminal
+
+    def run(self, method: str, *args: str) -> dict[str, Any]:
+        """What a method returns."""
+        variables = [part for name, value in self._terminal.env.items() for part in ("-e", f"{name}={value}")]
+        done = subprocess.run(
+            [
+                *(str(self._commands / "mcp-inspector"), "--cli", *variables, "--cwd", str(self._terminal.workspace)),
+                *("--method", method, *args, "--quiet", "--", *argv()),
+            ],
+            env={
+                "PATH": f"{self._commands}:{os.environ['PATH']}",
+                "HOME": str(self._terminal.workspace),
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        # 5: the tool has said that it is an error
+        assert done.returncode in (0, 5), done.stderr or done.stdout
+        return json.loads(done.stdout)
+
+    def call(self, tool: str, **arguments: object) -> dict[str, Any]:
+        """What a tool returns."""
+        return self.run("tools/call", "--tool-name", tool, "--tool-args-json", json.dumps(arguments))
+
+
+@pytest.fixture
+def inspector(terminal: Terminal) -> Inspector:
+    return Inspector(installed("inspector", PACKAGES, ("node", "mcp-inspector")), terminal)
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_it_lists_every_tool_and_finds_no_fault_in_the_schemas(inspector: Inspector, era: str) -> None:
+    tools = inspector.run("tools/list", "--strict", "--protocol-era", era)["tools"]
+    assert [tool["name"] for tool in tools][:4] == ["solo", "team_lead", "researcher", "list_jobs"]
+
+
+def test_it_calls_every_tool(inspector: Inspector, terminal: Terminal) -> None:
+    done = inspector.call("solo", query="go")
+    assert done["content"][0]["text"] == "One note."
+    job = done["structuredContent"]["id"]
+    checkpoint = inspector.call("get_job", job=job)["structuredContent"]["checkpoint"]
+    assert len(inspector.call("get_checkpoint", checkpoint=checkpoint)["structuredContent"]["messages"]) > 3
+    assert [each["id"] for each in inspector.call("list_jobs")["structuredContent"]["jobs"]] == [job]
+    for tool, words in (("answer", "asks nothing"), ("resume_job", "is completed"), ("cancel_job", "nobody drives it")):
+        refused = inspector.call(tool, job=job, **({"answer": "x"} if tool == "answer" else {}))
+        assert refused["isError"]
+        assert words in refused["content"][0]["text"]
+    terminal.script(**{"[[solo]]": [{"text": ""}, {"text": ""}, {"text": "Two notes."}]})
+    assert inspector.call("continue_job", job=job, query="again")["content"][0]["text"] == "Two notes."
