@@ -22,13 +22,14 @@ from perstack.core.base import JsonObject
 from perstack.core.checkpoint import Checkpoint
 from perstack.core.definitions import Expert, Limits, Project
 from perstack.core.events import ContinuedFrom, InitializeRuntime, Settlement
-from perstack.core.ids import check_job_id, event_id_of, job_id_of
+from perstack.core.ids import check_job_id, event_id_of, job_id_of, place_of
 from perstack.core.job import Job, JobSummary
 from perstack.core.run import Run, inheritable
 from perstack.engine.answers import answer_to
 from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent
+from perstack.engine.inbox import InboxItem, open_questions
 from perstack.engine.load import LoadedJob
 from perstack.engine.logins import login_of
 from perstack.engine.plugins import Plugins, load_plugins
@@ -162,16 +163,26 @@ class Host:
 
         return await self._go_on(job_id, begin, on_event)
 
-    async def answer(self, text: str, *, job_id: str | None = None, on_event: OnEvent | None = None) -> JobSummary:
+    async def answer(
+        self,
+        text: str,
+        *,
+        job_id: str | None = None,
+        question_id: str | None = None,
+        on_event: OnEvent | None = None,
+    ) -> JobSummary:
         """Answer the question that a Job is stopped at, and drive it on.
 
         What a tool at work asks (an elicitation of an MCP server) is answered as its schema says: `answer_to` in
-        `perstack.engine.answers` tells how. Raises UsageError if nothing is asked, or the answer does not fit.
+        `perstack.engine.answers` tells how. Raises UsageError if nothing is asked, or the answer does not fit, and
+        Conflict if `question_id` is given and has been answered already.
         """
-        job_id = await self._job_id(job_id)
+        job_id = place_of(question_id)[0] if question_id is not None else await self._job_id(job_id)
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
             run, asking = _coordinator(loaded), loaded.job.question
+            if question_id is not None and (asking is None or asking.id != question_id):
+                raise Conflict(f"question {question_id} has been answered already; `perstack inbox` lists what is open")
             if run.status != "stoppedByInteractiveTool" or asking is None:
                 raise UsageError(f"Job {job_id} asks nothing ({run.status}); leave out -i to go on with a new query")
             question = loaded.runs[asking.run_id].calls[asking.tool_call_id].question
@@ -296,6 +307,10 @@ class Host:
     async def unsettled(self, job_id: str | None = None) -> tuple[UnsettledCall, ...]:
         """The calls that began, may have had a side effect, and have no result."""
         return await self._reader.unsettled(await self._job_id(job_id))
+
+    async def inbox(self) -> tuple[InboxItem, ...]:
+        """Every open question of every Job, the oldest first."""
+        return await open_questions(self._reader)
 
     async def watch(self, job_id: str | None = None) -> AsyncGenerator[StoredLine]:
         """Every stored event of a Job, whoever drives it, until nobody does and all was shown."""

@@ -80,7 +80,7 @@ def test_a_completed_job_is_final_for_resume_and_says_how_to_go_on(bench: Bench)
 def test_a_waiting_job_says_how_to_answer_and_a_job_that_asks_nothing_takes_no_answer(bench: Bench) -> None:
     host = bench.host([tool("askUser", {"question": "?"})], expert("a", ask=True))
     job = wait_for(host.run("a", "q"))
-    with pytest.raises(UsageError, match=" -i"):
+    with pytest.raises(UsageError, match="perstack answer"):
         wait_for(host.resume(job.id))
     done = wait_for(bench.host([text("x")], expert("a")).run("a", "q"))
     with pytest.raises(UsageError, match="asks nothing"):

@@ -89,6 +89,8 @@ class InteractiveTool(Fact):
     description: str | None = None
     input_schema: JsonObject = Field(default_factory=dict)
     """The JSON schema that `inputJsonSchema` held as text."""
+    approval: bool = False
+    """Whether a person is asked to approve of something, rather than to tell something."""
 
 
 class InteractiveSkill(_SkillFields):

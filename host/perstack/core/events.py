@@ -204,6 +204,8 @@ class CallInteractiveTool(RunEvent):
     tool_name: str
     skill_name: str
     args: JsonObject
+    approval: bool = Field(default=False, exclude_if=falsy)
+    """A person is asked to approve of something, rather than to tell something."""
     question: Question | None = None
     """What a tool asks that has been called already, and will be called again with the answer."""
     usage: Usage | None = None

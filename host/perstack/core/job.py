@@ -66,6 +66,8 @@ class RunSummary(Fact):
 class OpenQuestion(Fact):
     """What a person is being asked."""
 
+    id: str
+    """That of the event which asks."""
     run_id: str
     expert_key: str
     tool_call_id: str
@@ -76,6 +78,8 @@ class OpenQuestion(Fact):
     """What the model asked with, for a tool that is there to ask."""
     requested_schema: JsonObject | None = None
     """For a question of a tool at work: JSON schema of the answer's content. None: the answer is text."""
+    approval: bool = Field(default=False, exclude_if=falsy)
+    """Whether it asks for approval, rather than for something to be told."""
     asked_at: int = 0
 
 
@@ -84,6 +88,7 @@ def open_question(event: CallInteractiveTool) -> OpenQuestion:
     asked = event.args.get("question")
     text = event.question.message if event.question else asked if isinstance(asked, str) else event.tool_name
     return OpenQuestion(
+        id=event.id,
         run_id=event.run_id,
         expert_key=event.expert_key,
         tool_call_id=event.tool_call_id,
@@ -92,6 +97,7 @@ def open_question(event: CallInteractiveTool) -> OpenQuestion:
         text=text,
         args=event.args,
         requested_schema=event.question.requested_schema if event.question else None,
+        approval=event.approval,
         asked_at=event.timestamp,
     )
 
@@ -268,7 +274,9 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         query=first.start.query,
         status=status,
         lifecycle=lifecycle_of(status),
-        pause_reason=pause_reason_of(status, waits_for_limit=last.waits_for_limit),
+        pause_reason=pause_reason_of(
+            status, waits_for_limit=last.waits_for_limit, is_approval=question is not None and question.approval
+        ),
         resume_at=last.resume_at,
         total_steps=job.total_steps,
         max_steps=last.start.limits.max_steps,
@@ -298,8 +306,12 @@ def lifecycle_of(status: JobStatus) -> Lifecycle:
             return "paused"
 
 
-def pause_reason_of(status: JobStatus, *, waits_for_limit: bool = False) -> PauseReason | None:
+def pause_reason_of(
+    status: JobStatus, *, waits_for_limit: bool = False, is_approval: bool = False
+) -> PauseReason | None:
     """Why a paused Job is paused."""
+    if status == "stoppedByInteractiveTool" and is_approval:
+        return "human_approval"
     if status == "stoppedByInterrupt" and waits_for_limit:
         return "rate_limit"
     if status == "stoppedByInteractiveTool":

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from perstack.core.base import Fact, JsonObject
+from perstack.core.base import Fact, JsonObject, falsy
 
 ToolKind = Literal["tool", "todo", "clearTodo", "attemptCompletion", "delegate", "interactive", "refused"]
 """Who answers a call: a skill, the loop itself (todo, clearTodo, attemptCompletion), another Run, or a person.
@@ -31,6 +31,8 @@ class ToolSpec(Fact):
     skill_name: str = ""
     kind: ToolKind = "tool"
     effect: Effect = "sideEffect"
+    approval: bool = Field(default=False, exclude_if=falsy)
+    """Of an interactive tool: a person is asked to approve of something."""
     target: str | None = None
     """The Expert's key, for a delegate; the server's own name of the tool, if `name` had to differ."""
 

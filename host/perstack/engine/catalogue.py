@@ -181,6 +181,7 @@ def interactive_tools(definition: InteractiveSkill) -> list[Offered]:
                 input_schema=tool.input_schema,
                 skill_name=definition.name,
                 kind="interactive",
+                approval=tool.approval,
             )
         )
         for tool in definition.tools

@@ -253,7 +253,7 @@ class Driver:
             case AwaitDelegates():
                 await self._await_delegates(session, command)
             case Ask():
-                await self._ask(session, command)
+                await self._ask(session, command, skills)
             case Complete():
                 session.note(
                     AttemptCompletion(
@@ -310,8 +310,9 @@ class Driver:
             )
         )
 
-    async def _ask(self, session: Session, command: Ask) -> None:
+    async def _ask(self, session: Session, command: Ask, skills: RunSkills) -> None:
         call = command.call
+        offered = skills.catalogue.find(call.decided.tool_name)
         if call.question is None or session.run.asked != call.decided.id:
             session.note(
                 CallInteractiveTool(
@@ -320,6 +321,7 @@ class Driver:
                     tool_name=call.decided.tool_name,
                     skill_name=call.decided.skill_name,
                     args=call.part.args if call.question is None else {"question": call.question.message},
+                    approval=offered is not None and offered.spec.approval,
                     question=call.question,
                 )
             )

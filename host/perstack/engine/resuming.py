@@ -19,10 +19,7 @@ def resume_reason(job_id: str, run: Run) -> ResumeReason:
                 f" --continue-job {job_id}"
             )
         case "stoppedByInteractiveTool":
-            raise UsageError(
-                f"Job {job_id} waits for an answer; give it: perstack run {run.start.expert_key} ANSWER"
-                f" --continue-job {job_id} -i"
-            )
+            raise UsageError(f"Job {job_id} waits for an answer; give it: perstack answer {job_id} ANSWER")
         case "running" | "stoppedByDelegate":
             return "crash"
         case "stoppedByInterrupt":

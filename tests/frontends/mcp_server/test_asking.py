@@ -75,7 +75,7 @@ def test_a_client_without_forms_is_told_what_is_asked_and_answers_with_the_tool(
             assert (job["status"], job["question"]) == ("stoppedByInteractiveTool", "Tea or coffee?")
             (text,) = texts(waiting)
             assert "Tea or coffee?" in text
-            assert f'perstack run guest "ANSWER" --continue-job {job["id"]} -i' in text
+            assert f'perstack answer {job["id"]} "ANSWER"' in text
             second = structure(await editor.call("answer", job=job["id"], answer="coffee"))
             assert second["question"] == "Sugar?"
             assert texts(await editor.call("answer", job=job["id"], answer="none"))[0] == "Served."

@@ -51,7 +51,7 @@ def test_a_job_that_waits_shows_its_question_and_how_to_answer(waiting: Terminal
     shown = waiting.call("jobs")
     assert "waiting" in shown.lines[1]
     assert "asks: Tea or coffee?" in shown.lines[1]
-    assert "-i" in shown.lines[2]
+    assert "perstack answer" in shown.lines[2]
 
 
 def test_a_failed_job_shows_its_error(terminal: Terminal) -> None:

@@ -322,7 +322,7 @@ def test_an_event_of_a_newer_version_is_shown_as_it_is(own_team: Terminal) -> No
 def test_a_job_that_waits_shows_its_question_and_how_to_answer(waiting: Terminal) -> None:
     shown = waiting.call("log")
     assert "  asks    Tea or coffee?" in shown.lines
-    assert '  next    perstack run guest "ANSWER" --continue-job ask -i' in shown.lines
+    assert '  next    perstack answer ask "ANSWER"' in shown.lines
     assert ("guest#1", "asks") in words(shown.out)
     answered = waiting.call("run", "guest", "Tea", "--continue-job", "ask", "-i", "--provider", "scripted")
     assert answered.code == 0, answered.err

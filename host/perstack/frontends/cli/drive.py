@@ -90,8 +90,7 @@ def _say(job: JobSummary) -> None:
     text = {
         "completed": f"completed: {did}; perstack log --job {job.id}",
         "stoppedByError": f"failed after {did}: {job.error}; go on with: perstack resume {job.id}",
-        "stoppedByInteractiveTool": f"asks: {job.question}; answer with:"
-        f' perstack run {job.expert_key} "ANSWER" --continue-job {job.id} -i',
+        "stoppedByInteractiveTool": f'asks: {job.question}; answer with: perstack answer {job.id} "ANSWER"',
         "stoppedByMaxSteps": f"step limit reached ({did}); go on with: perstack resume {job.id} --max-steps N",
         "stoppedByInterrupt": f"{_why_stopped(job)} after {did}; go on with: perstack resume {job.id}",
         "running": f"is still running: {did}",

@@ -82,7 +82,7 @@ def _print(screen: Screen, jobs: list[JobSummary]) -> None:
     table(screen, ("Job", "Expert", "status", "steps", "tokens", "when", "query"), rows, right=(3, 4))
     waiting = sum(job.question is not None for job in jobs)
     if waiting:
-        text = f'{count(waiting, "Job")} waiting; answer with: perstack run EXPERT "ANSWER" --continue-job JOB -i'
+        text = f'{count(waiting, "Job")} waiting; answer with: perstack answer JOB "ANSWER"'
         click.echo(screen.paint(text, dim=True), color=screen.colours)
 
 

@@ -168,7 +168,7 @@ def _runs(job: JobSummary) -> str:
 def _next(job: JobSummary) -> str:
     match job.status:
         case "stoppedByInteractiveTool":
-            return f'perstack run {job.expert_key} "ANSWER" --continue-job {job.id} -i'
+            return f'perstack answer {job.id} "ANSWER"'
         case "stoppedByMaxSteps":
             return f"perstack resume {job.id} --max-steps N"
         case "stoppedByInterrupt" | "stoppedByError":

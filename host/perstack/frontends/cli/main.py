@@ -26,6 +26,8 @@ EXIT_CODES = {
 _COMMANDS = {
     "run": ("run", "Run an Expert: a new Job, or with --continue the next Run of one."),
     "resume": ("resume", "Go on with a Job after a crash, Ctrl-C, an error or the step limit."),
+    "inbox": ("inbox", "List what waits for you: every open question of every Job."),
+    "answer": ("answer", "Answer a question, and let its Job go on."),
     "log": ("log", "Show what happened in a Job, the latest one by default."),
     "jobs": ("jobs", "List Jobs, newest first."),
     "verify": ("verify", "Check a Job's logs for edits, loss and damage."),

@@ -100,7 +100,7 @@ def next_step(job: JobSummary) -> str:
         case "completed":
             return f"Go on with a new query: continue_job {job.id}."
         case "stoppedByInteractiveTool":
-            command = f'perstack run {job.expert_key} "ANSWER" --continue-job {job.id} -i'
+            command = f'perstack answer {job.id} "ANSWER"'
             return f"It waits for a person's answer: give it with the tool answer (job {job.id}), or by: {command}"
         case "stoppedByMaxSteps":
             return f"Go on with a higher limit: resume_job {job.id} with maxSteps."

@@ -1,0 +1,52 @@
+"""`perstack inbox`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import click
+
+from perstack.engine.inbox import InboxItem
+from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.show import Screen, ago, table
+
+
+@click.command("inbox")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each question.")
+@place_options
+def inbox_command(as_json: bool, config: str | None, workspace: str, storage: str | None) -> None:
+    """List what waits for you: every open question of every Job, the oldest first."""
+    place = Place(config, workspace, storage)
+
+    async def look() -> tuple[InboxItem, ...]:
+        async with place.reader() as host:
+            return await host.inbox()
+
+    items = asyncio.run(look())
+    if as_json:
+        for item in items:
+            click.echo(json.dumps({"jobId": item.job_id, **json.loads(item.asking.to_json())}, ensure_ascii=False))
+    elif not items:
+        click.echo("nothing waits for you")
+    else:
+        _print(items)
+
+
+def _print(items: tuple[InboxItem, ...]) -> None:
+    screen, now = Screen.of_stdout(), int(time.time() * 1000)
+    rows = [
+        (item.id, item.asking.expert_key, ago(item.asking.asked_at, now), _kind(item), item.asking.text)
+        for item in items
+    ]
+    table(screen, ("question", "Expert", "since", "wants", "text"), rows)
+    click.echo(screen.paint('answer with: perstack answer QUESTION "…"', dim=True), color=screen.colours)
+
+
+def _kind(item: InboxItem) -> str:
+    if item.asking.approval:
+        return "approval"
+    schema = item.asking.requested_schema
+    fields = schema.get("properties") if schema is not None else None
+    return ", ".join(fields) if isinstance(fields, dict) and fields else "an answer"

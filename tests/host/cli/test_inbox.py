@@ -1,0 +1,73 @@
+"""`perstack inbox` and `perstack answer`."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+from terminal import ASKING, Terminal, reply
+
+WORDS = ("Tea", "Coffee")
+
+
+def ask(terminal: Terminal, job_id: str) -> None:
+    stopped = terminal.call("run", "guest", "Serve", "--provider", "scripted", "--job-id", job_id)
+    assert stopped.code == 3, stopped.err
+
+
+def test_all_questions_are_listed_oldest_first_with_how_to_answer(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")])
+    assert terminal.run("inbox").lines == ["nothing waits for you"]
+    ask(terminal, "one")
+    ask(terminal, "two")
+    shown = terminal.run("inbox")
+    assert shown.lines[0].split() == ["question", "Expert", "since", "wants", "text"]
+    assert [line.split()[:2] for line in shown.lines[1:3]] == [["one-1-5", "guest"], ["two-1-5", "guest"]]
+    assert shown.lines[-1] == 'answer with: perstack answer QUESTION "…"'
+    found = [json.loads(line) for line in terminal.run("inbox", "--json").lines]
+    assert [(one["jobId"], one["id"], one["text"]) for one in found] == [
+        ("one", "one-1-5", "Tea or coffee?"),
+        ("two", "two-1-5", "Tea or coffee?"),
+    ]
+
+
+def test_an_answer_by_either_id_drives_the_job_on_and_a_second_one_is_refused(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")])
+    for job_id, name in (("one", "one-1-5"), ("two", "two")):
+        ask(terminal, job_id)
+        done = terminal.call("answer", name, "Tea", "--provider", "scripted")
+        assert done.code == 0, done.err
+    again = terminal.call("answer", "one-1-5", "Coffee", "--provider", "scripted")
+    assert again.code == 1
+    assert "one-1-5 has been answered already" in again.err
+    assert terminal.run("inbox").lines == ["nothing waits for you"]
+
+
+def test_of_two_answers_at_once_one_is_taken(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")])
+    ask(terminal, "one")
+    with ThreadPoolExecutor() as pool:
+        answers = pool.map(lambda said: terminal.run("answer", "one-1-5", said, "--provider", "scripted"), WORDS)
+    assert sorted(shown.code for shown in answers) == [0, 1]
+    log = terminal.run("log", "--job", "one", "--json")
+    results = [line for line in map(json.loads, log.lines) if line["type"] == "finishToolCall"]
+    assert len(results) == 1
+
+
+def test_a_tool_that_asks_for_approval_pauses_for_it(terminal: Terminal) -> None:
+    terminal.project(
+        ASKING.replace("tools.askUser]", "tools.askUser]\napproval = true"),
+        guest=[reply("", ("askUser", {"question": "Pay?"})), reply("Paid.")],
+    )
+    ask(terminal, "one")
+    job = json.loads(terminal.run("jobs", "--json").lines[0])
+    assert job["pauseReason"] == "human_approval"
+    assert "approval" in terminal.run("inbox").lines[1]
+
+
+def test_an_unknown_question_is_told_in_a_line(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("ok")])
+    shown = terminal.call("answer", "nothing-1-5", "x", "--provider", "scripted")
+    assert shown.code in (1, 2)
+    assert "Traceback" not in shown.err
+    assert len(shown.err.strip().splitlines()) == 1
