@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from httpx2._client import UseClientDefault
     from httpx2._types import AuthTypes
     from mcp.client._transport import TransportStreams
+    from pydantic import JsonValue
 
 _CONNECT = 30.0
 _LARGEST_EVENT = 64 << 20
@@ -102,7 +103,7 @@ class _Client(httpx2.AsyncClient):
 
 
 def _connects(request: httpx2.Request) -> bool:
-    message: object = json.loads(request.content or b"null")
+    message = cast("JsonValue", json.loads(request.content or b"null"))
     return isinstance(message, dict) and message.get("method") in ("server/discover", "initialize")
 
 

@@ -1,0 +1,218 @@
+"""Where a server on the web can lead the client: by a redirect, by the DNS, and by naming an authorization server."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from hosting import wait_for
+from internet import PUBLIC, Internet, Reply, Request, internet
+from mcp_bed import Bed
+
+from perstack.core.definitions import McpSseSkill, OAuth
+from perstack.errors import SkillError
+from perstack_mcp.plugin import McpSkillFactory
+
+HERE = "https://mcp.test"
+TOKEN = "s3cret-token"
+
+Open = Callable[[Callable[[Request], Reply]], Internet]
+
+
+@pytest.fixture
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """`net(answer)`: mcp.test and other.test are public, inner.test is not."""
+    opened: list[AbstractContextManager[Internet]] = []
+
+    def start(answer: Callable[[Request], Reply]) -> Internet:
+        names = {"mcp.test": [PUBLIC], "other.test": [PUBLIC], "inner.test": ["10.0.0.1"]}
+        opened.append(internet(tmp_path, monkeypatch, Internet(answer, names)))
+        return opened[-1].__enter__()
+
+    yield start
+    for one in opened:
+        one.__exit__(None, None, None)
+
+
+def _skill(path: str = "/mcp", **fields) -> McpSseSkill:
+    return McpSseSkill(name="web", endpoint=HERE + path, timeout=20_000, **fields)
+
+
+def _refusal(bed: Bed, skill: McpSseSkill) -> str:
+    async def work() -> str:
+        async with bed.session(skill) as session:
+            with pytest.raises(SkillError) as caught:
+                await session.tools()
+            return str(caught.value)
+
+    return wait_for(work())
+
+
+def _refused_login(bed: Bed, skill: McpSseSkill) -> str:
+    shown: list[str] = []
+
+    async def present(url: str) -> None:
+        shown.append(url)
+
+    async def work() -> str:
+        with pytest.raises(SkillError) as caught:
+            await McpSkillFactory().login(skill, bed.context(), present)
+        return str(caught.value)
+
+    words = wait_for(work())
+    assert shown == [], "nobody is sent anywhere"
+    return words
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/sse"])
+@pytest.mark.parametrize(
+    "there",
+    ["https://10.0.0.1/mcp", "https://inner.test/mcp", "https://127.0.0.1/mcp", "http://mcp.test/mcp", "http://[::1]/"],
+)
+def test_a_redirect_to_a_private_address_or_to_plain_http_is_not_followed(
+    bed: Bed, net: Open, there: str, path: str
+) -> None:
+    seen = net(lambda request: Reply(307, {"Location": there}))
+    assert _refusal(bed, _skill(path)).startswith("skill 'web' could not be connected to: ")
+    assert {host for host, _ in seen.connected} == {PUBLIC}
+    assert {port for _, port in seen.connected} == {443}
+
+
+def test_a_name_that_comes_to_stand_for_a_private_address_is_refused_at_the_next_connection(
+    bed: Bed, net: Open
+) -> None:
+    seen = net(lambda request: Reply(307, {"Location": "/elsewhere"}))
+    seen.names["mcp.test"] = [PUBLIC, "127.0.0.1"]
+    assert "mcp.test (127.0.0.1) is a private or local address" in _refusal(bed, _skill())
+    assert seen.connected == [(PUBLIC, 443)]
+
+
+def test_a_name_with_one_public_and_one_private_address_is_refused(
+    bed: Bed, net: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = net(lambda request: Reply(200))
+    entries = [(2, 1, 6, "", (address, 0)) for address in (PUBLIC, "192.168.1.1")]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *args, **options: entries)
+    assert "mcp.test (192.168.1.1) is a private or local address" in _refusal(bed, _skill())
+    assert seen.connected == []
+
+
+def test_headers_are_not_sent_to_another_host(bed: Bed, net: Open) -> None:
+    seen = net(lambda request: Reply(307, {"Location": f"https://other.test{request.path}"}))
+    _refusal(bed, _skill(headers={"Authorization": f"Bearer {TOKEN}", "X-Key": TOKEN}))
+    assert seen.requests
+    assert {request.host for request in seen.requests} == {"mcp.test"}
+
+
+def test_headers_go_along_on_the_same_host(bed: Bed, net: Open) -> None:
+    def answer(request: Request) -> Reply:
+        return Reply(404) if request.path == "/there" else Reply(307, {"Location": "/there"})
+
+    seen = net(answer)
+    _refusal(bed, _skill(headers={"X-Key": TOKEN}))
+    assert {request.headers["x-key"] for request in seen.requests if request.path == "/there"} == {TOKEN}
+
+
+def test_the_token_of_a_login_is_not_sent_to_another_host(bed: Bed, net: Open) -> None:
+    seen = net(_guarded)
+    _refusal(bed, _client_credentials())
+    with_token = [request for request in seen.requests if TOKEN in request.headers.get("authorization", "")]
+    assert with_token, "the token was had, and used"
+    assert {request.host for request in seen.requests} == {"mcp.test"}
+
+
+def _client_credentials() -> McpSseSkill:
+    return _skill(oauth=OAuth(flow="clientCredentials", client_id="c", client_secret="x"))
+
+
+def _guarded(request: Request) -> Reply:
+    """A server that gives tokens, and then sends everybody who has one elsewhere."""
+    if request.path.startswith("/.well-known/oauth-protected-resource"):
+        return _json({"resource": f"{HERE}/mcp", "authorization_servers": [HERE]})
+    if request.path.startswith("/.well-known"):
+        return _json(_metadata())
+    if request.path == "/token":
+        return _json({"access_token": TOKEN, "token_type": "Bearer"})
+    if TOKEN in request.headers.get("authorization", ""):
+        return Reply(307, {"Location": "https://other.test/mcp"})
+    return Reply(401)
+
+
+def _metadata(**fields: str) -> dict[str, object]:
+    places = {name: f"{HERE}/{name.partition('_')[0]}" for name in ("authorization_endpoint", "token_endpoint")}
+    return {"issuer": HERE, **places, "registration_endpoint": f"{HERE}/register", **fields}
+
+
+def _json(value: object) -> Reply:
+    return Reply(200, {"Content-Type": "application/json"}, json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [
+        ("https://10.0.0.1/m", "10.0.0.1 is a private or local address"),
+        ("https://inner.test/m", "inner.test (10.0.0.1) is a private or local address"),
+        ("http://other.test/m", "http://other.test is no https:// address"),
+    ],
+)
+def test_metadata_at_a_private_address_or_by_plain_http_is_refused(bed: Bed, net: Open, there: str, why: str) -> None:
+    seen = net(lambda request: Reply(401, {"WWW-Authenticate": f'Bearer resource_metadata="{there}"'}))
+    assert why in _refused_login(bed, _skill())
+    assert {host for host, _ in seen.connected} == {PUBLIC}
+
+
+def test_an_authorization_server_at_a_private_address_is_refused(bed: Bed, net: Open) -> None:
+    def answer(request: Request) -> Reply:
+        if request.path.startswith("/.well-known/oauth-protected-resource"):
+            return _json({"resource": f"{HERE}/mcp", "authorization_servers": ["https://inner.test"]})
+        return Reply(401)
+
+    seen = net(answer)
+    assert "inner.test (10.0.0.1) is a private or local address" in _refused_login(bed, _skill())
+    assert {host for host, _ in seen.connected} == {PUBLIC}
+
+
+@pytest.mark.parametrize("endpoint", ["registration_endpoint", "token_endpoint"])
+def test_an_endpoint_of_an_authorization_server_at_a_private_address_is_refused(
+    bed: Bed, net: Open, endpoint: str
+) -> None:
+    def answer(request: Request) -> Reply:
+        is_metadata = request.path.startswith("/.well-known/oauth-authorization-server")
+        return _json(_metadata(**{endpoint: "https://10.0.0.1/x"})) if is_metadata else _guarded(request)
+
+    seen = net(answer)
+    skill = _skill() if endpoint == "registration_endpoint" else _client_credentials()
+    refuse = _refused_login if endpoint == "registration_endpoint" else _refusal
+    assert "10.0.0.1 is a private or local address" in refuse(bed, skill)
+    assert {host for host, _ in seen.connected} == {PUBLIC}
+
+
+def test_a_person_is_not_sent_to_a_login_by_plain_http(bed: Bed, net: Open) -> None:
+    def answer(request: Request) -> Reply:
+        if request.path.startswith("/.well-known/oauth-authorization-server"):
+            return _json(_metadata(authorization_endpoint="http://other.test/authorize"))
+        return _json({"client_id": "c"}) if request.path == "/register" else _guarded(request)
+
+    net(answer)
+    words = _refused_login(bed, _skill())
+    assert "the server wants a login at an address that is not https://: http://other.test/authorize" in words
+
+
+@pytest.mark.parametrize("path", ["/register", "/token"])
+def test_an_answer_of_an_authorization_server_that_is_none_is_not_shown(
+    bed: Bed, net: Open, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    def answer(request: Request) -> Reply:
+        malformed = {"access_token": TOKEN, "client_secret": TOKEN, "token_type": "mac", "redirect_uris": 1}
+        return _json(malformed) if request.path == path else _guarded(request)
+
+    net(answer)
+    words = _refused_login(bed, _skill()) if path == "/register" else _refusal(bed, _client_credentials())
+    assert words.endswith("the authorization server's answer is not as it should be")
+    assert TOKEN not in caplog.text

@@ -1,0 +1,143 @@
+"""An internet of a few names, all of whose public addresses lead to one HTTPS server of the test.
+
+What is replaced is the system's: its DNS, where packets for public addresses go, and which authorities it trusts.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpcore2
+import httpx2
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+PUBLIC = "93.184.216.34"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One that arrived."""
+
+    host: str
+    method: str
+    path: str
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What it is answered."""
+
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    body: str = ""
+
+
+@dataclass
+class Internet:
+    """`answer` says what the server says."""
+
+    answer: Callable[[Request], Reply]
+    names: dict[str, list[str]] = field(default_factory=dict)
+    """The addresses of each name: the next answer of the DNS is taken off, the last one stays."""
+    requests: list[Request] = field(default_factory=list)
+    connected: list[tuple[str, int]] = field(default_factory=list)
+    """Where connections were made to."""
+
+
+@contextmanager
+def internet(folder: Path, monkeypatch: pytest.MonkeyPatch, net: Internet) -> Iterator[Internet]:
+    """Until the block ends."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self._reply()
+
+        def do_GET(self) -> None:
+            self._reply()
+
+        def _reply(self) -> None:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            request = Request(headers.get("host", ""), self.command, self.path, headers)
+            net.requests.append(request)
+            reply = net.answer(request)
+            self.send_response(reply.status)
+            for name, value in {**reply.headers, "Content-Length": str(len(reply.body)), "Connection": "close"}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(reply.body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    certificate = _certificate(folder, list(net.names))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    _replace_system(monkeypatch, net, server.server_address[1], certificate)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield net
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _replace_system(monkeypatch: pytest.MonkeyPatch, net: Internet, port: int, certificate: Path) -> None:
+    ask, connect = socket.getaddrinfo, httpcore2.AnyIOBackend.connect_tcp
+
+    def getaddrinfo(host, *args, **options):
+        if host not in net.names:
+            return ask(host, *args, **options)
+        addresses = net.names[host]
+        address = addresses.pop(0) if len(addresses) > 1 else addresses[0]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0))]
+
+    async def connect_tcp(self, host, asked, *args, **options):
+        net.connected.append((host, asked))
+        if host != PUBLIC:
+            raise httpcore2.ConnectError(f"a connection to {host} was made")
+        return await connect(self, "127.0.0.1", port, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(httpcore2.AnyIOBackend, "connect_tcp", connect_tcp)
+    monkeypatch.setattr(httpx2, "create_ssl_context", lambda **options: ssl.create_default_context(cafile=certificate))
+
+
+def _certificate(folder: Path, names: list[str]) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(one) for one in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    file = folder / "certificate.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    file.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
+    return file
