@@ -149,6 +149,36 @@ def starting() -> None:
     print(f"\nfirst event after {first:.3f} s, {cpu:.2f} s of it CPU; floor, bare Python: {sorted(bare)[4]:.3f} s")
 
 
+def message(method: str, request_id: int, **params: object) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}).encode() + b"\n"
+
+
+def greeted(folder: Path) -> tuple[float, float]:
+    """From the start of `perstack mcp` to its answer to `initialize`, and to that to `tools/list`."""
+    opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+    began = time.perf_counter()
+    process = subprocess.Popen([PERSTACK, "mcp"], cwd=folder, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process.stdin.write(message("initialize", 1, **opening))
+    process.stdin.flush()
+    process.stdout.readline()
+    first = time.perf_counter() - began
+    process.stdin.write(message("tools/list", 2))
+    process.stdin.flush()
+    process.stdout.readline()
+    second = time.perf_counter() - began
+    process.stdin.close()
+    process.wait(timeout=60)
+    process.stdout.close()
+    return first, second
+
+
+def serving_an_editor() -> None:
+    folder = folder_with(one_expert(2), [])
+    firsts, seconds = zip(*(greeted(folder) for _ in range(9)), strict=True)
+    first, second = sorted(firsts)[4], sorted(seconds)[4]
+    print(f"perstack mcp: initialize answered after {first:.3f} s, tools listed after {second:.3f} s")
+
+
 def coming_back() -> None:
     folder = folder_with(one_expert(1002), [])
     run(folder, "run", "bench", "go", "--provider", "scripted", "--max-steps", "1000")
@@ -182,6 +212,7 @@ def main() -> None:
     numbers = parser.parse_args().steps
     steps_table(numbers)
     starting()
+    serving_an_editor()
     coming_back()
     in_parallel()
 

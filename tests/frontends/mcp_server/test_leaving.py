@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -69,9 +69,14 @@ def in_the_call(client: Pipe, **arguments: object) -> None:
 
 
 def until_it_sleeps(terminal: Terminal) -> None:
-    file, end = terminal.workspace / "pid", time.monotonic() + SECONDS
-    while not (file.exists() and file.read_text().strip()):
-        assert time.monotonic() < end, "the tool did not start"
+    file = terminal.workspace / "pid"
+    until(lambda: file.exists() and bool(file.read_text().strip()))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
         time.sleep(0.005)  # a poll of another process, bounded above
 
 
@@ -153,6 +158,35 @@ def test_a_signal_ends_it_like_the_end_of_stdin(slow: Terminal, number: signal.S
         assert client.process.stderr.read() == b""
         client.kill()
     interrupted(slow)
+
+
+def test_a_signal_soon_after_the_end_of_stdin_does_not_cut_the_recording_short(terminal: Terminal) -> None:
+    script = "trap 'touch asked' TERM; echo $$ > pid; while :; do sleep 0.1; done"
+    stubborn = ("exec", {"command": "sh", "args": ["-c", script], "timeout": 200_000})
+    terminal.script(
+        **{
+            "[[solo]]": [
+                reply("", ("todo", {"newTodos": ["kept"]})),
+                reply("", stubborn),
+                reply("", ("todo", {})),
+                reply("on"),
+            ]
+        }
+    )
+    place = ("--storage", "sqlite:state.db")
+    with pipe(terminal, *place) as client:
+        client.greet()
+        in_the_call(client)
+        until_it_sleeps(terminal)
+        assert client.process.stdin is not None
+        client.process.stdin.close()
+        client.process.stdin = None
+        until((terminal.workspace / "asked").exists)
+        client.process.send_signal(signal.SIGTERM)
+        assert client.process.wait(SECONDS) == 0
+        client.kill()
+    (stop,) = terminal.run("log", "--type", "stopRunByInterrupt", "--json", *place).events
+    assert stop["step"] == 2
 
 
 def test_a_server_that_is_killed_in_the_middle_of_a_step_loses_nothing(slow: Terminal) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 from perstack.config.load import LoadedProject
+from perstack.engine.session import uninterrupted
 from perstack.frontends.mcp_server.clients import Clients
 from perstack.frontends.mcp_server.definitions import Definitions
 from perstack.frontends.mcp_server.jobs import JobTasks
@@ -29,5 +30,5 @@ async def serving(host: Host, loaded: LoadedProject, experts: Sequence[str] = ()
             yield state
         finally:
             watching.cancel()
-            await state.jobs.close()
-            await asyncio.wait({watching})
+            # a client that closed stdin may send a signal a moment later: that must not leave a Job unrecorded
+            await uninterrupted(state.jobs.close())
