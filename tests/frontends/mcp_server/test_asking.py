@@ -79,6 +79,10 @@ def test_a_client_without_forms_is_told_what_is_asked_and_answers_with_the_tool(
             second = structure(await editor.call("answer", job=job["id"], answer="coffee"))
             assert second["question"] == "Sugar?"
             assert texts(await editor.call("answer", job=job["id"], answer="none"))[0] == "Served."
+            gone = await editor.call("answer", job=job["id"], answer="x", question=job["questionId"])
+            assert gone.is_error
+            other = await editor.call("answer", job=job["id"], answer="x", question="other-1-1")
+            assert "is none of Job" in texts(other)[0]
             late = await editor.call("answer", job=job["id"], answer="more")
             assert late.is_error
             assert "asks nothing" in texts(late)[0]
@@ -132,7 +136,7 @@ def test_an_answer_to_a_question_that_was_answered_elsewhere_meanwhile_is_not_ta
 def test_state_that_is_not_ours_is_refused(asking: Terminal) -> None:
     async def work() -> None:
         async with connected(asking, era="stateless") as editor:
-            for state in ("nonsense", json.dumps({"job": "../x", "asks": "y"}), json.dumps({"job": "no", "asks": "y"})):
+            for state in ("nonsense", "{}", json.dumps({"question": "../x"}), json.dumps({"question": "no-1-1"})):
                 result = await editor.client.session.call_tool("guest", {"query": "x"}, request_state=state)
                 assert result.is_error, state
             assert structure(await editor.call("list_jobs"))["jobs"] == []

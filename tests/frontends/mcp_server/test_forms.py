@@ -15,6 +15,7 @@ from perstack.frontends.mcp_server.forms import form_of
 
 def asking(schema: JsonObject | None = None, **args: object) -> OpenQuestion:
     return OpenQuestion(
+        id="j-1-5",
         run_id="j-1",
         expert_key="guest",
         tool_call_id="c",
@@ -56,6 +57,12 @@ def test_options_are_a_choice_that_leaves_room_for_ones_own_words(options: list[
     assert form_of(question).answer({"answer": "tea"}) == "tea"
     assert form_of(question).answer({"answer": "tea", "other": "water"}) == "water"
     assert form_of(question).answer({"answer": None, "other": ""}) is None
+
+
+def test_a_request_for_approval_is_yes_or_no_or_words() -> None:
+    form = form_of(asking(question="Deploy?").model_copy(update={"approval": True}))
+    assert form.schema["properties"]["answer"]["enum"] == ["yes", "no"]
+    assert "other" in form.schema["properties"]
 
 
 def test_options_of_a_kind_that_we_do_not_know_are_only_shown_as_text() -> None:

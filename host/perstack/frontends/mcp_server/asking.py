@@ -1,9 +1,9 @@
 """Putting a question to the person behind the client, in the way of the client's era.
 
 Up to 2025-11-25 the client is sent `elicitation/create` in the middle of the call. From 2026-07-28 on the call returns
-that input is required, and the client calls again with the answer. The state that it then gives back names the Job and
-the question, which the caller may name without it as well: so it is not sealed, and holds when the server has been
-started again in between.
+that input is required, and the client calls again with the answer. The state that it then gives back names the
+question, which the caller may name without it as well: so it is not sealed, and holds when the server has been started
+again in between.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mcp_types import CallToolRequestParams, ElicitRequest, ElicitRequestFormPar
 from pydantic import JsonValue, ValidationError
 
 from perstack.core.base import Fact
-from perstack.core.ids import check_job_id
-from perstack.core.job import JobSummary, OpenQuestion
+from perstack.core.ids import place_of
+from perstack.core.job import OpenQuestion
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.forms import Form, form_of
 from perstack.frontends.mcp_server.greeting import STATELESS_VERSIONS
@@ -35,18 +35,20 @@ _LISTS_SINCE = "2025-11-25"
 class _State(Fact):
     """What the client gives back with the answer."""
 
-    job: str
-    asks: str
+    question: str
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
     """What a client that calls again says."""
 
-    job_id: str
-    asks: str
+    question_id: str
     """Which question it was shown; another may be open by now."""
     reply: ElicitResult | None
+
+    @property
+    def job_id(self) -> str:
+        return place_of(self.question_id)[0]
 
 
 def can_ask(context: Context) -> bool:
@@ -72,11 +74,11 @@ async def ask_now(context: Context, asking: OpenQuestion) -> str | None:
     return _said(form, asking, reply)
 
 
-def ask_by_result(job: JobSummary, asking: OpenQuestion) -> InputRequiredResult:
+def ask_by_result(asking: OpenQuestion) -> InputRequiredResult:
     """The result that asks the client to call again with the answer."""
     form = form_of(asking)
     request = ElicitRequest(params=ElicitRequestFormParams(message=form.message, requested_schema=form.schema))
-    state = _State(job=job.id, asks=mark(asking))
+    state = _State(question=asking.id)
     return InputRequiredResult(input_requests={_INPUT: request}, request_state=state.to_json().decode())
 
 
@@ -86,16 +88,11 @@ def returned(params: CallToolRequestParams) -> Returned | None:
         return None
     try:
         state = _State.model_validate_json(params.request_state)
-        check_job_id(state.job)
-    except ValidationError as error:
+        place_of(state.question)
+    except (ValidationError, UsageError) as error:
         raise UsageError("requestState is not what this server gave: call again without it") from error
     reply = (params.input_responses or {}).get(_INPUT)
-    return Returned(state.job, state.asks, reply if isinstance(reply, ElicitResult) else None)
-
-
-def mark(asking: OpenQuestion) -> str:
-    """Which question this is: none other of any Job has the same."""
-    return f"{asking.run_id}/{asking.tool_call_id}/{asking.asked_at}"
+    return Returned(state.question, reply if isinstance(reply, ElicitResult) else None)
 
 
 def answer_in(asking: OpenQuestion, reply: ElicitResult) -> str | None:

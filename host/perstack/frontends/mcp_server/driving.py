@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from perstack.core.job import JobSummary, OpenQuestion
-from perstack.errors import UsageError
+from perstack.errors import Conflict, UsageError
 from perstack.frontends.mcp_server.asking import (
     Context,
     Returned,
@@ -14,7 +14,6 @@ from perstack.frontends.mcp_server.asking import (
     ask_now,
     asks_by_returning,
     can_ask,
-    mark,
     returned,
 )
 from perstack.frontends.mcp_server.jobs import Work
@@ -36,22 +35,22 @@ async def drive(call: Call, work: Work, *, wait: bool) -> Outcome:
             job = await call.state.jobs.start(work, call.key, progress).outcome()
         else:
             job = await _go_on(call, before, progress)
-        return await _converse(call, job, progress, was_refused=before is not None and _is_open(job, before))
+        return await _converse(call, job, progress, refused=before.question_id if before is not None else None)
 
 
-async def _converse(call: Call, job: JobSummary, progress: Progress | None, *, was_refused: bool) -> Outcome:
+async def _converse(call: Call, job: JobSummary, progress: Progress | None, *, refused: str | None) -> Outcome:
     """Put the Job's questions, one after the other, as long as the person answers."""
-    while job.asking is not None and not was_refused and can_ask(call.context):
+    while job.asking is not None and job.asking.id != refused and can_ask(call.context):
         asking = job.asking
         if asks_by_returning(call.context):
-            return ask_by_result(job, asking)
+            return ask_by_result(asking)
         if progress is not None:
             progress.say(f"waiting for an answer: {asking.text}")
         text = await ask_now(call.context, asking)
         if text is None:
             break
         try:
-            job = await _answer(call, job.id, asking, text, progress)
+            job = await _answer(call, job, asking, text, progress)
         except UsageError as error:
             return job_result(job, f"The answer was not taken: {error}", *call.notes)
     return job_result(job, *call.notes)
@@ -60,23 +59,22 @@ async def _converse(call: Call, job: JobSummary, progress: Progress | None, *, w
 async def _go_on(call: Call, before: Returned, progress: Progress | None) -> JobSummary:
     """The Job after the answer that was brought; as it stands, if that answers nothing which is still asked."""
     job = await call.host.job(before.job_id)
-    if job.asking is None or before.reply is None or not _is_open(job, before):
+    asking = job.asking
+    if asking is None or asking.id != before.question_id or before.reply is None:
         return job
-    text = answer_in(job.asking, before.reply)
-    return job if text is None else await _answer(call, job.id, job.asking, text, progress)
+    text = answer_in(asking, before.reply)
+    return job if text is None else await _answer(call, job, asking, text, progress)
 
 
-async def _answer(call: Call, job_id: str, asking: OpenQuestion, text: str, progress: Progress | None) -> JobSummary:
-    now = await call.host.job(job_id)
-    if now.asking is None or mark(now.asking) != mark(asking):
-        return now  # somebody else has answered it
-    call.state.definitions.check_offered(now.expert_key)
-    work: Work = lambda on_event: call.host.answer(text, job_id=job_id, on_event=on_event)  # noqa: E731
-    return await call.state.jobs.start(work, call.key, progress).outcome()
-
-
-def _is_open(job: JobSummary, before: Returned) -> bool:
-    return job.asking is not None and mark(job.asking) == before.asks
+async def _answer(
+    call: Call, job: JobSummary, asking: OpenQuestion, text: str, progress: Progress | None
+) -> JobSummary:
+    call.state.definitions.check_offered(job.expert_key)
+    work: Work = lambda on_event: call.host.answer(text, question_id=asking.id, on_event=on_event)  # noqa: E731
+    try:
+        return await call.state.jobs.start(work, call.key, progress).outcome()
+    except Conflict:
+        return await call.host.job(job.id)  # somebody else has answered it
 
 
 def _teller(context: Context) -> Tell | None:

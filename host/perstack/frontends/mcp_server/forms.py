@@ -30,6 +30,8 @@ _FORMATS = ("email", "uri", "date", "date-time")
 _CHOICES = ("options", "choices")
 """Arguments of an interactive tool in which models list what may be answered."""
 
+_YES_NO = ("yes", "no")
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -52,7 +54,7 @@ class Form:
 def form_of(asking: OpenQuestion, *, has_lists: bool = True) -> Form:
     """The form for a question; `has_lists`: whether the client's revision knows choices of several."""
     if asking.requested_schema is None:
-        return Form(_message(asking), _text_schema(_choices(asking.args)))
+        return Form(_message(asking), _text_schema(_choices(asking.args) or (_YES_NO if asking.approval else ())))
     fields = _flat_fields(asking.requested_schema, has_lists=has_lists)
     if fields is None:
         what = json.dumps(asking.requested_schema, ensure_ascii=False)

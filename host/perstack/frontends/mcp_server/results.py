@@ -53,6 +53,7 @@ def job_view(job: JobSummary) -> JobView:
         query=job.query,
         text=job.text,
         question=job.question,
+        question_id=job.asking.id if job.asking is not None else None,
         error=job.error,
         total_steps=job.total_steps,
         max_steps=job.max_steps,

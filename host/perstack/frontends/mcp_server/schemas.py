@@ -68,6 +68,9 @@ class AnswerArguments(Arguments):
     answer: str = Field(
         description="What the person says. For a question that asks for several values, a JSON object of them."
     )
+    question: str | None = Field(
+        default=None, description="The question's id: if it has been answered meanwhile, this answer is not taken."
+    )
     wait: _Wait = True
 
 
@@ -101,6 +104,7 @@ class JobView(Fact):
     query: str
     text: str | None = Field(default=None, description="The result, when completed.")
     question: str | None = Field(default=None, description="What a person is asked, if the Job waits for an answer.")
+    question_id: str | None = None
     error: str | None = None
     total_steps: int
     max_steps: int | None = None

@@ -13,8 +13,10 @@ from mcp_types import INVALID_PARAMS, Tool, ToolAnnotations
 from perstack.core.base import Fact
 from perstack.core.checkpoint import Checkpoint
 from perstack.core.definitions import Expert
+from perstack.core.ids import place_of
 from perstack.core.job import JobSummary, summarize
 from perstack.engine.emit import OnEvent
+from perstack.errors import UsageError
 from perstack.frontends.mcp_server.driving import drive
 from perstack.frontends.mcp_server.jobs import Work
 from perstack.frontends.mcp_server.results import in_list, job_details, job_result, job_view, result, standing
@@ -97,7 +99,11 @@ async def _continue_job(call: Call, args: ContinueJobArguments) -> Outcome:
 
 async def _answer(call: Call, args: AnswerArguments) -> Outcome:
     await _expert_of(call, args.job)
-    work: Work = lambda on_event: call.host.answer(args.answer, job_id=args.job, on_event=on_event)  # noqa: E731
+    if args.question is not None and place_of(args.question)[0] != args.job:
+        raise UsageError(f"question {args.question} is none of Job {args.job}; get_job tells what is asked")
+    work: Work = lambda on_event: call.host.answer(  # noqa: E731
+        args.answer, job_id=args.job, question_id=args.question, on_event=on_event
+    )
     return await drive(call, work, wait=args.wait)
 
 
