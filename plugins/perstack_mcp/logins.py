@@ -79,21 +79,32 @@ class Place:
         """All of it or nothing. Raises SkillError if it cannot be kept."""
         try:
             self._make_folder()
-            handle, name = tempfile.mkstemp(dir=self._folder)  # which only the user may read
-            with os.fdopen(handle, "wb") as file:
-                file.write(login.to_json())
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(self._path)
+            self._replace(login.to_json())
         except OSError as error:
             raise SkillError(f"the login cannot be kept in {self._folder}: {error.strerror}") from error
 
-    def remove(self) -> bool:
-        """Whether there was one."""
+    def _replace(self, content: bytes) -> None:
+        handle, name = tempfile.mkstemp(dir=self._folder)  # which only the user may read
         try:
-            self._path.unlink()
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(self._path)
         except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    def remove(self) -> None:
+        """To be called under the lock. No error if there is none."""
+        self._path.unlink(missing_ok=True)
+
+    async def forget(self) -> bool:
+        """Whether there was one."""
+        if not self._path.exists():
             return False
+        async with self.locked():
+            self.remove()
         return True
 
     @asynccontextmanager

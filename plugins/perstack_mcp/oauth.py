@@ -11,6 +11,7 @@ import logging
 import time
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Literal, TypeVar
 
 import httpx2
@@ -31,7 +32,7 @@ from mcp.shared.auth import (
 )
 from mcp.shared.exceptions import MCPDeprecationWarning
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
-from pydantic import AnyUrl, BaseModel, PrivateAttr
+from pydantic import AnyUrl, BaseModel, PrivateAttr, ValidationError
 
 from perstack.core.base import JsonObject
 from perstack.core.definitions import OAuth
@@ -41,6 +42,7 @@ from perstack_mcp.logins import Login, Place
 
 _EARLY = 30.0
 """Seconds before its end that a token is no longer used, at most."""
+
 
 def _is_not_logged(record: logging.LogRecord) -> bool:
     return False
@@ -96,8 +98,9 @@ class _NothingKept:
 class StoredLogin(OAuthClientProvider):
     """Uses and renews the login that a person has made; asks for one if there is none. Never asks a person."""
 
-    def __init__(self, endpoint: str, skill: str, place: Place) -> None:
+    def __init__(self, endpoint: str, settings: OAuth, skill: str, place: Place) -> None:
         super().__init__(endpoint, OAuthClientMetadata(redirect_uris=None), _NothingKept(self._keep))
+        self._settings = settings
         self._skill = skill
         self._place = place
         self._login = Login(endpoint=endpoint)
@@ -110,7 +113,7 @@ class StoredLogin(OAuthClientProvider):
         if used is None or self.context.is_token_valid():
             response = yield self._signed(request)
             if response.status_code != 401:
-                self._check_scope(response)
+                await self._check_scope(response)
                 return
             if used is None and self._place.read() is None:
                 had_one = bool(self._login.tokens)
@@ -123,7 +126,7 @@ class StoredLogin(OAuthClientProvider):
         response = yield self._signed(request)
         if response.status_code == 401:
             raise self._login_needed("the server no longer accepts the login")
-        self._check_scope(response)
+        await self._check_scope(response)
 
     def _token(self) -> str | None:
         tokens = self.context.current_tokens
@@ -135,16 +138,21 @@ class StoredLogin(OAuthClientProvider):
 
     def _take(self) -> None:
         login = self._place.read()
-        if login is None:
-            self.context.clear_tokens()
-            return
+        self.context.clear_tokens()
+        if login is not None:
+            with suppress(ValidationError):  # by hand, the file can be made anything: then there is no login
+                self._hold(login)
+
+    def _hold(self, login: Login) -> None:
         self._login = login
-        self.context.current_tokens = tokens = OAuthToken.model_validate(login.tokens)
-        early = min(_EARLY, (tokens.expires_in or 0) / 10)
-        self.context.token_expiry_time = None if login.expires_at is None else login.expires_at - early
-        self.context.client_info = OAuthClientInformationFull.model_validate(login.client)
+        tokens = OAuthToken.model_validate(login.tokens)
+        client = self.context.client_info = OAuthClientInformationFull.model_validate(login.client)
+        client.client_secret = client.client_secret or self._settings.client_secret
         self.context.oauth_metadata = _or_none(OAuthMetadata, login.server)
         self.context.protected_resource_metadata = _or_none(ProtectedResourceMetadata, login.resource)
+        early = min(_EARLY, (tokens.expires_in or 0) / 10)
+        self.context.token_expiry_time = None if login.expires_at is None else login.expires_at - early
+        self.context.current_tokens = tokens
 
     async def _renewal(self) -> httpx2.Request:
         if not self.context.can_refresh_token():
@@ -164,20 +172,21 @@ class StoredLogin(OAuthClientProvider):
             self._place.remove()
             raise self._login_needed("its login has expired")
 
-    def _check_scope(self, response: httpx2.Response) -> None:
+    async def _check_scope(self, response: httpx2.Response) -> None:
         if not _is_step_up(response):
             return
         scope = extract_field_from_www_auth(response, "scope")
-        login = self._place.read()
-        if login is not None:
-            self._place.write(login.model_copy(update={"wanted": union_scopes(login.wanted, scope)}))
+        async with self._place.locked():
+            login = self._place.read()
+            if login is not None:
+                self._place.write(login.model_copy(update={"wanted": union_scopes(login.wanted, scope)}))
         raise self._login_needed(f"the server asks for more rights ({scope or 'unnamed'})")
 
     def _login_needed(self, why: str) -> Unauthorized:
         return Unauthorized(f"{why}: perstack login {self._skill}")
 
     async def _keep(self) -> None:
-        self._place.write(_login_of(self, self._login))
+        self._place.write(_login_of(self, self._login, self._settings))
 
 
 class _Guarded(OAuthClientProvider):
@@ -283,7 +292,9 @@ class PersonalLogin(_Guarded):
         return await self._ask(self._url, str(httpx2.URL(self._url).params["state"]))
 
     async def _keep(self) -> None:
-        self._place.write(_login_of(self, Login(endpoint=self.context.server_url, wanted=self._wanted)))
+        async with self._place.locked():
+            login = Login(endpoint=self.context.server_url, wanted=self._wanted)
+            self._place.write(_login_of(self, login, self.settings))
         self.is_done = True
 
 
@@ -329,24 +340,26 @@ def client_credentials(endpoint: str, settings: OAuth) -> httpx2.Auth:
     return provider
 
 
-def _login_of(flow: OAuthClientProvider, before: Login) -> Login:
+def _login_of(flow: OAuthClientProvider, before: Login, settings: OAuth) -> Login:
     context = flow.context
     tokens = context.current_tokens
+    client = _json(context.client_info)
+    if settings.client_secret is not None:
+        del client["client_secret"]  # the definition has it
+    lifetime = None if tokens is None else tokens.expires_in
     return before.model_copy(
         update={
-            "tokens": {} if tokens is None else _json(tokens),
-            "expires_at": None if tokens is None or tokens.expires_in is None else time.time() + tokens.expires_in,
-            "client": {} if context.client_info is None else _json(context.client_info),
-            "server": None if context.oauth_metadata is None else _json(context.oauth_metadata),
-            "resource": None
-            if context.protected_resource_metadata is None
-            else _json(context.protected_resource_metadata),
+            "tokens": _json(tokens),
+            "expires_at": None if lifetime is None else time.time() + lifetime,
+            "client": client,
+            "server": _json(context.oauth_metadata) or None,
+            "resource": _json(context.protected_resource_metadata) or None,
         }
     )
 
 
-def _json(model: BaseModel) -> JsonObject:
-    return model.model_dump(mode="json", exclude_none=True)
+def _json(model: BaseModel | None) -> JsonObject:
+    return {} if model is None else model.model_dump(mode="json", exclude_none=True)
 
 
 def _or_none(model: type[_M], value: JsonObject | None) -> _M | None:

@@ -47,7 +47,7 @@ class McpSkillFactory:
         """Delete the tokens."""
         from perstack_mcp.remote import place_of
 
-        return place_of(_remote(definition), context.env).remove()
+        return await place_of(_remote(definition), context.env).forget()
 
 
 def _require_sdk(definition: Skill) -> None:

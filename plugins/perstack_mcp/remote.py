@@ -60,7 +60,7 @@ class RemoteServer:
             return GivenHeaders()
         if self._oauth.flow == "clientCredentials":
             return client_credentials(self._endpoint, self._oauth)
-        return StoredLogin(self._endpoint, self.name, self._place)
+        return StoredLogin(self._endpoint, self._oauth, self.name, self._place)
 
     def last_words(self) -> str:
         """A server elsewhere leaves none."""

@@ -24,7 +24,7 @@ from perstack.config.settings import Overrides
 from perstack.core.definitions import McpSseSkill, OAuth
 from perstack.errors import SkillError, UsageError
 from perstack.host import Host
-from perstack.testing.scripted import ScriptedProvider, text, tool
+from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
 SERVER = Path(__file__).parent / "servers" / "guarded.py"
 
@@ -180,6 +180,47 @@ def test_a_token_that_is_refused_early_is_renewed_and_the_request_goes_on(bed: B
 
     assert results(wait_for(work())) == ["read"]
     assert guarded.did() == ["register", "authorize read", "exchange", "renew"]
+
+
+@pytest.mark.parametrize("garbage", ["", "{", '{"endpoint": "ENDPOINT", "tokens": {"access_token": ["access-x"]}}'])
+def test_a_file_that_holds_no_login_is_like_none(bed: Bed, guarded: Guarded, garbage: str) -> None:
+    async def work() -> tuple[Seen, Seen]:
+        async with _host(bed, _skill(guarded)) as host:
+            await host.login("tracker", _browse)
+            _files(bed)[0].write_text(garbage.replace("ENDPOINT", guarded.endpoint))
+            seen = await _run(host)
+            await host.login("tracker", _browse)
+            return seen, await _run(host)
+
+    without, after = wait_for(work())
+    assert ": perstack login tracker" in _problem(without)
+    assert "access-x" not in _problem(without)
+    assert results(after) == ["read"]
+
+
+def test_calls_do_not_wait_for_one_another(bed: Bed, guarded: Guarded) -> None:
+    async def work() -> Seen:
+        script = [turn(tool("together"), tool("together")), text("done")]
+        async with _host(bed, _skill(guarded), script=script) as host:
+            await host.login("tracker", _browse)
+            return await _run(host)
+
+    assert results(wait_for(work())) == ["together", "together"]
+
+
+def test_a_client_that_is_known_to_the_server_uses_its_secret_which_is_kept_nowhere(bed: Bed, guarded: Guarded) -> None:
+    bed.env["SECRET"] = "s3cret-of-known"
+
+    async def work() -> Seen:
+        skill = _skill(guarded, OAuth(client_id="known", client_secret="${SECRET}", issuer=guarded.base))
+        async with _host(bed, skill) as host:
+            await host.login("tracker", _browse)
+            guarded.do("expire")
+            return await _run(host)
+
+    assert results(wait_for(work())) == ["read"]
+    assert guarded.did() == ["authorize read", "exchange", "renew"]
+    assert not any("s3cret-of-known" in path.read_text() for path in _files(bed))
 
 
 def test_a_login_that_was_revoked_is_forgotten_and_asked_for_again(bed: Bed, guarded: Guarded) -> None:

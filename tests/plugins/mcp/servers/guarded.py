@@ -26,10 +26,19 @@ from mcp.server.auth.provider import (
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from pydantic import AnyUrl
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 SCOPES = ["read", "write"]
+
+
+class Known(OAuthClientInformationFull):
+    """A client that somebody has registered, for a loopback address with whatever port (RFC 8252, section 7.3)."""
+
+    def validate_redirect_uri(self, redirect_uri: AnyUrl | None) -> AnyUrl:
+        assert redirect_uri is not None
+        return redirect_uri
 
 
 class Provider:
@@ -43,7 +52,13 @@ class Provider:
         self.did: list[str] = []
         self.denies = False
         self.restricts = False
-        self.clients: dict[str, OAuthClientInformationFull] = {}
+        known = Known(
+            client_id="known",
+            client_secret="s3cret-of-known",
+            scope=" ".join(SCOPES),
+            token_endpoint_auth_method="client_secret_basic",
+        )
+        self.clients: dict[str, OAuthClientInformationFull] = {"known": known}
         self.codes: dict[str, AuthorizationCode] = {}
         self.access: dict[str, AccessToken] = {}
         self.refresh: dict[str, RefreshToken] = {}
@@ -110,6 +125,7 @@ async def main() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         provider = Provider()
+        both = asyncio.Barrier(2)
         base = f"http://127.0.0.1:{port}"
         server = MCPServer(
             "guarded",
@@ -129,6 +145,12 @@ async def main() -> None:
             token = get_access_token()
             return " ".join(token.scopes) if token else "nobody"
 
+        @server.tool()
+        async def together() -> str:
+            """Waits until it is called twice at once."""
+            await both.wait()
+            return "together"
+
         @server.custom_route("/{action}", methods=["GET"])
         async def act(request: Request) -> Response:
             action = request.path_params["action"]
@@ -146,7 +168,7 @@ async def main() -> None:
                 provider.lifetime = None
             return JSONResponse(provider.did)
 
-        app = Restricting(server.streamable_http_app(), provider)
+        app = Restricting(server.streamable_http_app(json_response=True), provider)
         run = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         print(port, flush=True)
         await run.serve(sockets=[listening])
