@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -34,10 +35,11 @@ class Guarded:
     """A server that wants a login."""
 
     base: str
+    path: str
 
     @property
     def endpoint(self) -> str:
-        return f"{self.base}/mcp"
+        return self.base + self.path
 
     def did(self) -> list[str]:
         return self.do("did")
@@ -47,14 +49,20 @@ class Guarded:
             return json.load(answer)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Guarded]:
-    with subprocess.Popen([sys.executable, str(SERVER)], stdout=subprocess.PIPE, text=True) as process:
+@contextmanager
+def _serving(path: str) -> Iterator[Guarded]:
+    with subprocess.Popen([sys.executable, str(SERVER), path], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield Guarded(f"http://127.0.0.1:{process.stdout.readline().strip()}")
+            yield Guarded(f"http://127.0.0.1:{process.stdout.readline().strip()}", path)
         finally:
             process.kill()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Guarded]:
+    with _serving("/mcp") as server:
+        yield server
 
 
 @pytest.fixture
@@ -130,6 +138,21 @@ def test_after_a_login_all_later_jobs_use_the_server_until_a_logout(bed: Bed, gu
     assert results(first) == results(second) == ["read"]
     assert guarded.did() == ["register", "authorize read", "exchange"]
     assert "perstack login tracker" in _problem(last)
+
+
+def test_a_server_with_the_older_transport_is_logged_in_to_as_well(bed: Bed) -> None:
+    with _serving("/sse") as old:
+
+        async def work() -> tuple[Seen, Seen]:
+            async with _host(bed, _skill(old)) as host:
+                before = await _run(host)
+                await host.login("tracker", _browse)
+                old.do("expire")
+                return before, await _run(host)
+
+        before, after = wait_for(work())
+    assert _problem(before).endswith(": the server asks for a login: perstack login tracker")
+    assert results(after) == ["read"]
 
 
 def test_tokens_are_in_one_file_that_only_the_user_can_read_and_nowhere_else(

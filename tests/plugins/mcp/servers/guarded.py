@@ -1,8 +1,9 @@
 """An MCP server of the SDK that wants a login, with its authorization server; prints its port.
 
-It registers every client and lets every person in. `/did` lists what was asked of it, and `/reset` makes it new.
-`/expire` makes it forget the access tokens, `/revoke` the refresh tokens too. `/deny` lets nobody in, `/restrict` makes
-the tool ask for one more scope, and after `/unsaid` it no longer says how long a token is good for.
+Its path, which is its argument, is /mcp, or /sse for that transport. It registers every client and lets every person
+in. `/did` lists what was asked of it, and `/reset` makes it new. `/expire` makes it forget the access tokens, `/revoke`
+the refresh tokens too. `/deny` lets nobody in, `/restrict` makes the tool ask for one more scope, and after `/unsaid`
+it no longer says how long a token is good for.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import json
 import secrets
 import socket
+import sys
 import time
 
 import uvicorn
@@ -121,7 +123,7 @@ class Provider:
         return OAuthToken(access_token=access, refresh_token=refresh, expires_in=self.lifetime, scope=" ".join(scopes))
 
 
-async def main() -> None:
+async def main(path: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         provider = Provider()
@@ -132,7 +134,7 @@ async def main() -> None:
             auth_server_provider=provider,
             auth=AuthSettings(
                 issuer_url=base,
-                resource_server_url=f"{base}/mcp",
+                resource_server_url=f"{base}{path}",
                 validate_token_resource=True,
                 required_scopes=["read"],
                 client_registration_options=ClientRegistrationOptions(enabled=True, valid_scopes=SCOPES),
@@ -168,8 +170,8 @@ async def main() -> None:
                 provider.lifetime = None
             return JSONResponse(provider.did)
 
-        app = Restricting(server.streamable_http_app(json_response=True), provider)
-        run = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        app = server.sse_app() if path == "/sse" else server.streamable_http_app(json_response=True)
+        run = uvicorn.Server(uvicorn.Config(Restricting(app, provider), log_level="error"))
         print(port, flush=True)
         await run.serve(sockets=[listening])
 
@@ -199,4 +201,4 @@ class Restricting:
         return await self.app(scope, again, send)
 
 
-asyncio.run(main())
+asyncio.run(main(sys.argv[1]))
