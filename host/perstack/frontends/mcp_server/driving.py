@@ -33,37 +33,43 @@ async def drive(call: Call, work: Work, *, wait: bool) -> Outcome:
     async with reporting(_teller(call.context)) as progress:
         if before is None:
             job = await call.state.jobs.start(work, call.key, progress).outcome()
-        else:
-            job = await _go_on(call, before, progress)
-        return await _converse(call, job, progress, refused=before.question_id if before is not None else None)
+            return await _converse(call, job, progress)
+        job, text = await _taken_up(call, before)
+        return await _converse(call, job, progress, text=text, shown=before.question_id)
 
 
-async def _converse(call: Call, job: JobSummary, progress: Progress | None, *, refused: str | None) -> Outcome:
-    """Put the Job's questions, one after the other, as long as the person answers."""
-    while job.asking is not None and job.asking.id != refused and can_ask(call.context):
-        asking = job.asking
-        if asks_by_returning(call.context):
-            return ask_by_result(asking)
-        if progress is not None:
-            progress.say(f"waiting for an answer: {asking.text}")
-        text = await ask_now(call.context, asking)
+async def _converse(
+    call: Call, job: JobSummary, progress: Progress | None, *, text: str | None = None, shown: str | None = None
+) -> Outcome:
+    """Put the Job's questions, one after the other, as long as the person answers.
+
+    `text` answers the first of them already; the question `shown` is not put again.
+    """
+    while (asking := job.asking) is not None:
+        if text is None:
+            if asking.id == shown or not can_ask(call.context):
+                break
+            if asks_by_returning(call.context):
+                return ask_by_result(asking)
+            if progress is not None:
+                progress.say(f"waiting for an answer: {asking.text}")
+            text = await ask_now(call.context, asking)
         if text is None:
             break
         try:
-            job = await _answer(call, job, asking, text, progress)
+            job, text = await _answer(call, job, asking, text, progress), None
         except UsageError as error:
             return job_result(job, f"The answer was not taken: {error}", *call.notes)
     return job_result(job, *call.notes)
 
 
-async def _go_on(call: Call, before: Returned, progress: Progress | None) -> JobSummary:
-    """The Job after the answer that was brought; as it stands, if that answers nothing which is still asked."""
+async def _taken_up(call: Call, before: Returned) -> tuple[JobSummary, str | None]:
+    """The Job that a call brings an answer to, and the answer, if that question is still open."""
     job = await call.host.job(before.job_id)
     asking = job.asking
     if asking is None or asking.id != before.question_id or before.reply is None:
-        return job
-    text = answer_in(asking, before.reply)
-    return job if text is None else await _answer(call, job, asking, text, progress)
+        return job, None
+    return job, answer_in(asking, before.reply)
 
 
 async def _answer(

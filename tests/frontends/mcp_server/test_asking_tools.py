@@ -1,0 +1,92 @@
+"""Questions of tools at work, those of a delegate among them, put to the person behind the client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from editor import connected, structure, texts
+from hosting import wait_for
+from mcp_types import ElicitRequestFormParams, ElicitResult
+from terminal import Terminal, reply
+
+AGENCY = """
+[experts.agency]
+description = "plans"
+instruction = "[[agency]] You plan."
+delegates = ["booker"]
+[experts.booker]
+description = "books"
+instruction = "[[booker]] You book."
+[experts.booker.skills.travel]
+type = "pluginSkill"
+plugin = "travel"
+"""
+
+
+@pytest.fixture
+def agency(terminal: Terminal) -> Terminal:
+    """An Expert whose delegate calls a tool that asks for a city and a number of nights."""
+    terminal.env |= {
+        "PERSTACK_PLUGINS": "perstack.testing.plugin,travel",
+        "PYTHONPATH": str(Path(__file__).parents[2] / "support"),
+    }
+    return terminal.project(
+        AGENCY,
+        **{
+            "[[agency]]": [reply("", ("booker", {"query": "book"})), reply("Planned.")],
+            "[[booker]]": [reply("", ("book", {})), reply("Booked.")],
+        },
+    )
+
+
+def told(terminal: Terminal, job_id: str) -> list[str]:
+    """What the tool told the delegate's model."""
+    log = terminal.run("log", "--job", job_id, "--run", f"{job_id}-2", "--type", "finishToolCall", "--json").events
+    return [event["contents"][0]["text"] for event in log]
+
+
+def test_a_delegates_tool_asks_by_a_form_of_its_own_fields(agency: Terminal, era: str) -> None:
+    async def work() -> str:
+        filled = ElicitResult(action="accept", content={"city": "Rome", "nights": 2})
+        async with connected(agency, era=era, fill=lambda params: filled) as editor:
+            result = await editor.call("agency", query="A trip")
+            assert texts(result)[0] == "Planned."
+            (form,) = editor.shown
+            assert isinstance(form, ElicitRequestFormParams)
+            assert form.message == "Where to, and for how long?"
+            assert form.requested_schema["properties"]["nights"] == {"type": "integer", "minimum": 1}
+            assert form.requested_schema["required"] == ["city"]
+            return structure(result)["id"]
+
+    assert told(agency, wait_for(work(), 60)) == ["accept Rome 2"]
+
+
+def test_to_decline_is_an_answer_to_the_tool_and_to_close_the_form_is_none(agency: Terminal, era: str) -> None:
+    async def decline() -> str:
+        async with connected(agency, era=era, fill=lambda params: ElicitResult(action="decline")) as editor:
+            result = await editor.call("agency", query="A trip")
+            assert texts(result)[0] == "Planned."
+            return structure(result)["id"]
+
+    async def close() -> None:
+        async with connected(agency, era=era, fill=lambda params: ElicitResult(action="cancel")) as editor:
+            waiting = structure(await editor.call("agency", query="A trip"))
+            assert waiting["question"] == "Where to, and for how long?"
+            answered = await editor.call("answer", job=waiting["id"], answer='{"city": "Oslo"}')
+            assert texts(answered)[0] == "Planned."
+
+    assert told(agency, wait_for(decline(), 60)) == ["decline None None"]
+    wait_for(close(), 60)
+
+
+def test_an_answer_that_does_not_fit_is_refused_and_the_job_waits(agency: Terminal, era: str) -> None:
+    async def work() -> None:
+        wrong = ElicitResult(action="accept", content={"city": "Rome", "nights": 0})
+        async with connected(agency, era=era, fill=lambda params: wrong) as editor:
+            result = await editor.call("agency", query="A trip")
+            assert structure(result)["status"] == "stoppedByInteractiveTool"
+            assert any("The answer was not taken: the answer does not fit: nights" in text for text in texts(result))
+            assert len(editor.shown) == 1
+
+    wait_for(work(), 60)

@@ -1,0 +1,50 @@
+"""A plugin whose tool asks a person something: `PERSTACK_PLUGINS=travel`, with this folder on the PYTHONPATH."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perstack.core.definitions import PluginSkill, Skill
+from perstack.core.questions import Question
+from perstack.core.tools import ToolSpec
+from perstack.ports.hooks import hookimpl
+from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
+
+WHERE = Question(
+    message="Where to, and for how long?",
+    requested_schema={
+        "type": "object",
+        "properties": {"city": {"type": "string", "title": "City"}, "nights": {"type": "integer", "minimum": 1}},
+        "required": ["city"],
+    },
+)
+OFFERED = Toolset((ToolSpec(name="book", description="Books a hotel"),))
+
+
+class Travel:
+    """Its tool `book` asks, and tells what was answered."""
+
+    name = "travel"
+
+    def handles(self, definition: Skill) -> bool:
+        return isinstance(definition, PluginSkill) and definition.plugin == "travel"
+
+    async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
+        return self
+
+    async def tools(self) -> Toolset:
+        return OFFERED
+
+    async def call(self, call: ToolCall) -> ToolResult | Question:
+        if not call.answers:
+            return WHERE
+        answer = call.answers[-1]
+        return ToolResult.text(f"{answer.action} {answer.content.get('city')} {answer.content.get('nights')}")
+
+    async def close(self) -> None:
+        pass
+
+
+@hookimpl
+def perstack_skills() -> Sequence[SkillFactory]:
+    return [Travel()]
