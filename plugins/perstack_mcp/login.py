@@ -12,7 +12,7 @@ from perstack.core.definitions import McpSseSkill
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
 from perstack_mcp.loopback import Loopback
-from perstack_mcp.oauth import PersonalLogin
+from perstack_mcp.personal_login import PersonalLogin
 from perstack_mcp.remote import RemoteServer, oauth_of, place_of
 from perstack_mcp.session import McpSession
 

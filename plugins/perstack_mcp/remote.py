@@ -54,7 +54,9 @@ class RemoteServer:
         return ways[::-1] if urlsplit(self._endpoint).path.rstrip("/").endswith("/sse") else ways
 
     def _unattended(self) -> httpx2.Auth:
-        from perstack_mcp.oauth import GivenHeaders, StoredLogin, client_credentials
+        from perstack_mcp.client_credentials import client_credentials
+        from perstack_mcp.oauth import GivenHeaders
+        from perstack_mcp.stored_login import StoredLogin
 
         if any(name.casefold() == "authorization" for name in self._headers):
             return GivenHeaders()
