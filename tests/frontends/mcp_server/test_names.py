@@ -24,6 +24,7 @@ def test_names_are_legal_and_unique_whatever_the_keys() -> None:
     assert len(set(names.values())) == len(keys)
     assert not set(names.values()) & set(JOB_TOOLS)
     assert all(LEGAL_TOOL_NAME.fullmatch(name) for name in names.values())
+    assert max(map(len, names.values())) == 48
     assert re.fullmatch(r"answer_[0-9a-f]{6}", names["answer"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,6 +40,8 @@ def mcp_command(experts: str | None, client: str | None, setup: Setup) -> None:
 def _serve(setup: Setup, keys: tuple[str, ...]) -> None:
     loaded = setup.place.load()
     only_experts(loaded.project, keys)
+    if sys.stdin.isatty():
+        click.echo("waiting for an MCP client on stdin; see perstack mcp --help for --print-config", err=True)
     wire = Wire.claim()
     opening = wire.read()
     greeted = greet(opening) if opening is not None else None

@@ -86,9 +86,14 @@ class Definitions:
         self._seen, self._matched = stamps(self._watched), matched(self._loaded)
         self._host.project = self._loaded.project
         self.experts = self._offered()
-        return self.experts != before
+        return _as_listed(self.experts) != _as_listed(before)
 
     def _offered(self) -> dict[str, Expert]:
         experts = {key: expert for key, expert in self._loaded.project.experts.items() if self.offers(key)}
         names = tool_names(experts, self._taken)
         return {names[key]: expert for key, expert in experts.items()}
+
+
+def _as_listed(experts: dict[str, Expert]) -> list[tuple[str, str, str]]:
+    """What clients see of them."""
+    return [(name, expert.key, expert.description) for name, expert in experts.items()]

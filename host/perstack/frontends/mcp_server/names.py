@@ -10,7 +10,8 @@ from perstack.core.definitions import Project
 from perstack.core.tools import legal_tool_name
 from perstack.errors import UsageError
 
-_LONGEST = 64
+_LONGEST = 48
+"""Clients put the server's name before a tool's, and hold both to 60 or 64 characters."""
 
 
 def only_experts(project: Project, only: Sequence[str]) -> frozenset[str]:
@@ -27,7 +28,7 @@ def tool_names(keys: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
     """A legal name for each Expert's key, unique among them and beside those that are taken.
 
     A name depends on nothing but its key, as long as no two keys come to the same: then, and if it is taken, it bears a
-    mark made from the key. An Expert whose key is a legal name keeps it.
+    mark made from the key, like one that is too long. An Expert whose key is a legal name keeps it.
     """
     keys = tuple(keys)
     plain = {key: legal_tool_name(key) for key in keys}
@@ -35,7 +36,7 @@ def tool_names(keys: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
     reserved = set(taken)
     names: dict[str, str] = {}
     for key, name in plain.items():
-        is_own = name not in reserved and (name == key or counts[name] == 1)
+        is_own = name not in reserved and len(name) <= _LONGEST and (name == key or counts[name] == 1)
         names[key] = name if is_own else _marked(key, name)
     return names
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
@@ -169,11 +170,13 @@ def read_arguments(model: type[_A], tool: str, given: JsonObject) -> _A:
         raise UsageError(f"{tool}: {words}") from error
 
 
+@cache
 def input_schema(model: type[Arguments]) -> JsonObject:
     """The JSON schema of a tool's arguments, without what clients have no use for."""
     return _plain(model.model_json_schema(by_alias=True))
 
 
+@cache
 def output_schema(model: type[Fact]) -> JsonObject:
     """The JSON schema of a tool's structured result."""
     return _plain(model.model_json_schema(by_alias=True, mode="serialization"))
