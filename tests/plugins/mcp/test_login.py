@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import subprocess
 import sys
 import time
@@ -257,6 +258,18 @@ def test_a_login_that_was_revoked_is_forgotten_and_asked_for_again(bed: Bed, gua
     assert _files(bed) == []
 
 
+def test_a_login_that_cannot_be_renewed_just_now_is_kept(bed: Bed, guarded: Guarded) -> None:
+    async def work() -> Seen:
+        async with _host(bed, _skill(guarded)) as host:
+            await host.login("tracker", _browse)
+            guarded.do("expire")
+            guarded.do("down")
+            return await _run(host)
+
+    assert "could not be renewed: the authorization server answered 503; try again later" in _problem(wait_for(work()))
+    assert len(_files(bed)) == 1
+
+
 def test_a_login_that_ends_in_the_middle_of_a_job_is_an_error_of_the_call(bed: Bed, guarded: Guarded) -> None:
     turns = iter([tool("whoami"), tool("whoami"), text("done")])
 
@@ -402,19 +415,36 @@ def test_which_skill_is_meant_must_be_clear(bed: Bed, guarded: Guarded) -> None:
     assert wait_for(work("tracker", "c")).startswith("Expert 'c' has no skill 'tracker'")
 
 
-def test_at_the_command_line_a_browser_is_opened_and_the_next_run_is_logged_in(
-    tmp_path: Path, guarded: Guarded
-) -> None:
-    terminal = Terminal(tmp_path)
-    terminal.project(
+def _project(folder: Path, guarded: Guarded) -> Terminal:
+    terminal = Terminal(folder)
+    terminal.env["HOME"] = str(folder)
+    return terminal.project(
         '[experts.a]\ninstruction = "x"\n[experts.a.skills.tracker]\ntype = "mcpSseSkill"\n'
         f'endpoint = "{guarded.endpoint}"\nallowLocalNetwork = true\n',
         a=[{"tools": [{"name": "whoami", "input": {}}]}, {"text": "ok"}],
     )
+
+
+def test_ctrl_c_ends_the_wait_for_a_person(tmp_path: Path, guarded: Guarded) -> None:
+    terminal = _project(tmp_path, guarded)
+    command = [sys.executable, "-m", "perstack", "login", "tracker", "--no-browser"]
+    with subprocess.Popen(command, cwd=tmp_path, env=terminal.env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "Log in here:\n"
+        assert process.stderr.readline().startswith(f"{guarded.base}/authorize?")
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read().strip() == ""
+        assert process.wait(30) == 130
+
+
+def test_at_the_command_line_a_browser_is_opened_and_the_next_run_is_logged_in(
+    tmp_path: Path, guarded: Guarded
+) -> None:
+    terminal = _project(tmp_path, guarded)
     browser = tmp_path / "browser"
     browser.write_text(f"#!{sys.executable}\nimport sys, urllib.request\nurllib.request.urlopen(sys.argv[1]).read()\n")
     browser.chmod(0o700)
-    terminal.env |= {"HOME": str(tmp_path), "BROWSER": str(browser)}
+    terminal.env["BROWSER"] = str(browser)
     done = terminal.run("login", "tracker")
     assert (done.code, done.out) == (0, "")
     assert done.err.startswith(f"Log in here:\n{guarded.base}/authorize?")

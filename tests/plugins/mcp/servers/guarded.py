@@ -2,8 +2,8 @@
 
 Its path, which is its argument, is /mcp, or /sse for that transport. It registers every client and lets every person
 in. `/did` lists what was asked of it, and `/reset` makes it new. `/expire` makes it forget the access tokens, `/revoke`
-the refresh tokens too. `/deny` lets nobody in, `/restrict` makes the tool ask for one more scope, and after `/unsaid`
-it no longer says how long a token is good for.
+the refresh tokens too. `/deny` lets nobody in, `/restrict` makes the tool ask for one more scope, `/down` gives no more
+tokens, and after `/unsaid` it no longer says how long a token is good for.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Provider:
         self.did: list[str] = []
         self.denies = False
         self.restricts = False
+        self.is_down = False
         known = Known(
             client_id="known",
             client_secret="s3cret-of-known",
@@ -166,6 +167,8 @@ async def main(path: str) -> None:
                 provider.denies = True
             if action == "restrict":
                 provider.restricts = True
+            if action == "down":
+                provider.is_down = True
             if action == "unsaid":
                 provider.lifetime = None
             return JSONResponse(provider.did)
@@ -184,6 +187,8 @@ class Restricting:
         self.provider = provider
 
     async def __call__(self, scope, receive, send) -> None:
+        if self.provider.is_down and scope["type"] == "http" and scope["path"] == "/token":
+            return await Response(status_code=503)(scope, receive, send)
         is_call = scope["type"] == "http" and (scope["method"], scope["path"]) == ("POST", "/mcp")
         if not is_call or not self.provider.restricts:
             return await self.app(scope, receive, send)
