@@ -37,6 +37,7 @@ _COMMANDS = {
     "login": ("login", "Log in to the server of a skill, for all later Jobs."),
     "logout": ("login", "Forget a login."),
     "mcp": ("mcp", "Serve Experts and Jobs to an editor or an agent over MCP."),
+    "acp": ("acp", "Be an agent for an editor that speaks the Agent Client Protocol."),
     "plugins": ("plugins", "List the plugins that are installed, and what they bring."),
 }
 

@@ -82,10 +82,10 @@ class Words:
 
     def _call(self, event: CallTools, call: DecidedCall) -> str:
         part = self._calls.get((event.run_id, call.id))
-        return shorten(f"{call.tool_name} {_brief(part)}" if part else call.tool_name, _CELLS)
+        return shorten(f"{call.tool_name} {brief(part)}" if part else call.tool_name, _CELLS)
 
 
-def _brief(part: ToolCallPart) -> str:
+def brief(part: ToolCallPart) -> str:
     """The arguments as one would say them: short values, without their names."""
     if part.raw_args is not None:
         return part.raw_args

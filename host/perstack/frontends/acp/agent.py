@@ -1,0 +1,226 @@
+"""The agent that an editor talks to. Source: Agent Client Protocol, version 1; the SDK is `agent-client-protocol`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from acp import RequestError
+from acp.helpers import SessionUpdate, update_agent_message_text
+from acp.interfaces import Client
+from acp.schema import (
+    AgentCapabilities,
+    AllowedOutcome,
+    AudioContentBlock,
+    ClientCapabilities,
+    EmbeddedResourceContentBlock,
+    ImageContentBlock,
+    Implementation,
+    InitializeResponse,
+    ListSessionsResponse,
+    LoadSessionResponse,
+    NewSessionResponse,
+    PermissionOption,
+    PromptCapabilities,
+    PromptResponse,
+    ResourceContentBlock,
+    SessionCapabilities,
+    SessionInfo,
+    SessionListCapabilities,
+    SessionMode,
+    SessionModeState,
+    SetSessionModeResponse,
+    StopReason,
+    TextContentBlock,
+    TextResourceContents,
+    ToolCallUpdate,
+)
+
+from perstack.core.job import JobSummary, OpenQuestion
+from perstack.errors import PerstackError, UsageError
+from perstack.frontends.acp.history import shown_again
+from perstack.frontends.acp.sessions import Session, Sessions
+from perstack.frontends.acp.updates import Sender, Updates
+from perstack.frontends.mcp_server.forms import ANSWER, form_of
+from perstack.version import VERSION
+
+_PROTOCOL = 1
+
+Block = TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
+
+
+class PerstackAgent:
+    """Experts are the session's modes, Jobs are sessions, Runs are turns."""
+
+    _client: Client
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def on_connect(self, conn: Client) -> None:
+        """The editor is there."""
+        self._client = conn
+
+    async def initialize(
+        self,
+        protocol_version: int,
+        client_capabilities: ClientCapabilities | None = None,
+        client_info: Implementation | None = None,
+        **kwargs: Any,
+    ) -> InitializeResponse:
+        """What this agent can do."""
+        return InitializeResponse(
+            protocol_version=min(protocol_version, _PROTOCOL),
+            agent_capabilities=AgentCapabilities(
+                load_session=True,
+                prompt_capabilities=PromptCapabilities(embedded_context=True),
+                session_capabilities=SessionCapabilities(list=SessionListCapabilities()),
+            ),
+            agent_info=Implementation(name="perstack", title="Perstack", version=VERSION),
+        )
+
+    async def new_session(self, cwd: str, **kwargs: Any) -> NewSessionResponse:
+        """A session in a directory, with the Experts that its perstack.toml defines."""
+        with _errors():
+            session = self._sessions.new(cwd)
+            return NewSessionResponse(session_id=session.id, modes=_modes(session))
+
+    async def load_session(self, cwd: str, session_id: str, **kwargs: Any) -> LoadSessionResponse:
+        """Show a Job again, and go on with it."""
+        with _errors():
+            session = await self._sessions.load(cwd, session_id)
+            loaded = await session.host.load(session_id)
+            run = loaded.runs[loaded.job.coordinator.start.run_id]
+            for update in shown_again(run.messages):
+                await self._client.session_update(session_id, update)
+            if (asking := loaded.job.question) is not None:
+                await self._say(session, asking.text)
+            return LoadSessionResponse(modes=_modes(session))
+
+    async def list_sessions(
+        self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
+    ) -> ListSessionsResponse:
+        """The Jobs of a directory, the one written to last first."""
+        with _errors():
+            if cwd is None:
+                return ListSessionsResponse(sessions=[])
+            page = await self._sessions.host(cwd).jobs(limit=50, after=cursor)
+            return ListSessionsResponse(sessions=[_info(job, cwd) for job in page.jobs], next_cursor=page.next)
+
+    async def set_session_mode(self, session_id: str, mode_id: str, **kwargs: Any) -> SetSessionModeResponse:
+        """Choose the Expert. Once a session has begun it stays with its own: context is never shared."""
+        with _errors():
+            session = self._sessions.get(session_id)
+            if session.has_begun and mode_id != session.expert_key:
+                raise UsageError(f"this session is {session.expert_key}'s: begin a new one for another Expert")
+            if session.host.project.expert(mode_id) is None:
+                raise UsageError(f"there is no Expert {mode_id!r}")
+            session.expert_key = mode_id
+            return SetSessionModeResponse()
+
+    async def prompt(self, session_id: str, prompt: Sequence[Block], **kwargs: Any) -> PromptResponse:
+        """One turn. A question that can be answered by a choice is put at once; any other ends the turn."""
+        with _errors():
+            session = self._sessions.get(session_id)
+            job = await self._turn(session, _text(prompt))
+            while job.asking is not None:
+                said = await self._ask(session, job.asking)
+                if said is None:
+                    break
+                job = await self._turn(session, said)
+        return PromptResponse(stop_reason=_reason(job))
+
+    async def cancel(self, session_id: str, **kwargs: Any) -> None:
+        """Interrupt the turn: it is recorded, and the next prompt goes on."""
+        self._sessions.get(session_id).cancel()
+
+    async def _turn(self, session: Session, text: str) -> JobSummary:
+        async def send(update: SessionUpdate) -> None:
+            await self._client.session_update(session.id, update)
+
+        sender = Sender(Updates(session.workspace), send)
+        sending = asyncio.create_task(sender.run())
+        try:
+            job = await session.prompt(text, sender)
+            sender.end()
+            await sending
+            return job
+        finally:
+            sending.cancel()
+
+    async def _ask(self, session: Session, asking: OpenQuestion) -> str | None:
+        """The answer, if the question has choices to put to the person; else it is said, and None."""
+        form = form_of(asking)
+        fields = form.schema.get("properties")
+        field = fields.get(ANSWER) if isinstance(fields, dict) and not form.is_by_field else None
+        choices = field.get("enum") if isinstance(field, dict) else None
+        if not isinstance(choices, list):
+            await self._say(session, f"\n\n{form.message}")
+            return None
+        options = [
+            PermissionOption(option_id=str(one), name=str(one), kind="reject_once" if one == "no" else "allow_once")
+            for one in choices
+        ]
+        call = ToolCallUpdate(tool_call_id=asking.id, title=form.message, kind="other", status="pending")
+        reply = await self._client.request_permission(session_id=session.id, tool_call=call, options=options)
+        if isinstance(reply.outcome, AllowedOutcome):
+            return reply.outcome.option_id
+        await self._say(session, f"\n\n{form.message}")
+        return None
+
+    async def _say(self, session: Session, text: str) -> None:
+        await self._client.session_update(session.id, update_agent_message_text(text))
+
+
+@contextmanager
+def _errors() -> Generator[None]:
+    """What a user can mend is told in its own words."""
+    try:
+        yield
+    except PerstackError as error:
+        raise RequestError(-32000 if not isinstance(error, UsageError) else -32602, str(error)) from error
+
+
+def _modes(session: Session) -> SessionModeState:
+    experts = session.host.project.experts
+    if session.has_begun:
+        experts = {key: expert for key, expert in experts.items() if key == session.expert_key}
+    modes = [SessionMode(id=key, name=key, description=expert.description or None) for key, expert in experts.items()]
+    return SessionModeState(current_mode_id=session.expert_key, available_modes=modes)
+
+
+def _info(job: JobSummary, cwd: str) -> SessionInfo:
+    when = datetime.fromtimestamp(job.updated_at / 1000, UTC).isoformat()
+    return SessionInfo(session_id=job.id, cwd=cwd, title=job.query[:100], updated_at=when)
+
+
+def _text(prompt: Sequence[Block]) -> str:
+    """A prompt as a query: texts as they are, files by their place, embedded ones whole."""
+    parts: list[str] = []
+    for block in prompt:
+        if isinstance(block, TextContentBlock):
+            parts.append(block.text)
+        elif isinstance(block, ResourceContentBlock):
+            parts.append(f"@{block.uri.removeprefix('file://')}")
+        elif isinstance(block, EmbeddedResourceContentBlock) and isinstance(block.resource, TextResourceContents):
+            parts.append(f"\n\n{block.resource.uri}:\n{block.resource.text}\n\n")
+    text = "".join(parts)
+    if not text.strip():
+        raise UsageError("the prompt holds no text")
+    return text
+
+
+def _reason(job: JobSummary) -> StopReason:
+    """Why a turn ended. Raises RequestError for one that failed."""
+    match job.status:
+        case "completed" | "stoppedByInteractiveTool":
+            return "end_turn"
+        case "stoppedByMaxSteps":
+            return "max_turn_requests"
+        case "stoppedByInterrupt" | "running":
+            return "cancelled"
+        case "stoppedByError":
+            raise RequestError(-32000, job.error or "the Job failed")

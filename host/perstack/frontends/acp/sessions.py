@@ -1,0 +1,144 @@
+"""Sessions: each is one Job of one Expert in one directory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perstack.core.definitions import Expert
+from perstack.core.ids import job_id_of
+from perstack.core.job import JobSummary
+from perstack.engine.clock import new_ulid
+from perstack.engine.emit import OnEvent
+from perstack.errors import NotFound, UsageError
+from perstack.host import Host
+
+MakeHost = Callable[[Path], Host]
+"""A Host on a workspace. Raises DefinitionError and UsageError."""
+
+
+@dataclass(slots=True)
+class Session:
+    """A Job, or one to be: it begins with the first prompt."""
+
+    id: str
+    host: Host
+    expert_key: str
+    has_begun: bool = False
+    turn: asyncio.Task[JobSummary] | None = field(default=None)
+    """The Run that is driven now."""
+
+    @property
+    def workspace(self) -> Path:
+        return self.host.workspace
+
+    async def prompt(self, text: str, on_event: OnEvent) -> JobSummary:
+        """Drive the Job with what a person said: its query, an answer to its question, or the next query."""
+        if self.turn is not None:
+            raise UsageError("a turn of this session is still running: cancel it, or wait for its end")
+        self.turn = asyncio.create_task(self._drive(text, on_event))
+        try:
+            await asyncio.wait({self.turn})
+            if self.turn.cancelled():
+                return await self.host.job(self.id)
+            return self.turn.result()
+        finally:
+            self.turn = None
+
+    def cancel(self) -> None:
+        """Interrupt the turn, if there is one."""
+        if self.turn is not None:
+            self.turn.cancel()
+
+    async def _drive(self, text: str, on_event: OnEvent) -> JobSummary:
+        if not self.has_begun:
+            self.has_begun = True
+            return await self.host.run(self.expert_key, text, job_id=self.id, on_event=on_event)
+        try:
+            job = await self.host.job(self.id)
+        except NotFound:  # the first turn was stopped before anything was written
+            return await self.host.run(self.expert_key, text, job_id=self.id, on_event=on_event)
+        if job.asking is not None:
+            return await self.host.answer(text, job_id=self.id, question_id=job.asking.id, on_event=on_event)
+        return await self.host.continue_job(self.expert_key, text, job_id=self.id, on_event=on_event)
+
+
+class Sessions:
+    """All of them, and a Host for each directory."""
+
+    def __init__(self, make_host: MakeHost, expert: str | None) -> None:
+        self._make_host = make_host
+        self._expert = expert
+        self._hosts: dict[Path, Host] = {}
+        self._sessions: dict[str, Session] = {}
+
+    def new(self, cwd: str) -> Session:
+        """A session in a directory. Raises DefinitionError and UsageError."""
+        host = self.host(cwd)
+        return self._keep(Session(job_id_of(new_ulid()), host, self._first(host)))
+
+    async def load(self, cwd: str, session_id: str) -> Session:
+        """The session of a Job that there is. Raises NotFound."""
+        known = self._sessions.get(session_id)
+        if known is not None:
+            return known
+        host = self.host(cwd)
+        job = await host.job(session_id)
+        return self._keep(Session(session_id, host, job.expert_key, has_begun=True))
+
+    def get(self, session_id: str) -> Session:
+        """Raises UsageError for a session that is not open."""
+        found = self._sessions.get(session_id)
+        if found is None:
+            raise UsageError(f"session {session_id} is not open here: load it first")
+        return found
+
+    def host(self, cwd: str) -> Host:
+        """The Host of a directory."""
+        workspace = Path(cwd).resolve()
+        if workspace not in self._hosts:
+            self._hosts[workspace] = self._make_host(workspace)
+        return self._hosts[workspace]
+
+    async def close(self) -> None:
+        """Interrupt what is driven, wait until that is recorded, and close the Hosts."""
+        turns = [session.turn for session in self._sessions.values() if session.turn is not None]
+        for turn in turns:
+            turn.cancel()
+        if turns:
+            await asyncio.wait(turns)
+        for host in self._hosts.values():
+            await host.close()
+
+    def _keep(self, session: Session) -> Session:
+        self._sessions[session.id] = session
+        return session
+
+    def _first(self, host: Host) -> str:
+        experts = host.project.experts
+        if self._expert is not None:
+            if host.project.expert(self._expert) is None:
+                raise UsageError(f"there is no Expert {self._expert!r}; there are: {', '.join(experts) or 'none'}")
+            return self._expert
+        return first_of(list(experts.values())).key
+
+
+def first_of(experts: Sequence[Expert]) -> Expert:
+    """The Expert that a session begins with: the first to which no other delegates. Raises UsageError for none."""
+    if not experts:
+        raise UsageError("perstack.toml defines no Expert")
+    delegates = {key for expert in experts for key in expert.delegates}
+    return next((expert for expert in experts if expert.key not in delegates), experts[0])
+
+
+@asynccontextmanager
+async def opened(make_host: MakeHost, expert: str | None) -> AsyncGenerator[Sessions]:
+    """Sessions, all of which are stopped and recorded at the end."""
+    sessions = Sessions(make_host, expert)
+    try:
+        yield sessions
+    finally:
+        await sessions.close()

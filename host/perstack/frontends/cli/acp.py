@@ -1,0 +1,30 @@
+"""`perstack acp`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from perstack.errors import UsageError
+from perstack.frontends.cli.options import Setup, driving_options
+from perstack.host import Host
+
+
+@click.command("acp")
+@click.option("--expert", metavar="KEY", help="The Expert that sessions begin with; editors show all as modes.")
+@driving_options
+def acp_command(expert: str | None, setup: Setup) -> None:
+    """Be an agent for an editor that speaks the Agent Client Protocol, over stdin and stdout."""
+    if find_spec("acp") is None:
+        raise UsageError("`perstack acp` needs the protocol's SDK: pip install 'perstack[acp]'")
+    import asyncio
+
+    from perstack.frontends.acp.stdio import serve_acp
+
+    def make_host(workspace: Path) -> Host:
+        return replace(setup, place=replace(setup.place, workspace=str(workspace))).host()
+
+    asyncio.run(serve_acp(make_host, expert))

@@ -1,0 +1,213 @@
+"""`perstack acp` in a process of its own, and the protocol's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from acp import PROTOCOL_VERSION, RequestError, spawn_agent_process
+from acp.helpers import text_block
+from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
+from terminal import ASKING, SECONDS, TEAM, Terminal, reply
+
+
+@dataclass
+class Editor:
+    """A client that keeps what it is shown, and chooses what it is told to."""
+
+    choose: str | None = None
+    updates: list[Any] = field(default_factory=list)
+    asked: list[Any] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
+        self.updates.append(update)
+        self.changed.set()
+
+    async def request_permission(self, session_id: str, tool_call: Any, options: Any, **kwargs: Any):
+        self.asked.append((tool_call.title, [option.option_id for option in options]))
+        if self.choose is None:
+            return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
+        return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=self.choose))
+
+    def on_connect(self, conn: Any) -> None:
+        pass
+
+    def kinds(self) -> list[str]:
+        return [update.session_update for update in self.updates]
+
+    def texts(self, kind: str = "agent_message_chunk") -> str:
+        return "".join(update.content.text for update in self.updates if update.session_update == kind)
+
+    async def until(self, kind: str) -> None:
+        while kind not in self.kinds():
+            self.changed.clear()
+            await self.changed.wait()
+
+
+@asynccontextmanager
+async def editing(terminal: Terminal, editor: Editor, *args: str) -> AsyncIterator[Any]:
+    """The connection of an editor to an agent of its own, shaken hands."""
+    command = [sys.executable, "-m", "perstack", "acp", "--provider", "scripted", *args]
+    async with (
+        asyncio.timeout(SECONDS),
+        spawn_agent_process(editor, *command, env=terminal.env, cwd=terminal.workspace) as (agent, _),
+    ):
+        hello = await agent.initialize(protocol_version=PROTOCOL_VERSION)
+        assert hello.protocol_version == 1
+        assert hello.agent_capabilities.load_session
+        yield agent
+
+
+def run(work) -> None:
+    asyncio.run(work)
+
+
+def test_a_prompt_is_a_run_with_its_tool_calls_and_its_text(terminal: Terminal) -> None:
+    terminal.project(
+        TEAM,
+        lead=[
+            reply("I plan.", ("todo", {"newTodos": ["one"]}), thinking="Hm."),
+            reply("", ("helper", {"query": "a part"}), ("listDirectory", {"path": "."})),
+            reply("", ("todo", {"completedTodos": [0]})),
+            reply("All is done."),
+            reply("Again."),
+        ],
+        helper=[reply("", ("think", {"thought": "hm"})), reply("A part.")],
+    )
+
+    async def work() -> None:
+        editor = Editor()
+        async with editing(terminal, editor) as agent:
+            session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
+            assert session.modes.current_mode_id == "lead", "the one that nobody delegates to"
+            assert [mode.id for mode in session.modes.available_modes] == ["lead", "helper"]
+            done = await agent.prompt(session_id=session.session_id, prompt=[text_block("Do it")])
+            assert done.stop_reason == "end_turn"
+            assert editor.texts() == "I plan.All is done."
+            assert "Hm." in editor.texts("agent_thought_chunk")
+            titles = [update.title for update in editor.updates if update.session_update == "tool_call"]
+            assert sorted(titles) == ["helper a part", "helper: think hm", "listDirectory ."]
+            statuses = {update.status for update in editor.updates if update.session_update == "tool_call_update"}
+            assert statuses == {"completed"}
+            plan = [update for update in editor.updates if update.session_update == "plan"]
+            assert [entry.status for entry in plan[-1].entries] == ["completed"]
+            again = await agent.prompt(session_id=session.session_id, prompt=[text_block("Once more")])
+            assert again.stop_reason == "end_turn"
+            assert editor.texts().endswith("Again.")
+            listed = await agent.list_sessions(cwd=str(terminal.workspace))
+            assert [(one.session_id, one.title) for one in listed.sessions] == [(session.session_id, "Do it")]
+
+    run(work())
+
+
+def test_a_question_without_choices_ends_the_turn_and_the_next_prompt_answers_it(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")])
+
+    async def work() -> None:
+        editor = Editor()
+        async with editing(terminal, editor) as agent:
+            session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
+            first = await agent.prompt(session_id=session.session_id, prompt=[text_block("Serve")])
+            assert first.stop_reason == "end_turn"
+            assert "Tea or coffee?" in editor.texts()
+            await agent.prompt(session_id=session.session_id, prompt=[text_block("Tea")])
+            assert editor.texts().endswith("Served.")
+            assert not editor.asked
+
+    run(work())
+
+
+@pytest.mark.parametrize(("choose", "ends"), [("yes", "Paid."), (None, "Pay 5?")])
+def test_an_approval_is_a_permission_request(terminal: Terminal, choose: str | None, ends: str) -> None:
+    toml = ASKING.replace("tools.askUser]", "tools.askUser]\napproval = true")
+    terminal.project(toml, guest=[reply("", ("askUser", {"question": "Pay 5?"})), reply("Paid.")])
+
+    async def work() -> None:
+        editor = Editor(choose)
+        async with editing(terminal, editor) as agent:
+            session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
+            done = await agent.prompt(session_id=session.session_id, prompt=[text_block("Pay")])
+            assert done.stop_reason == "end_turn"
+            assert editor.asked == [("Pay 5?", ["yes", "no"])]
+            assert editor.texts().endswith(ends)
+
+    run(work())
+
+
+def test_cancelling_interrupts_the_job_which_a_later_process_loads_and_goes_on_with(terminal: Terminal) -> None:
+    slow = {**reply("never"), "delayMs": 60_000}
+    terminal.project(TEAM, helper=[reply("First.", ("think", {"thought": "x"})), slow])
+    ids: list[str] = []
+
+    async def stopped() -> None:
+        editor = Editor()
+        async with editing(terminal, editor, "--expert", "helper") as agent:
+            session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
+            ids.append(session.session_id)
+            turn = asyncio.create_task(agent.prompt(session_id=session.session_id, prompt=[text_block("Go")]))
+            await editor.until("tool_call_update")
+            await agent.cancel(session_id=session.session_id)
+            assert (await turn).stop_reason == "cancelled"
+
+    async def loaded() -> None:
+        editor = Editor()
+        async with editing(terminal, editor) as agent:
+            await agent.load_session(cwd=str(terminal.workspace), session_id=ids[0], mcp_servers=[])
+            assert editor.texts("user_message_chunk") == "Go"
+            assert editor.texts() == "First."
+            assert "tool_call" in editor.kinds()
+            done = await agent.prompt(session_id=ids[0], prompt=[text_block("Go on")])
+            assert done.stop_reason == "end_turn"
+            assert editor.texts().endswith("Well then.")
+
+    run(stopped())
+    assert terminal.call("jobs", "--json").events[0]["status"] == "stoppedByInterrupt"
+    terminal.script(helper=[reply("First.", ("think", {"thought": "x"})), reply("Well then.")])
+    run(loaded())
+
+
+def test_an_editor_that_goes_away_leaves_an_interrupted_job(terminal: Terminal) -> None:
+    slow = {**reply("never"), "delayMs": 60_000}
+    terminal.project(TEAM, helper=[reply("First.", ("think", {"thought": "x"})), slow])
+
+    async def work() -> None:
+        editor = Editor()
+        async with editing(terminal, editor, "--expert", "helper") as agent:
+            session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
+            turn = asyncio.create_task(agent.prompt(session_id=session.session_id, prompt=[text_block("Go")]))
+            await editor.until("tool_call_update")
+        turn.cancel()
+        await asyncio.gather(turn, return_exceptions=True)
+
+    run(work())
+    job = terminal.call("jobs", "--json").events[0]
+    assert (job["status"], job["totalSteps"]) == ("stoppedByInterrupt", 2)
+
+
+def test_what_is_wrong_is_told_in_words(terminal: Terminal, tmp_path) -> None:
+    terminal.project(TEAM, helper=[reply("ok")])
+    empty = tmp_path / "elsewhere"
+    empty.mkdir()
+    (empty / "perstack.toml").write_text("[experts.a]\n")
+
+    async def work() -> None:
+        async with editing(terminal, Editor()) as agent:
+            with pytest.raises(RequestError, match="instruction: is missing"):
+                await agent.new_session(cwd=str(empty), mcp_servers=[])
+            session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
+            with pytest.raises(RequestError, match="there is no Expert 'nobody'"):
+                await agent.set_session_mode(session_id=session.session_id, mode_id="nobody")
+            await agent.set_session_mode(session_id=session.session_id, mode_id="helper")
+            with pytest.raises(RequestError, match="not open here"):
+                await agent.prompt(session_id="other", prompt=[text_block("x")])
+            await agent.prompt(session_id=session.session_id, prompt=[text_block("x")])
+            with pytest.raises(RequestError, match="begin a new one"):
+                await agent.set_session_mode(session_id=session.session_id, mode_id="lead")
+
+    run(work())
