@@ -28,7 +28,7 @@ async def drive(call: Call, work: Work, *, wait: bool) -> Outcome:
     CALLER.set(call.context)
     before = returned(call.params)
     if before is None and not wait:
-        running = call.state.jobs.start(work, call.key)
+        running = call.state.jobs.start(work, None)
         return job_result(await call.host.job(await running.begun()), *call.notes)
     async with reporting(_teller(call.context)) as progress:
         if before is None:

@@ -16,7 +16,7 @@ Work: TypeAlias = Callable[[OnEvent], Awaitable[JobSummary]]
 """A method of the Host that drives a Job, with all its arguments but the listener."""
 
 CallKey: TypeAlias = tuple[str, str]
-"""Which call of which client."""
+"""Which call of which client. Clients number their calls as they like: a transport with several must tell them apart."""
 
 
 class RunningJob:
@@ -60,10 +60,10 @@ class JobTasks:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._running: dict[RunningJob, CallKey] = {}
+        self._running: dict[RunningJob, CallKey | None] = {}
 
-    def start(self, work: Work, key: CallKey, listen: OnEvent | None = None) -> RunningJob:
-        """Begin to drive a Job on behalf of a call."""
+    def start(self, work: Work, key: CallKey | None, listen: OnEvent | None = None) -> RunningJob:
+        """Begin to drive a Job; if that is for a call which waits for it, `key` says for which."""
         running = RunningJob(self._host, work, listen)
         self._running[running] = key
         running.task.add_done_callback(lambda task: self._forget(running, task))

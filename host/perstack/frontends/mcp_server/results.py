@@ -50,6 +50,8 @@ def job_view(job: JobSummary) -> JobView:
         expert_key=job.expert_key,
         status=job.status,
         lifecycle=job.lifecycle,
+        pause_reason=job.pause_reason,
+        resume_at=job.resume_at,
         query=job.query,
         text=job.text,
         question=job.question,

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from perstack.core.base import Fact, JsonObject
 from perstack.core.events import Settlement
-from perstack.core.job import JobStatus, Lifecycle
+from perstack.core.job import JobStatus, Lifecycle, PauseReason
 from perstack.core.run import RunStatus
 from perstack.errors import UsageError
 
@@ -102,6 +102,8 @@ class JobView(Fact):
     expert_key: str
     status: JobStatus
     lifecycle: Lifecycle
+    pause_reason: PauseReason | None = None
+    resume_at: int | None = Field(default=None, description="From when on it may be resumed: milliseconds since 1970.")
     query: str
     text: str | None = Field(default=None, description="The result, when completed.")
     question: str | None = Field(default=None, description="What a person is asked, if the Job waits for an answer.")
