@@ -6,6 +6,9 @@
 {root}/jobs/{jobId}/runs/{runId}/run-setting.json
 {root}/jobs/{jobId}/runs/{runId}/events.jsonl      the truth
 {root}/jobs/{jobId}/blobs/{sha256}
+{root}/jobs/entries.jsonl                          what lists tell of each Job, a cache; made when it is needed
+
+Another space has its own folder in place of `jobs`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import os
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from hashlib import sha256 as new_sha256
 from pathlib import Path
@@ -27,8 +30,9 @@ from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.appending import head_after, stale
 from perstack.ports.leases import hold, holder_of
-from perstack.ports.paging import checkpoint_order, newest_first, page_of, run_order
-from perstack.ports.storage import LeaseInfo, Page, RunRef
+from perstack.ports.paging import check_space, checkpoint_order, is_id, newest_first, page_of, run_order
+from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
+from perstack_filesystem.entries import forget_entry, put_entry, read_entries
 from perstack_filesystem.folders import Folder, explained
 from perstack_filesystem.listing import jobs_with_times
 from perstack_filesystem.log import Log
@@ -45,8 +49,10 @@ _MOST_OPEN_LOGS = 100
 class FilesystemStorage:
     """Keeps Jobs as folders. Several processes may use one directory at a time."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, space: str = "jobs") -> None:
         self._root = root
+        self._space = space
+        self._spaces: dict[str, FilesystemStorage] = {}
         self._logs: OrderedDict[RunRef, Log] = OrderedDict()
         self._originals = Originals()
         self._turn = Lock()
@@ -57,6 +63,12 @@ class FilesystemStorage:
         """The state directory."""
         return str(self._root)
 
+    def space(self, name: str) -> Storage:
+        """Another set of Jobs, in a folder of that name beside `jobs`."""
+        if name not in self._spaces:
+            self._spaces[name] = FilesystemStorage(self._root, check_space(name))
+        return self._spaces[name]
+
     async def create_job(self, job_id: str) -> None:
         """Make an empty Job. Raises Conflict if the id exists."""
         check_job_id(job_id)
@@ -64,7 +76,7 @@ class FilesystemStorage:
             top = Folder.top(self._root, create=True)
             if top is None:
                 raise StorageError(f"{self._root}: it was removed at the same moment")
-            jobs = opened.enter_context(opened.enter_context(top).make("jobs"))
+            jobs = opened.enter_context(opened.enter_context(top).make(self._space))
             if not jobs.add(job_id):
                 raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
             opened.enter_context(jobs.make(job_id)).add("runs")
@@ -134,6 +146,23 @@ class FilesystemStorage:
             job = self._find(opened, job_id)
             return None if job is None else job.read(_SUMMARY)
 
+    async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
+        """Replace a Job's entry, unless it is of a later place."""
+        with ExitStack() as opened:
+            self._job(opened, job_id)
+            jobs = self._jobs(opened)
+            if jobs is not None:
+                put_entry(jobs, job_id, seq, entry, synced=synced)
+
+    async def entries(self) -> Mapping[str, bytes]:
+        """The entry of every Job."""
+        with ExitStack() as opened:
+            jobs = self._jobs(opened)
+            if jobs is None:
+                return {}
+            names = [one.name for one in jobs.entries() if is_id(one.name) and one.is_dir(follow_symlinks=False)]
+            return read_entries(jobs, names)
+
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Replace run-setting.json."""
         check_id(run.run_id, "run")
@@ -170,7 +199,7 @@ class FilesystemStorage:
     def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path | None:
         """Where a checkpoint's file is or would be."""
         check_id(checkpoint_id, "checkpoint")
-        return self._root / "jobs" / check_job_id(job_id) / "checkpoints" / f"{checkpoint_id}.json"
+        return self._root / self._space / check_job_id(job_id) / "checkpoints" / f"{checkpoint_id}.json"
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
         """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
@@ -194,7 +223,7 @@ class FilesystemStorage:
         if data is None:
             raise NotFound(f"job {job_id} has no blob {sha256}")
         if _sha256(data) != sha256:
-            raise StorageError(f"{self._root}/jobs/{job_id}/blobs/{sha256}: damaged; put it back from a copy")
+            raise StorageError(f"{self._root}/{self._space}/{job_id}/blobs/{sha256}: damaged; put it back from a copy")
         return data
 
     @asynccontextmanager
@@ -221,6 +250,7 @@ class FilesystemStorage:
                 jobs = self._jobs(opened)
                 if jobs is None:
                     raise NotFound(f"no job {job_id} in {self._root}")
+                forget_entry(jobs, job_id)
                 # the Job is gone in one moment; a crash while its files go leaves nothing that looks like one
                 doomed = f"{_DOOMED}{job_id}.{time.time_ns()}"
                 with explained(jobs.path / job_id):
@@ -237,9 +267,11 @@ class FilesystemStorage:
         """Close the open files."""
         while self._logs:
             self._logs.popitem()[1].close()
+        for space in self._spaces.values():
+            await space.close()
 
     def _log_path(self, run: RunRef) -> Path:
-        return self._root / "jobs" / run.job_id / "runs" / run.run_id / _LOG
+        return self._root / self._space / run.job_id / "runs" / run.run_id / _LOG
 
     def _use(self, run: RunRef) -> Log | None:
         """The log, which stays open until `_leave`; None if there is none."""
@@ -313,7 +345,7 @@ class FilesystemStorage:
 
     def _jobs(self, opened: ExitStack) -> Folder | None:
         top = Folder.top(self._root)
-        jobs = None if top is None else opened.enter_context(top).find("jobs")
+        jobs = None if top is None else opened.enter_context(top).find(self._space)
         return None if jobs is None else opened.enter_context(jobs)
 
     def _find(self, opened: ExitStack, job_id: str, *below: str) -> Folder | None:

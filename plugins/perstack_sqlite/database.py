@@ -11,7 +11,7 @@ from pathlib import Path
 from perstack.errors import StorageError
 
 _APPLICATION = 0x70727374  # "prst"
-_VERSION = 1
+_VERSION = 2
 _MAGIC = b"SQLite format 3\0"
 _NO_DATABASE = "this is no SQLite database; name another file in `storage`"
 _BUSY_SECONDS = 10.0
@@ -27,6 +27,8 @@ CREATE TABLE checkpoints (job_id TEXT NOT NULL, checkpoint_id TEXT NOT NULL, dat
     PRIMARY KEY (job_id, checkpoint_id));
 CREATE TABLE blobs (job_id TEXT NOT NULL, sha256 TEXT NOT NULL, data BLOB NOT NULL, PRIMARY KEY (job_id, sha256));
 """
+
+_SINCE_2 = "CREATE TABLE entries (job_id TEXT PRIMARY KEY, seq INTEGER NOT NULL, entry BLOB NOT NULL)"
 
 
 class Database:
@@ -99,6 +101,8 @@ class Database:
             for statement in _TABLES.split(";"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+        if pragma(connection, "user_version") < _VERSION:
+            connection.execute(_SINCE_2)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
         connection.execute("COMMIT")
 

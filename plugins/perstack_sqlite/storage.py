@@ -1,11 +1,14 @@
-"""The storage: one file, and beside it `{file}-leases/` with the locks of the Jobs that are driven now."""
+"""The storage: one file, and beside it `{file}-leases/` with the locks of the Jobs that are driven now.
+
+In the tables a Job of another space is called `{space}/{jobId}`, which is no id, and its lock `{space}.{jobId}`.
+"""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256 as new_sha256
 from pathlib import Path
@@ -16,8 +19,8 @@ from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
 from perstack.ports.appending import head_after, stale
 from perstack.ports.leases import hold, holder_of
-from perstack.ports.paging import checkpoint_order, newest_first, page_of, run_order
-from perstack.ports.storage import LeaseInfo, Page, RunRef
+from perstack.ports.paging import check_space, checkpoint_order, newest_first, page_of, run_order
+from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
 from perstack_sqlite.database import Database
 
 T = TypeVar("T")
@@ -29,35 +32,44 @@ _PLACES = 1 << 32
 class SqliteStorage:
     """Keeps Jobs in one SQLite file. Several processes may use it at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, space: str = "", database: Database | None = None) -> None:
         self._path = path
-        self._database = Database(path)
+        self._prefix = f"{space}/" if space else ""
+        self._database = database or Database(path)
         self._leases = path.with_name(path.name + "-leases")
+        self._spaces: dict[str, SqliteStorage] = {}
 
     @property
     def location(self) -> str:
         """The file."""
         return str(self._path)
 
+    def space(self, name: str) -> Storage:
+        """Another set of Jobs in the same file."""
+        if name not in self._spaces:
+            self._spaces[name] = SqliteStorage(self._path, check_space(name), self._database)
+        return self._spaces[name]
+
     async def create_job(self, job_id: str) -> None:
         """Make an empty Job. Raises Conflict if the id exists."""
-        check_job_id(job_id)
+        row = (self._key(job_id), time.time_ns())
         with self._database.writing() as db:
-            row = (job_id, time.time_ns())
             if not db.execute("INSERT OR IGNORE INTO jobs (job_id, written) VALUES (?, ?)", row).rowcount:
                 raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
 
     async def has_job(self, job_id: str) -> bool:
         """Whether there is a Job of that id."""
-        check_job_id(job_id)
+        key = self._key(job_id)
         with self._database.reading() as db:
-            return db is not None and _has_job(db, job_id)
+            return db is not None and _has_job(db, key)
 
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
         """Job ids, the one whose summary was written last first."""
         with self._database.reading() as db:
-            rows = _rows(db, "SELECT written, job_id FROM jobs")
-        return newest_first(((int(str(written)), str(job_id)) for written, job_id in rows), limit, after)
+            rows = _rows(
+                db, "SELECT written, job_id FROM jobs WHERE substr(job_id, 1, instr(job_id, '/')) = ?", (self._prefix,)
+            )
+        return newest_first(((int(str(written)), self._id(key)) for written, key in rows), limit, after)
 
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """Ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
@@ -67,7 +79,7 @@ class SqliteStorage:
                 db,
                 "SELECT run_id FROM runs WHERE job_id = ?"
                 " AND EXISTS (SELECT 1 FROM records WHERE key = runs.n * ? + 1)",
-                (job_id, _PLACES),
+                (self._key(job_id), _PLACES),
             )
         return page_of((str(run_id) for (run_id,) in rows), run_order, limit, after)
 
@@ -86,10 +98,10 @@ class SqliteStorage:
 
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
         """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
-        check_job_id(run.job_id)
         check_id(run.run_id, "run")
+        key = self._key(run.job_id)
         with self._database.reading() as db:
-            base = None if db is None else _find_run(db, run)
+            base = None if db is None else _find_run(db, key, run.run_id)
             if db is None or base is None:
                 return []
             # the record before is read too: the chain goes on from it
@@ -100,17 +112,35 @@ class SqliteStorage:
 
     async def put_summary(self, job_id: str, summary: bytes) -> None:
         """Replace the Job's summary."""
-        check_job_id(job_id)
+        row = (summary, time.time_ns(), self._key(job_id))
         with self._database.writing(synced=False) as db:
-            row = (summary, time.time_ns(), job_id)
             if not db.execute("UPDATE jobs SET summary = ?, written = ? WHERE job_id = ?", row).rowcount:
                 raise self._no_job(job_id)
 
     async def summary(self, job_id: str) -> bytes | None:
         """The summary; None if there is none."""
-        check_job_id(job_id)
+        key = self._key(job_id)
         with self._database.reading() as db:
-            return _one(db, "SELECT summary FROM jobs WHERE job_id = ?", (job_id,))
+            return _one(db, "SELECT summary FROM jobs WHERE job_id = ?", (key,))
+
+    async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
+        """Replace a Job's entry, unless it is of a later place."""
+        with self._database.writing(synced=synced) as db:
+            self._require(db, job_id)
+            db.execute(
+                "INSERT INTO entries VALUES (?, ?, ?) ON CONFLICT (job_id) DO UPDATE"
+                " SET seq = excluded.seq, entry = excluded.entry WHERE excluded.seq >= seq",
+                (self._key(job_id), seq, entry),
+            )
+
+    async def entries(self) -> Mapping[str, bytes]:
+        """The entry of every Job."""
+        query = (
+            "SELECT job_id, coalesce(entry, x'') FROM jobs LEFT JOIN entries USING (job_id)"
+            " WHERE substr(job_id, 1, instr(job_id, '/')) = ?"
+        )
+        with self._database.reading() as db:
+            return {self._id(key): _bytes(entry) for key, entry in _rows(db, query, (self._prefix,))}
 
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Replace the Run's setting."""
@@ -123,11 +153,12 @@ class SqliteStorage:
         check_id(checkpoint_id, "checkpoint")
         with self._database.writing(synced=False) as db:
             self._require(db, job_id)
-            db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (job_id, checkpoint_id, data))
+            row = (self._key(job_id), checkpoint_id, data)
+            db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", row)
 
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
         """What was put under that id; None if nothing was."""
-        ids = (check_job_id(job_id), check_id(checkpoint_id, "checkpoint"))
+        ids = (self._key(job_id), check_id(checkpoint_id, "checkpoint"))
         with self._database.reading() as db:
             return _one(db, "SELECT data FROM checkpoints WHERE job_id = ? AND checkpoint_id = ?", ids)
 
@@ -135,7 +166,7 @@ class SqliteStorage:
         """Ids of the checkpoints that were put, in the order of their ids' Run and place."""
         with self._database.reading() as db:
             self._require(db, job_id)
-            rows = _rows(db, "SELECT checkpoint_id FROM checkpoints WHERE job_id = ?", (job_id,))
+            rows = _rows(db, "SELECT checkpoint_id FROM checkpoints WHERE job_id = ?", (self._key(job_id),))
         return page_of((str(one) for (one,) in rows), checkpoint_order, limit, after)
 
     def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path | None:
@@ -147,12 +178,12 @@ class SqliteStorage:
         name = new_sha256(data).hexdigest()
         with self._database.writing() as db:
             self._require(db, job_id)
-            db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)", (job_id, name, data))
+            db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)", (self._key(job_id), name, data))
         return name
 
     async def blob(self, job_id: str, sha256: str) -> bytes:
         """Raises NotFound, and StorageError if the content is not what its name says."""
-        ids = (check_job_id(job_id), check_id(sha256, "blob"))
+        ids = (self._key(job_id), check_id(sha256, "blob"))
         with self._database.reading() as db:
             data = _one(db, "SELECT data FROM blobs WHERE job_id = ? AND sha256 = ?", ids)
         if data is None:
@@ -172,7 +203,7 @@ class SqliteStorage:
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
         """Who holds the lease now; None if nobody does."""
         try:
-            fd = os.open(self._leases / check_job_id(job_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(self._lease_file(job_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         try:
@@ -184,13 +215,14 @@ class SqliteStorage:
     async def delete_job(self, job_id: str) -> None:
         """Remove a Job and all that belongs to it. Raises NotFound, and Conflict while it is driven."""
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
+            key = self._key(job_id)
             with self._database.writing() as db:
-                for (number,) in _rows(db, "SELECT n FROM runs WHERE job_id = ?", (job_id,)):
+                for (number,) in _rows(db, "SELECT n FROM runs WHERE job_id = ?", (key,)):
                     base = int(str(number)) * _PLACES
                     db.execute("DELETE FROM records WHERE key BETWEEN ? AND ?", (base, base + _PLACES - 1))
-                for table in ("runs", "checkpoints", "blobs", "jobs"):
-                    db.execute(f"DELETE FROM {table} WHERE job_id = ?", (job_id,))  # noqa: S608 - names from above
-            (self._leases / job_id).unlink(missing_ok=True)
+                for table in ("runs", "checkpoints", "blobs", "entries", "jobs"):
+                    db.execute(f"DELETE FROM {table} WHERE job_id = ?", (key,))  # noqa: S608 - names from above
+            self._lease_file(job_id).unlink(missing_ok=True)
 
     async def close(self) -> None:
         """Close the file."""
@@ -214,12 +246,13 @@ class SqliteStorage:
 
     def _number(self, db: sqlite3.Connection, run: RunRef) -> int:
         """The number of a Run in this file, which it is given now if it has none."""
-        number = _find_run(db, run)
+        key = self._key(run.job_id)
+        number = _find_run(db, key, run.run_id)
         if number is not None:
             return number // _PLACES
         check_id(run.run_id, "run")
         self._require(db, run.job_id)
-        added = db.execute("INSERT INTO runs (job_id, run_id) VALUES (?, ?)", (run.job_id, run.run_id)).lastrowid
+        added = db.execute("INSERT INTO runs (job_id, run_id) VALUES (?, ?)", (key, run.run_id)).lastrowid
         return added or 0
 
     def _head(self, db: sqlite3.Connection, run: RunRef, base: int) -> Head:
@@ -236,13 +269,23 @@ class SqliteStorage:
     def _open_lease(self, job_id: str) -> int:
         try:
             self._leases.mkdir(exist_ok=True)
-            return os.open(self._leases / job_id, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            return os.open(self._lease_file(job_id), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise StorageError(f"{self._leases / job_id}: {(error.strerror or str(error)).lower()}") from error
+            raise StorageError(f"{self._lease_file(job_id)}: {(error.strerror or str(error)).lower()}") from error
 
     def _require(self, db: sqlite3.Connection | None, job_id: str) -> None:
-        if db is None or not _has_job(db, check_job_id(job_id)):
+        if db is None or not _has_job(db, self._key(job_id)):
             raise self._no_job(job_id)
+
+    def _key(self, job_id: str) -> str:
+        """What the tables call a Job."""
+        return self._prefix + check_job_id(job_id)
+
+    def _id(self, key: object) -> str:
+        return str(key).removeprefix(self._prefix)
+
+    def _lease_file(self, job_id: str) -> Path:
+        return self._leases / self._key(job_id).replace("/", ".")
 
     def _no_job(self, job_id: str) -> NotFound:
         return NotFound(f"no job {job_id} in {self._path}")
@@ -272,11 +315,11 @@ def _bytes(value: object) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-def _has_job(db: sqlite3.Connection, job_id: str) -> bool:
-    return bool(_rows(db, "SELECT 1 FROM jobs WHERE job_id = ?", (job_id,)))
+def _has_job(db: sqlite3.Connection, key: str) -> bool:
+    return bool(_rows(db, "SELECT 1 FROM jobs WHERE job_id = ?", (key,)))
 
 
-def _find_run(db: sqlite3.Connection, run: RunRef) -> int | None:
+def _find_run(db: sqlite3.Connection, key: str, run_id: str) -> int | None:
     """The key that a Run's records follow; None if the Run is unknown."""
-    rows = _rows(db, "SELECT n FROM runs WHERE job_id = ? AND run_id = ?", (run.job_id, run.run_id))
+    rows = _rows(db, "SELECT n FROM runs WHERE job_id = ? AND run_id = ?", (key, run_id))
     return int(str(rows[0][0])) * _PLACES if rows else None

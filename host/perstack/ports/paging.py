@@ -1,7 +1,8 @@
-"""For storages: ids in the order that the port promises, by pages."""
+"""For storages: ids in the order that the port promises, by pages; names of spaces."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 from perstack.core.ids import check_id, number_of_run, place_of
@@ -9,6 +10,13 @@ from perstack.errors import UsageError
 from perstack.ports.storage import Page
 
 Order = tuple[int, int, str]
+
+
+def check_space(name: str) -> str:
+    """The name of a space, if it may be one. Raises UsageError."""
+    if not re.fullmatch("[a-z]{1,20}", name) or name == "jobs":
+        raise UsageError(f"{name!r} is no name of a space: use up to 20 of a-z, and not `jobs`")
+    return name
 
 
 def run_order(run_id: str) -> Order:

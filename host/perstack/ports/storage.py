@@ -10,7 +10,7 @@
    names the file and the place; everything before it stays readable (`limit`).
 4. Bytes come back unchanged. Records are lines sealed by `core.chain`; storages use it to find the end of an append
    and damage, and know nothing else of them.
-5. Summaries and checkpoints are caches: losing them loses nothing. They need not be synced.
+5. Summaries, checkpoints and entries are caches: losing them loses nothing. They need not be synced.
 
 Ids reach a storage checked (`core.ids`); one that builds paths of them still goes through directory handles or an
 equal guard. All methods may raise StorageError. Calls may block for as long as the medium does.
@@ -18,7 +18,7 @@ equal guard. All methods may raise StorageError. Calls may block for as long as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +56,13 @@ class Storage(Protocol):
         """For people: the directory, file or address where the state is."""
         ...
 
+    def space(self, name: str) -> Storage:
+        """Another set of Jobs in the same store, which none of the others sees; the same object for the same name.
+
+        It keeps all these promises, and is closed with this one. `name` is of a few lower case letters, and not `jobs`.
+        """
+        ...
+
     async def create_job(self, job_id: str) -> None:
         """Make an empty Job. Raises Conflict if the id exists."""
         ...
@@ -84,6 +91,18 @@ class Storage(Protocol):
 
     async def summary(self, job_id: str) -> bytes | None:
         """job.json; None if there is none (or it was lost)."""
+        ...
+
+    async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
+        """Replace what `entries` has of a Job: a line of JSON, or nothing, which tells a reader to look at its log.
+
+        `seq` is the place in its log that the entry tells of: one of an earlier place is ignored. With `synced` it
+        survives power loss when this returns.
+        """
+        ...
+
+    async def entries(self) -> Mapping[str, bytes]:
+        """Of every Job what was put last, or nothing (b"") if nothing was, or if it was lost. Quick for thousands."""
         ...
 
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:

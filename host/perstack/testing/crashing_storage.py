@@ -9,7 +9,7 @@ for point in crash_points(appends):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +65,10 @@ class CrashingStorage:
         """That of the other storage."""
         return self.storage.location
 
+    def space(self, name: str) -> Storage:
+        """That of the other storage, which does not crash."""
+        return self.storage.space(name)
+
     async def create_job(self, job_id: str) -> None:
         """Passed on."""
         await self.storage.create_job(job_id)
@@ -92,6 +96,14 @@ class CrashingStorage:
     async def summary(self, job_id: str) -> bytes | None:
         """Passed on."""
         return await self.storage.summary(job_id)
+
+    async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
+        """Passed on."""
+        await self.storage.put_entry(job_id, seq, entry, synced=synced)
+
+    async def entries(self) -> Mapping[str, bytes]:
+        """Passed on."""
+        return await self.storage.entries()
 
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Passed on."""

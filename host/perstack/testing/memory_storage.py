@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256 as new_sha256
@@ -12,7 +12,7 @@ from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check
 from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, Damaged, NotFound
 from perstack.ports.appending import head_after, stale
-from perstack.ports.paging import checkpoint_order, newest_first, page_of, run_order
+from perstack.ports.paging import check_space, checkpoint_order, newest_first, page_of, run_order
 from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
 
 
@@ -28,6 +28,7 @@ class MemoryJob:
     settings: dict[str, bytes] = field(default_factory=dict[str, bytes])
     checkpoints: dict[str, bytes] = field(default_factory=dict[str, bytes])
     blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    entry: tuple[int, bytes] = (0, b"")
 
 
 @dataclass
@@ -36,6 +37,7 @@ class MemoryStore:
 
     jobs: dict[str, MemoryJob] = field(default_factory=dict[str, MemoryJob])
     leases: dict[str, str] = field(default_factory=dict[str, str])
+    spaces: dict[str, MemoryStore] = field(default_factory=dict[str, "MemoryStore"])
     clock: int = 0
 
 
@@ -58,11 +60,19 @@ class MemoryStorage:
     def __init__(self, store: MemoryStore | None = None, name: str = "") -> None:
         self.store = MemoryStore() if store is None else store
         self._name = name
+        self._spaces: dict[str, MemoryStorage] = {}
 
     @property
     def location(self) -> str:
         """The name of the store."""
         return f"memory:{self._name}"
+
+    def space(self, name: str) -> Storage:
+        """Another set of Jobs in the same store."""
+        if name not in self._spaces:
+            store = self.store.spaces.setdefault(check_space(name), MemoryStore())
+            self._spaces[name] = MemoryStorage(store, f"{self._name}/{name}")
+        return self._spaces[name]
 
     async def create_job(self, job_id: str) -> None:
         """Make an empty Job. Raises Conflict if the id exists."""
@@ -118,6 +128,16 @@ class MemoryStorage:
         """The summary; None if there is none."""
         job = self.store.jobs.get(check_job_id(job_id))
         return None if job is None else job.summary
+
+    async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
+        """Replace a Job's entry, unless it is of a later place."""
+        job = self._job(job_id)
+        if seq >= job.entry[0]:
+            job.entry = (seq, entry)
+
+    async def entries(self) -> Mapping[str, bytes]:
+        """The entry of every Job."""
+        return {name: job.entry[1] for name, job in self.store.jobs.items()}
 
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Replace the Run's setting."""

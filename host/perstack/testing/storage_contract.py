@@ -22,6 +22,7 @@ pytest.register_assert_rewrite(
     "perstack.testing.contract_crashes",
     "perstack.testing.contract_jobs",
     "perstack.testing.contract_leases",
+    "perstack.testing.contract_spaces",
     "perstack.testing.contract_model",
 )
 
@@ -30,10 +31,11 @@ from perstack.testing.contract_jobs import JobContract  # noqa: E402
 from perstack.testing.contract_leases import LeaseContract  # noqa: E402
 from perstack.testing.contract_logs import LogContract  # noqa: E402
 from perstack.testing.contract_model import ModelContract  # noqa: E402
+from perstack.testing.contract_spaces import SpaceContract  # noqa: E402
 from perstack.testing.opener import Opener  # noqa: E402
 
 __all__ = ["Opener", "StorageContract"]
 
 
-class StorageContract(LogContract, CrashContract, JobContract, LeaseContract, ModelContract):
+class StorageContract(LogContract, CrashContract, JobContract, LeaseContract, SpaceContract, ModelContract):
     """Every promise of `perstack.ports.storage`; override the fixture `make_opener`."""

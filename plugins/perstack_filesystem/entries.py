@@ -1,0 +1,98 @@
+"""entries.jsonl: what is told of each Job in a list, so that thousands are listed without opening a file for each.
+
+A line is `{seq} {jobId} {entry}`. The file is only appended to, and written anew, without what is outdated, when that
+is most of it. A line that was cut off by a crash is no line, and costs one look at a log.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+
+from perstack.errors import StorageError
+from perstack_filesystem.folders import Folder, explained, sync_data, write_all
+
+_FILE = "entries.jsonl"
+_FORGOTTEN = -1
+_TOLERATED = 1000
+"""How many outdated lines are kept in any case."""
+
+Entries = dict[str, tuple[int, bytes]]
+
+
+def put_entry(space: Folder, job_id: str, seq: int, entry: bytes, *, synced: bool) -> None:
+    """Add a line. Raises StorageError for an entry that is more than one."""
+    if b"\n" in entry:
+        raise StorageError(f"{space.path / _FILE}: the entry of {job_id} is not one line")
+    with _open(space, os.O_RDWR | os.O_CREAT | os.O_APPEND, fcntl.LOCK_SH) as fd:
+        # the newline before ends a line that a crash has cut off
+        write_all(fd, b"\n%d %b %b\n" % (seq, job_id.encode(), entry))
+        if synced:
+            sync_data(fd)
+
+
+def forget_entry(space: Folder, job_id: str) -> None:
+    """From now on the Job has no entry, and any may be put again."""
+    if space.stat(_FILE) is not None:
+        put_entry(space, job_id, _FORGOTTEN, b"", synced=True)
+
+
+def read_entries(space: Folder, jobs: Iterable[str]) -> dict[str, bytes]:
+    """The entry of each of these Jobs; nothing for one that has none."""
+    data = space.read(_FILE) or b""
+    found, lines = _parse(data)
+    if lines > 2 * len(found) + _TOLERATED:
+        _compact(space)
+    return {job_id: found[job_id][1] if job_id in found else b"" for job_id in jobs}
+
+
+def _parse(data: bytes) -> tuple[Entries, int]:
+    """The latest of each Job, and how many lines there are."""
+    found: Entries = {}
+    lines = data.split(b"\n\n")
+    for line in lines:
+        seq_text, _, rest = line.strip(b"\n").partition(b" ")
+        name, is_whole, entry = rest.partition(b" ")
+        if not is_whole:
+            continue
+        job_id = name.decode(errors="replace")
+        seq = _number(seq_text)
+        if seq == _FORGOTTEN:
+            found.pop(job_id, None)
+        elif seq is not None and (job_id not in found or seq >= found[job_id][0]):
+            found[job_id] = (seq, entry)
+    return found, len(lines)
+
+
+def _number(text: bytes) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _compact(space: Folder) -> None:
+    with _open(space, os.O_RDWR, fcntl.LOCK_EX):
+        found, _ = _parse(space.read(_FILE) or b"")
+        lines = [b"\n%d %b %b\n" % (seq, name.encode(), entry) for name, (seq, entry) in found.items()]
+        space.replace(_FILE, b"".join(lines), sync=True)
+        space.sync()
+
+
+@contextmanager
+def _open(space: Folder, flags: int, lock: int) -> Generator[int]:
+    """The file, locked: many may add to it at once, and nobody while it is written anew."""
+    while True:
+        fd = space.open(_FILE, flags)
+        if fd is None:
+            raise StorageError(f"{space.path / _FILE}: it was removed while it was written anew")
+        with explained(space.path / _FILE):
+            try:
+                fcntl.flock(fd, lock)
+                if os.fstat(fd).st_nlink:
+                    yield fd
+                    return
+            finally:
+                os.close(fd)
