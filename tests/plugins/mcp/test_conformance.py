@@ -23,9 +23,9 @@ KNOWN: dict[str, dict[str, str]] = tomllib.loads(
 )
 RUNS = {
     "0.1.16": ("0.1.16", "--suite", "all"),
+    "0.2.0-alpha.12": ("0.2.0-alpha.12", "--suite", "all"),
     "0.2.0-alpha.12 up to 2025-11-25": ("0.2.0-alpha.12", "--suite", "all", "--spec-version", "2025-11-25"),
     "0.2.0-alpha.12 at 2026-07-28": ("0.2.0-alpha.12", "--suite", "all", "--spec-version", "2026-07-28"),
-    "0.2.0-alpha.12 extensions": ("0.2.0-alpha.12", "--suite", "extensions"),
 }
 LONGEST = 110
 """Seconds."""
