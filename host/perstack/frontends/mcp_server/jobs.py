@@ -16,7 +16,7 @@ Work: TypeAlias = Callable[[OnEvent], Awaitable[JobSummary]]
 """A method of the Host that drives a Job, with all its arguments but the listener."""
 
 CallKey: TypeAlias = tuple[str, str]
-"""Which call of which client. Clients number their calls as they like: a transport with several must tell them apart."""
+"""Which call of which client: calls are numbered by each client as it likes."""
 
 
 class RunningJob:

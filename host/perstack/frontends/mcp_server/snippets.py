@@ -56,7 +56,7 @@ def _codex(command: str, args: Sequence[str]) -> str:
 
 
 CLIENTS = {
-    "claude-code": Snippet(".mcp.json in the project, or: claude mcp add-json", _claude_code),
+    "claude-code": Snippet(".mcp.json in the project; Claude Code asks you to approve of it", _claude_code),
     "codex": Snippet("~/.codex/config.toml", _codex),
     "cursor": Snippet(".cursor/mcp.json in the project, or ~/.cursor/mcp.json", _mcp_servers),
     "vscode": Snippet(".vscode/mcp.json in the project", _vscode),
