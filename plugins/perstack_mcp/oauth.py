@@ -24,6 +24,9 @@ def _is_not_logged(record: logging.LogRecord) -> bool:
 # it logs what it also raises, with words that may hold a token
 logging.getLogger("mcp.client.auth.oauth2").addFilter(_is_not_logged)
 
+PATIENCE = 30.0
+"""Seconds that an authorization server may be silent."""
+
 Flow = AsyncGenerator[httpx2.Request, httpx2.Response]
 
 
@@ -55,6 +58,12 @@ class GivenHeaders(httpx2.Auth):
         response = yield request
         if response.status_code == 401:
             raise Unauthorized("the server answers 401: it does not accept the `Authorization` in `headers`")
+
+
+def bounded(request: httpx2.Request) -> httpx2.Request:
+    """The same request, with a limit: those that the SDK makes on the way to a token have none."""
+    request.extensions.setdefault("timeout", httpx2.Timeout(PATIENCE).as_dict())
+    return request
 
 
 def is_step_up(response: httpx2.Response) -> bool:

@@ -23,7 +23,7 @@ from perstack.core.base import JsonObject
 from perstack.core.definitions import OAuth
 from perstack_mcp.failures import Unauthorized
 from perstack_mcp.logins import Login, Place
-from perstack_mcp.oauth import Flow, NothingKept, is_step_up
+from perstack_mcp.oauth import Flow, NothingKept, bounded, is_step_up
 
 _EARLY = 30.0
 """Seconds before its end that a token is no longer used, at most."""
@@ -93,7 +93,7 @@ class StoredLogin(OAuthClientProvider):
     async def _renewal(self) -> httpx2.Request:
         if not self.context.can_refresh_token():
             raise self._login_needed("its login has expired")
-        return await self._refresh_token()
+        return bounded(await self._refresh_token())
 
     async def _renewed(self, response: httpx2.Response) -> bool:
         if response.status_code == 429 or response.status_code >= 500:

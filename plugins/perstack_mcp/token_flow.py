@@ -13,7 +13,7 @@ from pydantic import BaseModel, PrivateAttr
 
 from perstack.core.definitions import OAuth
 from perstack.errors import SkillError
-from perstack_mcp.oauth import Flow, is_step_up
+from perstack_mcp.oauth import Flow, bounded, is_step_up
 
 
 class ClientMetadata(OAuthClientMetadata):
@@ -52,7 +52,7 @@ class TokenFlow(OAuthClientProvider):
         try:
             outgoing = await anext(flow)
             while True:
-                outgoing = await flow.asend((yield outgoing))
+                outgoing = await flow.asend((yield bounded(outgoing)))
         except StopAsyncIteration:
             return
         except OAuthFlowError as error:

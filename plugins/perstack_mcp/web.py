@@ -20,7 +20,7 @@ from mcp_types import INVALID_REQUEST
 
 from perstack.errors import SkillError
 from perstack_mcp.addresses import public_addresses
-from perstack_mcp.failures import Unauthorized
+from perstack_mcp.failures import Unauthorized, words
 
 if TYPE_CHECKING:
     from httpx2._client import UseClientDefault
@@ -94,12 +94,22 @@ class _Client(httpx2.AsyncClient):
     ) -> httpx2.Response:
         try:
             return await super().send(request, stream=stream, auth=auth, follow_redirects=follow_redirects)
-        except Unauthorized as error:
-            if _connects(request):
+        except (Unauthorized, httpx2.TransportError) as error:
+            refusal = error if isinstance(error, Unauthorized) else _unreachable(error, request)
+            if refusal is None:
                 raise
+            if _connects(request):
+                raise refusal from error
             # raised, it would end the connection with all calls on it
-            body = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": str(error)}}
+            body = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": str(refusal)}}
             return httpx2.Response(401, json=body, request=request)
+
+
+def _unreachable(error: httpx2.TransportError, request: httpx2.Request) -> Unauthorized | None:
+    """None if it was the server itself, and not the one that gives tokens for it."""
+    if error.request is request:
+        return None
+    return Unauthorized(f"the authorization server at {error.request.url.host} does not answer: {words(error)}")
 
 
 def _connects(request: httpx2.Request) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -216,3 +217,22 @@ def test_an_answer_of_an_authorization_server_that_is_none_is_not_shown(
     words = _refused_login(bed, _skill()) if path == "/register" else _refusal(bed, _client_credentials())
     assert words.endswith("the authorization server's answer is not as it should be")
     assert TOKEN not in caplog.text
+
+
+def test_an_authorization_server_that_is_silent_is_not_waited_for_for_ever(
+    bed: Bed, net: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perstack_mcp.oauth.PATIENCE", 0.2)
+    gave_up = threading.Event()
+
+    def answer(request: Request) -> Reply:
+        if request.path == "/token":
+            gave_up.wait(30)
+        return _guarded(request)
+
+    net(answer)
+    try:
+        words = _refusal(bed, _client_credentials())
+    finally:
+        gave_up.set()
+    assert words.endswith("the authorization server at mcp.test does not answer: ReadTimeout")
