@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 RUN    := $(VENV)/.run-installed
 DEV    := $(VENV)/.dev-installed
 
-.PHONY: demo install test test-local-model check bench docs lock clean
+.PHONY: demo install test test-local-model check bench docs matrix lock clean
 
 ## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
 demo: $(RUN)
@@ -41,6 +41,10 @@ bench: $(RUN)
 ## docs: run every example and check every generated table
 docs: $(DEV)
 	$(BIN)/python -m pytest -n 2 tests/docs $(ARGS)
+
+## matrix: write docs/provider-matrix.md anew, from what the providers do
+matrix: $(DEV)
+	$(BIN)/python tests/support/provider_suite.py
 
 ## lock: pin every package, with hashes
 lock: $(DEV)

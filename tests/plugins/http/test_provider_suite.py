@@ -1,0 +1,49 @@
+"""Every provider passes the same suite, and docs/provider-matrix.md says what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pages import rows
+from provider_suite import CAPABILITIES, PAGE, WIRES
+from wire import Said, Wire
+
+every_wire = pytest.mark.parametrize("wire", WIRES, ids=str)
+SAID = Said("Grüß Gott 😀\u2028 yes", thinking="Hm 😀, yes.", calls=(("c1", "ä.txt"), ("c2", "b")))
+
+
+@every_wire
+@pytest.mark.parametrize("row", CAPABILITIES)
+def test_the_page_says_what_the_provider_does(wire: Wire, row: str) -> None:
+    cells = {cells[0]: cells[1:] for cells in rows(PAGE.read_text())}
+    assert CAPABILITIES[row](wire) == cells[row][WIRES.index(wire)], "write it again: make matrix"
+
+
+def test_the_page_has_a_row_for_each_capability_and_a_column_for_each_wire() -> None:
+    lines = PAGE.read_text().splitlines()
+    head = next(line for line in lines if line.startswith("| "))
+    assert [cell.strip() for cell in head.strip("|").split("|")][1:] == [wire.title for wire in WIRES]
+    assert [cells[0] for cells in rows(PAGE.read_text())] == list(CAPABILITIES)
+
+
+def _split(stream: bytes, places: Iterable[int]) -> Iterator[bytes]:
+    ends = sorted({place % (len(stream) + 1) for place in places})
+    for start, end in zip([0, *ends], [*ends, len(stream)], strict=True):
+        yield stream[start:end]
+
+
+@every_wire
+def test_any_splitting_of_a_stream_gives_the_same_reply(wire: Wire) -> None:
+    stream = b"".join(wire.reply(SAID).chunks)
+    whole = wire.decode([stream])
+    assert whole[0].reply.text == SAID.text
+    assert len(whole[0].reply.tool_calls) == 2
+
+    @given(st.lists(st.integers(min_value=0, max_value=len(stream)), max_size=40))
+    def same(places: list[int]) -> None:
+        assert wire.decode(_split(stream, places)) == whole
+
+    same()
