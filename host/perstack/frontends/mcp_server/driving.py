@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 
 from perstack.core.job import JobSummary, OpenQuestion
@@ -76,7 +77,7 @@ async def _answer(
     call: Call, job: JobSummary, asking: OpenQuestion, text: str, progress: Progress | None
 ) -> JobSummary:
     call.state.definitions.check_offered(job.expert_key)
-    work: Work = lambda on_event: call.host.answer(text, question_id=asking.id, on_event=on_event)  # noqa: E731
+    work = partial(call.host.answer, text, question_id=asking.id)
     try:
         return await call.state.jobs.start(work, call.key, progress).outcome()
     except Conflict:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from collections.abc import Coroutine
+from typing import Protocol, TypeAlias
 
 from perstack.core.events import Event, StoredEvent
 from perstack.core.job import JobSummary
@@ -12,11 +12,14 @@ from perstack.engine.emit import OnEvent
 from perstack.errors import UsageError
 from perstack.host import Host
 
-Work: TypeAlias = Callable[[OnEvent], Awaitable[JobSummary]]
-"""A method of the Host that drives a Job, with all its arguments but the listener."""
-
 CallKey: TypeAlias = tuple[str, str]
 """Which call of which client: calls are numbered by each client as it likes."""
+
+
+class Work(Protocol):
+    """A method of the Host that drives a Job, with all its arguments but the listener."""
+
+    def __call__(self, *, on_event: OnEvent) -> Coroutine[object, object, JobSummary]: ...
 
 
 class RunningJob:
@@ -26,7 +29,7 @@ class RunningJob:
         self._host = host
         self._listen = listen
         self._begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.task = asyncio.create_task(self._drive(work))
+        self.task = asyncio.create_task(work(on_event=self._on_event))
 
     async def begun(self) -> str:
         """The Job's id, once its first event is on disk. Raises what kept it from beginning."""
@@ -44,9 +47,6 @@ class RunningJob:
         if not self.task.cancelled():
             return self.task.result()
         return await self._host.job(await self.begun())
-
-    async def _drive(self, work: Work) -> JobSummary:
-        return await work(self._on_event)
 
     def _on_event(self, event: Event, line: bytes) -> None:
         if not self._begun.done() and isinstance(event, StoredEvent):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Generic, TypeVar
 
 from mcp.shared.exceptions import MCPError
@@ -14,8 +15,7 @@ from perstack.core.base import Fact
 from perstack.core.checkpoint import Checkpoint
 from perstack.core.definitions import Expert
 from perstack.core.ids import place_of
-from perstack.core.job import JobSummary, summarize
-from perstack.engine.emit import OnEvent
+from perstack.core.job import summarize
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.driving import drive
 from perstack.frontends.mcp_server.jobs import Work
@@ -91,9 +91,7 @@ async def _get_job(call: Call, args: JobArguments) -> Outcome:
 
 async def _continue_job(call: Call, args: ContinueJobArguments) -> Outcome:
     key = await _expert_of(call, args.job)
-    work: Work = lambda on_event: call.host.continue_job(  # noqa: E731
-        key, args.query, job_id=args.job, resume_from=args.resume_from, on_event=on_event
-    )
+    work = partial(call.host.continue_job, key, args.query, job_id=args.job, resume_from=args.resume_from)
     return await drive(call, work, wait=args.wait)
 
 
@@ -101,17 +99,13 @@ async def _answer(call: Call, args: AnswerArguments) -> Outcome:
     await _expert_of(call, args.job)
     if args.question is not None and place_of(args.question)[0] != args.job:
         raise UsageError(f"question {args.question} is none of Job {args.job}; get_job tells what is asked")
-    work: Work = lambda on_event: call.host.answer(  # noqa: E731
-        args.answer, job_id=args.job, question_id=args.question, on_event=on_event
-    )
+    work = partial(call.host.answer, args.answer, job_id=args.job, question_id=args.question)
     return await drive(call, work, wait=args.wait)
 
 
 async def _resume_job(call: Call, args: ResumeJobArguments) -> Outcome:
     await _expert_of(call, args.job)
-    work: Work = lambda on_event: call.host.resume(  # noqa: E731
-        args.job, max_steps=args.max_steps, settle=args.settle, on_event=on_event
-    )
+    work = partial(call.host.resume, args.job, max_steps=args.max_steps, settle=args.settle)
     return await drive(call, work, wait=args.wait)
 
 
@@ -222,12 +216,11 @@ async def call_tool(call: Call) -> Outcome:
 
 async def _run_expert(call: Call, expert: Expert) -> Outcome:
     args = read_arguments(ExpertArguments, call.params.name, call.params.arguments or {})
-
-    async def work(on_event: OnEvent) -> JobSummary:
-        if args.continue_job is None:
-            return await call.host.run(expert.key, args.query, on_event=on_event)
-        return await call.host.continue_job(expert.key, args.query, job_id=args.continue_job, on_event=on_event)
-
+    work: Work = (
+        partial(call.host.run, expert.key, args.query)
+        if args.continue_job is None
+        else partial(call.host.continue_job, expert.key, args.query, job_id=args.continue_job)
+    )
     return await drive(call, work, wait=args.wait)
 
 
