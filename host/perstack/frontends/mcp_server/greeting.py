@@ -28,7 +28,12 @@ INSTRUCTIONS = (
     " wait: false, and look with get_job."
 )
 
-CAPABILITIES: JsonTable = {"tools": {"listChanged": True}}
+CAPABILITIES: JsonTable = {
+    "completions": {},
+    "prompts": {"listChanged": True},
+    "resources": {"listChanged": True, "subscribe": True},
+    "tools": {"listChanged": True},
+}
 """The same in both eras. Whoever adds handlers to the server adds what they are for here; a test compares."""
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")

@@ -13,6 +13,7 @@ from perstack.frontends.mcp_server.definitions import Definitions
 from perstack.frontends.mcp_server.jobs import JobTasks
 from perstack.frontends.mcp_server.state import ServerState
 from perstack.frontends.mcp_server.tools import JOB_TOOLS
+from perstack.frontends.mcp_server.watching import Watching
 from perstack.host import Host
 
 
@@ -24,11 +25,13 @@ async def serving(host: Host, loaded: LoadedProject, experts: Sequence[str] = ()
     """
     async with host:
         definitions = Definitions(host, loaded, only=experts, taken=JOB_TOOLS)
-        state = ServerState(host, definitions, JobTasks(host), Clients())
-        watching = asyncio.create_task(definitions.watch(state.clients.tools_changed))
+        clients = Clients()
+        state = ServerState(host, definitions, JobTasks(host), clients, Watching(host, clients.resource_updated))
+        watching = asyncio.create_task(definitions.watch(state.clients.definitions_changed))
         try:
             yield state
         finally:
             watching.cancel()
+            await state.watching.close()
             # a client that closed stdin may send a signal a moment later: that must not leave a Job unrecorded
             await uninterrupted(state.jobs.close())

@@ -8,9 +8,10 @@ from typing import TypeAlias
 from mcp_types import CallToolRequestParams, CallToolResult, InputRequiredResult
 
 from perstack.frontends.mcp_server.asking import Context
-from perstack.frontends.mcp_server.clients import Clients
+from perstack.frontends.mcp_server.clients import Clients, client_of
 from perstack.frontends.mcp_server.definitions import Definitions
 from perstack.frontends.mcp_server.jobs import CallKey, JobTasks
+from perstack.frontends.mcp_server.watching import Watching
 from perstack.host import Host
 
 Outcome: TypeAlias = CallToolResult | InputRequiredResult
@@ -24,11 +25,12 @@ class ServerState:
     definitions: Definitions
     jobs: JobTasks
     clients: Clients
+    watching: Watching
 
     async def refresh(self) -> None:
         """Take in what has changed in perstack.toml, and tell the clients."""
         if self.definitions.refresh():
-            await self.clients.tools_changed()
+            await self.clients.definitions_changed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,5 +58,5 @@ class Call:
 
 
 def call_key(context: Context, request_id: object) -> CallKey:
-    """A request's id with the client that gave it: a pipe has one client, others are told apart by their session."""
-    return ("", str(request_id))
+    """A request's id with the client that gave it."""
+    return (client_of(context), str(request_id))

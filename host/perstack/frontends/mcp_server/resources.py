@@ -1,0 +1,108 @@
+"""Jobs, Runs, checkpoints and Experts as resources."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, ReadResourceResult, Resource, ResourceTemplate, TextResourceContents
+
+from perstack.core.definitions import without_secrets
+from perstack.core.ids import job_of_run
+from perstack.core.job import summarize
+from perstack.errors import NotFound, PerstackError
+from perstack.frontends.mcp_server.addresses import CHECKPOINT, EVENTS, EXPERT, JOB, JOBS, Address
+from perstack.frontends.mcp_server.state import ServerState
+
+_JSON = "application/json"
+_JSON_LINES = "application/x-ndjson"
+_LISTED = 100
+
+Read = Callable[[ServerState, str], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What an address stands for, and how it is read."""
+
+    name: str
+    address: Address
+    description: str
+    mime_type: str
+    read: Read
+
+    def listed(self) -> ResourceTemplate:
+        """As `resources/templates/list` tells of it."""
+        return ResourceTemplate(
+            name=self.name, uri_template=self.address.template, description=self.description, mime_type=self.mime_type
+        )
+
+
+async def _job(state: ServerState, job_id: str) -> str:
+    job = await state.host.job(job_id)
+    if job.status == "running":  # the summary of a Job that runs is behind by a step or a second
+        job = summarize((await state.host.load(job_id)).job, is_driven=True)
+    return job.to_json().decode()
+
+
+async def _checkpoint(state: ServerState, checkpoint_id: str) -> str:
+    return (await state.host.checkpoint(checkpoint_id)).to_json().decode()
+
+
+async def _events(state: ServerState, run_id: str) -> str:
+    logs = await state.host.logs(job_of_run(run_id), run_id=run_id)
+    return "".join(f"{line.decode()}\n" for log in logs for line in log.lines)
+
+
+async def _expert(state: ServerState, key: str) -> str:
+    expert = next((one for one in state.definitions.experts.values() if one.key == key), None)
+    if expert is None:
+        raise NotFound(f"there is no Expert {key!r}")
+    return without_secrets(expert).to_json().decode()
+
+
+KINDS = (
+    Kind("job", JOB, "How a Job stands: its result or question, its totals, its Runs", _JSON, _job),
+    Kind("checkpoint", CHECKPOINT, "A Run's whole state at a checkpoint, with all its messages", _JSON, _checkpoint),
+    Kind("events", EVENTS, "What happened in a Run, one JSON object a line", _JSON_LINES, _events),
+    Kind("expert", EXPERT, "An Expert's definition", _JSON, _expert),
+)
+
+
+def listed(state: ServerState) -> list[Resource]:
+    """The list of Jobs, and each Expert. Jobs themselves are in that list, and have a template."""
+    jobs = Resource(name="jobs", uri=JOBS, description="The Jobs, the one written to last first", mime_type=_JSON)
+    experts = [
+        Resource(
+            name=expert.key,
+            uri=EXPERT.uri(expert.key),
+            description=expert.description or f"The Expert {expert.key}",
+            mime_type=_JSON,
+        )
+        for expert in state.definitions.experts.values()
+    ]
+    return [jobs, *experts]
+
+
+async def read(state: ServerState, uri: str) -> ReadResourceResult:
+    """Raises MCPError for what is not there."""
+    try:
+        text, mime_type = await _read(state, uri)
+    except PerstackError as error:
+        raise MCPError(INVALID_PARAMS, str(error), {"uri": uri}) from error
+    return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=mime_type, text=text)])
+
+
+async def _read(state: ServerState, uri: str) -> tuple[str, str]:
+    if uri == JOBS:
+        page = await state.host.jobs(limit=_LISTED)
+        jobs = [json.loads(job.to_json()) for job in page.jobs]
+        return json.dumps({"jobs": jobs, "next": page.next}, ensure_ascii=False), _JSON
+    for kind in KINDS:
+        value = kind.address.value_in(uri)
+        if value is not None:
+            return await kind.read(state, value), kind.mime_type
+    known = ", ".join((JOBS, *(kind.address.template for kind in KINDS)))
+    raise NotFound(f"there is no resource {uri}; there are: {known}")
