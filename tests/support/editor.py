@@ -16,7 +16,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextContent
 from terminal import SECONDS, Terminal
 
-ERAS = {"handshake": "legacy", "stateless": "auto"}
+ERAS = {"handshake": "legacy", "stateless": "auto", "unasked": "2026-07-28"}
 """How the SDK's client is told to begin, by what comes of it."""
 
 Fill = Callable[[ElicitRequestParams], ElicitResult]
@@ -118,10 +118,10 @@ class Pipe:
             pass
         return message
 
-    def greet(self) -> dict[str, Any]:
+    def greet(self, version: str = "2025-11-25") -> dict[str, Any]:
         """The handshake; returns the server's answer."""
         client = {"name": "pipe", "version": "1"}
-        self.write("initialize", 0, protocolVersion="2025-11-25", capabilities={}, clientInfo=client)
+        self.write("initialize", 0, protocolVersion=version, capabilities={}, clientInfo=client)
         answer = self.answer_to(0)
         self.write("notifications/initialized")
         return answer

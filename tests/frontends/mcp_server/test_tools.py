@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from editor import connected, structure, texts
+from editor import Pipe, connected, structure, texts
 from hosting import wait_for
 from jsonschema import validate
 from mcp.shared.exceptions import MCPError
@@ -51,6 +51,27 @@ def test_a_call_of_an_expert_is_a_job_whose_text_comes_first(terminal: Terminal,
             assert [each["id"] for each in listed["jobs"]] == [job["id"]]
 
     wait_for(work(), 60)
+
+
+def test_a_stateless_client_that_asks_nothing_first_is_served(terminal: Terminal) -> None:
+    async def work() -> None:
+        async with connected(terminal, era="unasked") as editor:
+            assert texts(await editor.call("solo", query="go"))[0] == "One note."
+
+    wait_for(work(), 60)
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18"])
+def test_older_revisions_are_served_in_their_own_shape(terminal: Terminal, version: str) -> None:
+    client = Pipe(terminal)
+    assert client.greet(version)["result"]["protocolVersion"] == version
+    client.write("tools/list", 1)
+    tools = client.answer_to(1)["result"]["tools"]
+    assert tools[0]["name"] == "solo"
+    client.call(2, "solo", query="go")
+    result = client.answer_to(2)["result"]
+    assert result["content"][0] == {"type": "text", "text": "One note."}
+    assert client.close() == (0, "")
 
 
 def test_structured_results_are_as_their_schemas_say(terminal: Terminal) -> None:
