@@ -59,7 +59,7 @@ class AnthropicWire(Wire):
     """Messages. Its caching asks for a mark on the latest turn, which moves: nothing else may."""
 
     def reply(self, said: Said) -> Reply:
-        return Reply(events(*data_of(said)))
+        return Reply(events('{"type": "ping"}', *data_of(said)))
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> ReplyDecoder:
         return ReplyDecoder(on_delta)

@@ -11,7 +11,7 @@ from google.genai import types as sdk
 from wire import KEY, READ, Said, Wire, pieces
 
 from perstack.ports.provider import Delta
-from perstack.testing.endpoint import Reply, events
+from perstack.testing.endpoint import Reply
 from perstack_google.plugin import GoogleProviderFactory
 from perstack_google.reply import ReplyDecoder
 
@@ -50,7 +50,7 @@ class GoogleWire(Wire):
     """generateContent."""
 
     def reply(self, said: Said) -> Reply:
-        return Reply(events(*data_of(said)))
+        return Reply(tuple(f"data: {data}\r\n\r\n".encode() for data in data_of(said)))
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> ReplyDecoder:
         return ReplyDecoder(on_delta)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from itertools import pairwise
 from typing import Any
 
-import httpx
 import pytest
 from google.genai import types as sdk
-from hypothesis import given
-from hypothesis import strategies as st
+from wire_google import chunk
 
 from perstack.core.messages import (
     BlobPart,
@@ -28,11 +23,10 @@ from perstack.core.messages import (
 )
 from perstack.core.tools import ToolSpec
 from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, Generation, GenerationRequest
+from perstack.ports.provider import Delta, GenerationRequest
 from perstack_google.reply import ReplyDecoder
 from perstack_google.request import UNSIGNED, encode
 from perstack_google.settings import GoogleSettings
-from perstack_http.client import receive
 
 _SDK_OF = {
     "systemInstruction": sdk.Content,
@@ -103,11 +97,6 @@ def test_tools_that_may_not_be_called_are_shown_and_forbidden() -> None:
     body = _body(_request(allow_tools=False))
     assert body["toolConfig"] == {"functionCallingConfig": {"mode": "NONE"}}
     assert body["tools"]
-
-
-def test_the_settings_become_the_generation_config() -> None:
-    config = _body(_request(), max_tokens=99, temperature=0.5, top_p=0.9)["generationConfig"]
-    assert config == {"maxOutputTokens": 99, "temperature": 0.5, "topP": 0.9}
 
 
 def test_calls_and_their_results_share_ids_and_results_come_together() -> None:
@@ -184,14 +173,6 @@ def test_empty_replies_are_skipped_and_a_blank_query_is_still_a_turn() -> None:
     assert [content["parts"] for content in body["contents"]] == [[{"text": "(no text)"}], [{"text": "hi"}]]
 
 
-def test_each_requests_bytes_extend_those_of_the_one_before() -> None:
-    call = ExpertMessage(contents=(ToolCallPart(tool_call_id="a", tool_name="read"),))
-    result = ToolResultPart(tool_call_id="a", tool_name="read", contents=(TextPart(text="found"),))
-    history = (_user(), call, ToolMessage(contents=(result,)))
-    first, second = (encode(_request(*history[:end]), GoogleSettings(), {}) for end in (1, 3))
-    assert second.startswith(first.removesuffix(b"]}"))
-
-
 @pytest.mark.parametrize(
     ("model", "budget", "config"),
     [
@@ -225,20 +206,6 @@ def test_the_setting_says_how_a_model_takes_a_budget_where_its_name_does_not() -
 # --- replies ------------------------------------------------------------------------------------------------------
 
 
-def _chunk(*parts: sdk.Part, finish: str | None = None, usage: dict[str, int] | None = None) -> str:
-    """One event, written by the SDK."""
-    candidate = sdk.Candidate(
-        index=0,
-        content=sdk.Content(role="model", parts=list(parts)),
-        finish_reason=None if finish is None else sdk.FinishReason(finish),
-    )
-    response = sdk.GenerateContentResponse(
-        candidates=[candidate],
-        usage_metadata=None if usage is None else sdk.GenerateContentResponseUsageMetadata(**usage),
-    )
-    return response.model_dump_json(by_alias=True, exclude_none=True)
-
-
 def _call(call_id: str, path: str, signature: bytes | None = None) -> sdk.Part:
     call = sdk.FunctionCall(id=call_id, name="read", args={"path": path})
     return sdk.Part(function_call=call, thought_signature=signature)
@@ -252,12 +219,12 @@ USAGE = {
     "total_token_count": 150,
 }
 RECORDED = (
-    _chunk(sdk.Part(text="Let me ", thought=True), usage={"prompt_token_count": 100}),
-    _chunk(sdk.Part(text="see.", thought=True)),
-    _chunk(sdk.Part(text="I lo")),
-    _chunk(sdk.Part(text="ök.")),
-    _chunk(_call("c1", "a", b"sig1"), _call("c2", "b")),
-    _chunk(sdk.Part(text="", thought_signature=b"sig2"), finish="STOP", usage=USAGE),
+    chunk(sdk.Part(text="Let me ", thought=True), usage={"prompt_token_count": 100}),
+    chunk(sdk.Part(text="see.", thought=True)),
+    chunk(sdk.Part(text="I lo")),
+    chunk(sdk.Part(text="ök.")),
+    chunk(_call("c1", "a", b"sig1"), _call("c2", "b")),
+    chunk(sdk.Part(text="", thought_signature=b"sig2"), finish="STOP", usage=USAGE),
 )
 
 
@@ -300,37 +267,10 @@ def test_signatures_go_back_exactly_where_they_came() -> None:
         _call("c2", "b"),
         sdk.Part(text="", thought_signature=b"s3"),
     )
-    reply = _fed(_chunk(*parts, finish="STOP", usage=USAGE)).finish().reply
+    reply = _fed(chunk(*parts, finish="STOP", usage=USAGE)).finish().reply
     assert reply.text == "One.Two.Three."
     sent = _parts(_request(_user(), reply, _user()), 1)
     assert sent == [part.model_dump(mode="json", by_alias=True, exclude_none=True) for part in parts]
-
-
-def _receive(chunks: list[bytes]) -> Generation:
-    async def scenario() -> Generation:
-        async def content() -> AsyncIterator[bytes]:
-            for chunk in chunks:
-                yield chunk
-
-        decoder = ReplyDecoder(lambda delta: None)
-        response = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=content())
-        await receive(response, "http://test", decoder.feed)
-        return decoder.finish()
-
-    return asyncio.run(scenario())
-
-
-STREAM = "".join(f"data: {data}\r\n\r\n" for data in RECORDED).encode()
-
-
-def _split(stream: bytes, cuts: list[int]) -> Iterator[bytes]:
-    edges = [0, *sorted(cuts), len(stream)]
-    yield from (stream[start:end] for start, end in pairwise(edges))
-
-
-@given(st.lists(st.integers(0, len(STREAM)), max_size=30))
-def test_any_splitting_of_a_stream_gives_the_same_reply(cuts: list[int]) -> None:
-    assert _receive(list(_split(STREAM, cuts))) == _fed(*RECORDED).finish()
 
 
 @pytest.mark.parametrize(
@@ -345,13 +285,13 @@ def test_any_splitting_of_a_stream_gives_the_same_reply(cuts: list[int]) -> None
     ],
 )
 def test_the_finish_reason_tells_length_and_refusal_from_completion(finish: str, reason: str) -> None:
-    assert _fed(_chunk(sdk.Part(text="x"), finish=finish)).finish().finish_reason == reason
+    assert _fed(chunk(sdk.Part(text="x"), finish=finish)).finish().finish_reason == reason
 
 
 @pytest.mark.parametrize("finish", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MALFORMED_RESPONSE"])
 def test_a_reply_whose_form_the_model_spoilt_is_worth_another_try(finish: str) -> None:
     with pytest.raises(ProviderError, match=finish) as caught:
-        _fed(_chunk(finish=finish)).finish()
+        _fed(chunk(finish=finish)).finish()
     assert (caught.value.name, caught.value.is_retryable) == ("BadResponse", True)
 
 
@@ -370,7 +310,7 @@ def test_a_stream_without_its_end_is_cut_and_nothing_of_it_is_kept() -> None:
 
 
 def test_usage_that_comes_after_the_end_is_still_counted() -> None:
-    decoder = _fed(_chunk(sdk.Part(text="x"), finish="STOP"))
+    decoder = _fed(chunk(sdk.Part(text="x"), finish="STOP"))
     assert decoder.feed('{"usageMetadata": {"promptTokenCount": 7}}')
     assert decoder.finish().usage.input_tokens == 7
 

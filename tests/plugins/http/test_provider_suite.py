@@ -11,6 +11,8 @@ from pages import rows
 from provider_suite import CAPABILITIES, PAGE, WIRES
 from wire import Said, Wire
 
+from perstack.errors import DefinitionError
+
 every_wire = pytest.mark.parametrize("wire", WIRES, ids=str)
 SAID = Said("Grüß Gott 😀\u2028 yes", thinking="Hm 😀, yes.", calls=(("c1", "ä.txt"), ("c2", "b")))
 
@@ -27,6 +29,12 @@ def test_the_page_has_a_row_for_each_capability_and_a_column_for_each_wire() -> 
     head = next(line for line in lines if line.startswith("| "))
     assert [cell.strip() for cell in head.strip("|").split("|")][1:] == [wire.title for wire in WIRES]
     assert [cells[0] for cells in rows(PAGE.read_text())] == list(CAPABILITIES)
+
+
+@every_wire
+def test_a_wrong_setting_is_told_with_its_key(wire: Wire) -> None:
+    with pytest.raises(DefinitionError, match=r"provider\.setting\.baseURL"):
+        wire.provider(None, baseURL="x")
 
 
 def _split(stream: bytes, places: Iterable[int]) -> Iterator[bytes]:

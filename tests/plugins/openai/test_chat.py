@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
-import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 from pydantic import TypeAdapter
+from wire import decoded
 
 from perstack.core.messages import (
     BlobPart,
@@ -31,7 +28,6 @@ from perstack.core.messages import (
 from perstack.core.tools import ToolSpec
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack_http.client import receive
 from perstack_openai.chat import encode_chat
 from perstack_openai.chat_reply import ChatDecoder
 from perstack_openai.dialect import Dialect
@@ -210,17 +206,6 @@ def test_a_compatible_server_is_told_the_effort_as_asked_and_nothing_unasked() -
     assert _body(_request(model="qwen3", reasoning_budget="none"), COMPATIBLE)["reasoning_effort"] == "none"
 
 
-def test_each_request_extends_the_bytes_of_the_one_before() -> None:
-    history = History((_user("hi"),))
-    before = b""
-    for number in range(5):
-        whole = encode_chat(GenerationRequest("gpt-5-mini", "You.", history, TOOLS, _no_blobs), Dialect(), {})
-        assert whole.startswith(before)
-        before = whole.removesuffix(b"]}")
-        reply = ExpertMessage(contents=(_call(f"c{number}", args={"b": 1, "a": number}),))
-        history = history.append(reply).append(ToolMessage(contents=(_result(f"c{number}", TextPart(text="ok")),)))
-
-
 # --- replies ------------------------------------------------------------------------------------------------------
 
 
@@ -265,21 +250,9 @@ def _stream(chunks: Iterable[dict[str, Any]]) -> bytes:
     return ("".join(texts) + "data: [DONE]\n\n").encode()
 
 
-class _Chunks(httpx.AsyncByteStream):
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks = chunks
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for chunk in self._chunks:
-            yield chunk
-
-
-def _decode(chunks: Iterable[bytes]) -> tuple[Generation, list[Delta]]:
+def _decode(stream: bytes) -> tuple[Generation, list[Delta]]:
     deltas: list[Delta] = []
-    decoder = ChatDecoder(deltas.append)
-    response = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=_Chunks(chunks))
-    asyncio.run(receive(response, "https://a.example", decoder.feed))
-    return decoder.finish(), deltas
+    return decoded([stream], ChatDecoder(deltas.append)), deltas
 
 
 def _fed(*chunks: dict[str, Any] | str, done: bool = True) -> Generation:
@@ -291,14 +264,8 @@ def _fed(*chunks: dict[str, Any] | str, done: bool = True) -> Generation:
     return decoder.finish()
 
 
-def _cut(stream: bytes, places: Iterable[int]) -> Iterator[bytes]:
-    ends = sorted({place % (len(stream) + 1) for place in places})
-    for start, end in zip([0, *ends], [*ends, len(stream)], strict=True):
-        yield stream[start:end]
-
-
 def test_a_reply_is_put_together_from_its_chunks() -> None:
-    generation, deltas = _decode([_stream(_chunks())])
+    generation, deltas = _decode(_stream(_chunks()))
     assert generation.reply.contents == (
         TextPart(text="Grüß Gott 😀\u2028"),
         ToolCallPart(tool_call_id="call_1", tool_name="read", args={"path": "ab", "n": [1, 2]}),
@@ -309,7 +276,7 @@ def test_a_reply_is_put_together_from_its_chunks() -> None:
 
 
 def test_usage_counts_cached_and_reasoning_tokens() -> None:
-    usage = _decode([_stream(_chunks())])[0].usage
+    usage = _decode(_stream(_chunks()))[0].usage
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (100, 50, 150)
     assert (usage.cached_input_tokens, usage.reasoning_tokens) == (64, 30)
 
@@ -319,17 +286,11 @@ def test_the_reply_is_what_the_sdk_itself_makes_of_the_chunks() -> None:
     for chunk in _chunks():
         state.handle_chunk(ChatCompletionChunk.model_validate(chunk))
     theirs = state.current_completion_snapshot.choices[0].message
-    reply = _decode([_stream(_chunks())])[0].reply
+    reply = _decode(_stream(_chunks()))[0].reply
     assert reply.text == theirs.content
     assert [(call.tool_call_id, call.tool_name, call.args) for call in reply.tool_calls] == [
         (call.id, call.function.name, json.loads(call.function.arguments or "{}")) for call in theirs.tool_calls or ()
     ]
-
-
-@given(st.lists(st.integers(min_value=0, max_value=10_000), max_size=40))
-def test_any_cutting_of_the_stream_gives_the_same_reply(places: list[int]) -> None:
-    stream = _stream(_chunks())
-    assert _decode(_cut(stream, places)) == _decode([stream])
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,18 @@
-"""Every endpoint of the plugin, in each of its formats, against a real server on this machine: one suite for all."""
+"""What is each endpoint's own: addresses, credentials, what one of them refuses. The rest is in the suite of all."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from responses_stream import call, events_of, message, reasoning
+from provider_suite import body_of, request_of, using
+from wire import KEY, Said
+from wire_openai import COMPATIBLE, DEEPSEEK, OPENAI
 
 from perstack.core.messages import (
     BlobPart,
     ExpertMessage,
-    History,
-    Message,
     TextPart,
     ThinkingPart,
     ToolCallPart,
@@ -23,243 +20,51 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.tools import ToolSpec
-from perstack.errors import DefinitionError, MissingCredential, ProviderError, UsageError
-from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
-from perstack.testing.endpoint import Asked, FakeEndpoint, Reply, events
+from perstack.errors import DefinitionError, MissingCredential, UsageError
+from perstack.ports.provider import Provider, ProviderConfig
+from perstack.testing.endpoint import Reply
 from perstack_openai.plugin import FACTORIES
-from perstack_openai.settings import Connection
+from perstack_openai.settings import Connection, is_openai
 
-KEY = "sk-0123456789"
-TOOLS = (ToolSpec(name="read", input_schema={"type": "object", "properties": {"path": {}}}),)
-IMAGE = BlobPart(sha256="i", mime_type="image/png", size=3)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One endpoint in one format."""
-
-    provider: str
-    api: str
-    path: str
-    setting: dict[str, Any]
-    base: str = ""
-    """What follows the server's address in `baseUrl`."""
-
-    def __str__(self) -> str:
-        return f"{self.provider}-{self.api}{'-dated' if 'apiVersion' in self.setting else ''}"
-
-
-CASES = (
-    Case("openai", "responses", "/v1/responses", {"api": "responses"}, "/v1"),
-    Case("openai", "chat", "/v1/chat/completions", {}, "/v1"),
-    Case("deepseek", "chat", "/chat/completions", {}),
-    Case("ollama", "chat", "/v1/chat/completions", {}),
-    Case("azure-openai", "responses", "/openai/v1/responses", {}),
-    Case("azure-openai", "chat", "/openai/v1/chat/completions", {"api": "chat"}, "/openai/v1"),
-    Case(
-        "azure-openai",
-        "chat",
-        "/openai/deployments/my%20gpt-5/chat/completions?api-version=2024-10-21",
-        {"apiVersion": "2024-10-21", "useDeploymentBasedUrls": True},
-        "/openai",
-    ),
-)
 ENV = dict.fromkeys(("OPENAI_API_KEY", "DEEPSEEK_API_KEY", "AZURE_API_KEY", "OLLAMA_API_KEY"), KEY)
-
-every_endpoint = pytest.mark.parametrize("case", CASES, ids=str)
-
-
-def _factory(name: str) -> Any:
-    return next(factory for factory in FACTORIES if factory.name == name)
+QUERY = UserMessage(contents=(TextPart(text="hi"),))
 
 
 def _connection(name: str, setting: dict[str, Any] | None = None, env: dict[str, str] | None = None) -> Connection:
-    provider = _factory(name).create(ProviderConfig(setting or {}, ENV if env is None else env))
-    found: Connection = provider._connection
+    factory: Any = next(factory for factory in FACTORIES if factory.name == name)
+    found: Connection = factory.create(ProviderConfig(setting or {}, ENV if env is None else env))._connection
     return found
 
 
-async def _blob(sha256: str) -> bytes:
-    return b"png"
+def test_organization_and_project_come_from_settings_or_environment() -> None:
+    env = {"OPENAI_API_KEY": KEY, "OPENAI_ORG_ID": "org-env", "OPENAI_PROJECT_ID": "proj-env"}
+    headers = _connection("openai", {"organization": "org-set"}, env).endpoint.headers
+    assert (headers["OpenAI-Organization"], headers["OpenAI-Project"]) == ("org-set", "proj-env")
+    assert _connection("openai", {"project": "proj-set"}, env).endpoint.headers["OpenAI-Project"] == "proj-set"
 
 
-def _request(*messages: Message, **rest: Any) -> GenerationRequest:
-    query = UserMessage(contents=(TextPart(text="hi"),))
-    return GenerationRequest("my gpt-5", "You.", History(messages or (query,)), TOOLS, _blob, **rest)
+def test_a_compatible_server_may_be_said_to_take_documents_and_to_take_no_images() -> None:
+    document = BlobPart(sha256="p", mime_type="application/pdf", size=3)
+    image = BlobPart(sha256="i", mime_type="image/png", size=3)
+    request = request_of(COMPATIBLE, UserMessage(contents=(document, image)))
+    told, shown = body_of(COMPATIBLE, request)["messages"][1]["content"]
+    assert ("application/pdf, 3 bytes" in told["text"], shown["type"]) == (True, "image_url")
+    sent, told = body_of(COMPATIBLE, request, documents=True, images=False)["messages"][1]["content"]
+    assert (sent["type"], "image/png, 3 bytes" in told["text"]) == ("file", True)
 
 
-def _reply(case: Case, text: str = "", thinking: str = "", calls: tuple[tuple[str, str], ...] = ()) -> Reply:
-    """A reply as this endpoint streams it: calls are their ids and paths."""
-    if case.api == "responses":
-        items = [reasoning("rs_1", thinking)] if thinking else []
-        items += [message("msg_1", text)] if text else []
-        items += [call(f"f{id_}", id_, "read", json.dumps({"path": path})) for id_, path in calls]
-        return Reply(events(*(json.dumps(event) for event in events_of(*items))))
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    deltas += [{"reasoning" if case.provider == "ollama" else "reasoning_content": thinking}] if thinking else []
-    deltas += [{"content": text}] if text else []
-    for index, (id_, path) in enumerate(calls):
-        function = {"name": "read", "arguments": json.dumps({"path": path})}
-        deltas.append({"tool_calls": [{"index": index, "id": id_, "type": "function", "function": function}]})
-    chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
-    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls" if calls else "stop"}]})
-    chunks.append({"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}})
-    return Reply(events(*map(json.dumps, chunks), "[DONE]"))
-
-
-def _with(
-    case: Case, *replies: Reply, act: Callable[[Provider, FakeEndpoint], Any], env: dict[str, str] | None = None
-) -> FakeEndpoint:
-    async def scenario() -> FakeEndpoint:
-        async with FakeEndpoint(*replies) as endpoint:
-            setting = {"baseUrl": endpoint.url + case.base, **case.setting}
-            provider = _factory(case.provider).create(ProviderConfig(setting, ENV if env is None else env))
-            try:
-                await act(provider, endpoint)
-            finally:
-                await provider.close()
-            return endpoint
-
-    return asyncio.run(asyncio.wait_for(scenario(), 30))
-
-
-def _generate(
-    case: Case, reply: Reply, request: GenerationRequest | None = None, env: dict[str, str] | None = None
-) -> tuple[Generation, list[Delta], Asked]:
-    found: list[Generation] = []
-    deltas: list[Delta] = []
-
-    async def act(provider: Provider, endpoint: FakeEndpoint) -> None:
-        found.append(await provider.generate(request or _request(), deltas.append))
-
-    endpoint = _with(case, reply, act=act, env=env)
-    return found[0], deltas, endpoint.asked[0]
-
-
-# --- what every endpoint does -----------------------------------------------------------------------------------------
-
-
-@every_endpoint
-def test_text_is_streamed_to_where_the_endpoint_has_it(case: Case) -> None:
-    generation, deltas, asked = _generate(case, _reply(case, "Hello"))
-    assert (generation.reply.text, generation.finish_reason) == ("Hello", "stop")
-    assert (generation.usage.input_tokens, generation.usage.output_tokens) == (100, 50)
-    assert "".join(delta.text for delta in deltas) == "Hello"
-    assert (asked.method, asked.path) == ("POST", case.path)
-    assert json.loads(asked.body)["model"] == "my gpt-5"
-
-
-@every_endpoint
-def test_the_key_is_sent_as_the_endpoint_takes_it(case: Case) -> None:
-    headers = _generate(case, _reply(case, "Hello"))[2].headers
-    if case.provider == "azure-openai":
-        assert (headers["api-key"], "authorization" in headers) == (KEY, False)
-    else:
-        assert headers["authorization"] == f"Bearer {KEY}"
-
-
-@every_endpoint
-def test_one_tool_is_called_and_its_result_goes_back(case: Case) -> None:
-    reply = _generate(case, _reply(case, "I look.", calls=(("c1", "a.txt"),)))[0].reply
-    assert reply.contents[-1] == ToolCallPart(tool_call_id="c1", tool_name="read", args={"path": "a.txt"})
-    result = ToolResultPart(tool_call_id="c1", tool_name="read", contents=(TextPart(text="found"),))
-    request = _request(*_request().messages, reply, ToolMessage(contents=(result,)))
-    generation, _, asked = _generate(case, _reply(case, "Done"), request)
-    last = json.loads(asked.body)["input" if case.api == "responses" else "messages"][-1]
-    assert (last.get("output", last.get("content")), last.get("call_id", last.get("tool_call_id"))) == ("found", "c1")
-    assert generation.reply.text == "Done"
-
-
-@every_endpoint
-def test_parallel_tools_are_told_apart(case: Case) -> None:
-    generation = _generate(case, _reply(case, calls=(("c1", "a"), ("c2", "b"))))[0]
-    assert [(one.tool_call_id, one.args["path"]) for one in generation.reply.tool_calls] == [("c1", "a"), ("c2", "b")]
-    assert generation.finish_reason == "toolCalls"
-
-
-@every_endpoint
-def test_thinking_is_kept_apart_from_text(case: Case) -> None:
-    generation, deltas, _ = _generate(case, _reply(case, "Yes.", thinking="Hm."))
-    thought, text = generation.reply.contents
-    assert isinstance(thought, ThinkingPart)
-    assert (thought.thinking, text) == ("Hm.", TextPart(text="Yes."))
-    assert deltas[0] == Delta("reasoning", "Hm.")
-
-
-@every_endpoint
-def test_an_image_is_read_from_the_blobs_and_sent(case: Case) -> None:
-    request = _request(UserMessage(contents=(TextPart(text="look"), IMAGE)))
-    assert b"data:image/png;base64,cG5n" in _generate(case, _reply(case, "A cat."), request)[2].body
-
-
-@every_endpoint
-def test_a_stream_cut_in_the_middle_is_worth_another_try(case: Case) -> None:
-    half = _reply(case, "Hello").chunks[:2]
-    for ending in ("cut", "whole"):
-        with pytest.raises(ProviderError) as caught:
-            _generate(case, Reply(half, ending=ending))
-        assert (caught.value.name, caught.value.is_retryable) == ("CutStream", True)
-
-
-@every_endpoint
 @pytest.mark.parametrize(
-    ("status", "words", "name", "retryable"),
+    ("url", "official"),
     [
-        (429, "slow down", "RateLimit", True),
-        (401, f"wrong key {KEY}", "Authentication", False),
-        (400, "this exceeds the context window", "ContextOverflow", False),
-        (503, "busy", "ServerError", True),
+        ("https://api.openai.com/v1", True),
+        ("https://eu.api.openai.com/v1", True),
+        ("https://openai.com.evil.example/v1", False),
+        ("https://notopenai.com/v1", False),
+        ("http://localhost:11434/v1", False),
     ],
 )
-def test_an_error_keeps_its_status_and_words_and_hides_the_key(
-    case: Case, status: int, words: str, name: str, retryable: bool
-) -> None:
-    body = json.dumps({"error": {"message": words, "type": "t", "param": None, "code": None}}).encode()
-    headers = {"content-type": "application/json", "retry-after": "7"}
-    with pytest.raises(ProviderError, match=words.removesuffix(KEY)) as caught:
-        _generate(case, Reply((body,), status=status, headers=headers))
-    error = caught.value
-    assert (error.status_code, error.name, error.is_retryable, error.retry_after) == (status, name, retryable, 7)
-    assert KEY not in str(error)
-
-
-@every_endpoint
-def test_cancelling_in_the_middle_closes_the_connection(case: Case) -> None:
-    async def act(provider: Provider, endpoint: FakeEndpoint) -> None:
-        begun = asyncio.Event()
-        task = asyncio.create_task(provider.generate(_request(), lambda delta: begun.set()))
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await endpoint.left.wait()
-
-    _with(case, Reply(_reply(case, "Hello").chunks[:-2], ending="hang"), act=act)
-
-
-@every_endpoint
-def test_settings_set_sampling_and_limits(case: Case) -> None:
-    case = Case(
-        case.provider,
-        case.api,
-        case.path,
-        {**case.setting, "temperature": 0.5, "topP": 0.9, "maxTokens": 99},
-        case.base,
-    )
-    body = json.loads(_generate(case, _reply(case, "Hello"))[2].body)
-    most = "max_output_tokens" if case.api == "responses" else "max_completion_tokens"
-    most = most if case.provider == "azure-openai" or case.api == "responses" else "max_tokens"
-    assert (body["temperature"], body["top_p"], body[most]) == (0.5, 0.9, 99)
-
-
-@every_endpoint
-def test_a_server_on_this_machine_needs_no_key(case: Case) -> None:
-    headers = _generate(case, _reply(case, "Hello"), env={})[2].headers
-    assert not {"authorization", "api-key"} & set(headers)
-
-
-# --- what one of them does --------------------------------------------------------------------------------------------
+def test_openai_itself_is_told_from_servers_compatible_with_it(url: str, official: bool) -> None:
+    assert is_openai(url) is official
 
 
 def test_openai_speaks_responses_and_compatible_servers_chat_completions_unless_told() -> None:
@@ -272,18 +77,11 @@ def test_openai_speaks_responses_and_compatible_servers_chat_completions_unless_
     assert _connection("openai", {"baseUrl": "https://eu.api.openai.com/v1"}).api == "responses"
 
 
-@pytest.mark.parametrize(
-    ("provider", "env", "variable"),
-    [
-        ("openai", {}, "OPENAI_API_KEY"),
-        ("deepseek", {}, "DEEPSEEK_API_KEY"),
-        ("azure-openai", {"AZURE_RESOURCE_NAME": "mine"}, "AZURE_OPENAI_API_KEY"),
-        ("azure-openai", {"AZURE_API_KEY": KEY}, "AZURE_RESOURCE_NAME"),
-    ],
-)
-def test_what_is_missing_is_named_before_anything_is_sent(provider: str, env: dict[str, str], variable: str) -> None:
-    with pytest.raises(MissingCredential, match=variable):
-        _connection(provider, env=env)
+def test_what_is_missing_is_named_before_anything_is_sent() -> None:
+    with pytest.raises(MissingCredential, match="OPENAI_API_KEY"):
+        _connection("openai", {"baseUrl": "https://compatible.example/v1"}, {})
+    with pytest.raises(MissingCredential, match="AZURE_RESOURCE_NAME"):
+        _connection("azure-openai", env={"AZURE_API_KEY": KEY})
 
 
 @pytest.mark.parametrize(
@@ -294,18 +92,17 @@ def test_what_is_missing_is_named_before_anything_is_sent(provider: str, env: di
     ],
 )
 def test_encrypted_reasoning_that_is_refused_is_left_out(words: str, asks_for_reasoning: bool) -> None:
-    case = CASES[0]
     ours = {"openai": {"id": "rs_1", "summary": [], "encrypted_content": "gAAA="}}
     reply = ExpertMessage(contents=(ThinkingPart(thinking="", opaque=ours), TextPart(text="Done.")))
-    request = _request(*_request().messages, reply, *_request().messages, reasoning_budget="low")
+    request = request_of(OPENAI, QUERY, reply, QUERY, reasoning_budget="low")
     refused = Reply((json.dumps({"error": {"message": words}}).encode(),), status=400)
 
-    async def act(provider: Provider, endpoint: FakeEndpoint) -> None:
+    async def act(provider: Provider) -> None:
         again = await provider.generate(request, lambda delta: None)
         assert isinstance(again.reply.contents[0], ThinkingPart)
         assert "openai" in (again.reply.contents[0].opaque or {})
 
-    endpoint = _with(case, refused, _reply(case, "Yes.", thinking="Hm."), act=act)
+    endpoint = using(OPENAI, refused, OPENAI.reply(Said("Yes.", thinking="Hm.")), act=act)
     first, second = (json.loads(asked.body) for asked in endpoint.asked)
     assert [item["type"] for item in first["input"]] == ["message", "reasoning", "message", "message"]
     assert [item["type"] for item in second["input"]] == ["message", "message", "message"]
@@ -313,12 +110,11 @@ def test_encrypted_reasoning_that_is_refused_is_left_out(words: str, asks_for_re
 
 
 def test_deepseek_gets_the_reasoning_of_every_reply_back_for_it_refuses_calls_without() -> None:
-    case = CASES[2]
     thought = ExpertMessage(contents=(ThinkingPart(thinking="Hm."), ToolCallPart(tool_call_id="c1", tool_name="read")))
     result = ToolResultPart(tool_call_id="c1", tool_name="read", contents=(TextPart(text="found"),))
     elsewhere = ExpertMessage(contents=(TextPart(text="Done."),))
-    request = _request(*_request().messages, thought, ToolMessage(contents=(result,)), elsewhere)
-    messages = json.loads(_generate(case, _reply(case, "x"), request)[2].body)["messages"]
+    request = request_of(DEEPSEEK, QUERY, thought, ToolMessage(contents=(result,)), elsewhere)
+    messages = body_of(DEEPSEEK, request)["messages"]
     assert [one["reasoning_content"] for one in messages if one["role"] == "assistant"] == ["Hm.", ""]
 
 
@@ -333,8 +129,7 @@ def test_deepseek_gets_the_reasoning_of_every_reply_back_for_it_refuses_calls_wi
     ],
 )
 def test_deepseek_has_a_switch_for_thinking_and_its_own_efforts(budget: Any, sent: dict[str, Any]) -> None:
-    case = CASES[2]
-    body = json.loads(_generate(case, _reply(case, "x"), _request(reasoning_budget=budget))[2].body)
+    body = body_of(DEEPSEEK, request_of(DEEPSEEK, reasoning_budget=budget))
     assert {key: body[key] for key in ("thinking", "reasoning_effort") if key in body} == sent
 
 
@@ -436,6 +231,7 @@ def test_a_setting_of_another_endpoint_is_told_with_its_key() -> None:
     ("env", "names"),
     [
         ({}, []),
+        ({"OPENAI_API_KEY": "k"}, ["openai"]),
         ({"DEEPSEEK_API_KEY": "k"}, ["deepseek"]),
         ({"AZURE_API_KEY": "k"}, []),
         ({"AZURE_API_KEY": "k", "AZURE_RESOURCE_NAME": "r"}, ["azure-openai"]),
@@ -448,6 +244,7 @@ def test_an_endpoint_is_chosen_only_if_the_environment_says_all_it_needs(env: di
 
 
 def test_the_endpoints_are_tried_in_the_order_of_their_priorities() -> None:
+    assert FACTORIES[0].default_model == "gpt-5-mini"
     assert [(factory.name, factory.priority) for factory in FACTORIES] == [
         ("openai", 20),
         ("deepseek", 40),
