@@ -8,6 +8,7 @@ import pytest
 from editor import ERAS, connected, structure
 from hosting import wait_for
 from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import ResourceUpdated
 from mcp_types import (
     ResourceTemplateReference,
     ResourceUpdatedNotification,
@@ -85,9 +86,12 @@ def test_ids_are_completed(terminal: Terminal) -> None:
     wait_for(work(), 60)
 
 
+SLOW = {**reply("", ("think", {"thought": "x"})), "delayMs": 300}
+
+
+@pytest.mark.filterwarnings("ignore:resources/(un)?subscribe is removed")
 def test_who_subscribes_to_a_job_is_told_when_it_moves_on(terminal: Terminal) -> None:
-    slow = {**reply("", ("think", {"thought": "x"})), "delayMs": 300}
-    terminal.script(solo=[slow, slow, reply("Done.")])
+    terminal.script(solo=[SLOW, SLOW, reply("Done.")])
     told: list[str] = []
 
     async def hear(message: object) -> None:
@@ -104,6 +108,21 @@ def test_who_subscribes_to_a_job_is_told_when_it_moves_on(terminal: Terminal) ->
                 await editor.job(job_id)
             assert set(told) == {uri}
             await editor.client.unsubscribe_resource(uri)
+
+    wait_for(work(), 60)
+
+
+def test_who_listens_to_a_run_is_told_too(terminal: Terminal) -> None:
+    terminal.script(solo=[SLOW, SLOW, reply("Done.")])
+
+    async def work() -> None:
+        async with connected(terminal, era="stateless") as editor:
+            job_id = structure(await editor.call("solo", query="Do it", wait=False))["id"]
+            uri = f"perstack://runs/{job_id}-1/events"
+            async with editor.client.listen(resource_subscriptions=[uri]) as changes:
+                async for event in changes:
+                    assert event == ResourceUpdated(uri=uri)
+                    break
 
     wait_for(work(), 60)
 
