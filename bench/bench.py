@@ -17,6 +17,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from wire_formats import providers
+
 PERSTACK = str(Path(sys.executable).with_name("perstack"))
 ENV = {
     **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
@@ -215,6 +217,7 @@ def main() -> None:
     serving_an_editor()
     coming_back()
     in_parallel()
+    providers()
 
 
 if __name__ == "__main__":

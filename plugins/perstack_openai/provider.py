@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_http.parts import load_blobs
-from perstack_openai.chat import encode_chat
-from perstack_openai.chat_reply import ChatDecoder
 from perstack_openai.dialect import Dialect
-from perstack_openai.responses import encode_responses
-from perstack_openai.responses_reply import ResponsesDecoder
 from perstack_openai.settings import Connection
 
 if TYPE_CHECKING:
     from perstack_http.client import StreamClient
+    from perstack_openai.chat_reply import ChatDecoder
+    from perstack_openai.responses_reply import ResponsesDecoder
 
 
 class OpenAIProvider:
-    """One endpoint that speaks one of OpenAI's formats."""
+    """One endpoint that speaks one of OpenAI's formats, whose codec is imported when it generates."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -30,9 +28,31 @@ class OpenAIProvider:
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """One try of one generation. Raises ProviderError."""
         blobs = await load_blobs(request.messages, request.blobs)
-        dialect = self._connection.dialect
         if self._connection.api == "chat":
-            return await self._posted(request.model, encode_chat(request, dialect, blobs), ChatDecoder(on_delta))
+            return await self._chat(request, on_delta, blobs)
+        return await self._responses(request, on_delta, blobs)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        if self._client is not None:
+            await self._client.close()
+
+    async def _chat(
+        self, request: GenerationRequest, on_delta: Callable[[Delta], None], blobs: Mapping[str, bytes]
+    ) -> Generation:
+        from perstack_openai.chat import encode_chat
+        from perstack_openai.chat_reply import ChatDecoder
+
+        body = encode_chat(request, self._connection.dialect, blobs)
+        return await self._posted(request.model, body, ChatDecoder(on_delta))
+
+    async def _responses(
+        self, request: GenerationRequest, on_delta: Callable[[Delta], None], blobs: Mapping[str, bytes]
+    ) -> Generation:
+        from perstack_openai.responses import encode_responses
+        from perstack_openai.responses_reply import ResponsesDecoder
+
+        dialect = self._connection.dialect
         decoder = ResponsesDecoder(on_delta, dialect.vendor)
         try:
             return await self._posted(request.model, encode_responses(request, dialect, blobs), decoder)
@@ -41,11 +61,6 @@ class OpenAIProvider:
             if plainer is None:
                 raise
         return await self._posted(request.model, encode_responses(request, plainer, blobs), decoder)
-
-    async def close(self) -> None:
-        """Close its connections."""
-        if self._client is not None:
-            await self._client.close()
 
     async def _posted(self, model: str, body: bytes, decoder: ChatDecoder | ResponsesDecoder) -> Generation:
         await self._opened().post(self._connection.path(model), body, decoder.feed)
