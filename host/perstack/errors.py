@@ -2,7 +2,8 @@
 
     PerstackError
     ├── UsageError            the person who called: wrong option, id, or moment
-    │   └── NotFound          …asked for a Job, Run or checkpoint that is not there
+    │   ├── NotFound          …asked for a Job, Run, task or checkpoint that is not there
+    │   └── NotAllowed        …or for what a task's status does not allow
     ├── DefinitionError       the author of perstack.toml; carries every problem found
     ├── ProviderError         the model's endpoint; keeps its status and its own words
     │   └── MissingCredential …no key, or no library, for the provider asked for
@@ -17,6 +18,7 @@ Each message is one line that says what to change. `exit_code` is what the comma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -34,6 +36,14 @@ class UsageError(PerstackError):
 
 class NotFound(UsageError):
     """No Job, Run, checkpoint or blob of that id in this storage."""
+
+
+class NotAllowed(UsageError):
+    """A task does not stand so that this can be done; `allowed` is what can."""
+
+    def __init__(self, message: str, allowed: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.allowed = tuple(allowed)
 
 
 @dataclass(frozen=True)

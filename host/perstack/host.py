@@ -32,6 +32,7 @@ from perstack.engine.emit import Emitter, OnEvent
 from perstack.engine.inbox import InboxItem, open_questions
 from perstack.engine.load import LoadedJob
 from perstack.engine.logins import login_of
+from perstack.engine.memory import ExecutionMemory
 from perstack.engine.plugins import Plugins, load_plugins
 from perstack.engine.providers import ProviderPool
 from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, StoredLine, UnsettledCall, unsettled_calls
@@ -68,10 +69,8 @@ class Host:
         self._env = dict(os.environ if env is None else env)
         self._overrides = overrides or Overrides()
         self.plugins: Plugins = load_plugins(plugins, self._env)
-        scheme, separator, location = (storage or project.storage).partition(":")
-        if not separator:
-            raise UsageError(f"storage {scheme!r} names no place: write it as `file:DIRECTORY` or `sqlite:FILE`")
-        self.storage: Storage = self.plugins.storage(scheme).open(location, self.workspace)
+        self.storage: Storage = self.plugins.open_storage(storage or project.storage, self.workspace)
+        self.memory = ExecutionMemory(self.storage)
         self._reader = JobReader(self.storage)
         self._providers = ProviderPool(self.plugins, self._env)
         self._driving: dict[str, asyncio.Task[object]] = {}

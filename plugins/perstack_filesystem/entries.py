@@ -50,27 +50,24 @@ def read_entries(space: Folder, jobs: Iterable[str]) -> dict[str, bytes]:
 
 def _parse(data: bytes) -> tuple[Entries, int]:
     """The latest of each Job, and how many lines there are."""
-    found: Entries = {}
+    found: dict[bytes, tuple[int, bytes]] = {}
     lines = data.split(b"\n\n")
     for line in lines:
-        seq_text, _, rest = line.strip(b"\n").partition(b" ")
-        name, is_whole, entry = rest.partition(b" ")
-        if not is_whole:
+        parts = line.split(b" ", 2)
+        if len(parts) < 3:
             continue
-        job_id = name.decode(errors="replace")
-        seq = _number(seq_text)
+        try:
+            seq = int(parts[0])
+        except ValueError:
+            continue
+        name = parts[1]
         if seq == _FORGOTTEN:
-            found.pop(job_id, None)
-        elif seq is not None and (job_id not in found or seq >= found[job_id][0]):
-            found[job_id] = (seq, entry)
-    return found, len(lines)
-
-
-def _number(text: bytes) -> int | None:
-    try:
-        return int(text)
-    except ValueError:
-        return None
+            found.pop(name, None)
+        elif name not in found or seq >= found[name][0]:
+            found[name] = (seq, parts[2])
+    return {name.decode(errors="replace"): (seq, entry.rstrip(b"\n")) for name, (seq, entry) in found.items()}, len(
+        lines
+    )
 
 
 def _compact(space: Folder) -> None:

@@ -28,6 +28,7 @@ NAMES = {
     "PerstackError",
     "UsageError",
     "NotFound",
+    "NotAllowed",
     "DefinitionError",
     "ProviderError",
     "MissingCredential",

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pluggy
@@ -16,7 +17,7 @@ from perstack.ports import hooks
 from perstack.ports.listener import Listener
 from perstack.ports.provider import ProviderFactory
 from perstack.ports.skill import SkillFactory
-from perstack.ports.storage import StorageFactory
+from perstack.ports.storage import Storage, StorageFactory
 
 GROUP = "perstack"
 EXTRA_MODULES = "PERSTACK_PLUGINS"
@@ -57,6 +58,13 @@ class Plugins:
         if found is None:
             raise UsageError(f"no storage {scheme!r} is installed; there are: {', '.join(sorted(self.storages))}")
         return found
+
+    def open_storage(self, address: str, workspace: Path) -> Storage:
+        """The storage of an address such as `file:perstack`. Raises UsageError if there is none."""
+        scheme, separator, location = address.partition(":")
+        if not separator:
+            raise UsageError(f"storage {scheme!r} names no place: write it as `file:DIRECTORY` or `sqlite:FILE`")
+        return self.storage(scheme).open(location, workspace)
 
     def provider(self, name: str) -> ProviderFactory:
         """Raises UsageError that lists the providers there are."""

@@ -1,0 +1,339 @@
+"""A task that an agent pauses and resumes: its facts, its state, and which of them may follow which.
+
+Everything that affects transitions is in `ALLOWED`, `evolve_task` and `outcome_of_failure`. Times are milliseconds
+since 1970.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, assert_never
+
+from pydantic import Field, JsonValue
+
+from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.ids import check_job_id, event_id_of
+from perstack.core.job import PauseReason
+from perstack.core.task_events import (
+    AnswerTask,
+    ArchiveTask,
+    CancelTask,
+    CheckpointTask,
+    CompleteTask,
+    CreateTask,
+    FailTask,
+    OnFailure,
+    PauseTask,
+    ResumeTask,
+    RetryTask,
+    StartTask,
+    StoredTaskEvent,
+    TaskConfig,
+    WaitingFor,
+    WakeTask,
+)
+from perstack.errors import NotAllowed, UsageError
+
+TaskStatus = Literal["created", "running", "paused", "completed", "failed"]
+Operation = Literal[
+    "start", "checkpoint", "pause", "answer", "resume", "complete", "fail", "retry", "cancel", "archive", "delete"
+]
+
+ALLOWED: dict[TaskStatus, tuple[Operation, ...]] = {
+    "created": ("start", "cancel", "delete"),
+    "running": ("checkpoint", "pause", "complete", "fail", "cancel", "delete"),
+    "paused": ("answer", "resume", "fail", "cancel", "delete"),
+    "completed": ("archive", "delete"),
+    "failed": ("resume", "retry", "archive", "delete"),
+}
+"""What may be done with a task in each status. An archived one can only be deleted."""
+
+MOST_STATE = 1 << 20
+"""Bytes of JSON that a task's state, its checkpoint data, its input and its result may each have."""
+
+CANCELLED = "cancelled"
+"""The error of a task that somebody gave up; `cancelled: why` if it was said why."""
+
+_MOST_SIGNALS = 100
+
+
+class TaskState(Fact):
+    """Where a task stands."""
+
+    task_id: str
+    name: str
+    description: str = ""
+    agent_id: str = ""
+    status: TaskStatus = "created"
+    version: int = 0
+    """How many facts there are of it. Who expects another version than there is has not seen all of them."""
+    config: TaskConfig = TaskConfig()
+    state: JsonObject = Field(default_factory=dict[str, JsonValue])
+    checkpoint_data: JsonObject | None = None
+    """What the latest checkpoint, or the one gone back to, was given besides the state."""
+    checkpoints: int = 0
+    checkpoint_id: str | None = None
+    """The checkpoint that the state goes on from."""
+    pause_reason: PauseReason | None = None
+    pause_message: str | None = None
+    resume_at: int | None = None
+    waiting_for: WaitingFor | None = None
+    token: str | None = None
+    """Only in what `pause` returns: lets whoever has it signal that what the task waits for has come."""
+    token_hash: str | None = None
+    answered: bool = Field(default=False, exclude_if=falsy)
+    """Whether what a paused task waits for has come: `input` has it."""
+    input: JsonValue = None
+    """What a person, or an event from outside, has said last."""
+    result: JsonValue = None
+    error: str | None = None
+    retry_count: int = 0
+    job_id: str | None = None
+    """The Job that works on it, if its agent is an Expert that was woken."""
+    signals: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """The ids of the latest events from outside, so that none is taken twice."""
+    created_at: int = 0
+    started_at: int | None = None
+    updated_at: int = 0
+    paused_at: int | None = None
+    finished_at: int | None = None
+    checkpointed_at: int | None = None
+    archived_at: int | None = None
+
+
+class TaskSummary(Fact):
+    """A task in a list. A cache, derivable from its facts."""
+
+    task_id: str
+    name: str
+    agent_id: str = ""
+    status: TaskStatus
+    version: int
+    pause_reason: PauseReason | None = None
+    pause_message: str | None = None
+    resume_at: int | None = None
+    due_at: int | None = None
+    """When something is to be done about it without its agent: resume it, or take it for failed."""
+    polls: bool = Field(default=False, exclude_if=falsy)
+    """Whether a command is to be asked if it may go on."""
+    answered: bool = Field(default=False, exclude_if=falsy)
+    error: str | None = None
+    retry_count: int = 0
+    checkpoints: int = 0
+    job_id: str | None = None
+    created_at: int
+    updated_at: int
+    archived_at: int | None = None
+
+
+class TaskPage(Fact):
+    """Some tasks, the one written to last first, and the cursor that continues after them."""
+
+    tasks: tuple[TaskSummary, ...]
+    next: str | None = None
+
+
+class TaskCheckpoint(Fact):
+    """A place that a task can be resumed from."""
+
+    id: str
+    name: str | None = None
+    timestamp: int
+    version: int
+    state: JsonObject
+    data: JsonObject | None = None
+
+
+def check_task_id(task_id: str) -> str:
+    """The id itself. Raises UsageError if it is none."""
+    try:
+        return check_job_id(task_id)
+    except UsageError as error:
+        raise UsageError(str(error).replace("job id", "task id")) from error
+
+
+def allowed(task: TaskState) -> tuple[Operation, ...]:
+    """What may be done with it now."""
+    return ("delete",) if task.archived_at is not None else ALLOWED[task.status]
+
+
+def check_allowed(task: TaskState, operation: Operation) -> None:
+    """Raises NotAllowed, which names what is."""
+    if operation not in allowed(task):
+        stands = "archived" if task.archived_at is not None else task.status
+        final = " and final" if task.status == "completed" else ""
+        may = allowed(task)
+        raise NotAllowed(
+            f"task {task.task_id} is {stands}{final}, so it cannot {_INFINITIVE[operation]};"
+            f" allowed now: {', '.join(may)}",
+            may,
+        )
+
+
+_INFINITIVE: dict[Operation, str] = {
+    "start": "be started",
+    "checkpoint": "make a checkpoint",
+    "pause": "be paused",
+    "answer": "be answered",
+    "resume": "be resumed",
+    "complete": "be completed",
+    "fail": "fail",
+    "retry": "be retried",
+    "cancel": "be cancelled",
+    "archive": "be archived",
+    "delete": "be deleted",
+}
+
+
+def outcome_of_failure(task: TaskState) -> OnFailure:
+    """What the task's config makes of a failure now: it is retried only as often as it may be."""
+    wish = task.config.on_failure
+    return "fail" if wish == "retry" and task.retry_count >= task.config.max_retries else wish
+
+
+def due_at(task: TaskState) -> int | None:
+    """When something is to be done about it without its agent; None if nothing is."""
+    if task.status == "paused" and task.answered:
+        return task.updated_at
+    if task.status == "paused" and task.pause_reason in ("scheduled_wait", "rate_limit"):
+        return task.resume_at
+    if task.status == "running" and task.config.timeout is not None:
+        return task.updated_at + task.config.timeout
+    return None
+
+
+def summary_of(task: TaskState) -> TaskSummary:
+    """The task as it is listed."""
+    return TaskSummary(
+        task_id=task.task_id,
+        name=task.name,
+        agent_id=task.agent_id,
+        status=task.status,
+        version=task.version,
+        pause_reason=task.pause_reason,
+        pause_message=task.pause_message,
+        resume_at=task.resume_at,
+        due_at=due_at(task),
+        polls=bool(task.status == "paused" and task.waiting_for and task.waiting_for.command),
+        answered=task.answered,
+        error=task.error,
+        retry_count=task.retry_count,
+        checkpoints=task.checkpoints,
+        job_id=task.job_id,
+        created_at=task.created_at,
+        updated_at=task.updated_at,
+        archived_at=task.archived_at,
+    )
+
+
+def begin_task(event: CreateTask) -> TaskState:
+    """The state after the first fact."""
+    return TaskState(
+        task_id=event.task_id,
+        name=event.name,
+        description=event.description,
+        agent_id=event.agent_id,
+        version=1,
+        config=event.config,
+        state=event.state,
+        created_at=event.timestamp,
+        updated_at=event.timestamp,
+    )
+
+
+def evolve_task(task: TaskState, event: StoredTaskEvent) -> TaskState:
+    """The state after one more fact."""
+    changes = _changes(task, event)
+    return task.model_copy(update={**changes, "version": task.version + 1, "updated_at": event.timestamp})
+
+
+_NOT_WAITING: dict[str, object] = {
+    "pause_reason": None,
+    "pause_message": None,
+    "resume_at": None,
+    "waiting_for": None,
+    "answered": False,
+    "paused_at": None,
+    "error": None,
+    "finished_at": None,
+}
+_GOING_ON = {**_NOT_WAITING, "status": "running", "job_id": None}
+
+
+def _changes(task: TaskState, event: StoredTaskEvent) -> dict[str, object]:
+    match event:
+        case CreateTask():
+            raise ValueError(f"task {task.task_id} is created twice")
+        case StartTask():
+            return {**_GOING_ON, "started_at": event.timestamp}
+        case CheckpointTask():
+            return _checkpointed(task, event)
+        case PauseTask():
+            return _paused(event.reason, event.message, event)
+        case AnswerTask() | ResumeTask():
+            return _answered(task, event) if isinstance(event, AnswerTask) else _resumed(task, event)
+        case CompleteTask() | FailTask() | CancelTask():
+            return _ended(task, event)
+        case RetryTask():
+            return {**_GOING_ON, "retry_count": task.retry_count + 1}
+        case WakeTask():
+            return {"job_id": event.job_id}
+        case ArchiveTask():
+            return {"archived_at": event.timestamp}
+    assert_never(event)
+
+
+def _checkpointed(task: TaskState, event: CheckpointTask) -> dict[str, object]:
+    return {
+        "state": task.state if event.state is None else event.state,
+        "checkpoint_data": event.data,
+        "checkpoints": task.checkpoints + 1,
+        "checkpoint_id": event_id_of(task.task_id, task.version + 1),
+        "checkpointed_at": event.timestamp,
+    }
+
+
+def _paused(reason: PauseReason, message: str | None, event: PauseTask | FailTask) -> dict[str, object]:
+    waits = event if isinstance(event, PauseTask) else None
+    return {
+        **_NOT_WAITING,
+        "status": "paused",
+        "pause_reason": reason,
+        "pause_message": message,
+        "paused_at": event.timestamp,
+        "resume_at": waits.resume_at if waits else None,
+        "waiting_for": waits.waiting_for if waits else None,
+        "token_hash": waits.token_hash if waits else None,
+    }
+
+
+def _answered(task: TaskState, event: AnswerTask) -> dict[str, object]:
+    signals = (*task.signals, event.signal)[-_MOST_SIGNALS:] if event.signal else task.signals
+    return {"answered": True, "input": event.input, "signals": signals}
+
+
+def _resumed(task: TaskState, event: ResumeTask) -> dict[str, object]:
+    changes = dict(_GOING_ON)
+    if event.input is not None:
+        changes["input"] = event.input
+    if event.state is not None:
+        changes["state"] = event.state
+    if event.checkpoint_id is not None:
+        changes |= {"checkpoint_id": event.checkpoint_id, "checkpoint_data": event.data}
+    return changes
+
+
+def _ended(task: TaskState, event: CompleteTask | FailTask | CancelTask) -> dict[str, object]:
+    end = {**_NOT_WAITING, "finished_at": event.timestamp}
+    match event:
+        case CompleteTask():
+            state = task.state if event.state is None else event.state
+            return {**end, "status": "completed", "result": event.result, "state": state}
+        case CancelTask():
+            said = f"{CANCELLED}: {event.message}" if event.message else CANCELLED
+            return {**end, "status": "failed", "error": said}
+        case FailTask(outcome="fail"):
+            return {**end, "status": "failed", "error": event.error}
+        case FailTask(outcome="pause"):
+            return {**_paused("human_input", event.error, event), "error": event.error}
+        case FailTask():
+            return {**_GOING_ON, "error": event.error, "retry_count": task.retry_count + 1}

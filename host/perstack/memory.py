@@ -1,0 +1,28 @@
+"""Execution memory from Python: tasks that are paused, and resumed by whichever process comes next.
+
+    async with ExecutionMemory.open() as memory:
+        await memory.create("report", state={"read": 0}, start=True)
+
+`Host.memory` is the one of a Host. docs/tasks.md tells the whole of it.
+"""
+
+from __future__ import annotations
+
+from perstack.core.task_events import StoredTaskEvent, TaskConfig, WaitingFor
+from perstack.core.tasks import TaskCheckpoint, TaskPage, TaskState, TaskSummary
+from perstack.engine.memory import ExecutionMemory
+from perstack.errors import Conflict, NotAllowed, NotFound
+
+__all__ = [
+    "Conflict",
+    "ExecutionMemory",
+    "NotAllowed",
+    "NotFound",
+    "StoredTaskEvent",
+    "TaskCheckpoint",
+    "TaskConfig",
+    "TaskPage",
+    "TaskState",
+    "TaskSummary",
+    "WaitingFor",
+]
