@@ -25,16 +25,45 @@ from perstack.frontends.mcp_server.wire import Wire
     type=click.Choice(list(CLIENTS)),
     help="Print what goes into the settings of this client, with the options given here, and serve nothing.",
 )
+@click.option("--http", "address", metavar="HOST:PORT", help="Serve over HTTP there, in place of stdin and stdout.")
+@click.option(
+    "--allow-host",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="With --http: a name that clients know the server by; may be given again.",
+)
 @driving_options
-def mcp_command(experts: str | None, client: str | None, setup: Setup) -> None:
-    """Serve the Experts of a project, and its Jobs, to an editor or an agent: MCP over stdin and stdout."""
+def mcp_command(
+    experts: str | None, client: str | None, address: str | None, names: tuple[str, ...], setup: Setup
+) -> None:
+    """Serve the Experts of a project, and its Jobs, to editors and agents over MCP."""
     keys = tuple(key.strip() for key in experts.split(",") if key.strip()) if experts else ()
     if client is not None:
         _print_config(client, setup, keys)
         return
     if find_spec("mcp") is None:
         raise UsageError("`perstack mcp` needs the MCP SDK: pip install 'perstack[mcp]'")
-    _serve(setup, keys)
+    if address is not None:
+        _serve_http(setup, keys, address, names)
+    else:
+        _serve(setup, keys)
+
+
+def _serve_http(setup: Setup, keys: tuple[str, ...], text: str, names: tuple[str, ...]) -> None:
+    import asyncio
+
+    from perstack.frontends.mcp_server.http import TOKEN_VARIABLE, Address, Guard, serve_http
+
+    loaded = setup.place.load()
+    only_experts(loaded.project, keys)
+    guard = Guard(Address.parse(text), setup.env(loaded.project).get(TOKEN_VARIABLE) or None, names)
+    guard.check()
+
+    async def main() -> None:
+        await serve_http(setup.host(loaded.project, plugins=[SamplingPlugin()]), loaded, guard, keys)
+
+    asyncio.run(main())
 
 
 def _serve(setup: Setup, keys: tuple[str, ...]) -> None:

@@ -102,6 +102,10 @@ class Setup:
     overrides: Overrides
     env_paths: tuple[str, ...]
 
+    def env(self, project: Project) -> dict[str, str]:
+        """The environment with the `.env` files."""
+        return read_env(Path(self.place.workspace), self.env_paths or project.env_path)
+
     def host(self, project: Project | None = None, *, plugins: Iterable[object] = ()) -> Host:
         """The Host for driving, on the project given or read now, with plugins besides the installed ones.
 
@@ -110,12 +114,11 @@ class Setup:
         from perstack.host import Host
 
         project = project or self.place.project(required=True)
-        env = read_env(Path(self.place.workspace), self.env_paths or project.env_path)
         return Host(
             project,
             workspace=self.place.workspace,
             storage=self.place.storage,
-            env=env,
+            env=self.env(project),
             overrides=self.overrides,
             plugins=plugins,
         )

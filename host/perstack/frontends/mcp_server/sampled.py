@@ -25,7 +25,6 @@ from mcp_types import (
 
 from perstack.core.events import FinishReason
 from perstack.core.messages import (
-    BlobPart,
     ExpertMessage,
     Message,
     ReplyPart,
@@ -65,7 +64,7 @@ async def sampled(context: Context | None, request: GenerationRequest, max_token
     with warnings.catch_warnings():
         # deprecated for the revisions to come, and all there is in those that have it
         warnings.simplefilter("ignore", MCPDeprecationWarning)
-        asking = client.session.create_message(
+        asking = client.session.create_message(  # pyright: ignore[reportDeprecated]
             [message for message in messages if message is not None],
             max_tokens=max_tokens,
             system_prompt=request.instruction or None,
@@ -129,7 +128,7 @@ def _said(part: TextPart | ToolCallPart) -> TextContent | ToolUseContent:
 async def _content(part: ResultContent, blobs: BlobReader) -> TextContent | ImageContent:
     if isinstance(part, TextPart):
         return TextContent(text=part.text)
-    if isinstance(part, BlobPart) and part.mime_type.startswith("image/"):
+    if part.mime_type.startswith("image/"):
         return ImageContent(data=b64encode(await blobs(part.sha256)).decode(), mime_type=part.mime_type)
     return TextContent(text=text_of([part]))
 

@@ -1,0 +1,193 @@
+"""The server over streamable HTTP, for several clients at once."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import signal
+import socket
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import uvicorn
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from perstack.config.load import LoadedProject
+from perstack.errors import UsageError
+from perstack.frontends.mcp_server.server import build_server
+from perstack.frontends.mcp_server.serving import serving
+from perstack.frontends.mcp_server.state import ServerState
+from perstack.host import Host
+
+PATH = "/mcp"
+TOKEN_VARIABLE = "PERSTACK_MCP_TOKEN"  # noqa: S105 - the name of a variable
+
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_LARGEST_REQUEST = 16 << 20
+_PATIENCE = 5
+"""Seconds for open connections to end once the Jobs have been stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+    """0: any that is free."""
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """`HOST:PORT`, `[::1]:PORT`, or `PORT` on loopback. Raises UsageError."""
+        host, separator, port = text.rpartition(":")
+        if not port.isdigit() or int(port) > 65535 or (separator and not host):
+            raise UsageError(f"--http {text}: write HOST:PORT, such as 127.0.0.1:8765")
+        return cls(host.strip("[]") or "127.0.0.1", int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it is no one address, but all that the machine has."""
+        try:
+            return ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Who is let in."""
+
+    address: Address
+    token: str | None
+    names: tuple[str, ...] = ()
+    """Names that clients know the server by, besides its address."""
+
+    def check(self) -> None:
+        """Raises UsageError if strangers could get in."""
+        if self.token is None and not self.address.is_loopback:
+            raise UsageError(
+                f"{self.address.host} can be reached by others: set {TOKEN_VARIABLE} to a long secret, which clients"
+                " send as `Authorization: Bearer …`"
+            )
+        if self.address.is_everywhere and not self.names:
+            raise UsageError(f"{self.address.host} is no name for clients: say by --allow-host which one they use")
+
+    def security(self) -> TransportSecuritySettings:
+        """Which Host and Origin are answered: against DNS rebinding (MCP, transports, security warning)."""
+        own = (
+            ()
+            if self.address.is_everywhere
+            else (f"[{self.address.host}]" if ":" in self.address.host else self.address.host,)
+        )
+        names = dict.fromkeys((*_LOOPBACK, *own, *self.names))
+        return TransportSecuritySettings(
+            allowed_hosts=[host for name in names for host in (name, f"{name}:*")],
+            allowed_origins=[
+                origin
+                for name in names
+                for scheme in ("http", "https")
+                for origin in (f"{scheme}://{name}", f"{scheme}://{name}:*")
+            ],
+        )
+
+
+async def serve_http(host: Host, loaded: LoadedProject, guard: Guard, experts: Sequence[str]) -> None:
+    """Serve until a signal comes. The Jobs that are driven then are recorded as interrupted.
+
+    Raises UsageError if the address cannot be listened on.
+    """
+    guard.check()
+    async with serving(host, loaded, experts) as state:
+        with _listening(guard.address) as listener:
+            app = build_server(state).streamable_http_app(
+                streamable_http_path=PATH, transport_security=guard.security(), max_request_body_size=_LARGEST_REQUEST
+            )
+            server = _Server(
+                uvicorn.Config(
+                    _Bearer(app, guard.token) if guard.token is not None else app,
+                    log_level="warning",
+                    access_log=False,
+                    timeout_graceful_shutdown=_PATIENCE,
+                )
+            )
+            with _stopped_by_signals(state, server):
+                print(f"perstack: serving MCP at {_url(listener)}", file=sys.stderr, flush=True)  # noqa: T201
+                await server.serve([listener])
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Signals are ours: the Jobs are stopped first, so that the calls that wait for them can end."""
+        yield
+
+
+class _Bearer:
+    """Lets in who knows the token (RFC 6750)."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._expected):
+                refusal = PlainTextResponse("unauthorized", 401, {"WWW-Authenticate": "Bearer"})
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+@contextmanager
+def _listening(address: Address) -> Generator[socket.socket]:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        listener = socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        raise UsageError(f"--http {address.host}:{address.port}: {error.strerror or error}") from error
+    with listener:
+        yield listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}{PATH}"
+
+
+@contextmanager
+def _stopped_by_signals(state: ServerState, server: uvicorn.Server) -> Generator[None]:
+    loop = asyncio.get_running_loop()
+    stopping: list[asyncio.Task[None]] = []
+
+    async def stop() -> None:
+        await state.jobs.close()
+        server.should_exit = True
+
+    def on_signal() -> None:
+        if stopping:
+            server.force_exit = True
+        stopping.append(asyncio.create_task(stop()))
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

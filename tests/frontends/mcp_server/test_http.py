@@ -1,0 +1,162 @@
+"""`perstack mcp --http`: a server of its own process, several clients, and who is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import httpx2
+import pytest
+from editor import ERAS, structure
+from hosting import wait_for
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from terminal import SECONDS, Terminal, reply
+
+from perstack.errors import UsageError
+from perstack.frontends.mcp_server.http import Address, Guard
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+
+
+@contextmanager
+def serving(terminal: Terminal, *args: str, token: str = "") -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address of a server, and its process; it ends by a signal, cleanly."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perstack", "mcp", "--provider", "scripted", "--http", "127.0.0.1:0", *args],
+        cwd=terminal.workspace,
+        env={**terminal.env, "PERSTACK_MCP_TOKEN": token},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        found = re.search(r"serving MCP at (\S+)", process.stderr.readline())
+        assert found, process.stderr.read()
+        yield found[1], process
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=SECONDS)
+        assert (process.returncode, out) == (0, "")
+        assert all(line.startswith("Invalid ") for line in err.splitlines()), err
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_several_clients_call_experts_without_cross_talk(terminal: Terminal, era: str) -> None:
+    terminal.script(solo=[reply("Done.")])
+
+    async def one(url: str, number: int) -> dict:
+        said: list[str] = []
+
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            said.append(message or "")
+
+        async with Client(url, mode=ERAS[era]) as client:
+            names = {tool.name for tool in (await client.list_tools()).tools}
+            assert "solo" in names
+            done = await client.call_tool("solo", {"query": f"query {number}"}, progress_callback=hear)
+            assert said
+            return structure(done)
+
+    async def all_of(url: str) -> list[dict]:
+        return await asyncio.gather(*(one(url, number) for number in range(4)))
+
+    with serving(terminal) as (url, _):
+        jobs = wait_for(all_of(url), SECONDS)
+    assert {job["query"] for job in jobs} == {f"query {number}" for number in range(4)}
+    assert len({job["id"] for job in jobs}) == 4
+
+
+def test_a_client_that_vanishes_loses_nothing_and_a_signal_leaves_an_interrupted_job(terminal: Terminal) -> None:
+    slow = {**reply("never"), "delayMs": 60_000}
+    terminal.script(solo=[reply("", ("think", {"thought": "x"})), slow])
+
+    async def vanish(url: str) -> str:
+        async with Client(url, mode="legacy") as client:
+            begun = structure(await client.call_tool("solo", {"query": "Do it", "wait": False}))
+        async with Client(url, mode="legacy") as client:
+            found = structure(await client.call_tool("get_job", {"job": begun["id"]}))
+            assert found["status"] == "running"
+        return begun["id"]
+
+    with serving(terminal) as (url, _):
+        job_id = wait_for(vanish(url), SECONDS)
+    job = terminal.call("jobs", "--json").events[0]
+    assert (job["id"], job["status"]) == (job_id, "stoppedByInterrupt")
+
+
+def test_only_who_knows_the_token_is_let_in(terminal: Terminal) -> None:
+    async def with_token(url: str) -> set[str]:
+        knowing = httpx2.AsyncClient(headers={"Authorization": "Bearer s3cret"})
+        async with knowing, Client(streamable_http_client(url, http_client=knowing), mode="legacy") as client:
+            return {tool.name for tool in (await client.list_tools()).tools}
+
+    with serving(terminal, token="s3cret") as (url, _):
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
+            refused = httpx.post(url, json=INITIALIZE, headers={**ACCEPT, **headers})
+            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        assert "solo" in wait_for(with_token(url), SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "status"),
+    [
+        ("Host", "evil.example", 421),
+        ("Origin", "http://evil.example", 403),
+        ("Origin", "http://localhost:3000", 200),
+        ("Host", "localhost:1", 200),
+    ],
+)
+def test_host_and_origin_are_checked(terminal: Terminal, header: str, value: str, status: int) -> None:
+    with serving(terminal) as (url, _):
+        answer = httpx.post(url, json=INITIALIZE, headers={**ACCEPT, header: value})
+        assert answer.status_code == status
+
+
+def test_a_name_that_is_allowed_is_answered(terminal: Terminal) -> None:
+    with serving(terminal, "--allow-host", "build.example") as (url, _):
+        headers = {**ACCEPT, "Host": "build.example:80", "Origin": "https://build.example"}
+        assert httpx.post(url, json=INITIALIZE, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("0.0.0.0:0", "set PERSTACK_MCP_TOKEN"),
+        ("example.com:80", "set PERSTACK_MCP_TOKEN"),
+        ("localhost", "write HOST:PORT"),
+        ("127.0.0.1:99999", "write HOST:PORT"),
+    ],
+)
+def test_a_wrong_address_is_told_in_a_line(terminal: Terminal, address: str, words: str) -> None:
+    shown = terminal.call("mcp", "--http", address)
+    assert shown.code == 2
+    assert words in shown.err
+    assert len(shown.err.strip().splitlines()) == 1
+
+
+def test_everywhere_is_no_name_for_clients() -> None:
+    with pytest.raises(UsageError, match="--allow-host"):
+        Guard(Address.parse("0.0.0.0:1"), "token").check()
+    assert Address.parse("8765") == Address("127.0.0.1", 8765)
+    assert Address.parse("[::1]:1").is_loopback
