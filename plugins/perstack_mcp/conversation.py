@@ -7,9 +7,10 @@ import json
 import logging
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import cast
+from typing import Any, cast
 
 from mcp.client import Client, ClientRequestContext
+from mcp.client.session import IncomingMessage
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -18,22 +19,24 @@ from mcp_types import (
     LoggingMessageNotificationParams,
     RequestParamsMeta,
     Root,
-    Tool,
+    ToolListChangedNotification,
 )
 from pydantic import FileUrl, ValidationError
 
-from perstack.core.tools import Effect, ToolSpec
+from perstack.core.questions import Question
 from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
-from perstack_mcp.contents import result_of
+from perstack_mcp.contents import malformed, result_of
 from perstack_mcp.failures import ServerEnded, leaf, words
+from perstack_mcp.listing import Listing
+from perstack_mcp.open_calls import OpenCall, OpenCalls
 from perstack_mcp.repair import repairing
+from perstack_mcp.requests import Requests, demanded
 from perstack_mcp.ways import Server, Way
 
 CALL_KEY = "perstack/callId"
 """Where in `_meta` a server finds the call's key."""
 
-_MOST_PAGES = 100
 _PERSTACK = Implementation(name="perstack", version=version("perstack"))
 
 for _name in ("mcp", "client"):
@@ -44,49 +47,89 @@ for _name in ("mcp", "client"):
 class Conversation:
     """A connected client, which belongs to the task that entered it; calls may come from any."""
 
-    def __init__(self, client: Client, toolset: Toolset) -> None:
+    def __init__(self, client: Client, listing: Listing, calls: OpenCalls) -> None:
         self._client = client
-        self.toolset = toolset
+        self._listing = listing
+        self._calls = calls
+        self._turn = asyncio.Lock()
+        self._is_in_turn = False
 
-    async def call(self, call: ToolCall, idle: float) -> ToolResult:
+    async def toolset(self) -> Toolset:
+        """What the server lists now."""
+        return await self._listing.current()
+
+    async def call(self, call: ToolCall, idle: float) -> ToolResult | Question:
         """Raises SkillError. Silence for `idle` seconds ends it; a report of progress starts the count again."""
-        now = asyncio.get_running_loop().time
-        limit = asyncio.timeout(idle)
+        if not self._is_in_turn:
+            result = await self._made(call, idle)
+            if result is not None:
+                return result
+            self._is_in_turn = True
+        while True:
+            async with self._turn:
+                result = await self._made(call, idle)
+            if result is not None:
+                return result
+
+    async def _made(self, call: ToolCall, idle: float) -> ToolResult | Question | None:
+        """None if it is to be made again when no other is in flight."""
+        with self._calls.opened(call, idle) as one:
+            try:
+                async with one.limit:
+                    return await self._until_given_up(one)
+            except TimeoutError as error:
+                if not one.limit.expired():
+                    raise
+                raise SkillError(
+                    f"{call.tool_name}: no answer and no progress for {idle:g} s, so the call was cancelled, and may"
+                    " have had its effect; a longer `timeout` of the skill would wait longer"
+                ) from error
+
+    async def _until_given_up(self, one: OpenCall) -> ToolResult | Question | None:
+        work = asyncio.create_task(self._sent(one))
+        try:
+            both: set[asyncio.Future[Any]] = {work, one.given_up}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            return await work if work.done() else one.given_up.result()
+        finally:
+            if not work.done():
+                # the SDK tells the server
+                work.cancel()
+                await asyncio.wait({work})
+
+    async def _sent(self, one: OpenCall) -> ToolResult | Question:
+        call = one.call
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            if not limit.expired():
-                limit.reschedule(now() + idle)
+            one.heard()
             of = "" if total is None else f"/{total:g}"
             call.on_progress(f"{call.tool_name}: {message or ''} {progress:g}{of}".replace(":  ", ": "))
 
         meta = cast("RequestParamsMeta", {CALL_KEY: call.key})
         try:
-            async with limit:
-                result = await self._client.call_tool(
-                    call.tool_name, dict(call.args), progress_callback=on_progress, meta=meta
-                )
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise SkillError(
-                f"{call.tool_name}: no answer and no progress for {idle:g} s, so the call was cancelled, and may have"
-                " had its effect; a longer `timeout` of the skill would wait longer"
-            ) from error
+            result = await self._client.call_tool(
+                call.tool_name, dict(call.args), progress_callback=on_progress, meta=meta
+            )
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
                 raise ServerEnded from error
+            question = demanded(error, one)
+            if question is not None:
+                return question
             raise SkillError(f"{call.tool_name}: {words(error)}") from error
         except (RuntimeError, ValidationError) as error:
-            raise SkillError(f"{call.tool_name}: the server's answer is not as it should be: {words(error)}") from error
+            raise SkillError(f"{call.tool_name}: {malformed(error)}") from error
         return await result_of(result, call.blobs)
 
 
-async def converse(server: Server, on_ready: Callable[[Conversation], None], leave: asyncio.Event) -> None:
+async def converse(
+    server: Server, on_ready: Callable[[Conversation], None], leave: asyncio.Event, *, may_sample: bool
+) -> None:
     """Talk to a server until told to leave, or until it ends. Raises whatever keeps it from beginning."""
     ways = server.ways()
     refusals: list[str] = []
     for number, way in enumerate(ways, 1):
-        talk = _Talk(server, way, on_ready, leave)
+        talk = _Talk(server, way, on_ready, leave, may_sample=may_sample)
         try:
             await talk.run()
         except Exception as error:
@@ -108,10 +151,18 @@ class _Talk:
     """One attempt, in one way."""
 
     def __init__(
-        self, server: Server, way: Way, on_ready: Callable[[Conversation], None], leave: asyncio.Event
+        self,
+        server: Server,
+        way: Way,
+        on_ready: Callable[[Conversation], None],
+        leave: asyncio.Event,
+        *,
+        may_sample: bool,
     ) -> None:
         self._server = server
         self._way = way
+        self._may_sample = may_sample
+        self._listing = Listing(server.show)
         self._on_ready = on_ready
         self._leave = leave
         self._client: Client | None = None
@@ -119,26 +170,41 @@ class _Talk:
 
     async def run(self) -> None:
         transport = repairing(self._way.transport(), self._version, self._server.show, self._leave.set)
+        calls = OpenCalls(self._server.show)
+        requests = Requests(calls, self._server.show)
         client = Client(
             transport,
             mode=self._way.mode,
             client_info=_PERSTACK,
+            elicitation_callback=requests.elicit,
+            sampling_callback=requests.sample if self._may_sample else None,
             list_roots_callback=self._roots,
+            message_handler=self._notice,
             logging_callback=self._log,
             log_level="info",
             cache=None,
         )
         self._client = client
         async with client:
-            toolset = Toolset(await _listed(client), client.instructions or "")
+            await self._listing.begin(client)
             if self._way.worked is not None:
                 await self._way.worked()
             self.is_ready = True
-            self._on_ready(Conversation(client, toolset))
-            await self._leave.wait()
+            async with asyncio.TaskGroup() as group:
+                following = [group.create_task(self._listing.follow(client))]
+                if _tells_of_changes_when_asked(client):
+                    following.append(group.create_task(self._listing.listen(client)))
+                self._on_ready(Conversation(client, self._listing, calls))
+                await self._leave.wait()
+                for task in following:
+                    task.cancel()
 
     def _version(self) -> str:
         return self._client.protocol_version if self._client is not None else ""
+
+    async def _notice(self, message: IncomingMessage) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._listing.changed()
 
     async def _roots(self, context: ClientRequestContext) -> ListRootsResult:
         workspace = self._server.workspace
@@ -150,32 +216,6 @@ class _Talk:
         self._server.show(f"[{params.level}] {text}")
 
 
-async def _listed(client: Client) -> tuple[ToolSpec, ...]:
-    capabilities = client.server_capabilities
-    if client.session.initialize_result is not None and capabilities.tools is None:
-        return ()
-    found: list[ToolSpec] = []
-    cursor: str | None = None
-    for _ in range(_MOST_PAGES):
-        page = await client.list_tools(cursor=cursor)
-        found += [_spec(tool) for tool in page.tools]
-        cursor = page.next_cursor
-        if cursor is None:
-            return tuple({spec.name: spec for spec in found}.values())
-    raise SkillError(f"the list of its tools has no end: more than {_MOST_PAGES} pages")
-
-
-def _spec(tool: Tool) -> ToolSpec:
-    return ToolSpec(
-        name=tool.name,
-        description=tool.description or tool.title or "",
-        input_schema=tool.input_schema,
-        effect=_effect(tool),
-    )
-
-
-def _effect(tool: Tool) -> Effect:
-    hints = tool.annotations
-    if hints is not None and hints.read_only_hint:
-        return "readOnly"
-    return "idempotent" if hints is not None and hints.idempotent_hint else "sideEffect"
+def _tells_of_changes_when_asked(client: Client) -> bool:
+    tools = client.server_capabilities.tools
+    return client.session.initialize_result is None and tools is not None and bool(tools.list_changed)

@@ -28,12 +28,12 @@ class McpSkillFactory:
             from perstack_mcp.local import LocalServer
             from perstack_mcp.session import McpSession
 
-            return McpSession(LocalServer(definition, context), definition.timeout)
+            return McpSession(LocalServer(definition, context), definition.timeout, may_sample=definition.sampling)
         if isinstance(definition, McpSseSkill):
             from perstack_mcp.remote import RemoteServer
             from perstack_mcp.session import McpSession
 
-            return McpSession(RemoteServer(definition, context), definition.timeout)
+            return McpSession(RemoteServer(definition, context), definition.timeout, may_sample=definition.sampling)
         raise SkillError(f"skill {definition.name!r} is no MCP server: {definition.type}")
 
     async def login(self, definition: Skill, context: SkillContext, present: Callable[[str], Awaitable[None]]) -> None:

@@ -110,10 +110,11 @@ def _problem(tool: JsonValue, listing: JsonObject, version: str) -> str | None:
         return None
     if not isinstance(tool, dict):
         return "not an object"
-    return _schema_problem(tool.get("inputSchema")) or _schema_problem(tool.get("outputSchema"))
+    return schema_problem(tool.get("inputSchema")) or schema_problem(tool.get("outputSchema"))
 
 
-def _schema_problem(schema: JsonValue) -> str | None:
+def schema_problem(schema: JsonValue) -> str | None:
+    """Why nothing can be checked against a schema; None if it can."""
     if not isinstance(schema, dict):
         return None
     try:

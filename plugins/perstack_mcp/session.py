@@ -6,6 +6,7 @@ import asyncio
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from perstack.core.questions import Question
 from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
 from perstack_mcp.failures import ServerEnded, words
@@ -21,8 +22,9 @@ DEFAULT_TIMEOUT = 60_000
 class McpSession:
     """One server for all Runs of a Job."""
 
-    def __init__(self, server: Server, timeout_ms: int | None) -> None:
+    def __init__(self, server: Server, timeout_ms: int | None, *, may_sample: bool = False) -> None:
         self._server = server
+        self._may_sample = may_sample
         self._patience = (timeout_ms or DEFAULT_TIMEOUT) / 1000
         self._lock = asyncio.Lock()
         self._connection: _Connection | None = None
@@ -30,12 +32,15 @@ class McpSession:
         self._is_closed = False
 
     async def tools(self) -> Toolset:
-        """What the server listed when it was first connected to. Raises SkillError if it cannot be."""
-        if self._toolset is None:
-            self._toolset = (await self._conversation()).toolset
-        return self._toolset
+        """What the server lists, or listed last. Raises SkillError if it was never connected to and cannot be."""
+        conversation = await self._conversation() if self._toolset is None else self._at_hand()
+        if conversation is not None:
+            found = await conversation.toolset()
+            if found != self._toolset:
+                self._toolset = found
+        return self._toolset or Toolset()
 
-    async def call(self, call: ToolCall) -> ToolResult:
+    async def call(self, call: ToolCall) -> ToolResult | Question:
         """Raises SkillError for the model. A server that has died before is started again, once for this call."""
         conversation = await self._conversation()
         connection = self._connection
@@ -54,6 +59,9 @@ class McpSession:
         if self._connection is not None:
             await self._connection.end()
 
+    def _at_hand(self) -> Conversation | None:
+        return self._connection.conversation if self._connection is not None else None
+
     async def _conversation(self) -> Conversation:
         async with self._lock:
             if self._is_closed:
@@ -63,15 +71,16 @@ class McpSession:
             if self._connection is not None:
                 await self._connection.end()
                 self._server.show(f"(the server had ended{await self._connection.epitaph()}: it is started again)")
-            self._connection = _Connection(self._server)
+            self._connection = _Connection(self._server, may_sample=self._may_sample)
             return await self._connection.ready(self._patience)
 
 
 class _Connection:
     """A task that brings a server up, talks to it and takes it down: the SDK wants all three to be done by the same."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, may_sample: bool) -> None:
         self._server = server
+        self._may_sample = may_sample
         self._leave = asyncio.Event()
         self._ready: asyncio.Future[Conversation] = asyncio.get_running_loop().create_future()
         self._failure = ""
@@ -81,6 +90,11 @@ class _Connection:
     def is_up(self) -> bool:
         """Whether it is starting, or there to be called."""
         return not self._leave.is_set() and not self._task.done()
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """None while it is starting, and when it has ended."""
+        return self._ready.result() if self.is_up and self._ready.done() else None
 
     async def ready(self, deadline: float) -> Conversation:
         """The conversation. Raises SkillError, and nothing is left, if there is none within some seconds."""
@@ -122,6 +136,6 @@ class _Connection:
                 await asyncio.to_thread(import_module, "perstack_mcp.conversation")
                 from perstack_mcp.conversation import converse
 
-                await converse(self._server, self._ready.set_result, self._leave)
+                await converse(self._server, self._ready.set_result, self._leave, may_sample=self._may_sample)
         except Exception as error:  # noqa: BLE001 - whatever the SDK or the server raises, the model is told its words
             self._failure = words(error)

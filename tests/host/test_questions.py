@@ -53,8 +53,8 @@ class Travel:
         if call.sample is None:
             return ToolResult.text("no model")
         query = UserMessage(contents=(TextPart(text="2 + 2?"),))
-        reply = await call.sample(SampleRequest((query,), "[[calculator]]"))
-        return ToolResult.text(reply.text)
+        sample = await call.sample(SampleRequest((query,), "[[calculator]]"))
+        return ToolResult.text(sample.reply.text)
 
     async def close(self) -> None:
         pass

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from perstack.core.messages import ExpertMessage
 from perstack.core.run import Run
 from perstack.core.usage import NO_USAGE, Usage
 from perstack.errors import ProviderError
 from perstack.ports.provider import BlobReader, GenerationRequest, Provider
-from perstack.ports.skill import SampleRequest
+from perstack.ports.skill import Sample, SampleRequest
 
 Model = Callable[[], Provider]
 """Gives the endpoint that a Run is on. Raises UsageError or ProviderError."""
@@ -25,7 +24,7 @@ class Sampling:
         self._blobs = blobs
         self.usage: Usage | None = None
 
-    async def __call__(self, request: SampleRequest) -> ExpertMessage:
+    async def __call__(self, request: SampleRequest) -> Sample:
         """One generation, without tools and without retries. Raises ProviderError."""
         start = self._run.start
         generation = GenerationRequest(
@@ -45,4 +44,4 @@ class Sampling:
         except TimeoutError as error:
             raise ProviderError(f"no whole reply within {limit} ms", name="Timeout", is_retryable=True) from error
         self.usage = (self.usage or NO_USAGE) + reply.usage
-        return reply.reply
+        return Sample(reply.reply, start.model, reply.finish_reason)

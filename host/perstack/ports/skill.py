@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from perstack.core.base import JsonObject
 from perstack.core.definitions import Skill as SkillDefinition
+from perstack.core.events import FinishReason
 from perstack.core.messages import ExpertMessage, Message, ResultContent, TextPart
 from perstack.core.questions import Answer, Question
 from perstack.core.tools import ToolSpec
@@ -34,7 +35,16 @@ class SampleRequest:
     instruction: str = ""
 
 
-Sampler = Callable[[SampleRequest], Awaitable[ExpertMessage]]
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What came of it."""
+
+    reply: ExpertMessage
+    model: str
+    finish_reason: FinishReason
+
+
+Sampler = Callable[[SampleRequest], Awaitable[Sample]]
 """Raises ProviderError. What it costs is counted with the call."""
 
 

@@ -162,7 +162,10 @@ def test_a_result_that_breaks_the_tools_own_output_schema_is_an_error(bed: Bed) 
             await session.tools()
             return await _error(bed, session, "structured")
 
-    assert "the server's answer is not as it should be" in wait_for(run())
+    assert wait_for(run()) == (
+        "structured: the server's structured output breaks the tool's own output schema at n: 'not a number' is not of"
+        " type 'integer'"
+    )
 
 
 @pytest.mark.parametrize("fault", ["deaf", "has-children"])

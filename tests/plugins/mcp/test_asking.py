@@ -1,0 +1,243 @@
+"""What a server asks while it is called: a person, and the Run's model; in both eras."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hosting import Seen, expert, project_of, results, wait_for
+from mcp_bed import Bed, words
+
+from perstack.config.settings import Overrides
+from perstack.core.definitions import Expert, McpStdioSkill
+from perstack.core.messages import BlobPart
+from perstack.core.questions import Answer, Question
+from perstack.errors import SkillError
+from perstack.host import Host
+from perstack.testing.scripted import ScriptedProvider, ScriptLike, text, tool, turn
+
+ASKING = Path(__file__).parent / "servers" / "asking.py"
+ERAS = pytest.mark.parametrize("era", ["handshake", "stateless"])
+PLENTY = 60_000
+
+
+def _skill(era: str, name: str = "asking", **fields) -> McpStdioSkill:
+    fields.setdefault("timeout", PLENTY)
+    return McpStdioSkill(name=name, command=sys.executable, args=(str(ASKING), era), **fields)
+
+
+def _with(key: str, *skills: McpStdioSkill, **fields) -> Expert:
+    return expert(key, **fields).model_copy(update={"skills": skills})
+
+
+def _host(bed: Bed, script: ScriptLike | ScriptedProvider, *experts: Expert, unattended: bool = False) -> Host:
+    provider = script if isinstance(script, ScriptedProvider) else ScriptedProvider(script)
+    return Host(
+        project_of(*experts),
+        workspace=bed.workspace,
+        storage="file:perstack",
+        env=bed.env,
+        overrides=Overrides(provider="scripted", unattended=unattended),
+        plugins=[provider],
+    )
+
+
+def _stderr(seen: Seen) -> list[str]:
+    return [event.message for event in seen.of("skillStderr")]
+
+
+@ERAS
+def test_the_run_stops_with_the_question_and_the_same_call_gets_the_answer(bed: Bed, era: str) -> None:
+    script, one, seen = [tool("book"), text("booked")], _with("a", _skill(era)), Seen()
+    job = wait_for(_host(bed, script, one).run("a", "q", on_event=seen))
+    assert (job.status, job.question) == ("stoppedByInteractiveTool", "you: where to?")
+    assert job.asking is not None
+    assert job.asking.requested_schema["required"] == ["city"]
+    assert ("cancelled" in _stderr(seen)) == (era == "handshake"), "the server is told that its call is given up"
+    assert bed.processes() == [], "nothing waits in a process"
+    done = wait_for(_host(bed, script, one).answer('{"city": "Rome"}', on_event=seen))
+    assert (done.status, done.text) == ("completed", "booked")
+    assert results(seen) == ['accept {"city": "Rome", "nights": 2}'], "what is left out is what the form says"
+    assert wait_for(_host(bed, script, one).replay(job.id)).ok
+
+
+def test_the_call_is_cancelled_before_the_question_is(bed: Bed) -> None:
+    seen = Seen()
+    wait_for(_host(bed, [tool("book"), text("x")], _with("a", _skill("handshake"))).run("a", "q", on_event=seen))
+    lines = _stderr(seen)
+    assert lines.index("cancelled") < lines.index('answered {"action": "cancel"}')
+
+
+@ERAS
+def test_declined_is_told_to_the_server(bed: Bed, era: str) -> None:
+    script, one, seen = [tool("book"), text("ok")], _with("a", _skill(era)), Seen()
+    wait_for(_host(bed, script, one).run("a", "q"))
+    assert wait_for(_host(bed, script, one).answer("decline", on_event=seen)).status == "completed"
+    assert results(seen) == ["decline null"]
+
+
+@ERAS
+def test_unattended_a_question_is_declined_at_once(bed: Bed, era: str) -> None:
+    seen = Seen()
+    host = _host(bed, [tool("book"), text("ok")], _with("a", _skill(era)), unattended=True)
+    assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"
+    assert results(seen) == ["decline null"]
+
+
+@ERAS
+def test_a_tool_may_ask_twice_in_one_call(bed: Bed, era: str) -> None:
+    script, one, seen = [tool("trip"), text("ok")], _with("a", _skill(era)), Seen()
+    job = wait_for(_host(bed, script, one).run("a", "q", on_event=seen))
+    asked = []
+    for answer in ('{"city": "Oslo"}', "3"):
+        asked.append(job.question)
+        job = wait_for(_host(bed, script, one).answer(answer, on_event=seen))
+    assert asked == ["Where to?", "How long?"]
+    assert (job.status, results(seen)) == ("completed", ["Oslo 3"])
+
+
+@ERAS
+def test_what_has_to_be_done_on_the_web_is_asked_with_its_address(bed: Bed, era: str) -> None:
+    script, one, seen = [tool("pay"), text("ok")], _with("a", _skill(era)), Seen()
+    job = wait_for(_host(bed, script, one).run("a", "q", on_event=seen))
+    assert job.question == "Please pay.\nhttps://pay.example.com/7"
+    assert wait_for(_host(bed, script, one).answer("yes", on_event=seen)).status == "completed"
+    assert results(seen) == ["accept False"]
+
+
+def test_a_call_that_is_refused_until_something_is_done_on_the_web_is_made_again(bed: Bed) -> None:
+    script, one, seen = [tool("demand"), text("ok")], _with("a", _skill("handshake")), Seen()
+    job = wait_for(_host(bed, script, one).run("a", "q", on_event=seen))
+    assert job.question == "Please pay.\nhttps://pay.example.com/7"
+    (bed.workspace / "paid").touch()
+    assert wait_for(_host(bed, script, one).answer("yes", on_event=seen)).status == "completed"
+    assert results(seen) == ["thank you"]
+
+
+@pytest.mark.parametrize(("said", "told"), [("yes", "demand: not paid"), ("no", "declined by the person")])
+def test_if_it_is_not_done_the_model_is_told(bed: Bed, said: str, told: str) -> None:
+    script, one, seen = [tool("demand"), text("ok")], _with("a", _skill("handshake")), Seen()
+    wait_for(_host(bed, script, one).run("a", "q"))
+    assert wait_for(_host(bed, script, one).answer(said, on_event=seen)).status == "completed"
+    assert told in results(seen)[0]
+
+
+@ERAS
+def test_delegates_that_share_a_server_ask_one_after_the_other(bed: Bed, era: str) -> None:
+    script = {
+        "[[boss]]": [turn(tool("a", {"query": "x"}), tool("b", {"query": "y"})), text("done")],
+        "[[a]]": [tool("book", {"who": "ann"}), text("a has booked")],
+        "[[b]]": [tool("book", {"who": "bob"}), text("b has booked")],
+    }
+    experts = (expert("boss", delegates=("a", "b")), _with("a", _skill(era)), _with("b", _skill(era)))
+    seen, asked = Seen(), []
+    job = wait_for(_host(bed, script, *experts).run("boss", "q", on_event=seen))
+    for city in ("Rome", "Oslo"):
+        assert job.asking is not None
+        asked.append((job.asking.expert_key, job.question))
+        job = wait_for(_host(bed, script, *experts).answer(json.dumps({"city": city}), on_event=seen))
+    assert (job.status, job.text) == ("completed", "done")
+    assert sorted(asked) == [("a", "ann: where to?"), ("b", "bob: where to?")]
+    assert sorted(results(seen, "book")) == [f'accept {{"city": "{city}", "nights": 2}}' for city in ("Oslo", "Rome")]
+
+
+@ERAS
+def test_two_calls_of_one_reply_that_ask_at_once_each_get_their_own_answer(bed: Bed, era: str) -> None:
+    script = [turn(tool("book", {"who": "ann"}), tool("book", {"who": "bob"})), text("ok")]
+    one, seen, said = _with("a", _skill(era)), Seen(), {"ann": "Rome", "bob": "Oslo"}
+    job = wait_for(_host(bed, script, one).run("a", "q", on_event=seen))
+    for _ in range(2):
+        assert job.question is not None
+        answer = json.dumps({"city": said[job.question.partition(":")[0]]})
+        job = wait_for(_host(bed, script, one).answer(answer, on_event=seen))
+    assert job.status == "completed"
+    got = {event.tool_call_id: event.contents[0].text for event in seen.of("finishToolCall")}
+    assert "Rome" in got["call_0_0"]
+    assert "Oslo" in got["call_0_1"]
+
+
+def test_a_question_that_may_be_of_either_call_waits_and_is_declined_in_time(bed: Bed) -> None:
+    async def run() -> str:
+        async with bed.session(_skill("handshake", timeout=4000)) as session:
+            await session.tools()
+            waiting = asyncio.create_task(session.call(replace(bed.request("wait", {}), may_ask=True)))
+            await asyncio.sleep(0)
+            result = await session.call(replace(bed.request("book", {}), may_ask=True))
+            with pytest.raises(SkillError, match="no answer and no progress"):
+                await waiting
+            assert not isinstance(result, Question)
+            return words(result)
+
+    assert wait_for(run()) == "decline null"
+    assert any("it cannot be told which of its calls" in line for line in bed.shown)
+
+
+def test_a_question_waits_until_its_call_is_the_only_one(bed: Bed) -> None:
+    async def run() -> None:
+        async with bed.session(_skill("handshake", timeout=20_000)) as session:
+            await session.tools()
+            waiting = asyncio.create_task(session.call(replace(bed.request("wait", {}), may_ask=True)))
+            await asyncio.sleep(0)
+            asking = asyncio.create_task(session.call(replace(bed.request("book", {}), may_ask=True)))
+            async with asyncio.timeout(10):
+                while "book" not in bed.shown:
+                    await asyncio.sleep(0.01)
+            waiting.cancel()
+            assert isinstance(await asking, Question)
+
+    wait_for(run())
+
+
+def test_a_question_that_was_answered_and_is_asked_again_is_a_new_one(bed: Bed) -> None:
+    question = Question(message="you: where to?", requested_schema={"type": "object"})
+
+    async def run() -> object:
+        async with bed.session(_skill("handshake")) as session:
+            answers = (Answer(question=question, action="decline"),)
+            return await session.call(replace(bed.request("book", {}), may_ask=True, answers=answers))
+
+    assert isinstance(wait_for(run()), Question), "an answer is one to the same message with the same schema"
+
+
+@ERAS
+def test_a_server_may_use_the_runs_model_if_its_skill_says_so(bed: Bed, era: str) -> None:
+    script = {"[[a]]": [tool("sum"), text("done")], "[[calculator]]": [text("What?"), text("4", usage=(7, 0))]}
+    provider, seen = ScriptedProvider(script), Seen()
+    job = wait_for(_host(bed, provider, _with("a", _skill(era, sampling=True))).run("a", "q", on_event=seen))
+    got = json.loads(results(seen)[0])
+    assert (got["role"], got["content"]["text"], got["stopReason"]) == ("assistant", "4", "endTurn")
+    assert got["model"] == seen.of("startRun")[0].model
+    assert job.usage.input_tokens == 7
+    asked = next(request for request in provider.requests if request.instruction == "[[calculator]]")
+    first, second, third = asked.messages
+    assert (first.contents[0].text, second.contents[0].text) == ("2 + 2?", "What?")
+    assert isinstance(third.contents[0], BlobPart)
+    assert third.contents[0].mime_type == "image/png"
+
+
+@ERAS
+def test_without_that_it_is_refused_and_not_offered(bed: Bed, era: str) -> None:
+    seen = Seen()
+    wait_for(_host(bed, [tool("sum"), text("ok")], _with("a", _skill(era))).run("a", "q", on_event=seen))
+    assert "ampling" in results(seen)[0]
+    if era == "handshake":
+        assert "capabilities elicitation roots" in _stderr(seen)
+
+
+def test_what_the_model_cannot_be_shown_is_refused(bed: Bed) -> None:
+    seen = Seen()
+    one = _with("a", _skill("handshake", sampling=True))
+    wait_for(_host(bed, [tool("nest"), text("ok")], one).run("a", "q", on_event=seen))
+    assert "content of type audio is not taken here" in results(seen)[0]
+
+
+def test_the_server_learns_nothing_of_why_the_model_did_not_reply(bed: Bed) -> None:
+    script = {"[[a]]": [tool("sum"), text("done")]}
+    seen = Seen()
+    wait_for(_host(bed, script, _with("a", _skill("handshake", sampling=True))).run("a", "q", on_event=seen))
+    assert json.loads(results(seen)[0])["message"].startswith("the model did not reply")
+    assert any("the model that the server asked for did not reply" in line for line in _stderr(seen))
