@@ -21,6 +21,7 @@ from wire_anthropic import ANTHROPIC
 from wire_google import GOOGLE, GOOGLE_OLDER
 from wire_openai import AZURE, AZURE_DATED, COMPATIBLE, DEEPSEEK, OLLAMA, OPENAI
 
+from perstack.config.settings import Overrides
 from perstack.core.definitions import ProviderSetting
 from perstack.core.job import Job
 from perstack.core.messages import (
@@ -119,24 +120,30 @@ def error_of(wire: Wire, reply: Reply) -> ProviderError:
     return caught.value
 
 
-def run(wire: Wire, *replies: Reply) -> tuple[Job, Seen, FakeEndpoint]:
-    """A whole Run of an Expert, with its real tools, in a workspace with files a and b."""
-
-    async def scenario(folder: Path) -> tuple[Job, Seen, FakeEndpoint]:
-        async with asyncio.timeout(30), FakeEndpoint(*replies) as endpoint:
-            config, seen = wire.config(endpoint.url), Seen()
-            provider = ProviderSetting(provider_name=wire.factory.name, setting=config.setting)
-            project = project_of(expert("a")).model_copy(update={"model": wire.model, "provider": provider})
-            host = Host(project, workspace=folder, env=config.env)
-            try:
-                return await host.run("a", "hi", on_event=seen), seen, endpoint
-            finally:
-                await host.close()
-
+async def run_at(wire: Wire, url: str, query: str = "hi", **overrides: Any) -> tuple[Job, Seen]:
+    """A whole Run of an Expert at a server, with its real tools, in a workspace with files a and b."""
+    config, seen = wire.config(url), Seen()
+    provider = ProviderSetting(provider_name=wire.factory.name, setting=config.setting)
+    project = project_of(expert("a")).model_copy(update={"model": wire.model, "provider": provider})
     with tempfile.TemporaryDirectory() as folder:
         for name in "ab":
             (Path(folder) / name).write_text(f"found in {name}")
-        return asyncio.run(scenario(Path(folder)))
+        host = Host(project, workspace=folder, env=config.env, overrides=Overrides(**overrides))
+        try:
+            async with asyncio.timeout(30):
+                return await host.run("a", query, on_event=seen), seen
+        finally:
+            await host.close()
+
+
+def run(wire: Wire, *replies: Reply) -> tuple[Job, Seen, FakeEndpoint]:
+    """A whole Run at an endpoint that gives these replies."""
+
+    async def scenario() -> tuple[Job, Seen, FakeEndpoint]:
+        async with FakeEndpoint(*replies) as endpoint:
+            return *(await run_at(wire, endpoint.url)), endpoint
+
+    return asyncio.run(scenario())
 
 
 def _holds(body: Any, wanted: Any) -> bool:

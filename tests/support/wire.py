@@ -65,7 +65,7 @@ class Wire(ABC):
     """What of a thought may go back, by what the page calls it."""
 
     def __str__(self) -> str:
-        return self.title.replace(" ", "-")
+        return self.title.replace(",", "").replace(" ", "-")
 
     @abstractmethod
     def reply(self, said: Said) -> Reply:
