@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 
+from perstack.config.lock import Lock, lock_path, merged, read_lock, write_lock
 from perstack.config.settings import Overrides
 from perstack.core.base import JsonObject
 from perstack.core.checkpoint import Checkpoint
@@ -30,6 +31,7 @@ from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent
 from perstack.engine.inbox import InboxItem, open_questions
+from perstack.engine.install import Installed, OnInstall, ask_skills, with_delegates
 from perstack.engine.load import LoadedJob
 from perstack.engine.logins import login_of
 from perstack.engine.memory import ExecutionMemory
@@ -135,8 +137,10 @@ class Host:
         expert = self._expert(expert_key)
         settings = self._providers.settings(self.project, expert, self._overrides)
         self._providers.get(settings.provider)
-        job_id = await self._new_job(job_id)
-        return await self._drive(LoadedJob(Job(job_id)), lambda driver: driver.begin_run(expert, query), on_event)
+        lock = self._lock()
+        loaded = LoadedJob(Job(await self._new_job(job_id)))
+        async with self._leased(loaded.job.id):
+            return await self._drive(loaded, lambda driver: driver.begin_run(expert, query), on_event, lock)
 
     async def continue_job(
         self,
@@ -261,6 +265,25 @@ class Host:
         factory, definition = login_of(self.plugins.skills, self.project.experts, skill_name, expert_key)
         return await factory.logout(definition, SkillContext(self.workspace, "", self._env, STATE_DIR))
 
+    async def install(self, *expert_keys: str, on_step: OnInstall = lambda step: None) -> Installed:
+        """Ask every skill of these Experts, or of all, and of their delegates, what it offers; write perstack.lock.
+
+        Runs then offer that at once, and connect when a tool is first called. `on_step` is told how each skill stands.
+        One that fails keeps what was locked of it. Raises StorageError if the file cannot be written.
+        """
+        if self.project.path is None:
+            raise UsageError("there is no perstack.toml that a perstack.lock could stand beside")
+        path = lock_path(self.project.path)
+        keys = [self._expert(key).key for key in expert_keys] or list(self.project.experts)
+        context = SkillContext(self.workspace, "install", self._env, STATE_DIR)
+        new, steps = await ask_skills(self.plugins.skills, context, with_delegates(self.project, keys), on_step)
+        try:
+            old = read_lock(path)
+        except UsageError:
+            old = Lock()  # it is being replaced
+        write_lock(path, merged(old, new, self.project.experts.values()))
+        return Installed(path, steps)
+
     # --- looking --------------------------------------------------------------------------------------------------
 
     async def job(self, job_id: str | None = None) -> JobSummary:
@@ -353,22 +376,17 @@ class Host:
         begin: Callable[[LoadedJob], Awaitable[Callable[[Driver], Session]]],
         on_event: OnEvent | None,
     ) -> JobSummary:
+        lock = self._lock()
         async with self._leased(job_id):
             loaded = await self._reader.load(job_id)
-            return await self._drive_leased(loaded, await begin(loaded), on_event)
+            return await self._drive(loaded, await begin(loaded), on_event, lock)
 
     async def _drive(
-        self, loaded: LoadedJob, begin: Callable[[Driver], Session], on_event: OnEvent | None
-    ) -> JobSummary:
-        async with self._leased(loaded.job.id):
-            return await self._drive_leased(loaded, begin, on_event)
-
-    async def _drive_leased(
-        self, loaded: LoadedJob, begin: Callable[[Driver], Session], on_event: OnEvent | None
+        self, loaded: LoadedJob, begin: Callable[[Driver], Session], on_event: OnEvent | None, lock: Lock
     ) -> JobSummary:
         emit = Emitter(self.plugins.listeners, on_event)
         context = SkillContext(self.workspace, loaded.job.id, self._env, STATE_DIR)
-        skills = JobSkills(self.plugins.skills, context, emit)
+        skills = JobSkills(self.plugins.skills, context, emit, lock)
         wiring = Wiring(
             storage=self.storage,
             project=self.project,
@@ -399,6 +417,9 @@ class Host:
             return await driver.drive_coordinator(session)
         finally:
             await skills.close()
+
+    def _lock(self) -> Lock:
+        return Lock() if self.project.path is None else read_lock(lock_path(self.project.path))
 
     @asynccontextmanager
     async def _leased(self, job_id: str) -> AsyncGenerator[None]:

@@ -58,6 +58,7 @@ HOST = {
     "delete": ("job_id",),
     "login": ("skill_name", "present", "expert_key"),
     "logout": ("skill_name", "expert_key"),
+    "install": ("expert_keys", "on_step"),
     "job": ("job_id",),
     "jobs": ("limit", "after"),
     "runs": ("job_id", "limit", "after"),

@@ -6,8 +6,10 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 
+from perstack.config.lock import Lock, shared_definition
 from perstack.core.definitions import (
     BASE_SKILL,
     Expert,
@@ -28,6 +30,7 @@ from perstack.engine.catalogue import (
 )
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import DisplayStamp, Emitter
+from perstack.engine.locked import LockedSession, out_of_date
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, Toolset
 
@@ -57,9 +60,15 @@ class _Opening:
 
 
 class JobSkills:
-    """Opens skills when a Run first needs them, all at the same time, and shows that it does."""
+    """Opens skills when a Run first needs them, all at the same time, and shows that it does.
 
-    def __init__(self, factories: Sequence[SkillFactory], context: SkillContext, emit: Emitter) -> None:
+    One that is in the lock offers what it offered then, and is connected to when one of its tools is first called.
+    """
+
+    def __init__(
+        self, factories: Sequence[SkillFactory], context: SkillContext, emit: Emitter, lock: Lock | None = None
+    ) -> None:
+        self._lock = lock or Lock()
         self._factories = factories
         self._context = context
         self._emit = emit
@@ -89,8 +98,7 @@ class JobSkills:
             raise SkillError(f"a skill did not end cleanly: {failures[0]}") from failures[0]
 
     def _opening(self, definition: Skill, run_id: str) -> asyncio.Task[_Up]:
-        shared = definition.model_copy(update={"pick": (), "omit": (), "rule": None, "description": None})
-        key = shared.to_json()
+        key = shared_definition(definition).to_json()
         if key not in self._open:
             work = asyncio.create_task(self._start(definition, run_id))
             self._open[key] = _Opening(definition.name, run_id, work, not is_base_skill(definition))
@@ -106,23 +114,41 @@ class JobSkills:
             self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=definition.name, message=line))
 
         began = time.monotonic()
-        self._emit.display(SkillStarting(**self._stamp(run_id), skill_name=definition.name))
-        session = await factory.open(definition, replace(self._context, on_stderr=show_stderr))
+        context = replace(self._context, on_stderr=show_stderr)
+        locked = self._lock.of_skill(definition)
+        if locked is not None:
+            session = await factory.open(definition, context)
+            toolset = locked.toolset()
+            connect = partial(self._connect_later, run_id, definition.name, session)
+            return _Up(LockedSession(definition.name, toolset, session, connect, show_stderr), toolset)
+        if self._lock.names(definition):
+            show_stderr(f"{out_of_date(definition.name)} (its definition has changed)")
+        self._show_start(run_id, definition.name)
+        session = await factory.open(definition, context)
+        try:
+            return _Up(session, await self._connect(run_id, definition.name, session, began))
+        except SkillError as error:
+            return _Up(None, problem=str(error))
+
+    async def _connect_later(self, run_id: str, name: str, session: SkillSession) -> Toolset:
+        self._show_start(run_id, name)
+        return await self._connect(run_id, name, session, time.monotonic())
+
+    async def _connect(self, run_id: str, name: str, session: SkillSession, began: float) -> Toolset:
         try:
             toolset = await session.tools()
         except SkillError as error:
             await session.close()
-            self._show_end(run_id, definition.name, str(error))
-            return _Up(None, problem=str(error))
+            self._show_end(run_id, name, str(error))
+            raise
         except BaseException:
             await session.close()
             raise
         took = round((time.monotonic() - began) * 1000)
-        tools = len(toolset.specs)
         self._emit.display(
-            SkillConnected(**self._stamp(run_id), skill_name=definition.name, tools=tools, duration_ms=took)
+            SkillConnected(**self._stamp(run_id), skill_name=name, tools=len(toolset.specs), duration_ms=took)
         )
-        return _Up(session, toolset)
+        return toolset
 
     async def _end(self, one: _Opening) -> None:
         one.work.cancel()
@@ -134,8 +160,12 @@ class JobSkills:
             if up is not None and up.session is not None:
                 await up.session.close()
         finally:
-            if one.is_shown:
+            is_unused = up is not None and isinstance(up.session, LockedSession) and not up.session.is_connected
+            if one.is_shown and not is_unused:
                 self._show_end(one.run_id, one.name)
+
+    def _show_start(self, run_id: str, name: str) -> None:
+        self._emit.display(SkillStarting(**self._stamp(run_id), skill_name=name))
 
     def _show_end(self, run_id: str, name: str, reason: str = "") -> None:
         self._emit.display(SkillDisconnected(**self._stamp(run_id), skill_name=name, reason=reason))

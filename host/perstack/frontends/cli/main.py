@@ -34,6 +34,7 @@ _COMMANDS = {
     "replay": ("verify", "Drive a recorded Job again, without a model, and compare."),
     "export": ("export", "Write a Job in another form."),
     "validate": ("validate", "Check perstack.toml without running anything."),
+    "install": ("install", "Ask every skill what it offers, so that runs need not wait for it."),
     "login": ("login", "Log in to the server of a skill, for all later Jobs."),
     "logout": ("login", "Forget a login."),
     "mcp": ("mcp", "Serve Experts and Jobs to an editor or an agent over MCP."),

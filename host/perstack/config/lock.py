@@ -1,0 +1,220 @@
+"""perstack.lock: what the skills of a perstack.toml offered when `perstack install` asked them.
+
+TOML, beside the perstack.toml that it was made for. The same answers give the same bytes. Secrets are neither in it nor
+in what its digests are made of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import Field, TypeAdapter, model_validator
+
+from perstack.core.base import Fact, JsonObject
+from perstack.core.definitions import Expert, Skill, without_secrets
+from perstack.core.tools import Effect, ToolKind, ToolSpec
+from perstack.errors import StorageError, UsageError
+from perstack.ports.skill import Toolset
+
+LOCK_NAME = "perstack.lock"
+VERSION = 1
+_OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
+
+
+class LockedTool(Fact):
+    """A tool as its skill described it."""
+
+    name: str
+    description: str = ""
+    effect: Effect = "sideEffect"
+    kind: ToolKind = "tool"
+    target: str | None = None
+    input_schema: str
+    """The JSON schema as text."""
+    digest: str
+    """Of the schema, whatever the order of its keys."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> LockedTool:
+        if digest_of_schema(self.schema_object()) != self.digest:
+            raise ValueError(f"the schema of {self.name} is not the one of its digest")
+        return self
+
+    @classmethod
+    def of(cls, spec: ToolSpec) -> LockedTool:
+        text = json.dumps(spec.input_schema, ensure_ascii=False, separators=(",", ":"))
+        return cls(
+            name=spec.name,
+            description=spec.description,
+            effect=spec.effect,
+            kind=spec.kind,
+            target=spec.target,
+            input_schema=text,
+            digest=digest_of_schema(spec.input_schema),
+        )
+
+    def schema_object(self) -> JsonObject:
+        return _OBJECT.validate_json(self.input_schema)
+
+    def spec(self) -> ToolSpec:
+        return ToolSpec(
+            name=self.name,
+            description=self.description,
+            effect=self.effect,
+            kind=self.kind,
+            target=self.target,
+            input_schema=self.schema_object(),
+        )
+
+
+class LockedSkill(Fact):
+    """A skill, and what it offered."""
+
+    name: str
+    type: str
+    digest: str
+    """Of its definition; see `digest_of_skill`."""
+    instructions: str = ""
+    tools: tuple[LockedTool, ...] = ()
+
+    @classmethod
+    def of(cls, definition: Skill, toolset: Toolset) -> LockedSkill:
+        tools = sorted((LockedTool.of(spec) for spec in toolset.specs), key=lambda tool: tool.name)
+        return cls(
+            name=definition.name,
+            type=definition.type,
+            digest=digest_of_skill(definition),
+            instructions=toolset.instructions,
+            tools=tuple(tools),
+        )
+
+    def toolset(self) -> Toolset:
+        return Toolset(tuple(tool.spec() for tool in self.tools), self.instructions)
+
+
+class LockedExpert(Fact):
+    """An Expert whose skills were asked."""
+
+    digest: str
+
+
+class Lock(Fact):
+    """The whole file. Empty, it locks nothing."""
+
+    version: int = VERSION
+    experts: dict[str, LockedExpert] = Field(default_factory=dict)
+    skills: tuple[LockedSkill, ...] = ()
+
+    def of_skill(self, definition: Skill) -> LockedSkill | None:
+        """The entry that was made for just this definition."""
+        if not self.skills:
+            return None
+        digest = digest_of_skill(definition)
+        return next((one for one in self.skills if one.digest == digest), None)
+
+    def names(self, definition: Skill) -> bool:
+        """Whether a skill of that name is locked, under this definition or another."""
+        return any(one.name == definition.name for one in self.skills)
+
+    def to_toml(self) -> str:
+        """Sorted, so that the same content is the same text."""
+        from tomli_w import dumps
+
+        whole = self.model_copy(
+            update={
+                "experts": dict(sorted(self.experts.items())),
+                "skills": tuple(sorted(self.skills, key=lambda one: (one.name, one.digest))),
+            }
+        )
+        head = "# What the skills offer; written by `perstack install`, and read by every run.\n"
+        return head + dumps(whole.model_dump(by_alias=True, exclude_none=True))
+
+
+def shared_definition(definition: Skill) -> Skill:
+    """What makes two declarations the same skill: all but how an Expert uses it."""
+    return definition.model_copy(update={"pick": (), "omit": (), "rule": None, "description": None})
+
+
+def digest_of_skill(definition: Skill) -> str:
+    """Of a skill's shared definition, without its secrets."""
+    bare = without_secrets(Expert(key="x", instruction="", skills=(shared_definition(definition),)))
+    return _digest(bare.skills[0].to_json())
+
+
+def digest_of_expert(expert: Expert) -> str:
+    """Of an Expert's definition, without its secrets."""
+    return _digest(without_secrets(expert).to_json())
+
+
+def digest_of_schema(schema: JsonObject) -> str:
+    """Of a JSON schema, whatever the order of its keys."""
+    return _digest(json.dumps(schema, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{sha256(data).hexdigest()}"
+
+
+def lock_path(config: str) -> Path:
+    """Where the lock of a perstack.toml is."""
+    return Path(config).with_name(LOCK_NAME)
+
+
+def read_lock(path: Path) -> Lock:
+    """The lock; an empty one if there is none. Raises UsageError if it does not read, or is of a newer perstack."""
+    try:
+        table = tomllib.loads(path.read_bytes().decode())
+    except FileNotFoundError:
+        return Lock()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is damaged ({error}): run perstack install") from error
+    version = table.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise UsageError(
+            f"{path} is of version {version}, this perstack reads up to {VERSION}: update it, or run perstack install"
+        )
+    try:
+        return Lock.model_validate({**table, "version": table["version"]})
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"{path} is damaged ({_first(error)}): run perstack install") from error
+
+
+def _first(error: Exception) -> str:
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        one = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, one['loc']))}: {one['msg']}"
+    return f"{error} is missing"
+
+
+def write_lock(path: Path, lock: Lock) -> None:
+    """All of it or nothing: whoever reads it meanwhile reads the old one. Raises StorageError."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        new.write_text(lock.to_toml(), encoding="utf-8", newline="\n")
+        new.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            new.unlink()
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def merged(old: Lock, new: Lock, experts: Iterable[Expert]) -> Lock:
+    """The new lock, with what the old one has of other Experts and skills that are still declared so."""
+    known = {expert.key: expert for expert in experts}
+    declared = {digest_of_skill(skill) for expert in known.values() for skill in expert.skills}
+    fresh = {one.digest for one in new.skills}
+    kept = tuple(one for one in old.skills if one.digest in declared - fresh)
+    others = {
+        key: one for key, one in old.experts.items() if key in known and one.digest == digest_of_expert(known[key])
+    }
+    return Lock(experts={**others, **new.experts}, skills=(*kept, *new.skills))

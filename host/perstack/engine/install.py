@@ -1,0 +1,120 @@
+"""`perstack install`: ask every skill of some Experts, once, what it offers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from perstack.config.lock import (
+    Lock,
+    LockedExpert,
+    LockedSkill,
+    digest_of_expert,
+    digest_of_skill,
+    shared_definition,
+)
+from perstack.core.definitions import Expert, InteractiveSkill, Project, Skill, is_base_skill
+from perstack.engine.skills import factory_for
+from perstack.errors import SkillError
+from perstack.ports.skill import SkillContext, SkillFactory, Toolset
+
+_PATIENCE = 120_000
+"""Milliseconds that a skill without a `timeout` may take; plugins have shorter ones of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstallStep:
+    """Where a skill stands."""
+
+    skill: str
+    status: Literal["starting", "ready", "failed"]
+    tools: int = 0
+    duration_ms: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What came of it."""
+
+    path: Path
+    """The lock, as it was written."""
+    skills: tuple[InstallStep, ...]
+    """Each skill, ready or failed."""
+
+    @property
+    def failed(self) -> tuple[InstallStep, ...]:
+        return tuple(one for one in self.skills if one.status == "failed")
+
+
+OnInstall = Callable[[InstallStep], None]
+
+
+def with_delegates(project: Project, keys: Iterable[str]) -> list[Expert]:
+    """These Experts, and all that they may delegate to, each once. Keys are ones that the project has."""
+    found: dict[str, Expert] = {}
+    waiting = list(keys)
+    while waiting:
+        expert = project.expert(waiting.pop(0))
+        if expert is not None and expert.key not in found:
+            found[expert.key] = expert
+            waiting += expert.delegates
+    return list(found.values())
+
+
+async def ask_skills(
+    factories: Sequence[SkillFactory], context: SkillContext, experts: Sequence[Expert], on_step: OnInstall
+) -> tuple[Lock, tuple[InstallStep, ...]]:
+    """Open all distinct skills of these Experts at the same time, and end them. One that fails is not in the lock."""
+    definitions = {
+        digest_of_skill(skill): shared_definition(skill)
+        for expert in experts
+        for skill in expert.skills
+        if not isinstance(skill, InteractiveSkill) and not is_base_skill(skill)
+    }
+    async with asyncio.TaskGroup() as group:
+        asking = [group.create_task(_ask(factories, context, one, on_step)) for one in definitions.values()]
+    answers = [task.result() for task in asking]
+    locked = tuple(skill for skill, _ in answers if skill is not None)
+    names = {expert.key: LockedExpert(digest=digest_of_expert(expert)) for expert in experts}
+    return Lock(experts=names, skills=locked), tuple(step for _, step in answers)
+
+
+async def _ask(
+    factories: Sequence[SkillFactory], context: SkillContext, definition: Skill, on_step: OnInstall
+) -> tuple[LockedSkill | None, InstallStep]:
+    name, began = definition.name, time.monotonic()
+    on_step(InstallStep(name, "starting"))
+
+    def took() -> int:
+        return round((time.monotonic() - began) * 1000)
+
+    locked: LockedSkill | None = None
+    try:
+        toolset = await _toolset(factories, context, definition)
+        locked = LockedSkill.of(definition, toolset)
+        step = InstallStep(name, "ready", len(toolset.specs), took())
+    except SkillError as error:
+        step = InstallStep(name, "failed", duration_ms=took(), problem=str(error))
+    except Exception as error:  # noqa: BLE001 - a fault in one plugin's code is no reason to leave the others out
+        step = InstallStep(name, "failed", duration_ms=took(), problem=f"{type(error).__name__}: {error}")
+    on_step(step)
+    return locked, step
+
+
+async def _toolset(factories: Sequence[SkillFactory], context: SkillContext, definition: Skill) -> Toolset:
+    # a server's own deadline is for connecting, after which it still has to list
+    seconds = 2 * (getattr(definition, "timeout", None) or _PATIENCE // 2) / 1000
+    try:
+        async with asyncio.timeout(seconds):
+            session = await factory_for(factories, definition).open(definition, context)
+            try:
+                return await session.tools()
+            finally:
+                await session.close()
+    except TimeoutError as error:
+        raise SkillError(f"skill {definition.name!r} gave no answer within {seconds:g} s") from error

@@ -1,0 +1,133 @@
+"""`perstack install`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from locking import did, listed, lock_of, offer, skill
+from terminal import SECONDS, Terminal
+
+pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
+
+EXPERTS = """
+[experts.lead]
+instruction = "You lead."
+delegates = ["helper"]
+[experts.helper]
+instruction = "You help."
+[experts.other]
+instruction = "You wait."
+"""
+
+
+@pytest.fixture
+def shop(terminal: Terminal) -> Terminal:
+    """Three Experts: the first delegates to the second, and both have the same server."""
+    folder = terminal.workspace
+    offer(folder, listed("walk"), listed("dig", depth="integer"))
+    skills = skill("lead", "tools", folder) + skill("helper", "tools", folder, pick=["walk"])
+    return terminal.project(EXPERTS + skills + skill("other", "more", folder, timeout=30_000))
+
+
+def test_every_distinct_skill_is_asked_once_and_locked(shop: Terminal) -> None:
+    done = shop.call("install")
+    assert done.code == 0, done.err
+    assert did(shop.workspace) == ["start", "start"]
+    assert sorted(line.split(" in ")[0] for line in done.err.splitlines()) == [
+        "more: ready with 2 tools",
+        "more: starting",
+        "tools: ready with 2 tools",
+        "tools: starting",
+    ]
+    assert done.out.strip() == f"{shop.workspace / 'perstack.lock'}: 2 skills locked"
+    lock = lock_of(shop.workspace)
+    assert (lock["version"], sorted(lock["experts"])) == (1, ["helper", "lead", "other"])
+    assert [one["name"] for one in lock["skills"]] == ["more", "tools"]
+    assert lock["skills"][0]["instructions"] == "Mind the file."
+    assert [tool["name"] for tool in lock["skills"][0]["tools"]] == ["dig", "walk"]
+
+
+def test_the_same_answers_give_the_same_bytes(shop: Terminal) -> None:
+    shop.call("install")
+    first = (shop.workspace / "perstack.lock").read_bytes()
+    offer(shop.workspace, listed("dig", depth="integer"), listed("walk"))
+    shop.call("install")
+    assert (shop.workspace / "perstack.lock").read_bytes() == first
+
+
+def test_an_expert_is_locked_with_its_delegates_and_the_others_stay(shop: Terminal) -> None:
+    assert shop.call("install", "lead").code == 0
+    assert sorted(lock_of(shop.workspace)["experts"]) == ["helper", "lead"]
+    assert shop.call("install", "other").code == 0
+    lock = lock_of(shop.workspace)
+    assert sorted(lock["experts"]) == ["helper", "lead", "other"]
+    assert [one["name"] for one in lock["skills"]] == ["more", "tools"]
+    assert shop.call("install", "nobody").code == 2
+
+
+def test_a_server_that_fails_is_named_and_the_others_are_locked(shop: Terminal) -> None:
+    config = shop.workspace / "perstack.toml"
+    broken = '[experts.other.skills.broken]\ntype = "mcpStdioSkill"\ncommand = "/no/such/program"\n'
+    needy = skill("other", "needy", shop.workspace, requiredEnv=["NOT_SET_HERE"])
+    config.write_text(config.read_text() + broken + needy)
+    done = shop.call("install")
+    assert done.code == 1
+    errors = [line for line in done.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 2
+    assert any("broken" in line and "/no/such/program" in line for line in errors)
+    assert any("NOT_SET_HERE" in line for line in errors)
+    assert [one["name"] for one in lock_of(shop.workspace)["skills"]] == ["more", "tools"]
+
+
+def test_the_lock_stands_beside_the_definition(shop: Terminal, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (shop.workspace / "perstack.toml").rename(elsewhere / "perstack.toml")
+    assert shop.call("install", "--config", str(elsewhere / "perstack.toml")).code == 0
+    assert (elsewhere / "perstack.lock").is_file()
+
+
+def test_a_lock_that_cannot_be_written_is_one_line(shop: Terminal) -> None:
+    (shop.workspace / "perstack.lock").mkdir()
+    done = shop.call("install", "other")
+    assert done.code == 1
+    assert [line for line in done.err.splitlines() if "other" not in line and "more" not in line] == [
+        f"error: {shop.workspace / 'perstack.lock'} cannot be written: Is a directory"
+    ]
+    assert not list(shop.workspace.glob(".perstack.lock*"))
+
+
+def test_a_damaged_lock_is_replaced(shop: Terminal) -> None:
+    (shop.workspace / "perstack.lock").write_text("<<<<<<< ours")
+    assert shop.call("install").code == 0
+    assert lock_of(shop.workspace)["version"] == 1
+
+
+def test_ctrl_c_leaves_the_old_lock_and_no_process(shop: Terminal) -> None:
+    shop.call("install")
+    folder = shop.workspace
+    before = (folder / "perstack.lock").read_bytes()
+    os.mkfifo(folder / "pipe")
+    config = folder / "perstack.toml"
+    config.write_text(config.read_text() + skill("other", "silent", folder, str(folder / "pipe")))
+    command = [sys.executable, "-m", "perstack", "install"]
+    with subprocess.Popen(command, cwd=folder, env=shop.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        server = int((folder / "pipe").read_text())
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert (folder / "perstack.lock").read_bytes() == before
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
+
+
+def test_a_terminal_shows_a_row_for_each_skill(shop: Terminal) -> None:
+    seen = shop.look("install")
+    assert "ready with 2 tools" in seen
+    assert "2 skills locked" in seen

@@ -1,0 +1,47 @@
+"""A project with an MCP server whose tools stand in a file, for tests of perstack.lock."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+
+from terminal import Terminal
+
+SERVER = Path(__file__).parents[1] / "plugins" / "mcp" / "servers" / "from_file.py"
+
+
+def listed(name: str, **properties: str) -> dict:
+    schema = {"type": "object", "properties": {key: {"type": kind} for key, kind in properties.items()}}
+    return {"name": name, "description": f"It can {name}.", "inputSchema": schema}
+
+
+def offer(folder: Path, *tools: dict) -> None:
+    """What the server lists from its next start on."""
+    (folder / "tools.json").write_text(json.dumps(tools))
+
+
+def did(folder: Path) -> list[str]:
+    """What the server noted: its starts, and the calls."""
+    notes = folder / "notes"
+    return notes.read_text().splitlines() if notes.exists() else []
+
+
+def skill(expert: str, name: str, folder: Path, *more: str, **fields: object) -> str:
+    """The server as a skill in perstack.toml."""
+    args = [str(SERVER), str(folder / "tools.json"), str(folder / "notes"), *more]
+    rest = "".join(f"{key} = {json.dumps(value)}\n" for key, value in fields.items())
+    head = f'[experts.{expert}.skills.{name}]\ntype = "mcpStdioSkill"\n'
+    return f"{head}command = {json.dumps(sys.executable)}\nargs = {json.dumps(args)}\n{rest}"
+
+
+def lock_of(folder: Path) -> dict:
+    return tomllib.loads((folder / "perstack.lock").read_text())
+
+
+def shown(terminal: Terminal, *args: str) -> list[dict]:
+    """The events of a run."""
+    done = terminal.call("run", *args, "--provider", "scripted")
+    assert done.code == 0, done.err
+    return done.events
