@@ -77,7 +77,8 @@ async def _blob(sha256: str) -> bytes:
 
 
 def request_of(wire: Wire, *messages: Message, **rest: Any) -> GenerationRequest:
-    return GenerationRequest(wire.model, "You.", History(messages or (_QUERY,)), _TOOLS, _blob, **rest)
+    given: dict[str, Any] = {"tools": _TOOLS, **rest}
+    return GenerationRequest(wire.model, "You.", History(messages or (_QUERY,)), blobs=_blob, **given)
 
 
 def using(wire: Wire, *replies: Reply, act: Callable[[Provider], Awaitable[None]], **setting: Any) -> FakeEndpoint:
@@ -217,6 +218,8 @@ def tool_choice(wire: Wire) -> str:
     assert _holds(last, wire.no_tools)
     assert not _holds(usual, wire.no_tools)
     assert last["tools"] == usual["tools"], "shown all the same, for the prefix's sake"
+    without = body_of(wire, request_of(wire, tools=(), allow_tools=False))
+    assert not {"tools", *wire.no_tools} & set(without)
     return "yes"
 
 

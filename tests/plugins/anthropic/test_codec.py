@@ -10,6 +10,7 @@ import anthropic.types as sdk
 import pytest
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
+from conversation import call, plain, request_to, result, user
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -18,16 +19,12 @@ from wire import decoded
 from perstack.core.messages import (
     BlobPart,
     ExpertMessage,
-    History,
     Message,
     TextPart,
     ThinkingPart,
     ToolCallPart,
     ToolMessage,
-    ToolResultPart,
-    UserMessage,
 )
-from perstack.core.tools import ToolSpec
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_anthropic.codec import ReplyDecoder, encode
@@ -36,48 +33,18 @@ from perstack_anthropic.settings import AnthropicSettings
 _PARAMS: TypeAdapter[Any] = TypeAdapter(MessageCreateParamsStreaming)
 _EVENT: TypeAdapter[Any] = TypeAdapter(sdk.RawMessageStreamEvent)
 
-TOOLS = (
-    ToolSpec(name="read", description="Reads.", input_schema={"type": "object", "properties": {"path": {}}}),
-    ToolSpec(name="bare", input_schema={}),
-)
 SIGNED = ThinkingPart(thinking="Let me see.", opaque={"anthropic": {"signature": "sig=="}})
 REDACTED = ThinkingPart(thinking="", opaque={"anthropic": {"data": "enc=="}})
 
 
-async def _no_blobs(sha256: str) -> bytes:
-    raise AssertionError(f"nobody should read blob {sha256}")
-
-
-def _user(text: str) -> UserMessage:
-    return UserMessage(contents=(TextPart(text=text),))
-
-
-def _call(call_id: str = "toolu_1", name: str = "read", **rest: Any) -> ToolCallPart:
-    return ToolCallPart(tool_call_id=call_id, tool_name=name, **rest)
-
-
-def _result(call_id: str, *contents: TextPart | BlobPart, is_error: bool = False) -> ToolResultPart:
-    return ToolResultPart(tool_call_id=call_id, tool_name="read", contents=contents, is_error=is_error)
-
-
-def _request(*messages: Message, **rest: Any) -> GenerationRequest:
-    given: dict[str, Any] = {"model": "claude-sonnet-5", "instruction": "You are terse.", "tools": TOOLS, **rest}
-    return GenerationRequest(messages=History(messages or (_user("hi"),)), blobs=_no_blobs, **given)
-
-
-def _plain(value: Any) -> Any:
-    """The SDK's types take iterables: as lists, to compare."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_plain(one) for one in value]
-    return value
+def _request(*messages: Message, model: str = "claude-sonnet-5", **rest: Any) -> GenerationRequest:
+    return request_to(model, *messages, **rest)
 
 
 def _body(request: GenerationRequest, blobs: dict[str, bytes] | None = None, **settings: Any) -> dict[str, Any]:
     """The request's body, which the SDK's own types hold without loss."""
     body = json.loads(encode(request, AnthropicSettings(**settings), blobs or {}))
-    assert _plain(_PARAMS.validate_python(body)) == body
+    assert plain(_PARAMS.validate_python(body)) == body
     return body
 
 
@@ -97,10 +64,10 @@ def test_a_request_has_model_instruction_tools_and_messages() -> None:
 
 def test_a_tool_loop_becomes_alternating_turns() -> None:
     calls = ExpertMessage(
-        contents=(SIGNED, REDACTED, TextPart(text="I look."), _call("a", args={"path": "x"}), _call("b"))
+        contents=(SIGNED, REDACTED, TextPart(text="I look."), call("a", args={"path": "x"}), call("b"))
     )
-    results = ToolMessage(contents=(_result("a", TextPart(text="text")), _result("b", is_error=True)))
-    body = _body(_request(_user("hi"), calls, results))
+    results = ToolMessage(contents=(result("a", TextPart(text="text")), result("b", is_error=True)))
+    body = _body(_request(user("hi"), calls, results))
     assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user"]
     assert body["messages"][1]["content"] == [
         {"type": "thinking", "thinking": "Let me see.", "signature": "sig=="},
@@ -116,32 +83,32 @@ def test_a_tool_loop_becomes_alternating_turns() -> None:
 
 
 def test_empty_replies_are_skipped_and_turns_of_one_role_merged() -> None:
-    body = _body(_request(_user("one"), ExpertMessage(), ExpertMessage(contents=(TextPart(text=" \n"),)), _user("two")))
+    body = _body(_request(user("one"), ExpertMessage(), ExpertMessage(contents=(TextPart(text=" \n"),)), user("two")))
     assert [[block["text"] for block in turn["content"]] for turn in body["messages"]] == [["one", "two"]]
 
 
 def test_a_blank_query_is_still_a_turn() -> None:
-    assert _body(_request(_user(" ")))["messages"][0]["content"][0]["text"] == "(no text)"
+    assert _body(_request(user(" ")))["messages"][0]["content"][0]["text"] == "(no text)"
 
 
 def test_thinking_that_another_vendor_signed_is_not_sent() -> None:
     foreign = ThinkingPart(thinking="hm", opaque={"openai": {"id": "rs_1"}})
     reply = ExpertMessage(contents=(foreign, ThinkingPart(thinking="unsigned"), TextPart(text="ok")))
-    body = _body(_request(_user("hi"), reply, _user("go on")))
+    body = _body(_request(user("hi"), reply, user("go on")))
     assert [block["type"] for block in body["messages"][1]["content"]] == ["text"]
 
 
 def test_a_call_with_broken_arguments_is_sent_back_as_an_object() -> None:
-    reply = ExpertMessage(contents=(_call("a", raw_args='{"path": '),))
-    body = _body(_request(_user("hi"), reply, ToolMessage(contents=(_result("a", is_error=True),))))
+    reply = ExpertMessage(contents=(call("a", raw_args='{"path": '),))
+    body = _body(_request(user("hi"), reply, ToolMessage(contents=(result("a", is_error=True),))))
     assert body["messages"][1]["content"][0]["input"] == {"unparsed": '{"path": '}
 
 
 def test_ids_and_names_of_another_vendor_are_made_legal_in_call_and_result_alike() -> None:
-    reply = ExpertMessage(contents=(_call("functions.read:0", name="no such tool!"),))
-    body = _body(_request(_user("hi"), reply, ToolMessage(contents=(_result("functions.read:0"),))))
-    use, result = body["messages"][1]["content"][0], body["messages"][2]["content"][0]
-    assert use["id"] == result["tool_use_id"]
+    reply = ExpertMessage(contents=(call("functions.read:0", name="no such tool!"),))
+    body = _body(_request(user("hi"), reply, ToolMessage(contents=(result("functions.read:0"),))))
+    use, back = body["messages"][1]["content"][0], body["messages"][2]["content"][0]
+    assert use["id"] == back["tool_use_id"]
     assert use["id"].replace("_", "").replace("-", "").isalnum()
     assert use["name"] == "no_such_tool"
 
@@ -154,24 +121,13 @@ def test_images_documents_and_texts_are_sent_and_the_rest_is_told_of() -> None:
         BlobPart(sha256="t", mime_type="text/plain; charset=utf-8", size=7),
         BlobPart(sha256="m", mime_type="audio/mpeg", size=3, name="song"),
     )
-    reply = ExpertMessage(contents=(_call("a"),))
-    body = _body(_request(_user("hi"), reply, ToolMessage(contents=(_result("a", *parts),))), blobs)
+    reply = ExpertMessage(contents=(call("a"),))
+    body = _body(_request(user("hi"), reply, ToolMessage(contents=(result("a", *parts),))), blobs)
     image, document, text, other = body["messages"][2]["content"][0]["content"]
     assert image["source"] == {"type": "base64", "media_type": "image/png", "data": "cG5n"}
     assert (document["source"]["media_type"], document["title"]) == ("application/pdf", "a.pdf")
     assert text["text"] == "größe"
     assert other["text"].startswith("[song, audio/mpeg, 3 bytes")
-
-
-def test_a_final_generation_shows_the_tools_and_allows_none() -> None:
-    body = _body(_request(allow_tools=False))
-    assert len(body["tools"]) == 2
-    assert body["tool_choice"] == {"type": "none"}
-
-
-def test_without_tools_nothing_is_said_of_them() -> None:
-    body = _body(_request(tools=(), allow_tools=False))
-    assert not {"tools", "tool_choice"} & set(body)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +187,7 @@ def test_a_setting_says_how_a_model_of_unknown_name_thinks() -> None:
 
 
 def test_broken_text_is_sent_as_far_as_it_goes() -> None:
-    assert "a?b" in _body(_request(_user("a\ud800b")))["messages"][0]["content"][0]["text"]
+    assert "a?b" in _body(_request(user("a\ud800b")))["messages"][0]["content"][0]["text"]
 
 
 # --- replies ------------------------------------------------------------------------------------------------------
@@ -312,7 +268,7 @@ def test_the_reply_is_what_the_sdk_itself_makes_of_the_events() -> None:
     for event in _events():
         made = _EVENT.validate_python(event)
         snapshot = accumulate_event(event=made, current_snapshot=snapshot, json_bufs=buffers)
-    request = _request(_user("hi"), _decode(_stream(_events()))[0].reply, ToolMessage(contents=(_result("toolu_1"),)))
+    request = _request(user("hi"), _decode(_stream(_events()))[0].reply, ToolMessage(contents=(result("toolu_1"),)))
     theirs = [block.to_dict() for block in snapshot.content]
     assert _body(request)["messages"][1]["content"] == theirs
 
@@ -360,12 +316,6 @@ def test_arguments_that_are_no_object_are_kept_as_the_model_wrote_them() -> None
     decoder.feed('{"type":"message_stop"}')
     calls = decoder.finish().reply.tool_calls
     assert [(call.args, call.raw_args) for call in calls] == [({}, '{"path": "a'), ({}, "[1]"), ({}, "nonsense")]
-
-
-def test_a_stream_without_its_end_is_cut_and_nothing_of_it_is_kept() -> None:
-    with pytest.raises(ProviderError) as caught:
-        _decode(_stream(_events()[:-1]))
-    assert (caught.value.name, caught.value.is_retryable) == ("CutStream", True)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from conversation import request_to
 from google.genai import types as sdk
 from wire_google import chunk
 
 from perstack.core.messages import (
     BlobPart,
     ExpertMessage,
-    History,
     Message,
     TextPart,
     ThinkingPart,
@@ -21,7 +21,6 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.tools import ToolSpec
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, GenerationRequest
 from perstack_google.reply import ReplyDecoder
@@ -33,18 +32,10 @@ _SDK_OF = {
     "toolConfig": sdk.ToolConfig,
     "generationConfig": sdk.GenerationConfig,
 }
-TOOLS = (
-    ToolSpec(name="read", description="Reads.", input_schema={"type": "object", "properties": {"path": {}}}),
-    ToolSpec(name="bare", input_schema={}),
-)
 IMAGE = BlobPart(sha256="i", mime_type="image/png", size=3)
 PDF = BlobPart(sha256="p", mime_type="application/pdf", size=3)
 GIF = BlobPart(sha256="g", mime_type="image/gif", size=3)
 BLOBS = dict.fromkeys("ipg", b"png")
-
-
-async def _no_blobs(sha256: str) -> bytes:
-    raise AssertionError(f"nobody should read blob {sha256}")
 
 
 def _user(*contents: TextPart | BlobPart) -> UserMessage:
@@ -52,8 +43,7 @@ def _user(*contents: TextPart | BlobPart) -> UserMessage:
 
 
 def _request(*messages: Message, **rest: Any) -> GenerationRequest:
-    given: dict[str, Any] = {"model": "gemini-3.8-flash", "instruction": "You are terse.", "tools": TOOLS, **rest}
-    return GenerationRequest(messages=History(messages or (_user(),)), blobs=_no_blobs, **given)
+    return request_to(rest.pop("model", "gemini-3.8-flash"), *messages, **rest)
 
 
 def _as_sdk(kind: Any, value: Any) -> Any:
@@ -91,12 +81,6 @@ def test_a_request_has_instruction_tools_and_contents() -> None:
     assert body["contents"] == [{"role": "user", "parts": [{"text": "hi"}]}]
     assert "toolConfig" not in body
     assert "generationConfig" not in body
-
-
-def test_tools_that_may_not_be_called_are_shown_and_forbidden() -> None:
-    body = _body(_request(allow_tools=False))
-    assert body["toolConfig"] == {"functionCallingConfig": {"mode": "NONE"}}
-    assert body["tools"]
 
 
 def test_calls_and_their_results_share_ids_and_results_come_together() -> None:
@@ -301,12 +285,6 @@ def test_a_blocked_prompt_is_a_refusal_that_says_why() -> None:
     generation = _fed(response.model_dump_json(by_alias=True, exclude_none=True)).finish()
     assert generation.finish_reason == "refusal"
     assert "SAFETY" in generation.reply.text
-
-
-def test_a_stream_without_its_end_is_cut_and_nothing_of_it_is_kept() -> None:
-    with pytest.raises(ProviderError) as caught:
-        _fed(*RECORDED[:-1]).finish()
-    assert (caught.value.name, caught.value.is_retryable) == ("CutStream", True)
 
 
 def test_usage_that_comes_after_the_end_is_still_counted() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from conversation import call, plain, request_to, result, user
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
@@ -16,16 +17,13 @@ from wire import decoded
 from perstack.core.messages import (
     BlobPart,
     ExpertMessage,
-    History,
     Message,
     TextPart,
     ThinkingPart,
     ToolCallPart,
     ToolMessage,
-    ToolResultPart,
     UserMessage,
 )
-from perstack.core.tools import ToolSpec
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_openai.chat import encode_chat
@@ -34,40 +32,10 @@ from perstack_openai.dialect import Dialect
 
 _PARAMS: TypeAdapter[Any] = TypeAdapter(CompletionCreateParamsStreaming)
 COMPATIBLE = Dialect(is_openai=False, takes_documents=False)
-TOOLS = (
-    ToolSpec(name="read", description="Reads.", input_schema={"type": "object", "properties": {"path": {}}}),
-    ToolSpec(name="bare", input_schema={}),
-)
 
 
-async def _no_blobs(sha256: str) -> bytes:
-    raise AssertionError(f"nobody should read blob {sha256}")
-
-
-def _user(text: str) -> UserMessage:
-    return UserMessage(contents=(TextPart(text=text),))
-
-
-def _call(call_id: str = "call_1", name: str = "read", **rest: Any) -> ToolCallPart:
-    return ToolCallPart(tool_call_id=call_id, tool_name=name, **rest)
-
-
-def _result(call_id: str, *contents: TextPart | BlobPart, is_error: bool = False) -> ToolResultPart:
-    return ToolResultPart(tool_call_id=call_id, tool_name="read", contents=contents, is_error=is_error)
-
-
-def _request(*messages: Message, **rest: Any) -> GenerationRequest:
-    given: dict[str, Any] = {"model": "gpt-5-mini", "instruction": "You are terse.", "tools": TOOLS, **rest}
-    return GenerationRequest(messages=History(messages or (_user("hi"),)), blobs=_no_blobs, **given)
-
-
-def _plain(value: Any) -> Any:
-    """The SDK's types take iterables: as lists, to compare."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_plain(one) for one in value]
-    return value
+def _request(*messages: Message, model: str = "gpt-5-mini", **rest: Any) -> GenerationRequest:
+    return request_to(model, *messages, **rest)
 
 
 def _body(
@@ -75,7 +43,7 @@ def _body(
 ) -> dict[str, Any]:
     """The request's body, which the SDK's own types hold without loss."""
     body = json.loads(encode_chat(request, dialect or Dialect(), blobs or {}))
-    assert _plain(_PARAMS.validate_python(body)) == body
+    assert plain(_PARAMS.validate_python(body)) == body
     return body
 
 
@@ -93,12 +61,12 @@ def test_a_request_has_model_instruction_tools_and_messages() -> None:
 
 def test_a_tool_loop_becomes_calls_and_one_message_for_each_result() -> None:
     calls = ExpertMessage(
-        contents=(ThinkingPart(thinking="hm"), TextPart(text="I look."), _call("a", args={"path": "ö"}), _call("b"))
+        contents=(ThinkingPart(thinking="hm"), TextPart(text="I look."), call("a", args={"path": "ö"}), call("b"))
     )
     results = ToolMessage(
-        contents=(_result("a", TextPart(text="text")), _result("b", TextPart(text="no"), is_error=True))
+        contents=(result("a", TextPart(text="text")), result("b", TextPart(text="no"), is_error=True))
     )
-    body = _body(_request(_user("hi"), calls, results))
+    body = _body(_request(user("hi"), calls, results))
     reply, first, second = body["messages"][2:]
     assert (reply["role"], reply["content"]) == ("assistant", "I look.")
     assert [(call["id"], call["function"]["arguments"]) for call in reply["tool_calls"]] == [
@@ -111,23 +79,23 @@ def test_a_tool_loop_becomes_calls_and_one_message_for_each_result() -> None:
 
 def test_empty_replies_are_skipped() -> None:
     body = _body(
-        _request(_user("one"), ExpertMessage(), ExpertMessage(contents=(ThinkingPart(thinking="x"),)), _user("two"))
+        _request(user("one"), ExpertMessage(), ExpertMessage(contents=(ThinkingPart(thinking="x"),)), user("two"))
     )
     assert [message["role"] for message in body["messages"]] == ["system", "user", "user"]
 
 
 def test_a_call_with_broken_arguments_is_sent_back_as_json() -> None:
-    reply = ExpertMessage(contents=(_call("a", raw_args='{"path": '),))
-    body = _body(_request(_user("hi"), reply, ToolMessage(contents=(_result("a", is_error=True),))))
+    reply = ExpertMessage(contents=(call("a", raw_args='{"path": '),))
+    body = _body(_request(user("hi"), reply, ToolMessage(contents=(result("a", is_error=True),))))
     assert json.loads(body["messages"][2]["tool_calls"][0]["function"]["arguments"]) == {"unparsed": '{"path": '}
 
 
 def test_names_that_the_api_would_refuse_are_made_legal() -> None:
-    reply = ExpertMessage(contents=(_call("x:1", name="no such tool!"),))
-    body = _body(_request(_user("hi"), reply, ToolMessage(contents=(_result("x:1"),))))
-    (call,) = body["messages"][2]["tool_calls"]
-    assert call["function"]["name"] == "no_such_tool"
-    assert call["id"] == body["messages"][3]["tool_call_id"]
+    reply = ExpertMessage(contents=(call("x:1", name="no such tool!"),))
+    body = _body(_request(user("hi"), reply, ToolMessage(contents=(result("x:1"),))))
+    (sent,) = body["messages"][2]["tool_calls"]
+    assert sent["function"]["name"] == "no_such_tool"
+    assert sent["id"] == body["messages"][3]["tool_call_id"]
 
 
 BLOBS = {"i": b"png", "d": b"pdf", "t": "größe".encode(), "m": b"mp3"}
@@ -148,9 +116,9 @@ def test_images_documents_and_texts_of_a_person_are_sent_and_the_rest_is_told_of
 
 
 def test_what_a_tool_message_cannot_hold_follows_all_results_of_the_turn() -> None:
-    reply = ExpertMessage(contents=(_call("a"), _call("b")))
-    results = ToolMessage(contents=(_result("a", TextPart(text="seen"), IMAGE), _result("b", TextPart(text="ok"))))
-    first, second, shown = _body(_request(_user("hi"), reply, results), blobs=BLOBS)["messages"][3:]
+    reply = ExpertMessage(contents=(call("a"), call("b")))
+    results = ToolMessage(contents=(result("a", TextPart(text="seen"), IMAGE), result("b", TextPart(text="ok"))))
+    first, second, shown = _body(_request(user("hi"), reply, results), blobs=BLOBS)["messages"][3:]
     assert first["content"] == "seen\n[1 attached: see the next message]"
     assert second["content"] == "ok"
     assert [part["type"] for part in shown["content"]] == ["text", "image_url"]
@@ -162,21 +130,6 @@ def test_a_server_that_takes_no_images_or_documents_gets_text_in_their_place() -
     content = _body(_request(UserMessage(contents=(IMAGE, DOCUMENT))), dialect, BLOBS)["messages"][1]["content"]
     assert "[image/png, 3 bytes: this model cannot" in content
     assert "[a.pdf, application/pdf, 3 bytes" in content
-
-
-def test_a_final_generation_shows_the_tools_and_allows_none() -> None:
-    body = _body(_request(allow_tools=False))
-    assert (len(body["tools"]), body["tool_choice"]) == (2, "none")
-
-
-def test_without_tools_nothing_is_said_of_them() -> None:
-    assert not {"tools", "tool_choice"} & set(_body(_request(tools=(), allow_tools=False)))
-
-
-def test_settings_set_sampling_and_limits_by_the_name_that_the_server_knows() -> None:
-    body = _body(_request(), Dialect(max_tokens=100, temperature=0.2, top_p=0.9))
-    assert (body["max_completion_tokens"], body["temperature"], body["top_p"]) == (100, 0.2, 0.9)
-    assert _body(_request(), Dialect(is_openai=False, max_tokens=100))["max_tokens"] == 100
 
 
 @pytest.mark.parametrize(
@@ -346,7 +299,7 @@ def test_parallel_calls_that_all_have_index_zero_are_told_apart_by_their_ids() -
     ) == [("x", "read", {"path": "a"}), ("y", "read", {"path": "b"})]
 
 
-def test_a_new_id_with_every_delta_makes_no_new_call() -> None:
+def test_a_new_id_with_every_delta_makes_no_newcall() -> None:
     assert _calls(
         {"index": 0, "id": "x1", "function": {"name": "read", "arguments": '{"path":'}},
         {"index": 0, "id": "x2", "function": {"name": None, "arguments": '"a"}'}},

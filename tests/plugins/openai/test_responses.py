@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from conversation import call, plain, request_to, result, user
 from hypothesis import given
 from hypothesis import strategies as st
 from openai import omit
@@ -14,22 +14,20 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 from pydantic import TypeAdapter
-from responses_stream import EVENT, call, events_of, message, reasoning, refusal, response, stream_of
+from responses_stream import EVENT, events_of, message, reasoning, refusal, response, stream_of
+from responses_stream import call as function_call
 from wire import decoded
 
 from perstack.core.messages import (
     BlobPart,
     ExpertMessage,
-    History,
     Message,
     TextPart,
     ThinkingPart,
     ToolCallPart,
     ToolMessage,
-    ToolResultPart,
     UserMessage,
 )
-from perstack.core.tools import ToolSpec
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_openai.dialect import Dialect
@@ -37,10 +35,6 @@ from perstack_openai.responses import encode_responses
 from perstack_openai.responses_reply import ResponsesDecoder
 
 _PARAMS: TypeAdapter[Any] = TypeAdapter(ResponseCreateParamsStreaming)
-TOOLS = (
-    ToolSpec(name="read", description="Reads.", input_schema={"type": "object", "properties": {"path": {}}}),
-    ToolSpec(name="bare", input_schema={}),
-)
 BLOBS = {"i": b"png", "d": b"pdf", "t": "größe".encode(), "m": b"mp3"}
 IMAGE = BlobPart(sha256="i", mime_type="image/png", size=3)
 DOCUMENT = BlobPart(sha256="d", mime_type="application/pdf", size=3, name="a.pdf")
@@ -49,44 +43,18 @@ SONG = BlobPart(sha256="m", mime_type="audio/mpeg", size=3)
 THOUGHT = {"id": "rs_1", "summary": [{"type": "summary_text", "text": "Hm."}], "encrypted_content": "gAAA="}
 
 
-async def _no_blobs(sha256: str) -> bytes:
-    raise AssertionError(f"nobody should read blob {sha256}")
-
-
-def _user(text: str) -> UserMessage:
-    return UserMessage(contents=(TextPart(text=text),))
-
-
-def _call(call_id: str = "call_1", name: str = "read", **rest: Any) -> ToolCallPart:
-    return ToolCallPart(tool_call_id=call_id, tool_name=name, **rest)
+def _request(*messages: Message, model: str = "gpt-5-mini", **rest: Any) -> GenerationRequest:
+    return request_to(model, *messages, **rest)
 
 
 def _thought(vendor: str = "openai", **ours: Any) -> ThinkingPart:
     return ThinkingPart(thinking="Hm.", opaque={vendor: ours or THOUGHT})
 
 
-def _result(call_id: str, *contents: TextPart | BlobPart, is_error: bool = False) -> ToolResultPart:
-    return ToolResultPart(tool_call_id=call_id, tool_name="read", contents=contents, is_error=is_error)
-
-
-def _request(*messages: Message, **rest: Any) -> GenerationRequest:
-    given: dict[str, Any] = {"model": "gpt-5-mini", "instruction": "You are terse.", "tools": TOOLS, **rest}
-    return GenerationRequest(messages=History(messages or (_user("hi"),)), blobs=_no_blobs, **given)
-
-
-def _plain(value: Any) -> Any:
-    """The SDK's types take iterables: as lists, to compare."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_plain(one) for one in value]
-    return value
-
-
 def _body(request: GenerationRequest, dialect: Dialect | None = None) -> dict[str, Any]:
     """The request's body, which the SDK's own types hold without loss."""
     body = json.loads(encode_responses(request, dialect or Dialect(), BLOBS))
-    assert _plain(_PARAMS.validate_python(body)) == body
+    assert plain(_PARAMS.validate_python(body)) == body
     return body
 
 
@@ -106,12 +74,12 @@ def test_a_request_has_model_instruction_tools_and_input_and_is_stored_nowhere()
 
 def test_a_tool_loop_keeps_the_order_of_reasoning_text_and_calls() -> None:
     reply = ExpertMessage(
-        contents=(_thought(), TextPart(text="I look."), _call("a", args={"path": "ö"}), _call("b", raw_args="{"))
+        contents=(_thought(), TextPart(text="I look."), call("a", args={"path": "ö"}), call("b", raw_args="{"))
     )
     results = ToolMessage(
-        contents=(_result("a", TextPart(text="text")), _result("b", TextPart(text="no"), is_error=True))
+        contents=(result("a", TextPart(text="text")), result("b", TextPart(text="no"), is_error=True))
     )
-    assert _body(_request(_user("hi"), reply, results))["input"][1:] == [
+    assert _body(_request(user("hi"), reply, results))["input"][1:] == [
         {"type": "reasoning", **THOUGHT},
         {"type": "message", "role": "assistant", "content": "I look."},
         {"type": "function_call", "call_id": "a", "name": "read", "arguments": '{"path": "ö"}'},
@@ -123,19 +91,19 @@ def test_a_tool_loop_keeps_the_order_of_reasoning_text_and_calls() -> None:
 
 def test_reasoning_goes_back_only_to_the_vendor_that_encrypted_it() -> None:
     reply = ExpertMessage(contents=(_thought(), ThinkingPart(thinking="plain"), TextPart(text="yes")))
-    azure = _body(_request(_user("hi"), reply), Dialect(vendor="azure-openai"))
+    azure = _body(_request(user("hi"), reply), Dialect(vendor="azure-openai"))
     assert [item["type"] for item in azure["input"]] == ["message", "message"]
 
 
 def test_reasoning_that_led_to_nothing_is_left_out_for_the_api_refuses_it() -> None:
     reply = ExpertMessage(contents=(_thought(), TextPart(text="half"), _thought(), TextPart(text=" ")))
-    items = _body(_request(_user("hi"), reply, _user("go on")))["input"]
+    items = _body(_request(user("hi"), reply, user("go on")))["input"]
     assert [item["type"] for item in items] == ["message", "reasoning", "message", "message"]
 
 
 def test_the_phase_of_a_message_is_sent_back_with_it_alone() -> None:
     reply = ExpertMessage(contents=(_thought(phase="commentary"), TextPart(text="one"), TextPart(text="two")))
-    first, second = _body(_request(_user("hi"), reply))["input"][1:]
+    first, second = _body(_request(user("hi"), reply))["input"][1:]
     assert (first["phase"], "phase" in second) == ("commentary", False)
 
 
@@ -150,11 +118,11 @@ def test_images_documents_and_texts_are_sent_and_the_rest_is_told_of() -> None:
 
 
 def test_a_tool_may_return_images_and_documents() -> None:
-    reply = ExpertMessage(contents=(_call("a"), _call("b")))
+    reply = ExpertMessage(contents=(call("a"), call("b")))
     results = ToolMessage(
-        contents=(_result("a", TextPart(text="seen"), IMAGE, DOCUMENT), _result("b", IMAGE, is_error=True))
+        contents=(result("a", TextPart(text="seen"), IMAGE, DOCUMENT), result("b", IMAGE, is_error=True))
     )
-    first, second = _body(_request(_user("hi"), reply, results))["input"][-2:]
+    first, second = _body(_request(user("hi"), reply, results))["input"][-2:]
     assert [part["type"] for part in first["output"]] == ["input_text", "input_image", "input_file"]
     assert second["output"][0] == {"type": "input_text", "text": "Error:"}
 
@@ -164,12 +132,6 @@ def test_a_server_that_takes_no_images_or_documents_gets_text_in_their_place() -
     content = _body(_request(UserMessage(contents=(IMAGE, DOCUMENT))), dialect)["input"][0]["content"]
     assert "[image/png, 3 bytes: this model cannot" in content
     assert "[a.pdf, application/pdf, 3 bytes" in content
-
-
-def test_a_final_generation_shows_the_tools_and_allows_none() -> None:
-    body = _body(_request(allow_tools=False))
-    assert (len(body["tools"]), body["tool_choice"]) == (2, "none")
-    assert not {"tools", "tool_choice"} & set(_body(_request(tools=(), allow_tools=False)))
 
 
 @pytest.mark.parametrize(
@@ -206,8 +168,8 @@ OUTPUT = (
     reasoning("rs_1", "I think.", "I think more 😀."),
     message("msg_1", "Grüß Gott 😀\u2028", phase="commentary"),
     reasoning("rs_2", encrypted="gBBB="),
-    call("fc_1", "call_1", "read", '{"path": "ab", "n": [1, 2]}'),
-    call("fc_2", "call_2", "bare", "{}"),
+    function_call("fc_1", "call_1", "read", '{"path": "ab", "n": [1, 2]}'),
+    function_call("fc_2", "call_2", "bare", "{}"),
 )
 
 
@@ -270,7 +232,7 @@ def test_the_reply_is_what_the_sdk_itself_makes_of_the_events() -> None:
 
 def test_what_the_api_sent_is_what_it_gets_back() -> None:
     reply = _decode(stream_of(events_of(*OUTPUT)))[0].reply
-    items = _body(_request(_user("hi"), reply))["input"][1:]
+    items = _body(_request(user("hi"), reply))["input"][1:]
     assert [item["type"] for item in items] == [item["type"] for item in OUTPUT]
     for sent, got in zip(items, OUTPUT, strict=True):
         if got["type"] == "reasoning":
@@ -304,7 +266,7 @@ def test_completion_and_refusal_are_told_apart() -> None:
 
 
 def test_arguments_that_are_no_object_are_kept_as_the_model_wrote_them() -> None:
-    items = [call(f"f{at}", f"c{at}", "read", raw) for at, raw in enumerate(('{"path": "a', "[1]", ""))]
+    items = [function_call(f"f{at}", f"c{at}", "read", raw) for at, raw in enumerate(('{"path": "a', "[1]", ""))]
     parts = _fed(*events_of(*items)).reply.tool_calls
     assert [(part.args, part.raw_args) for part in parts] == [({}, '{"path": "a'), ({}, "[1]"), ({}, None)]
 
@@ -377,7 +339,7 @@ def test_reasoning_that_nobody_encrypted_goes_back_as_its_content() -> None:
     (thought, *_) = generation.reply.contents
     assert isinstance(thought, ThinkingPart)
     assert thought.thinking == "Hm."
-    assert _body(_request(_user("hi"), generation.reply))["input"][1]["content"] == item["content"]
+    assert _body(_request(user("hi"), generation.reply))["input"][1]["content"] == item["content"]
 
 
 def test_reasoning_that_cannot_be_sent_back_is_kept_to_read() -> None:

@@ -1,0 +1,54 @@
+"""Messages and requests for tests of codecs, in few words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from perstack.core.messages import (
+    BlobPart,
+    History,
+    Message,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    UserMessage,
+)
+from perstack.core.tools import ToolSpec
+from perstack.ports.provider import GenerationRequest
+
+TOOLS = (
+    ToolSpec(name="read", description="Reads.", input_schema={"type": "object", "properties": {"path": {}}}),
+    ToolSpec(name="bare", input_schema={}),
+)
+
+
+async def _no_blobs(sha256: str) -> bytes:
+    raise AssertionError(f"nobody should read blob {sha256}")
+
+
+def user(text: str) -> UserMessage:
+    return UserMessage(contents=(TextPart(text=text),))
+
+
+def call(call_id: str = "call_1", name: str = "read", **rest: Any) -> ToolCallPart:
+    return ToolCallPart(tool_call_id=call_id, tool_name=name, **rest)
+
+
+def result(call_id: str, *contents: TextPart | BlobPart, is_error: bool = False) -> ToolResultPart:
+    return ToolResultPart(tool_call_id=call_id, tool_name="read", contents=contents, is_error=is_error)
+
+
+def request_to(model: str, *messages: Message, **rest: Any) -> GenerationRequest:
+    """With TOOLS, and a query if there are no messages."""
+    given: dict[str, Any] = {"model": model, "instruction": "You are terse.", "tools": TOOLS, **rest}
+    return GenerationRequest(messages=History(messages or (user("hi"),)), blobs=_no_blobs, **given)
+
+
+def plain(value: Any) -> Any:
+    """What an SDK's types made of a document: iterables as lists, to compare."""
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [plain(one) for one in value]
+    return value
