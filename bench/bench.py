@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from skills import skills
 from wire_formats import providers
 
 PERSTACK = str(Path(sys.executable).with_name("perstack"))
@@ -217,6 +218,7 @@ def main() -> None:
     serving_an_editor()
     coming_back()
     in_parallel()
+    skills(ENV)
     providers()
 
 
