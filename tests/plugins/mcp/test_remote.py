@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,12 @@ from hosting import wait_for
 from mcp_bed import Bed, words
 
 from perstack.core.definitions import McpSseSkill
+from perstack.core.questions import Question
 from perstack.errors import SkillError
 from perstack_mcp.addresses import is_public
+from perstack_mcp.remote import RemoteServer
+from perstack_mcp.session import McpSession
+from perstack_mcp.ways import LEGACY, Way
 
 SERVER = Path(__file__).parent / "servers" / "web.py"
 
@@ -43,7 +49,7 @@ def test_a_server_is_called_over_either_transport_with_the_headers_from_the_envi
 
     async def run(endpoint: str) -> tuple[str, str]:
         async with bed.session(_skill(endpoint, headers={"Authorization": "Bearer ${TOKEN}"})) as session:
-            assert [spec.name for spec in (await session.tools()).specs] == ["echo", "header"]
+            assert [spec.name for spec in (await session.tools()).specs] == ["echo", "header", "book"]
             said = await bed.call(session, "echo", text="hello")
             return words(said), words(await bed.call(session, "header", name="authorization"))
 
@@ -125,3 +131,25 @@ def test_a_server_that_goes_away_is_an_error_of_the_call_and_of_no_more(bed: Bed
     message = wait_for(run())
     assert message.startswith("echo: ")
     assert "\n" not in message
+
+
+class _HandshakeOnly(RemoteServer):
+    """A server whose tools send their questions, which there is no way for in the stateless era."""
+
+    def ways(self) -> Sequence[Way]:
+        return [replace(way, mode=LEGACY) for way in super().ways()]
+
+
+def test_over_http_a_question_is_of_the_call_it_came_with_however_many_there_are(bed: Bed) -> None:
+    async def run(endpoint: str) -> list[str]:
+        session = McpSession(_HandshakeOnly(_skill(endpoint), bed.context()), 30_000)
+        try:
+            await session.tools()
+            requests = [replace(bed.request("book", {"who": who}), may_ask=True) for who in ("ann", "bob", "cy")]
+            asked = await asyncio.gather(*map(session.call, requests))
+            return [one.message for one in asked if isinstance(one, Question)]
+        finally:
+            await session.close()
+
+    with _serving("http", "/mcp") as endpoint:
+        assert wait_for(run(endpoint)) == ["ann: where to?", "bob: where to?", "cy: where to?"]

@@ -8,6 +8,7 @@ import sys
 
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
+from pydantic import BaseModel
 
 server = MCPServer("web")
 
@@ -22,6 +23,18 @@ def echo(text: str) -> str:
 def header(ctx: Context, name: str) -> str:
     """The value of a header that the client sent."""
     return (ctx.headers or {}).get(name, "")
+
+
+class Place(BaseModel):
+    """What `book` asks for."""
+
+    city: str
+
+
+@server.tool()
+async def book(ctx: Context, who: str) -> str:
+    """Asks where to."""
+    return f"{who} {(await ctx.elicit(f'{who}: where to?', Place)).action}"
 
 
 async def main(kind: str) -> None:
