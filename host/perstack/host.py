@@ -14,14 +14,16 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, lock_path, merged, read_lock, write_lock
 from perstack.config.settings import Overrides
 from perstack.core.base import JsonObject
 from perstack.core.checkpoint import Checkpoint
-from perstack.core.definitions import Expert, Limits, Project
+from perstack.core.definitions import Expert, Project
 from perstack.core.events import ContinuedFrom, InitializeRuntime, Settlement
 from perstack.core.ids import check_job_id, event_id_of, job_id_of, place_of
 from perstack.core.job import Job, JobSummary
@@ -34,11 +36,16 @@ from perstack.engine.inbox import InboxItem, open_questions
 from perstack.engine.install import Installed, OnInstall, ask_skills, with_delegates
 from perstack.engine.load import LoadedJob
 from perstack.engine.logins import login_of
-from perstack.engine.memory import ExecutionMemory
 from perstack.engine.plugins import Plugins, load_plugins
 from perstack.engine.providers import ProviderPool
 from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, StoredLine, UnsettledCall, unsettled_calls
-from perstack.engine.resuming import check_settled, resume_reason
+from perstack.engine.resuming import (
+    check_same_expert,
+    check_same_model,
+    check_settled,
+    new_limits,
+    resume_reason,
+)
 from perstack.engine.session import Session
 from perstack.engine.skills import JobSkills
 from perstack.engine.tooling import OfferedTools, offered_tools
@@ -48,6 +55,10 @@ from perstack.errors import Conflict, UsageError
 from perstack.ports.skill import SkillContext
 from perstack.ports.storage import Page, Storage
 from perstack.version import VERSION
+
+if TYPE_CHECKING:
+    from perstack.engine.memory import ExecutionMemory
+    from perstack.engine.waking import Waker
 
 STATE_DIR = "perstack"
 """The directory of a workspace that tools keep off."""
@@ -72,7 +83,6 @@ class Host:
         self._overrides = overrides or Overrides()
         self.plugins: Plugins = load_plugins(plugins, self._env)
         self.storage: Storage = self.plugins.open_storage(storage or project.storage, self.workspace)
-        self.memory = ExecutionMemory(self.storage)
         self._reader = JobReader(self.storage)
         self._providers = ProviderPool(self.plugins, self._env)
         self._driving: dict[str, asyncio.Task[object]] = {}
@@ -119,6 +129,21 @@ class Host:
     ) -> None:
         await self.close()
 
+    @cached_property
+    def memory(self) -> ExecutionMemory:
+        """The tasks that agents pause and resume, in the same storage."""
+        from perstack.engine.memory import ExecutionMemory
+
+        return ExecutionMemory(self.storage)
+
+    @cached_property
+    def waker(self) -> Waker:
+        """Lets tasks go on that are due; those of Experts by a Job on this Host."""
+        from perstack.engine.waking import Jobs, Waker
+
+        jobs = Jobs(self.storage, self.run, self.resume, self.job)
+        return Waker(self.memory, jobs, self.project.experts, self.workspace, self._env)
+
     async def close(self) -> None:
         """Close the storage and the providers. Jobs that are being driven are to be cancelled first."""
         await self._providers.close()
@@ -160,7 +185,7 @@ class Host:
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
             base = await self._base(loaded, resume_from)
-            self._same_expert(base, expert, job_id)
+            check_same_expert(base, expert, job_id)
             place = ContinuedFrom(run_id=base.id, checkpoint_id=resume_from or event_id_of(base.id, base.head.seq))
             return lambda driver: driver.begin_run(expert, query, continued_from=place, inherited=inheritable(base))
 
@@ -193,7 +218,7 @@ class Host:
 
             def take_up(driver: Driver) -> Session:
                 driver.answers[asking.run_id] = answer
-                return driver.take_up(run, "answer", limits=self._new_limits(run))
+                return driver.take_up(run, "answer", limits=new_limits(run, self._overrides))
 
             return take_up
 
@@ -219,8 +244,8 @@ class Host:
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
             run = _coordinator(loaded)
             reason = resume_reason(job_id, run)
-            self._check_same_model(job_id, run)
-            limits = self._new_limits(run, max_steps)
+            check_same_model(run, self._overrides, job_id)
+            limits = new_limits(run, self._overrides, max_steps)
             settled: dict[str, Settlement] = {**settle} if settle else {}
             calls = unsettled_calls(loaded)
             check_settled(calls, settled)
@@ -385,7 +410,7 @@ class Host:
         self, loaded: LoadedJob, begin: Callable[[Driver], Session], on_event: OnEvent | None, lock: Lock
     ) -> JobSummary:
         emit = Emitter(self.plugins.listeners, on_event)
-        context = SkillContext(self.workspace, loaded.job.id, self._env, STATE_DIR)
+        context = SkillContext(self.workspace, loaded.job.id, self._env, STATE_DIR, tasks=lambda: self.memory)
         skills = JobSkills(self.plugins.skills, context, emit, lock)
         wiring = Wiring(
             storage=self.storage,
@@ -458,31 +483,6 @@ class Host:
             names = ", ".join(sorted(self.project.experts)) or "none"
             raise UsageError(f"there is no Expert {key!r} in {self.project.path or 'the project'}; there are: {names}")
         return expert
-
-    def _same_expert(self, base: Run, expert: Expert, job_id: str) -> None:
-        if base.start.expert_key != expert.key:
-            raise UsageError(
-                f"Job {job_id} is {base.start.expert_key}'s; context is never shared with another Expert ({expert.key})"
-            )
-
-    def _new_limits(self, run: Run, max_steps: int | None = None) -> Limits | None:
-        """The Run's limits with those that were given anew; None if none was."""
-        given = {
-            "max_steps": self._overrides.max_steps if max_steps is None else max_steps,
-            "max_retries": self._overrides.max_retries,
-            "timeout": self._overrides.timeout,
-        }
-        new = {name: value for name, value in given.items() if value is not None}
-        return run.limits.model_copy(update=new) if new else None
-
-    def _check_same_model(self, job_id: str, run: Run) -> None:
-        asked, start = self._overrides, run.start
-        for word, value, used in (("provider", asked.provider, start.provider), ("model", asked.model, start.model)):
-            if value is not None and value != used:
-                raise UsageError(
-                    f"--{word} {value}: a Run is resumed on what it was started with, {used}; for another {word},"
-                    f" continue with a new query: perstack run {start.expert_key} QUERY --continue-job {job_id}"
-                )
 
     async def _base(self, loaded: LoadedJob, resume_from: str | None) -> Run:
         if resume_from is None:

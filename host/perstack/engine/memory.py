@@ -418,7 +418,7 @@ def _exists(task: TaskState) -> str:
         "running": "go on with it",
         "paused": f"go on with it by resuming it (perstack task resume {task.task_id})",
         "failed": f"go on with it by resuming it (perstack task resume {task.task_id})",
-        "completed": "it is done",
+        "completed": "it is final",
     }
     return f"task {task.task_id} exists already, and is {task.status}: {offers[task.status]}, or choose another id"
 

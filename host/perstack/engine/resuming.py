@@ -1,9 +1,11 @@
-"""Whether a stopped Run may be resumed, and why it goes on."""
+"""Whether a stopped Run may be resumed, why it goes on, and with what."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perstack.config.settings import Overrides
+from perstack.core.definitions import Expert, Limits
 from perstack.core.events import ResumeReason, Settlement
 from perstack.core.run import Run
 from perstack.engine.read import UnsettledCall
@@ -37,3 +39,33 @@ def check_settled(calls: tuple[UnsettledCall, ...], settled: Mapping[str, Settle
         if name not in known:
             names = ", ".join(call.key for call in calls) or "none"
             raise UsageError(f"--settle {name}: no such open call; there are: {names}")
+
+
+def check_same_expert(base: Run, expert: Expert, job_id: str) -> None:
+    """Raises UsageError if a Job would go on with another Expert."""
+    if base.start.expert_key != expert.key:
+        raise UsageError(
+            f"Job {job_id} is {base.start.expert_key}'s; context is never shared with another Expert ({expert.key})"
+        )
+
+
+def check_same_model(run: Run, asked: Overrides, job_id: str) -> None:
+    """Raises UsageError if a Run would go on with another model."""
+    start = run.start
+    for word, value, used in (("provider", asked.provider, start.provider), ("model", asked.model, start.model)):
+        if value is not None and value != used:
+            raise UsageError(
+                f"--{word} {value}: a Run is resumed on what it was started with, {used}; for another {word},"
+                f" continue with a new query: perstack run {start.expert_key} QUERY --continue-job {job_id}"
+            )
+
+
+def new_limits(run: Run, asked: Overrides, max_steps: int | None = None) -> Limits | None:
+    """The Run's limits with those that were given anew; None if none was."""
+    given = {
+        "max_steps": asked.max_steps if max_steps is None else max_steps,
+        "max_retries": asked.max_retries,
+        "timeout": asked.timeout,
+    }
+    new = {name: value for name, value in given.items() if value is not None}
+    return run.limits.model_copy(update=new) if new else None

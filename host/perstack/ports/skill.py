@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from perstack.core.base import JsonObject
 from perstack.core.definitions import Skill as SkillDefinition
@@ -13,6 +13,9 @@ from perstack.core.events import FinishReason
 from perstack.core.messages import ExpertMessage, Message, ResultContent, TextPart
 from perstack.core.questions import Answer, Question
 from perstack.core.tools import ToolSpec
+
+if TYPE_CHECKING:
+    from perstack.ports.tasks import TaskMemory
 
 
 class BlobStore(Protocol):
@@ -94,6 +97,8 @@ class SkillContext:
     """A name in the workspace that tools keep off, if the Job's state is there."""
     on_stderr: Callable[[str], None] = lambda line: None
     """Show a line that the skill's server wrote to stderr."""
+    tasks: Callable[[], TaskMemory] | None = None
+    """The tasks that agents pause and resume, for a skill that keeps some; None where there is no host."""
 
 
 @dataclass(frozen=True, slots=True)

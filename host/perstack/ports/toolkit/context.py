@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic
+from typing import TYPE_CHECKING, Generic
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from perstack.ports.skill import ToolCall
+
+if TYPE_CHECKING:
+    from perstack.ports.tasks import TaskMemory
 
 SettingsT = TypeVar("SettingsT", bound=BaseModel | None, default=None)
 ResourceT = TypeVar("ResourceT", default=None)
@@ -26,6 +29,8 @@ class Setup(Generic[SettingsT]):
     """The directory that the Job works in, absolute."""
     env: Mapping[str, str]
     """The variables that the Toolkit asks for, with the values of the host's environment and `.env` files."""
+    tasks: Callable[[], TaskMemory] | None
+    """The tasks that agents pause and resume; None where there is no host."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,8 @@ class Toolkit(Generic[SettingsT, ResourceT]):
         """Check settings, environment and schemas. Raises SkillError that names the skill and what to change."""
         declared = definition.settings if isinstance(definition, PluginSkill) else {}
         settings = cast("SettingsT", read_settings(self._settings, declared, definition.name))
-        setup = Setup(settings, context.workspace, self._variables(context.env, definition.name))
+        variables = self._variables(context.env, definition.name)
+        setup = Setup(settings, context.workspace, variables, context.tasks)
         lifespan = None if self._lifespan is None else Lifespan(self._lifespan(setup), definition.name)
         return KitSession(self._tools(), self._functions, setup, lifespan)
 

@@ -1,0 +1,237 @@
+"""Waking up: tasks that are due go on, and those of Experts get a Job.
+
+Whatever is decided is appended to the task at the version that it was decided on, so that of several processes which
+look at the same time one wakes a task, and the others find it woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Container, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from perstack.core.job import JobSummary
+from perstack.core.task_events import (
+    AnswerTask,
+    CompleteTask,
+    FailTask,
+    PauseTask,
+    ResumeTask,
+    StoredTaskEvent,
+    WakeTask,
+)
+from perstack.core.tasks import TaskState, due_at
+from perstack.engine.clock import new_ulid, now_ms
+from perstack.engine.memory import ExecutionMemory, failure
+from perstack.engine.polling import ask_command
+from perstack.engine.task_log import Row
+from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError
+from perstack.ports.storage import Storage
+
+_AT_ONCE = 8
+"""How many tasks are looked after at the same time."""
+
+_STILLBORN = 30_000
+"""Milliseconds after which a Job that has not begun never will."""
+
+Did = Literal["resumed", "worked", "timedOut", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """What was done about one task."""
+
+    task_id: str
+    did: Did
+    task: TaskState | None = None
+    """The task after that."""
+    error: str | None = None
+
+
+class Run(Protocol):
+    """`Host.run`."""
+
+    async def __call__(self, expert_key: str, query: str, *, job_id: str) -> JobSummary: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """What is needed of a Host."""
+
+    storage: Storage
+    run: Run
+    resume: Callable[[str], Awaitable[JobSummary]]
+    job: Callable[[str], Awaitable[JobSummary]]
+
+    async def work_on(self, expert_key: str, query: str, job_id: str) -> JobSummary:
+        """Start the Job of that id, or go on with it, to its end or stop."""
+        if await self.storage.has_job(job_id):
+            return await self.resume(job_id)
+        return await self.run(expert_key, query, job_id=job_id)
+
+    async def find(self, job_id: str) -> JobSummary | None:
+        """Where a Job stands; None if it has no Run."""
+        try:
+            return await self.job(job_id)
+        except NotFound:
+            return None
+
+
+class Waker:
+    """Looks after the tasks of one storage."""
+
+    def __init__(
+        self, memory: ExecutionMemory, jobs: Jobs, experts: Container[str], directory: Path, env: Mapping[str, str]
+    ) -> None:
+        self._memory = memory
+        self._jobs = jobs
+        self._experts = experts
+        self._directory = directory
+        self._env = env
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._busy: set[str] = set()
+
+    async def once(self) -> tuple[Woken, ...]:
+        """Whatever is due now, up to the end or stop of the Jobs that this starts."""
+        due = await self._candidates()
+        async with asyncio.TaskGroup() as group:
+            work = [group.create_task(self._look_after(task_id)) for task_id in due]
+        return tuple(done for one in work if (done := one.result()) is not None)
+
+    async def watch(self, interval: int, on_woken: Callable[[Woken], None]) -> None:
+        """The same again every `interval` milliseconds, until it is cancelled. A long Job holds up nothing else."""
+
+        async def look_after(task_id: str) -> None:
+            try:
+                done = await self._look_after(task_id)
+            finally:
+                self._busy.discard(task_id)
+            if done is not None:
+                on_woken(done)
+
+        async with asyncio.TaskGroup() as group:
+            while True:
+                for task_id in await self._candidates():
+                    if task_id not in self._busy:
+                        self._busy.add(task_id)
+                        group.create_task(look_after(task_id))
+                await asyncio.sleep(interval / 1000)
+
+    async def _candidates(self) -> list[str]:
+        now = now_ms()
+        return [str(row["taskId"]) for row in await self._memory.log.rows() if self._is_candidate(row, now)]
+
+    def _is_candidate(self, row: Row, now: int) -> bool:
+        if row.get("archivedAt") is not None:
+            return False
+        due = row.get("dueAt")
+        is_due = isinstance(due, int) and due <= now
+        works = row.get("status") == "running" and row.get("jobId") is not None
+        return is_due or bool(row.get("polls")) or works
+
+    async def _look_after(self, task_id: str) -> Woken | None:
+        async with self._turn:
+            try:
+                task = await self._memory.get(task_id)
+                return await (self._resume(task) if task.status == "paused" else self._attend(task))
+            except (Conflict, NotAllowed, NotFound):
+                return None  # another process was quicker
+            except PerstackError as error:
+                return Woken(task_id, "failed", error=str(error))
+
+    async def _resume(self, task: TaskState) -> Woken | None:
+        """A paused task goes on, if what it waits for has come."""
+        now, due = now_ms(), due_at(task)
+        events: list[StoredTaskEvent] = []
+        if due is None or due > now:
+            command = task.waiting_for.command if task.waiting_for is not None else ()
+            word = await ask_command(command, self._directory, self._env) if command else None
+            if word is None or not word.has_come:
+                return None
+            events.append(AnswerTask(task_id=task.task_id, timestamp=now_ms(), input=word.value))
+        events.append(ResumeTask(task_id=task.task_id, timestamp=now_ms()))
+        return await self._go_on(task, events, "resumed")
+
+    async def _attend(self, task: TaskState) -> Woken | None:
+        """A running task whose process has died goes on, and one that was silent for too long has failed."""
+        if task.status != "running":
+            return None
+        if task.job_id is not None and task.agent_id in self._experts:
+            return await self._attend_job(task, task.job_id)
+        due = due_at(task)
+        if due is None or due > now_ms():
+            return None
+        failed = failure(task, f"timed out: nothing was heard of it for {task.config.timeout} ms")
+        return await self._go_on(task, [failed], "timedOut")
+
+    async def _attend_job(self, task: TaskState, job_id: str) -> Woken | None:
+        job = await self._jobs.find(job_id)
+        if job is None:  # it is about to begin, or the process that was to begin it has died
+            is_stillborn = now_ms() - task.updated_at > _STILLBORN
+            return await self._go_on(task, [], "resumed") if is_stillborn else None
+        if job.status == "stoppedByInterrupt" and job.pause_reason != "rate_limit":
+            return await self._work(task, job_id)
+        return await self._settle(task, job)
+
+    async def _go_on(self, task: TaskState, events: list[StoredTaskEvent], did: Did) -> Woken:
+        """Append these, and let the agent work, if it is an Expert and the task runs after them."""
+        stops = any(isinstance(event, FailTask) and event.outcome != "retry" for event in events)
+        # whole, because short ones of one moment may be the same, and nothing is made before the task is won
+        job_id = new_ulid().lower() if task.agent_id in self._experts and not stops else None
+        if job_id is not None:
+            events = [*events, WakeTask(task_id=task.task_id, timestamp=now_ms(), job_id=job_id)]
+        task = await self._memory.log.change(task.task_id, lambda _: events, task.version)
+        return Woken(task.task_id, did, task) if job_id is None else await self._work(task, job_id)
+
+    async def _work(self, task: TaskState, job_id: str) -> Woken:
+        job = await self._jobs.work_on(task.agent_id, query_for(task), job_id)
+        task = await self._memory.get(task.task_id)
+        return await self._settle(task, job) or Woken(task.task_id, "worked", task)
+
+    async def _settle(self, task: TaskState, job: JobSummary) -> Woken | None:
+        """What a Job's end means for its task, unless its Expert has said so itself."""
+        if task.status != "running" or task.job_id != job.id:
+            return None
+        event = _told_by(task, job)
+        if event is None:
+            return None
+        if isinstance(event, FailTask):
+            return await self._go_on(task, [event], "worked")
+        task = await self._memory.log.change(task.task_id, lambda _: [event], task.version)
+        return Woken(task.task_id, "worked", task)
+
+
+def _told_by(task: TaskState, job: JobSummary) -> StoredTaskEvent | None:
+    now = now_ms()
+    if job.status == "completed":
+        return CompleteTask(task_id=task.task_id, timestamp=now, result=job.text)
+    if job.status == "stoppedByError":
+        return failure(task, job.error or "the Job failed")
+    if job.status == "stoppedByMaxSteps":
+        words = f"Job {job.id} has reached its step limit"
+        return PauseTask(task_id=task.task_id, timestamp=now, reason="checkpoint", message=words)
+    if job.pause_reason == "rate_limit":
+        return PauseTask(task_id=task.task_id, timestamp=now, reason="rate_limit", resume_at=job.resume_at)
+    return None
+
+
+def query_for(task: TaskState) -> str:
+    """What an Expert is told that goes on with a task."""
+    parts = [f"Go on with task {task.task_id}: {task.name}."]
+    if task.description:
+        parts.append(task.description)
+    parts.append(f"Its state is:\n{_json(task.state)}")
+    if task.checkpoint_data is not None:
+        parts.append(f"With its latest checkpoint was kept:\n{_json(task.checkpoint_data)}")
+    if task.input is not None:
+        parts.append(f"What it was waiting for has come:\n{_json(task.input)}")
+    if task.error is not None:
+        parts.append(f"It failed the last time: {task.error}")
+    return "\n\n".join(parts)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1)

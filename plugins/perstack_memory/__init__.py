@@ -1,0 +1,1 @@
+"""Skill `@perstack/execution-memory`: an Expert keeps tasks that outlive its Job."""

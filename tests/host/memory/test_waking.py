@@ -1,0 +1,199 @@
+"""What is due goes on, once; the tasks of Experts get a Job."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from hosting import Bench, expert, wait_for
+
+from perstack.core.definitions import PluginSkill
+from perstack.engine.waking import Woken
+from perstack.errors import Conflict, NotFound
+from perstack.memory import TaskConfig, WaitingFor
+from perstack.testing.scripted import ScriptedProvider, fail, text, tool
+
+
+def did(woken: tuple[Woken, ...]) -> list[tuple[str, str]]:
+    return [(one.task_id, one.did) for one in woken]
+
+
+def test_a_scheduled_wait_is_resumed_when_it_is_over_and_not_before(bench: Bench) -> None:
+    async def work() -> None:
+        host = bench.host([])
+        for task, moment in (("over", 1), ("long", 1 << 50)):
+            await host.memory.create(task, start=True)
+            await host.memory.pause(task, "scheduled_wait", resume_at=moment)
+        assert did(await host.waker.once()) == [("over", "resumed")]
+        assert (await host.memory.get("over")).status == "running"
+        assert (await host.memory.get("long")).status == "paused"
+        assert await host.waker.once() == ()
+
+    wait_for(work())
+
+
+def test_an_experts_task_gets_a_job_that_is_told_its_state(bench: Bench) -> None:
+    provider = ScriptedProvider([text("Refactored.")])
+
+    async def work() -> None:
+        host = bench.host(provider, expert("fixer"))
+        await host.memory.create("fix", agent_id="fixer", description="Fix all.", state={"left": ["b.py"]}, start=True)
+        await host.memory.pause("fix", "human_approval", "May I?")
+        assert await host.waker.once() == ()
+        await host.memory.answer("fix", {"approved": True})
+        assert did(await host.waker.once()) == [("fix", "worked")]
+        task = await host.memory.get("fix")
+        assert (task.status, task.result) == ("completed", "Refactored.")
+        assert task.job_id is not None
+        job = await host.job(task.job_id)
+        assert (job.status, job.expert_key) == ("completed", "fixer")
+        assert all(part in job.query for part in ("Fix all.", '"b.py"', '"approved": true'))
+
+    wait_for(work())
+
+
+def test_a_job_that_fails_fails_its_task_or_is_tried_again_as_its_config_says(bench: Bench) -> None:
+    async def work() -> None:
+        host = bench.host([fail(401, "no key")], expert("fixer"))
+        for task, wish in (("once", "fail"), ("twice", "retry")):
+            config = TaskConfig(on_failure=wish, max_retries=1)
+            await host.memory.create(task, agent_id="fixer", config=config, start=True)
+            await host.memory.pause(task, "scheduled_wait", resume_at=1)
+        await host.waker.once()
+        tasks = [await host.memory.get(task) for task in ("once", "twice")]
+        assert [(task.status, task.retry_count) for task in tasks] == [("failed", 0), ("failed", 1)]
+        assert tasks[0].error == "no key"
+
+    wait_for(work())
+
+
+def test_of_two_that_look_at_the_same_time_one_wakes_a_task(bench: Bench) -> None:
+    async def work() -> None:
+        hosts = [bench.host([text("Done.")], expert("fixer")) for _ in range(2)]
+        for number in range(5):
+            await hosts[0].memory.create(f"t{number}", agent_id="fixer", start=True)
+            await hosts[0].memory.pause(f"t{number}", "scheduled_wait", resume_at=1)
+        both = await asyncio.gather(*(host.waker.once() for host in hosts))
+        assert sorted(one.task_id for woken in both for one in woken) == [f"t{number}" for number in range(5)]
+        assert len((await hosts[0].jobs()).jobs) == 5
+        for number in range(5):
+            kinds = [event.type for event in await hosts[0].memory.history(f"t{number}")]
+            assert kinds.count("wakeTask") == kinds.count("completeTask") == 1
+
+    wait_for(work())
+
+
+def test_a_command_is_asked_whether_what_is_waited_for_has_come(bench: Bench, tmp_path: Path) -> None:
+    async def work() -> None:
+        host = bench.host([])
+        code = "import pathlib, sys; p = pathlib.Path('built'); p.exists() or sys.exit(1); print(p.read_text())"
+        await host.memory.create("deploy", start=True)
+        waits = WaitingFor(what="the build", command=(sys.executable, "-c", code))
+        await host.memory.pause("deploy", "external_dependency", waiting_for=waits)
+        assert await host.waker.once() == ()
+        (tmp_path / "built").write_text('{"build": 7}')
+        assert did(await host.waker.once()) == [("deploy", "resumed")]
+        assert (await host.memory.get("deploy")).input == {"build": 7}
+
+    wait_for(work())
+
+
+def test_a_webhook_that_comes_while_nothing_runs_resumes_its_task_at_the_next_start(bench: Bench) -> None:
+    async def work() -> None:
+        first = bench.host([])
+        await first.memory.create("deploy", start=True)
+        token = (await first.memory.pause("deploy", "external_dependency", "the build")).token
+        assert token is not None
+        assert (await first.memory.get("deploy")).token is None
+        for wrong in (token[:-1], "deploy.x", "nosuch.x", "", "../x.y"):
+            with pytest.raises(NotFound, match="no task waits for this token"):
+                await bench.host([]).memory.signal(wrong)
+        door = bench.host([]).memory
+        await door.signal(token, {"build": 7}, event_id="ci#1")
+        await door.signal(token, {"build": 7}, event_id="ci#1")
+        with pytest.raises(Conflict, match="already"):
+            await door.signal(token, {"build": 8}, event_id="ci#2")
+        third = bench.host([])
+        assert did(await third.waker.once()) == [("deploy", "resumed")]
+        task = await third.memory.get("deploy")
+        assert (task.status, task.input) == ("running", {"build": 7})
+        assert (await door.signal(token, {"build": 7}, event_id="ci#1")).version == task.version
+        with pytest.raises(Conflict):
+            await door.signal(token, {"build": 9}, event_id="ci#3")
+
+    wait_for(work())
+
+
+def test_a_task_that_is_silent_for_too_long_has_failed(bench: Bench) -> None:
+    async def work() -> None:
+        host = bench.host([])
+        await host.memory.create("silent", config=TaskConfig(timeout=1), start=True)
+        await host.memory.create("busy", config=TaskConfig(timeout=600_000), start=True)
+        while not (woken := await host.waker.once()):
+            await asyncio.sleep(0)
+        assert did(woken) == [("silent", "timedOut")]
+        assert "timed out" in ((await host.memory.get("silent")).error or "")
+        assert (await host.memory.get("busy")).status == "running"
+
+    wait_for(work())
+
+
+def test_a_job_whose_process_died_goes_on_at_the_next_look(bench: Bench) -> None:
+    async def work() -> None:
+        host = bench.host([text("Done.", delay_ms=60_000)], expert("fixer"))
+        await host.memory.create("fix", agent_id="fixer", start=True)
+        await host.memory.pause("fix", "scheduled_wait", resume_at=1)
+        looking = asyncio.ensure_future(host.waker.once())
+        while (job_id := (await host.memory.get("fix")).job_id) is None or job_id not in host._driving:
+            await asyncio.sleep(0.01)
+        looking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+        assert (await host.memory.get("fix")).status == "running"
+        assert did(await bench.host([text("Done.")], expert("fixer")).waker.once()) == [("fix", "worked")]
+        task = await host.memory.get("fix")
+        assert (task.status, task.result, task.job_id) == ("completed", "Done.", job_id)
+
+    wait_for(work())
+
+
+def test_an_expert_keeps_its_own_task_with_the_skill(bench: Bench) -> None:
+    skill = PluginSkill(name="memory", plugin="@perstack/execution-memory")
+    keeper = expert("keeper").model_copy(update={"skills": (skill,)})
+    script = [
+        tool("createTask", {"task_id": "tidy", "name": "Tidy up", "state": {"left": ["a", "b"]}}),
+        tool("checkpointTask", {"task_id": "tidy", "state": {"left": ["b"]}}),
+        tool("pauseTask", {"task_id": "tidy", "reason": "human_approval", "message": "Remove b?"}),
+        tool("createTask", {"task_id": "tidy", "name": "Again"}),
+        tool("listTasks", {"status": "paused"}),
+        text("I wait."),
+    ]
+    provider = ScriptedProvider(script)
+
+    async def work() -> None:
+        host = bench.host(provider, keeper)
+        assert (await host.run("keeper", "Tidy up.")).text == "I wait."
+        task = await host.memory.get("tidy")
+        assert (task.agent_id, task.status, task.pause_reason) == ("keeper", "paused", "human_approval")
+        assert task.state == {"left": ["b"]}
+        said = str(list(provider.requests[-1].messages))
+        assert "task tidy exists already, and is paused" in said
+        assert "Remove b?" in said
+        await host.memory.answer("tidy", "yes")
+        last = bench.host([tool("completeTask", {"task_id": "tidy", "result": {"removed": 2}}), text("Gone.")], keeper)
+        await last.waker.once()
+        task = await last.memory.get("tidy")
+        assert (task.status, task.result) == ("completed", {"removed": 2})
+
+    wait_for(work())
+
+
+def test_the_skill_offers_one_tool_for_each_operation_and_no_way_to_start_a_command(bench: Bench) -> None:
+    skill = PluginSkill(name="memory", plugin="@perstack/execution-memory")
+    host = bench.host([], expert("keeper").model_copy(update={"skills": (skill,)}))
+    offered = wait_for(host.tools("keeper"))
+    specs = {spec.name: spec for spec in offered.shown + offered.deferred if spec.skill_name == "memory"}
+    assert len(specs) == 14
+    assert "command" not in str(specs["pauseTask"].input_schema)
