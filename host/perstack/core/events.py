@@ -120,6 +120,8 @@ class ResumeRun(RunEvent):
     """New limits, if it was given some."""
     settled: dict[str, Settlement] = Field(default_factory=dict, exclude_if=falsy)
     """Tool call id to what was decided by hand."""
+    signal: str | None = None
+    """The event from outside that let it go on: its source and id, which are taken once."""
 
 
 class StartGeneration(RunEvent):

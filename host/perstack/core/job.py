@@ -163,6 +163,8 @@ class Job:
     usage: Usage = field(default_factory=Usage)
     next_number: int = 1
     """The number of the Run that would be decided on next."""
+    signals: set[str] = field(default_factory=set[str])
+    """The events from outside that it has taken."""
 
     def apply(self, event: StoredEvent) -> None:
         """Take in one event."""
@@ -187,6 +189,8 @@ class Job:
             case ResumeRun():
                 tally.status, tally.touched, tally.error = "running", event.timestamp, None
                 tally.waits_for_limit, tally.resume_at = False, None
+                if event.signal is not None:
+                    self.signals.add(event.signal)
             case _:
                 self._apply_stop(tally, event)
 

@@ -100,6 +100,8 @@ class Driver:
         """What a person decided about calls that began and have no result, by key or call id."""
         self.answers: dict[str, str | Answer] = {}
         """What a person answered, by the Run that asks: text for a tool that is there to ask."""
+        self.signal: str | None = None
+        """The event from outside that the Coordinator goes on by."""
 
     # --- beginning ------------------------------------------------------------------------------------------------
 
@@ -162,6 +164,7 @@ class Driver:
                 checkpoint_id=event_id_of(run.id, run.head.seq),
                 limits=limits,
                 settled=self._settled_of(run),
+                signal=None if reason == "parent" else self.signal,
             )
         )
         self._record_answer(session)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import httpx
 import httpx2
 import pytest
 from editor import ERAS, structure
 from hosting import wait_for
+from http_server import serving
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from terminal import SECONDS, Terminal, reply
@@ -33,32 +28,6 @@ INITIALIZE = {
     },
 }
 ACCEPT = {"Accept": "application/json, text/event-stream"}
-
-
-@contextmanager
-def serving(terminal: Terminal, *args: str, token: str = "") -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The address of a server, and its process; it ends by a signal, cleanly."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "perstack", "mcp", "--provider", "scripted", "--http", "127.0.0.1:0", *args],
-        cwd=terminal.workspace,
-        env={**terminal.env, "PERSTACK_MCP_TOKEN": token},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stderr is not None
-        found = re.search(r"serving MCP at (\S+)", process.stderr.readline())
-        assert found, process.stderr.read()
-        yield found[1], process
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=SECONDS)
-        assert (process.returncode, out) == (0, "")
-        assert all(line.startswith("Invalid ") for line in err.splitlines()), err
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.parametrize("era", ERAS)

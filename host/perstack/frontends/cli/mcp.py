@@ -25,6 +25,7 @@ from perstack.frontends.mcp_server.wire import Wire
     type=click.Choice(list(CLIENTS)),
     help="Print what goes into the settings of this client, with the options given here, and serve nothing.",
 )
+@click.option("--tasks", is_flag=True, help="Also offer execution memory: tools that keep tasks.")
 @click.option("--http", "address", metavar="HOST:PORT", help="Serve over HTTP there, in place of stdin and stdout.")
 @click.option(
     "--allow-host",
@@ -35,7 +36,7 @@ from perstack.frontends.mcp_server.wire import Wire
 )
 @driving_options
 def mcp_command(
-    experts: str | None, client: str | None, address: str | None, names: tuple[str, ...], setup: Setup
+    experts: str | None, client: str | None, tasks: bool, address: str | None, names: tuple[str, ...], setup: Setup
 ) -> None:
     """Serve the Experts of a project, and its Jobs, to editors and agents over MCP."""
     keys = tuple(key.strip() for key in experts.split(",") if key.strip()) if experts else ()
@@ -45,12 +46,12 @@ def mcp_command(
     if find_spec("mcp") is None:
         raise UsageError("`perstack mcp` needs the MCP SDK: pip install 'perstack[mcp]'")
     if address is not None:
-        _serve_http(setup, keys, address, names)
+        _serve_http(setup, keys, address, names, tasks=tasks)
     else:
-        _serve(setup, keys)
+        _serve(setup, keys, tasks=tasks)
 
 
-def _serve_http(setup: Setup, keys: tuple[str, ...], text: str, names: tuple[str, ...]) -> None:
+def _serve_http(setup: Setup, keys: tuple[str, ...], text: str, names: tuple[str, ...], *, tasks: bool) -> None:
     import asyncio
 
     from perstack.frontends.mcp_server.http import TOKEN_VARIABLE, Address, Guard, serve_http
@@ -61,12 +62,12 @@ def _serve_http(setup: Setup, keys: tuple[str, ...], text: str, names: tuple[str
     guard.check()
 
     async def main() -> None:
-        await serve_http(setup.host(loaded.project, plugins=[SamplingPlugin()]), loaded, guard, keys)
+        await serve_http(setup.host(loaded.project, plugins=[SamplingPlugin()]), loaded, guard, keys, tasks=tasks)
 
     asyncio.run(main())
 
 
-def _serve(setup: Setup, keys: tuple[str, ...]) -> None:
+def _serve(setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> None:
     loaded = setup.place.load()
     only_experts(loaded.project, keys)
     if sys.stdin.isatty():
@@ -82,7 +83,9 @@ def _serve(setup: Setup, keys: tuple[str, ...]) -> None:
     from perstack.frontends.mcp_server.stdio import serve_stdio
 
     async def main() -> None:
-        await serve_stdio(setup.host(loaded.project, plugins=[SamplingPlugin()]), loaded, wire, opening, greeted, keys)
+        await serve_stdio(
+            setup.host(loaded.project, plugins=[SamplingPlugin()]), loaded, wire, opening, greeted, keys, tasks=tasks
+        )
 
     asyncio.run(main())
 

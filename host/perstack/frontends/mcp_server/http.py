@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 import uvicorn
-from mcp.server.transport_security import TransportSecuritySettings
-from starlette.responses import PlainTextResponse
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from perstack.config.load import LoadedProject
@@ -22,6 +23,7 @@ from perstack.errors import UsageError
 from perstack.frontends.mcp_server.server import build_server
 from perstack.frontends.mcp_server.serving import serving
 from perstack.frontends.mcp_server.state import ServerState
+from perstack.frontends.tasks.http import is_open, routes
 from perstack.host import Host
 
 PATH = "/mcp"
@@ -106,20 +108,25 @@ class Guard:
         )
 
 
-async def serve_http(host: Host, loaded: LoadedProject, guard: Guard, experts: Sequence[str]) -> None:
+async def serve_http(
+    host: Host, loaded: LoadedProject, guard: Guard, experts: Sequence[str], *, tasks: bool = False
+) -> None:
     """Serve until a signal comes. The Jobs that are driven then are recorded as interrupted.
 
     Raises UsageError if the address cannot be listened on.
     """
     guard.check()
-    async with serving(host, loaded, experts) as state:
+    async with serving(host, loaded, experts, tasks=tasks) as state:
         with _listening(guard.address) as listener:
             app = build_server(state).streamable_http_app(
-                streamable_http_path=PATH, transport_security=guard.security(), max_request_body_size=_LARGEST_REQUEST
+                custom_starlette_routes=routes(host.memory),
+                streamable_http_path=PATH,
+                transport_security=guard.security(),
+                max_request_body_size=_LARGEST_REQUEST,
             )
             server = _Server(
                 uvicorn.Config(
-                    _Bearer(app, guard.token) if guard.token is not None else app,
+                    _Door(app, guard),
                     log_level="warning",
                     access_log=False,
                     timeout_graceful_shutdown=_PATIENCE,
@@ -137,21 +144,29 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Bearer:
-    """Lets in who knows the token (RFC 6750)."""
+class _Door:
+    """Lets in who knows the token (RFC 6750), and who asks for this server by one of its names."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, guard: Guard) -> None:
         self._app = app
-        self._expected = f"Bearer {token}".encode()
+        self._expected = None if guard.token is None else f"Bearer {guard.token}".encode()
+        self._names = TransportSecurityMiddleware(guard.security())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
-                refusal = PlainTextResponse("unauthorized", 401, {"WWW-Authenticate": "Bearer"})
+            refusal = await self._names.validate_request(Request(scope)) or self._unknown(scope)
+            if refusal is not None:
                 await refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+    def _unknown(self, scope: Scope) -> Response | None:
+        if self._expected is None or is_open(scope["path"]):
+            return None
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        if hmac.compare_digest(given, self._expected):
+            return None
+        return PlainTextResponse("unauthorized", 401, {"WWW-Authenticate": "Bearer"})
 
 
 @contextmanager

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import Field, JsonValue, ValidationError
 
 from perstack.core.base import Fact, JsonObject
 from perstack.core.events import Settlement
 from perstack.core.job import JobStatus, Lifecycle, PauseReason
 from perstack.core.run import RunStatus
 from perstack.errors import UsageError
+from perstack.frontends.arguments import Arguments
 
 _Wait = Annotated[
     bool,
@@ -22,12 +22,6 @@ _Wait = Annotated[
     ),
 ]
 _JobId = Annotated[str, Field(description="The Job's id.")]
-
-
-class Arguments(BaseModel):
-    """Arguments of a tool: camelCase, and no stray keys, so that a misspelt one is noticed."""
-
-    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True, defer_build=True)
 
 
 class ExpertArguments(Arguments):

@@ -37,6 +37,7 @@ from perstack.frontends.mcp_server.completion import complete
 from perstack.frontends.mcp_server.greeting import INSTRUCTIONS, NAME
 from perstack.frontends.mcp_server.results import error_result
 from perstack.frontends.mcp_server.state import Call, Outcome, ServerState, call_key
+from perstack.frontends.mcp_server.task_tools import TASK_TOOLS, call_task_tool, listed_tasks
 from perstack.frontends.mcp_server.tools import call_tool, listed
 from perstack.version import VERSION
 
@@ -51,13 +52,15 @@ class Handlers:
     async def list_tools(self, context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
         """`tools/list`."""
         await self._state.refresh()
-        return ListToolsResult(tools=listed(self._state.definitions.experts))
+        tasks = listed_tasks() if self._state.has_tasks else []
+        return ListToolsResult(tools=[*listed(self._state.definitions.experts), *tasks])
 
     async def call_tool(self, context: Context, params: CallToolRequestParams) -> Outcome:
         """`tools/call`; what the caller did wrong is a result that says so."""
         await self._state.refresh()
+        is_of_task = self._state.has_tasks and params.name in TASK_TOOLS
         try:
-            return await call_tool(Call(self._state, context, params))
+            return await (call_task_tool if is_of_task else call_tool)(Call(self._state, context, params))
         except PerstackError as error:
             return error_result(error)
 

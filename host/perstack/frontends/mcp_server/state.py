@@ -26,6 +26,8 @@ class ServerState:
     jobs: JobTasks
     clients: Clients
     watching: Watching
+    has_tasks: bool = False
+    """Whether execution memory is offered as tools."""
 
     async def refresh(self) -> None:
         """Take in what has changed in perstack.toml, and tell the clients."""

@@ -34,11 +34,21 @@ _LAST_WORDS = 1.0
 
 
 async def serve_stdio(
-    host: Host, loaded: LoadedProject, wire: Wire, opening: bytes | None, greeted: Reply | None, experts: Sequence[str]
+    host: Host,
+    loaded: LoadedProject,
+    wire: Wire,
+    opening: bytes | None,
+    greeted: Reply | None,
+    experts: Sequence[str],
+    *,
+    tasks: bool = False,
 ) -> None:
     """Serve one client. `opening` is its first message; if that has been answered already, `greeted` is the answer."""
     with _stopped_by_signals():
-        async with serving(host, loaded, experts) as state, _streams(wire, opening, greeted) as (incoming, outgoing):
+        async with (
+            serving(host, loaded, experts, tasks=tasks) as state,
+            _streams(wire, opening, greeted) as (incoming, outgoing),
+        ):
             server = build_server(state)
             await server.run(incoming, outgoing, options_of(server))
 

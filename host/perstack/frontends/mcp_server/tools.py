@@ -17,12 +17,12 @@ from perstack.core.definitions import Expert
 from perstack.core.ids import place_of
 from perstack.core.job import summarize
 from perstack.errors import UsageError
+from perstack.frontends.arguments import Arguments
 from perstack.frontends.mcp_server.driving import drive
 from perstack.frontends.mcp_server.jobs import Work
 from perstack.frontends.mcp_server.results import in_list, job_details, job_result, job_view, result, standing
 from perstack.frontends.mcp_server.schemas import (
     AnswerArguments,
-    Arguments,
     CheckpointArguments,
     ContinueJobArguments,
     ExpertArguments,

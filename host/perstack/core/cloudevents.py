@@ -1,0 +1,54 @@
+"""Events from outside: CloudEvents 1.0 (cloudevents.io, core specification and JSON event format)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+
+from pydantic import Field, JsonValue, ValidationError
+
+from perstack.core.base import Fact
+from perstack.errors import UsageError
+
+_HEADER = "ce-"
+
+
+class CloudEvent(Fact):
+    """One event. Its source and id together are unique: an event that comes twice is taken once."""
+
+    specversion: str = Field(pattern=r"^1\.")
+    id: str = Field(min_length=1)
+    source: str = Field(min_length=1)
+    type: str = Field(min_length=1)
+    data: JsonValue = None
+
+    @property
+    def key(self) -> str:
+        """What tells it from every other."""
+        return f"{self.source} {self.id}"
+
+
+def is_cloud_event(body: JsonValue, headers: Mapping[str, str] | None = None) -> bool:
+    """Whether this is one: in structured mode the body says so, in binary mode the headers do."""
+    in_body = isinstance(body, dict) and "specversion" in body
+    return in_body or f"{_HEADER}specversion" in (headers or {})
+
+
+def read_cloud_event(body: JsonValue, headers: Mapping[str, str] | None = None) -> CloudEvent:
+    """The event. Raises UsageError that names what is wrong."""
+    marked = {name.removeprefix(_HEADER): value for name, value in (headers or {}).items() if name.startswith(_HEADER)}
+    fields: JsonValue = {**marked, "data": body} if "specversion" in marked else body
+    if not isinstance(fields, dict):
+        raise UsageError("a CloudEvent is a JSON object with specversion, id, source and type")
+    encoded = fields.get("data_base64")
+    if isinstance(encoded, str):
+        try:
+            text = base64.b64decode(encoded, validate=True).decode("utf-8", "replace")
+        except ValueError as error:
+            raise UsageError("data_base64 of the CloudEvent is no base64") from error
+        fields = {**fields, "data": text}
+    try:
+        return CloudEvent.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise UsageError(f"not a CloudEvent 1.0: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error

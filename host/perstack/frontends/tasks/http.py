@@ -1,0 +1,137 @@
+"""Execution memory over HTTP: `/v1/execution`, webhooks, and the OpenAPI description of both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pydantic import JsonValue, ValidationError
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from perstack.core.base import Fact, JsonObject
+from perstack.core.cloudevents import is_cloud_event, read_cloud_event
+from perstack.engine.memory import ExecutionMemory
+from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
+from perstack.frontends.tasks.openapi import BASE, HOOKS, description_of_all, page
+from perstack.frontends.tasks.operations import OPERATIONS, Operation
+
+_LARGEST = 4 << 20
+"""Bytes of a request."""
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def routes(memory: ExecutionMemory) -> list[Route]:
+    """All of it. Whoever serves it lets in only who may; the webhooks have tokens of their own."""
+    found = [
+        Route(f"{BASE}{operation.path}", _endpoint(memory, operation), methods=[operation.method])
+        for operation in OPERATIONS
+    ]
+    return [
+        *found,
+        Route(f"{HOOKS}/{{token}}", _webhook(memory), methods=["POST"]),
+        Route("/openapi.json", _description, methods=["GET"]),
+        Route("/docs", _page, methods=["GET"]),
+    ]
+
+
+def is_open(path: str) -> bool:
+    """Whether a path needs no token of the server: webhooks bring one of their own."""
+    return path.startswith(f"{HOOKS}/")
+
+
+def _endpoint(memory: ExecutionMemory, operation: Operation[Any]) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        try:
+            given: JsonObject = {**await _given(request), **request.path_params}
+            done = await operation(memory, given)
+        except (PerstackError, ValidationError) as error:
+            return _refusal(error)
+        return _json(done, 201 if operation.name == "create" else 200)
+
+    return answer
+
+
+def _webhook(memory: ExecutionMemory) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        try:
+            body = await _body(request)
+            headers = dict(request.headers)
+            event = read_cloud_event(body, headers) if is_cloud_event(body, headers) else None
+            value, event_id = (body, None) if event is None else (event.data, event.key)
+            task = await memory.signal(request.path_params["token"], value, event_id=event_id)
+        except PerstackError as error:
+            return _refusal(error)
+        return JSONResponse({"taskId": task.task_id, "status": task.status, "answered": task.answered}, 202)
+
+    return answer
+
+
+async def _description(request: Request) -> Response:
+    return JSONResponse(description_of_all(f"{request.url.scheme}://{request.url.netloc}"))
+
+
+async def _page(request: Request) -> Response:
+    return HTMLResponse(page())
+
+
+async def _given(request: Request) -> JsonObject:
+    """The arguments: of a GET or DELETE its query, else its body."""
+    if request.method in ("GET", "DELETE"):
+        return {name: _from_query(value) for name, value in request.query_params.items()}
+    body = await _body(request)
+    if body is None:
+        return {}
+    if not isinstance(body, dict):
+        raise UsageError("the body must be a JSON object")
+    return body
+
+
+def _from_query(text: str) -> JsonValue:
+    """Numbers and flags as such; whatever else is text."""
+    return {"true": True, "false": False}.get(text, int(text) if text.isdigit() and len(text) < 16 else text)
+
+
+async def _body(request: Request) -> JsonValue:
+    content = await request.body()
+    if len(content) > _LARGEST:
+        raise UsageError(f"the body has more than {_LARGEST >> 20} MB")
+    if not content.strip():
+        return None
+    try:
+        return json.loads(content)  # type: ignore[no-any-return]  # JSON is what it is
+    except ValueError as error:
+        raise UsageError(f"the body is no JSON: {error}") from error
+
+
+def _json(fact: Fact, status: int) -> Response:
+    return Response(fact.to_json(), status, media_type="application/json")
+
+
+def _refusal(error: PerstackError | ValidationError) -> Response:
+    """Problem details (RFC 9457): what is wrong, and what may be done."""
+    told: JsonObject = {"title": type(error).__name__, "detail": str(error)}
+    if isinstance(error, ValidationError):
+        told["title"] = "UsageError"
+        told["detail"] = "; ".join(
+            f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors(include_url=False)
+        )
+    if isinstance(error, NotAllowed):
+        told["allowed"] = list(error.allowed)
+    told["status"] = status = _status(error)
+    return JSONResponse(told, status, media_type="application/problem+json")
+
+
+def _status(error: PerstackError | ValidationError) -> int:
+    match error:
+        case NotAllowed() | Conflict():
+            return 409
+        case NotFound():
+            return 404
+        case UsageError() | ValidationError():
+            return 400
+        case _:
+            return 500

@@ -1,0 +1,155 @@
+"""The OpenAPI 3.1 description of the HTTP door, made from the operations, and a page of it for people."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import Any, cast
+
+from pydantic import JsonValue
+from pydantic.json_schema import models_json_schema
+
+from perstack.core.base import Fact, JsonObject
+from perstack.frontends.arguments import Arguments
+from perstack.frontends.tasks.operations import OPERATIONS, Operation
+from perstack.version import VERSION
+
+BASE = "/v1/execution"
+HOOKS = "/v1/hooks"
+
+_SCHEMAS = "#/components/schemas/"
+_PROBLEM: JsonObject = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "allowed": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["title", "status", "detail"],
+}
+_REFUSALS = {"400": "wrong arguments", "401": "no token", "404": "no such task", "409": "not in this status or version"}
+
+
+def description_of_all(server: str) -> JsonObject:
+    """The whole description, for the server at this address."""
+    schemas = _schemas()
+    paths: dict[str, JsonObject] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(f"{BASE}{operation.path}", {})[operation.method.lower()] = _described(operation, schemas)
+    paths[f"{HOOKS}/{{token}}"] = {"post": _hook()}
+    components: JsonObject = {
+        "schemas": {**schemas, "Problem": _PROBLEM},
+        "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Perstack execution memory",
+            "version": VERSION,
+            "description": "Tasks that agents pause, and any later process resumes from exactly there.",
+        },
+        "servers": [{"url": server}],
+        "security": [{"token": []}, {}],
+        "paths": cast("JsonObject", paths),
+        "components": components,
+    }
+
+
+def page() -> str:
+    """The description for people: one table."""
+    rows = "".join(
+        f"<tr><td>{one.method}</td><td><code>{escape(BASE + one.path)}</code></td><td>{escape(one.summary)}</td></tr>"
+        for one in OPERATIONS
+    )
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Perstack execution memory</title>"
+        "<style>body{font:16px/1.5 sans-serif;margin:2em auto;max-width:50em}td{padding:.2em 1em .2em 0}</style>"
+        "<h1>Execution memory</h1><p>Tasks that agents pause, and any later process resumes from exactly there."
+        ' The whole description: <a href="openapi.json">openapi.json</a>.</p>'
+        f"<table>{rows}<tr><td>POST</td><td><code>{HOOKS}/{{token}}</code></td>"
+        "<td>Say that what a task waits for has come, by the token that its pause returned.</td></tr></table></html>"
+    )
+
+
+def _schemas() -> dict[str, JsonObject]:
+    models = {operation.gives: "serialization" for operation in OPERATIONS}
+    taken = {operation.arguments: "validation" for operation in OPERATIONS}
+    _, made = models_json_schema(
+        [(model, cast("Any", mode)) for model, mode in (*models.items(), *taken.items())],
+        ref_template=_SCHEMAS + "{model}",
+    )
+    return cast("dict[str, JsonObject]", made["$defs"])
+
+
+def _described(operation: Operation[Any], schemas: dict[str, JsonObject]) -> JsonObject:
+    name = _name_of(operation.arguments, schemas)
+    properties = cast("dict[str, JsonObject]", schemas[name].get("properties", {}))
+    required = cast("list[str]", schemas[name].get("required", []))
+    in_path = [one for one in properties if f"{{{one}}}" in operation.path]
+    is_query = operation.method in ("GET", "DELETE")
+    parameters: list[JsonValue] = [_parameter(one, "path", {"type": "string"}, required=True) for one in in_path]
+    if is_query:
+        parameters += [
+            _parameter(one, "query", schema, required=one in required)
+            for one, schema in properties.items()
+            if one not in in_path
+        ]
+    described: JsonObject = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "parameters": parameters,
+        "responses": _responses(operation, schemas),
+    }
+    if not is_query:
+        body: JsonObject = {
+            "type": "object",
+            "properties": cast("JsonObject", {one: schema for one, schema in properties.items() if one not in in_path}),
+            "required": [one for one in required if one not in in_path],
+            "additionalProperties": False,
+        }
+        described["requestBody"] = {"required": bool(body["required"]), "content": _content(body)}
+    return described
+
+
+def _parameter(name: str, place: str, schema: JsonObject, *, required: bool) -> JsonObject:
+    return {"name": name, "in": place, "required": required, "schema": schema}
+
+
+def _responses(operation: Operation[Any], schemas: dict[str, JsonObject]) -> JsonObject:
+    done = "201" if operation.name == "create" else "200"
+    gives: JsonObject = {"$ref": _SCHEMAS + _name_of(operation.gives, schemas)}
+    refusals: JsonObject = {
+        status: {
+            "description": words,
+            "content": {"application/problem+json": {"schema": {"$ref": f"{_SCHEMAS}Problem"}}},
+        }
+        for status, words in _REFUSALS.items()
+    }
+    return {done: {"description": "done", "content": _content(gives)}, **refusals}
+
+
+def _hook() -> JsonObject:
+    return {
+        "operationId": "signal",
+        "summary": "Say that what a task waits for has come; the body, or a CloudEvent's data, becomes its input.",
+        "security": [],
+        "parameters": [{"name": "token", "in": "path", "required": True, "schema": {"type": "string"}}],
+        "requestBody": {"required": False, "content": _content({})},
+        "responses": {
+            "202": {"description": "taken"},
+            "404": {"description": "no task waits for this token"},
+            "409": {"description": "the token was used already"},
+        },
+    }
+
+
+def _content(schema: JsonObject) -> JsonObject:
+    return {"application/json": {"schema": schema}}
+
+
+def _name_of(model: type[Arguments | Fact], schemas: dict[str, JsonObject]) -> str:
+    name = model.__name__
+    if name not in schemas:
+        raise LookupError(f"{name} is not among {json.dumps(sorted(schemas))}")
+    return name

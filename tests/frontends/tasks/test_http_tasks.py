@@ -1,0 +1,149 @@
+"""Tasks over HTTP, beside the MCP server: every operation, webhooks, and the description of it all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from http_server import serving
+from terminal import Terminal
+
+pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A client of a server with a token."""
+    terminal = Terminal(tmp_path_factory.mktemp("tasks"))
+    terminal.project('[experts.one]\ninstruction = "x"\n')
+    with serving(terminal, token="s3cret") as (url, _):
+        headers = {"Authorization": "Bearer s3cret"}
+        with httpx.Client(base_url=url.removesuffix("/mcp"), headers=headers) as client:
+            yield client
+
+
+def test_a_task_lives_through_every_operation(server: httpx.Client) -> None:
+    made = server.post("/v1/execution", json={"taskId": "report", "state": {"read": 0}, "agentId": "writer"})
+    assert (made.status_code, made.json()["status"], made.json()["version"]) == (201, "running", 2)
+    again = server.post("/v1/execution", json={"taskId": "report"})
+    assert again.status_code == 409
+    assert "go on with it" in again.json()["detail"]
+    kept = server.put("/v1/execution/report/checkpoint", json={"state": {"read": 1}, "name": "one"})
+    assert kept.json()["state"] == {"read": 1}
+    late = server.put("/v1/execution/report/checkpoint", json={"state": {"read": 9}, "expectedVersion": 2})
+    assert late.status_code == 409
+    server.put("/v1/execution/report/checkpoint", json={"state": {"read": 2}})
+    paused = server.post("/v1/execution/report/pause", json={"reason": "human_approval", "message": "Go on?"})
+    assert (paused.json()["status"], paused.json()["pauseReason"]) == ("paused", "human_approval")
+    assert server.post("/v1/execution/report/answer", json={"value": True}).json()["answered"] is True
+    back = server.post("/v1/execution/report/resume", json={"checkpoint": "one"})
+    assert (back.json()["state"], back.json()["status"]) == ({"read": 1}, "running")
+    assert len(server.get("/v1/execution/report/checkpoints").json()["checkpoints"]) == 2
+    failed = server.post("/v1/execution/report/fail", json={"error": "the disk is full"})
+    assert failed.json()["status"] == "failed"
+    assert server.post("/v1/execution/report/retry").json()["retryCount"] == 1
+    done = server.post("/v1/execution/report/complete", json={"result": {"pages": 3}})
+    assert (done.json()["status"], done.json()["result"]) == ("completed", {"pages": 3})
+    refused = server.post("/v1/execution/report/pause", json={"reason": "checkpoint"})
+    assert refused.status_code == 409
+    assert refused.json()["allowed"] == ["archive", "delete"]
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert server.post("/v1/execution/report/archive").status_code == 200
+    assert server.request("DELETE", "/v1/execution/report").json() == {"deleted": "report"}
+    assert server.get("/v1/execution/report").status_code == 404
+
+
+def test_tasks_are_listed_by_what_they_are(server: httpx.Client) -> None:
+    for number in range(3):
+        server.post("/v1/execution", json={"taskId": f"listed-{number}", "agentId": "lister"})
+    server.post("/v1/execution/listed-1/pause", json={"reason": "rate_limit"})
+
+    def ids(**query: object) -> list[str]:
+        found = server.get("/v1/execution", params={"agentId": "lister", **query})
+        assert found.status_code == 200, found.text
+        return sorted(task["taskId"] for task in found.json()["tasks"])
+
+    assert ids() == ["listed-0", "listed-1", "listed-2"]
+    assert ids(status="paused") == ids(reason="rate_limit") == ["listed-1"]
+    assert ids(archived=True) == []
+    page = server.get("/v1/execution", params={"agentId": "lister", "limit": 2}).json()
+    assert len(page["tasks"]) == 2
+    assert ids(limit=2, after=page["next"]) == ["listed-0"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "words"),
+    [
+        ("POST", "/v1/execution", b"{", "no JSON"),
+        ("POST", "/v1/execution", b"[]", "must be a JSON object"),
+        ("POST", "/v1/execution", b"{}", "taskId: Field required"),
+        ("POST", "/v1/execution", b'{"taskId": "../x"}', "no legal task id"),
+        ("POST", "/v1/execution", b'{"taskId": "x", "stat": {}}', "stat: Extra inputs"),
+        ("GET", "/v1/execution?status=lost", b"", "status: Input should be"),
+    ],
+)
+def test_wrong_arguments_are_told(server: httpx.Client, method: str, path: str, body: bytes, words: str) -> None:
+    refused = server.request(method, path, content=body)
+    assert refused.status_code == 400
+    assert words in refused.json()["detail"]
+
+
+def test_a_webhook_needs_its_own_token_and_takes_an_event_once(server: httpx.Client) -> None:
+    server.post("/v1/execution", json={"taskId": "deploy"})
+    paused = server.post("/v1/execution/deploy/pause", json={"reason": "external_dependency"}).json()
+    url = f"/v1/hooks/{paused['token']}"
+    event = {"specversion": "1.0", "id": "1", "source": "/ci", "type": "done", "data": {"ok": True}}
+    outside = httpx.Client(base_url=server.base_url)
+    assert outside.get("/v1/execution/deploy").status_code == 401
+    assert outside.post("/v1/hooks/deploy.wrong", json=event).status_code == 404
+    assert outside.post(url, json={"specversion": "1.0"}).status_code == 400
+    for _ in range(2):
+        taken = outside.post(url, json=event)
+        assert (taken.status_code, taken.json()["answered"]) == (202, True)
+    other = outside.post(url, json={**event, "id": "2"})
+    assert other.status_code == 409
+    found = server.get("/v1/execution/deploy").json()
+    assert found["input"] == {"ok": True}
+    assert "token" not in found
+    outside.close()
+
+
+def test_an_event_in_headers_is_one_too(server: httpx.Client) -> None:
+    server.post("/v1/execution", json={"taskId": "binary"})
+    paused = server.post("/v1/execution/binary/pause", json={"reason": "external_dependency"}).json()
+    headers = {"ce-specversion": "1.0", "ce-id": "7", "ce-source": "/ci", "ce-type": "done"}
+    assert server.post(f"/v1/hooks/{paused['token']}", json=[1, 2], headers=headers).status_code == 202
+    assert server.get("/v1/execution/binary").json()["input"] == [1, 2]
+
+
+def test_the_description_is_whole(server: httpx.Client) -> None:
+    found = server.get("/openapi.json").json()
+    assert found["openapi"] == "3.1.0"
+    described = {(method.upper(), path) for path, methods in found["paths"].items() for method in methods}
+    assert {
+        ("POST", "/v1/execution"),
+        ("GET", "/v1/execution/{taskId}"),
+        ("PUT", "/v1/execution/{taskId}/checkpoint"),
+        ("POST", "/v1/execution/{taskId}/pause"),
+        ("POST", "/v1/execution/{taskId}/resume"),
+        ("DELETE", "/v1/execution/{taskId}"),
+        ("GET", "/v1/execution"),
+        ("POST", "/v1/execution/{taskId}/complete"),
+        ("POST", "/v1/execution/{taskId}/fail"),
+        ("POST", "/v1/hooks/{token}"),
+    } <= described
+    for reference in _references(found):
+        assert reference.removeprefix("#/components/schemas/") in found["components"]["schemas"]
+    assert "/v1/execution/{taskId}/pause" in server.get("/docs").text
+
+
+def _references(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name == "$ref":
+                yield inner
+            yield from _references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _references(inner)

@@ -1,0 +1,48 @@
+"""Execution memory as tools of `perstack mcp --tasks`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from editor import connected, structure, texts
+from hosting import wait_for
+from terminal import SECONDS, Terminal
+
+pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
+
+
+def test_an_agent_keeps_a_task_that_a_later_process_goes_on_with(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path)
+    terminal.project('[experts.one]\ninstruction = "x"\n')
+
+    async def begin() -> None:
+        async with connected(terminal, "--tasks") as editor:
+            names = {tool.name for tool in (await editor.client.list_tools()).tools}
+            assert {"one", "list_jobs", "task_create", "task_checkpoint", "task_resume", "task_delete"} <= names
+            made = structure(await editor.call("task_create", taskId="refactor", state={"done": []}))
+            assert made["status"] == "running"
+            await editor.call("task_checkpoint", taskId="refactor", state={"done": ["a.py"]})
+            paused = await editor.call("task_pause", taskId="refactor", reason="human_approval", message="Go on?")
+            assert structure(paused)["pauseReason"] == "human_approval"
+            refused = await editor.call("task_complete", taskId="refactor")
+            assert refused.is_error
+            assert "allowed now: answer, resume" in texts(refused)[0]
+            wrong = await editor.call("task_create", taksId="x")
+            assert wrong.is_error
+            assert "`taskId` is missing" in texts(wrong)[0] or "no argument `taksId`" in texts(wrong)[0]
+
+    async def go_on() -> None:
+        async with connected(terminal, "--tasks", era="stateless") as editor:
+            found = structure(await editor.call("task_resume", taskId="refactor"))
+            assert (found["state"], found["status"]) == ({"done": ["a.py"]}, "running")
+            listed = structure(await editor.call("task_list", status="running"))
+            assert [task["taskId"] for task in listed["tasks"]] == ["refactor"]
+
+    async def without() -> None:
+        async with connected(terminal) as editor:
+            assert not any(tool.name.startswith("task_") for tool in (await editor.client.list_tools()).tools)
+
+    wait_for(begin(), SECONDS)
+    wait_for(go_on(), SECONDS)
+    wait_for(without(), SECONDS)
