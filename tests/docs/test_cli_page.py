@@ -14,7 +14,6 @@ from perstack.frontends.cli.main import EXIT_CODES, perstack
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 
 ROOT = click.Context(perstack, info_name="perstack")
-COMMANDS = {name: perstack.get_command(ROOT, name) for name in perstack.list_commands(ROOT)}
 WHERE = ("config", "workspace", "storage")
 MODEL = ("provider", "model", "reasoning_budget", "max_steps", "max_retries", "timeout", "env_path", "unattended")
 
@@ -22,8 +21,24 @@ BAR = "\\|"
 """How a table's cell has the sign that divides cells."""
 
 
+def commands_of(group: click.Group, parent: click.Context, prefix: str = "") -> dict[str, click.Command]:
+    """All commands in the order of the help, those of a group after it: `task`, `task create`."""
+    found: dict[str, click.Command] = {}
+    for name in group.list_commands(parent):
+        command = found[prefix + name] = group.get_command(parent, name)
+        if isinstance(command, click.Group):
+            found |= commands_of(command, click.Context(command, info_name=name, parent=parent), f"{prefix}{name} ")
+    return found
+
+
+COMMANDS = commands_of(perstack, ROOT)
+
+
 def context(name: str) -> click.Context:
-    return click.Context(COMMANDS[name], info_name=name, parent=ROOT)
+    parent = ROOT
+    for word in name.split():
+        parent = click.Context(COMMANDS[name if word == name.split()[-1] else word], info_name=word, parent=parent)
+    return parent
 
 
 def rows(name: str, params: list[click.Parameter]) -> list[str]:
@@ -52,7 +67,7 @@ def usage(name: str) -> str:
 
 def section(heading: str) -> str:
     start = PAGE.index(f"\n{heading}\n") + 1
-    end = re.search(r"^## ", PAGE[start + 3 :], re.MULTILINE)
+    end = re.search(r"^###? ", PAGE[start + 3 :], re.MULTILINE)
     return PAGE[start:] if end is None else PAGE[start : start + 3 + end.start()]
 
 
@@ -61,12 +76,12 @@ def table(text: str) -> list[str]:
 
 
 def test_the_page_has_a_section_for_each_command_in_the_order_of_the_help() -> None:
-    assert re.findall(r"^## `(\w+)`$", PAGE, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^###? `([\w -]+)`$", PAGE, re.MULTILINE) == list(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_commands_section_has_its_usage_and_every_option_with_its_meaning(name: str) -> None:
-    text = section(f"## `{name}`")
+    text = section(f"{'###' if ' ' in name else '##'} `{name}`")
     assert usage(name) in text
     assert table(text) == rows(name, own(name))
     taken = re.findall(r"\[(where|model)\]\(#shared-options\)", text)
@@ -93,6 +108,8 @@ def test_the_exit_codes_are_those_of_the_program() -> None:
 @pytest.mark.parametrize("line", re.findall(r"^perstack .*$", PAGE, re.MULTILINE))
 def test_every_example_is_a_command_with_options_that_exist(line: str) -> None:
     _, name, *args = shlex.split(line.split(" | ")[0].split(" > ")[0], comments=True)
+    if isinstance(COMMANDS[name], click.Group):
+        name, args = f"{name} {args[0]}", args[1:]
     COMMANDS[name].make_context(name, args)
 
 

@@ -28,6 +28,7 @@ _COMMANDS = {
     "resume": ("resume", "Go on with a Job after a crash, Ctrl-C, an error or the step limit."),
     "inbox": ("inbox", "List what waits for you: every open question of every Job."),
     "answer": ("answer", "Answer a question, and let its Job go on."),
+    "task": ("task", "Keep tasks that agents pause and resume, from whichever process."),
     "log": ("log", "Show what happened in a Job, the latest one by default."),
     "jobs": ("jobs", "List Jobs, newest first."),
     "verify": ("verify", "Check a Job's logs for edits, loss and damage."),

@@ -1,0 +1,185 @@
+"""What the `perstack task` commands share: how JSON is given, and how a task is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TypeVar
+
+import click
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+from perstack.core.tasks import TaskState, TaskSummary
+from perstack.errors import UsageError
+from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.show import Screen, ago, table
+
+_F = TypeVar("_F", bound=Callable[..., object])
+_T = TypeVar("_T")
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def task_options(command: _F) -> _F:
+    """Where the task is, and how it is shown."""
+    command = place_options(command)
+    return click.option("--json", "as_json", is_flag=True, help="The whole task as one JSON object.")(command)
+
+
+def version_option(command: _F) -> _F:
+    """The fence."""
+    return click.option(
+        "--expected-version",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Do nothing if the task is of another version.",
+    )(command)
+
+
+def on_memory(place: Place, work: Callable[..., Awaitable[_T]]) -> _T:
+    """Run `work(memory)` on the tasks of that place."""
+
+    async def main() -> _T:
+        async with place.reader() as host:
+            return await work(host.memory)
+
+    return asyncio.run(main())
+
+
+def read_json(text: str | None, what: str) -> JsonValue:
+    """A JSON value: as typed, from `@FILE`, or from stdin by `-`. Raises UsageError."""
+    if text is None:
+        return None
+    given = _given(text, what)
+    try:
+        value: JsonValue = json.loads(given)
+    except ValueError as error:
+        raise UsageError(f"{what}: {error}; give JSON, @FILE, or - for stdin") from error
+    return value
+
+
+def read_object(text: str | None, what: str) -> JsonObject | None:
+    """The same for a JSON object."""
+    value = read_json(text, what)
+    if value is not None and not isinstance(value, dict):
+        raise UsageError(f"{what} must be a JSON object")
+    return value
+
+
+def read_answer(text: str | None, what: str) -> JsonValue:
+    """The same for what may also be plain words."""
+    if text is None or text.startswith("@") or text == "-":
+        return read_json(text, what)
+    try:
+        value: JsonValue = json.loads(text)
+    except ValueError:
+        return text
+    return value
+
+
+def _given(text: str, what: str) -> str:
+    if text == "-":
+        return sys.stdin.read()
+    if not text.startswith("@"):
+        return text
+    from pathlib import Path
+
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{what}: {text[1:]}: {(error.strerror or str(error)).lower()}") from error
+
+
+def read_span(text: str | None, what: str) -> int | None:
+    """Milliseconds from `90s`, `5m`, `2h`, `7d`. Raises UsageError."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+)(ms|s|m|h|d)?", text)
+    if found is None:
+        raise UsageError(f"{what} {text}: give a time such as 90s, 5m, 2h or 7d")
+    return int(found[1]) * _UNITS[found[2] or "ms"]
+
+
+def read_moment(text: str | None, what: str) -> int | None:
+    """Milliseconds since 1970 from `+5m`, `2026-11-22T08:00`, or the number itself. Raises UsageError."""
+    if text is None or text.isdigit():
+        return None if text is None else int(text)
+    if text.startswith("+"):
+        return int(time.time() * 1000) + (read_span(text[1:], what) or 0)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError as error:
+        raise UsageError(f"{what} {text}: give a moment such as +5m or 2026-11-22T08:00") from error
+
+
+def show(task: TaskState, *, as_json: bool) -> None:
+    """A task, for a program or a person."""
+    if as_json:
+        click.echo(task.to_json())
+        return
+    rows = [(name, value) for name, value in _facts(task) if value]
+    table(Screen.of_stdout(), ("task", task.task_id), rows)
+
+
+def _facts(task: TaskState) -> list[tuple[str, str]]:
+    now = int(time.time() * 1000)
+    waits = task.waiting_for
+    return [
+        ("name", task.name if task.name != task.task_id else ""),
+        ("description", task.description),
+        ("agent", task.agent_id),
+        ("status", _status(task.status, task.pause_reason, answered=task.answered)),
+        ("message", task.pause_message or ""),
+        ("waits for", waits.what if waits else ""),
+        ("asks", " ".join(waits.command) if waits else ""),
+        ("token", task.token or ""),
+        ("resumes", when(task.resume_at)),
+        ("input", text(task.input)),
+        ("state", text(task.state)),
+        ("data", text(task.checkpoint_data)),
+        ("result", text(task.result)),
+        ("error", task.error or ""),
+        ("retries", f"{task.retry_count} of {task.config.max_retries}" if task.retry_count else ""),
+        ("checkpoint", f"{task.checkpoint_id} ({task.checkpoints} in all)" if task.checkpoint_id else ""),
+        ("Job", task.job_id or ""),
+        ("version", str(task.version)),
+        ("written", ago(task.updated_at, now)),
+    ]
+
+
+def show_all(tasks: list[TaskSummary]) -> None:
+    """A list of tasks, for a person."""
+    now = int(time.time() * 1000)
+    rows = [
+        (
+            task.task_id,
+            task.agent_id,
+            _status(task.status, task.pause_reason, answered=task.answered),
+            str(task.checkpoints),
+            ago(task.updated_at, now),
+            task.error or task.pause_message or when(task.resume_at) or task.name,
+        )
+        for task in tasks
+    ]
+    table(Screen.of_stdout(), ("task", "agent", "status", "checkpoints", "when", "about"), rows, right=(3,))
+
+
+def _status(status: str, reason: str | None, *, answered: bool) -> str:
+    return status if reason is None else f"{status}: {reason}{', answered' if answered else ''}"
+
+
+def when(moment: int | None) -> str:
+    """A moment, here."""
+    return "" if moment is None else f"{datetime.fromtimestamp(moment / 1000).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def text(value: JsonValue) -> str:
+    """A JSON value on one line; nothing for nothing."""
+    if value is None or value == {}:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,70 @@
+"""`perstack task run-due`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from perstack.errors import UsageError
+from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.task_options import read_span
+
+if TYPE_CHECKING:
+    from perstack.engine.waking import Woken
+    from perstack.host import Host
+
+
+@click.command("run-due")
+@click.option("--watch", is_flag=True, help="Go on looking until Ctrl-C, in place of once.")
+@click.option("--interval", metavar="TIME", default="10s", show_default=True, help="With --watch: how often to look.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each task that was looked after.")
+@driving_options
+def run_due(watch: bool, interval: str, as_json: bool, setup: Setup) -> None:
+    """Let tasks go on that are due: waits that are over, answers that came, commands that say yes.
+
+    Those of Experts get a Job. Tasks that were silent for too long are taken for failed. Exit status 1 if something
+    went wrong with one.
+    """
+    pause = read_span(interval, "--interval") or 0
+    if pause < 1:
+        raise UsageError("--interval must be more than nothing")
+    sys.exit(asyncio.run(_look(setup.host(), pause if watch else None, as_json=as_json)))
+
+
+async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
+    """Once, or again and again. The exit status. Jobs that Ctrl-C stops are recorded as interrupted."""
+
+    async def once() -> bool:
+        done = await host.waker.once()
+        for one in done:
+            _say(one, as_json=as_json)
+        return any(one.did == "failed" for one in done)
+
+    async def watch(interval: int) -> bool:
+        await host.waker.watch(interval, lambda one: _say(one, as_json=as_json))
+        return False
+
+    async with host:
+        work = asyncio.ensure_future(once() if interval is None else watch(interval))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, work.cancel)
+        try:
+            return 1 if await work else 0
+        except asyncio.CancelledError:
+            return 130 if interval is None else 0
+
+
+def _say(one: Woken, *, as_json: bool) -> None:
+    if as_json:
+        task = {} if one.task is None else {"status": one.task.status, "jobId": one.task.job_id}
+        said = {"taskId": one.task_id, "did": one.did, **task, "error": one.error}
+        click.echo(json.dumps({key: value for key, value in said.items() if value is not None}, ensure_ascii=False))
+        return
+    now = "" if one.task is None else f", now {one.task.status}"
+    click.echo(f"{one.task_id}: {one.did}{now}{'' if one.error is None else f': {one.error}'}")

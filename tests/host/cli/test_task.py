@@ -1,0 +1,118 @@
+"""`perstack task`: what one process pauses, another answers and a third resumes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from terminal import Terminal, reply
+
+
+def task(terminal: Terminal, *words: str) -> dict:
+    done = terminal.call("task", *words, "--json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def each(terminal: Terminal, *words: str) -> dict:
+    """The same in a process of its own."""
+    done = terminal.run("task", *words, "--json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_a_task_that_one_process_creates_is_approved_by_another_and_resumed_by_a_third(terminal: Terminal) -> None:
+    each(terminal, "create", "deploy", "--state", '{"built": true}', "--agent", "me", "--start")
+    paused = each(terminal, "pause", "deploy", "--reason", "human_approval", "--message", "Deploy?")
+    assert (paused["status"], paused["pauseReason"]) == ("paused", "human_approval")
+    answered = each(terminal, "answer", "deploy", '{"approved": true}')
+    assert (answered["status"], answered["answered"]) == ("paused", True)
+    second = terminal.run("task", "answer", "deploy", "no")
+    assert (second.code, second.err) == (1, "error: task deploy has been answered already\n")
+    resumed = each(terminal, "resume", "deploy")
+    assert (resumed["status"], resumed["state"], resumed["input"]) == ("running", {"built": True}, {"approved": True})
+    assert each(terminal, "complete", "deploy", "--result", "live")["result"] == "live"
+
+
+def test_a_task_is_shown_and_listed_in_tables(terminal: Terminal) -> None:
+    assert terminal.call("task", "list").out == "no such tasks\n"
+    task(terminal, "create", "tidy", "--name", "Tidy up", "--agent", "me", "--state", '{"left": ["b"]}', "--start")
+    task(terminal, "checkpoint", "tidy", "--name", "half", "--state", '{"left": []}')
+    task(terminal, "pause", "tidy", "--reason", "human_input", "--message", "Which first?")
+    task(terminal, "create", "other")
+    shown = terminal.call("task", "get", "tidy").out
+    for words in ("Tidy up", "paused: human_input", "Which first?", '{"left": []}', "tidy-3 (1 in all)"):
+        assert words in shown
+    listed = terminal.call("task", "list", "--status", "paused", "--agent", "me").out.splitlines()
+    assert listed[0].split() == ["task", "agent", "status", "checkpoints", "when", "about"]
+    assert len(listed) == 2
+    assert "Which first?" in listed[1]
+    assert "half" in terminal.call("task", "checkpoints", "tidy").out
+
+
+def test_going_back_to_a_checkpoint_keeps_the_later_ones(terminal: Terminal) -> None:
+    task(terminal, "create", "t", "--start")
+    for number in (1, 2, 3):
+        task(terminal, "checkpoint", "t", "--state", json.dumps({"n": number}), "--name", f"c{number}")
+    task(terminal, "fail", "t", "broken")
+    assert task(terminal, "resume", "t", "--checkpoint", "c1")["state"] == {"n": 1}
+    task(terminal, "checkpoint", "t", "--state", '{"n": 4}')
+    lines = terminal.call("task", "checkpoints", "t", "--json").out.splitlines()
+    assert [json.loads(line)["state"]["n"] for line in lines] == [1, 2, 3, 4]
+    missing = terminal.call("task", "resume", "t", "--checkpoint", "c9")
+    assert missing.code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("get", "nosuch"), "there is no task nosuch"),
+        (("create", "a/b"), "no legal task id"),
+        (("create", "t"), "task t exists already, and is running: go on with it"),
+        (("start", "t"), "allowed now: checkpoint, pause, complete, fail, cancel, delete"),
+        (("resume", "t"), "task t is running, so it cannot be resumed"),
+        (("checkpoint", "t", "--state", "[1]"), "--state must be a JSON object"),
+        (("checkpoint", "t", "--state", "{"), "--state: Expecting"),
+        (("checkpoint", "t", "--state", "@nosuch.json"), "nosuch.json: no such file"),
+        (("pause", "t", "--reason", "scheduled_wait"), "a scheduled wait needs `resumeAt`"),
+        (("pause", "t", "--reason", "scheduled_wait", "--resume-at", "soon"), "--resume-at soon: give a moment"),
+        (("list", "--older-than", "long"), "--older-than long: give a time"),
+        (("list", "--after", "nonsense"), "is no place in the list"),
+        (("cancel", "t", "--expected-version", "1"), "task t is of version 2, not 1"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(terminal: Terminal, words: tuple[str, ...], says: str) -> None:
+    task(terminal, "create", "t", "--start")
+    done = terminal.call("task", *words)
+    assert done.code in (1, 2)
+    assert says in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_state_may_be_a_mebibyte_and_no_more(terminal: Terminal) -> None:
+    task(terminal, "create", "t", "--start")
+    big = terminal.workspace / "state.json"
+    big.write_text(json.dumps({"x": "y" * (1 << 20)}))
+    refused = terminal.call("task", "checkpoint", "t", "--state", "@state.json")
+    assert refused.code == 2
+    assert "may have 1,048,576" in refused.err
+
+
+def test_run_due_wakes_an_expert_and_says_what_it_did(terminal: Terminal) -> None:
+    terminal.project('[experts.fixer]\ninstruction = "[[fixer]] Fix."\n', fixer=[reply("Fixed.")])
+    task(terminal, "create", "fix", "--agent", "fixer", "--start")
+    task(terminal, "pause", "fix", "--reason", "scheduled_wait", "--resume-at", "1")
+    done = terminal.call("task", "run-due", "--provider", "scripted", "--json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert (told["taskId"], told["did"], told["status"]) == ("fix", "worked", "completed")
+    job = json.loads(terminal.call("jobs", "--json").out)
+    assert (job["id"], job["status"]) == (told["jobId"], "completed")
+    assert terminal.call("task", "run-due", "--provider", "scripted").out == ""
+
+
+def test_tasks_are_no_jobs(terminal: Terminal) -> None:
+    task(terminal, "create", "t", "--start")
+    assert "no Jobs" in terminal.call("jobs").out
+    task(terminal, "delete", "t")
+    assert terminal.call("task", "list").out == "no such tasks\n"

@@ -1,0 +1,36 @@
+"""Processes files one after the other, with a checkpoint after each; begun again, it goes on where it was.
+
+python refactoring.py STORAGE FILES
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from perstack.memory import ExecutionMemory, NotAllowed
+
+
+async def main(storage: str, files: int) -> None:
+    async with ExecutionMemory.open(storage=storage) as memory:
+        try:
+            task = await memory.create("refactor", state={"done": []}, start=True)
+        except NotAllowed:
+            task = await memory.get("refactor")
+        done = list(task.state["done"])
+        print("ready", flush=True)
+        for number in range(files):
+            name = f"file{number}.py"
+            if name not in done:
+                Path(name).write_text("refactored")
+                done.append(name)
+                task = await memory.checkpoint(
+                    "refactor", {"done": done}, data={"file": name}, expected_version=task.version
+                )
+                print(name, flush=True)
+        if task.status == "running":
+            await memory.complete("refactor", len(done), expected_version=task.version)
+        print("end", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
