@@ -7,6 +7,7 @@ make bench ARGS="--steps 50"   only these numbers of steps
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import resource
@@ -20,6 +21,7 @@ from pathlib import Path
 from skills import skills
 from wire_formats import providers
 
+TASKS = 10_000
 PERSTACK = str(Path(sys.executable).with_name("perstack"))
 ENV = {
     **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
@@ -207,6 +209,37 @@ def in_parallel() -> None:
     back = max(event["timestamp"] for event in times if event["type"] == "finishToolCall")
     took = (back - called) / 1000
     print(f"50 parallel delegates of 5 steps at 200 ms: {took:.2f} s, {took / 1.0:.2f} times the ideal 1.00 s")
+
+
+async def ten_thousand_tasks(storage: str) -> tuple[float, float, float]:
+    """Milliseconds for creating one of them, for a list of them by status and agent, and for getting one."""
+    from perstack.memory import ExecutionMemory
+
+    with tempfile.TemporaryDirectory(prefix="perstack-bench-") as folder:
+        async with ExecutionMemory.open(workspace=folder, storage=storage) as memory:
+            began = time.perf_counter()
+            for number in range(TASKS):
+                await memory.create(f"t{number}", agent_id=f"agent{number % 100}", start=number % 2 == 0)
+            created = (time.perf_counter() - began) / TASKS
+        listed, found = [], []
+        for number in range(9):
+            async with ExecutionMemory.open(workspace=folder, storage=storage) as memory:
+                began = time.perf_counter()
+                await memory.list(status="running", agent_id="agent4")
+                listed.append(time.perf_counter() - began)
+                began = time.perf_counter()
+                await memory.get(f"t{number * 1000}")
+                found.append(time.perf_counter() - began)
+    return created * 1000, sorted(listed)[4] * 1000, sorted(found)[4] * 1000
+
+
+def keeping_tasks() -> None:
+    for name, storage in (("folder", "file:perstack"), ("SQLite", "sqlite:state.db")):
+        created, listed, found = asyncio.run(ten_thousand_tasks(storage))
+        print(
+            f"{TASKS:,} tasks, {name}: {created:.1f} ms to create one, {listed:.0f} ms to list them by status and"
+            f" agent, {found:.1f} ms to get one"
+        )
 
 
 def main() -> None:

@@ -21,7 +21,9 @@ from perstack.frontends.cli.task_options import (
     show,
     show_all,
     task_options,
+    text,
     version_option,
+    when,
 )
 from perstack.frontends.cli.task_run_due import run_due
 
@@ -201,8 +203,6 @@ def checkpoint(
 @task_options
 def checkpoints(task_id: str, as_json: bool, config: str | None, workspace: str, storage: str | None) -> None:
     """List the checkpoints of TASK, the oldest first. With --json: one object a line, with its state."""
-    from perstack.frontends.cli.task_options import text, when
-
     found = on_memory(Place(config, workspace, storage), lambda memory: memory.list_checkpoints(task_id))
     if as_json:
         for one in found:

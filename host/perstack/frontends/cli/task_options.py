@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from pydantic import JsonValue
@@ -19,6 +19,9 @@ from perstack.core.tasks import TaskState, TaskSummary
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.show import Screen, ago, table
+
+if TYPE_CHECKING:
+    from perstack.engine.memory import ExecutionMemory
 
 _F = TypeVar("_F", bound=Callable[..., object])
 _T = TypeVar("_T")
@@ -41,7 +44,7 @@ def version_option(command: _F) -> _F:
     )(command)
 
 
-def on_memory(place: Place, work: Callable[..., Awaitable[_T]]) -> _T:
+def on_memory(place: Place, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
     """Run `work(memory)` on the tasks of that place."""
 
     async def main() -> _T:
