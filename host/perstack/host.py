@@ -33,6 +33,7 @@ from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent
 from perstack.engine.inbox import InboxItem, open_questions
+from perstack.engine.iterate import Iterations
 from perstack.engine.install import Installed, OnInstall, ask_skills, with_delegates
 from perstack.engine.load import LoadedJob
 from perstack.engine.logins import login_of
@@ -86,6 +87,7 @@ class Host:
         self._reader = JobReader(self.storage)
         self._providers = ProviderPool(self.plugins, self._env)
         self._driving: dict[str, asyncio.Task[object]] = {}
+        self.iterations = Iterations(self.storage, self, project, self.workspace, self._env)
 
     @classmethod
     def open(

@@ -17,7 +17,7 @@ from perstack.core.events import Settlement, StoredEvent
 from perstack.core.ids import event_id_of, run_id_of
 from perstack.core.job import JobStatus, lifecycle_of, pause_reason_of
 from perstack.core.run import Phase
-from perstack.frontends.cli.drive import _EXIT
+from perstack.frontends.cli.drive import EXIT_STATUS
 from perstack.frontends.cli.main import EXIT_CODES
 from perstack.ports import hooks, storage
 
@@ -85,7 +85,7 @@ def test_a_jobs_life_is_that_of_the_code() -> None:
         status, lifecycle, reason, code = (cell.strip("`") for cell in row[:4])
         assert lifecycle == lifecycle_of(status)
         assert (None if reason == "-" else reason) == pause_reason_of(status)
-        assert code == "-" or int(code) == _EXIT[status]
+        assert code == "-" or int(code) == EXIT_STATUS[status]
 
 
 def test_every_exit_status_is_named() -> None:

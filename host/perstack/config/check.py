@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, time
+from math import isfinite
 
-from perstack.config.schema import EXPERT, OAUTH, PROJECT, PROVIDER, SKILLS, TOOL, Key, Kind, Table
+from perstack.config.schema import EXPERT, ITERATE, OAUTH, PROJECT, PROVIDER, SKILLS, TOOL, Key, Kind, Table
 from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue, spell
 
 _BUDGETS = ("none", "minimal", "low", "medium", "high")
@@ -17,6 +18,7 @@ _ELSEWHERE: Mapping[str, Table] = {
     **{f"in a skill of type {name}": table for name, table in SKILLS.items()},
     "in a tool of an interactiveSkill": TOOL,
     "in the `oauth` of a skill of type mcpSseSkill": OAUTH,
+    "in [experts.NAME.iterate]": ITERATE,
 }
 
 
@@ -42,18 +44,23 @@ def read_table(raw: TomlValue, keys: Table, at: KeyPath, report: Reporter) -> To
 
 def fits(value: TomlValue, key: Key, at: KeyPath, report: Reporter) -> bool:
     """Whether the value is of the key's kind; what is wrong with it is reported, item by item for lists."""
-    if key.kind in ("texts", "domains"):
+    pairs: Iterable[tuple[KeyPath, TomlValue]] = ((at, value),)
+    if key.kind in ("texts", "domains") or (key.kind in _SEVERAL and isinstance(value, list)):
         if not isinstance(value, list):
             report.error(at, f"must be a list of texts, not {a_kind_of(value)}: write it in [brackets]")
             return False
-        pairs: Iterable[tuple[KeyPath, TomlValue]] = (((*at, index), item) for index, item in enumerate(value))
-    else:
-        pairs = ((at, value),)
+        if not value and key.kind in _SEVERAL:
+            report.error(at, f"must not be empty: {key.meaning}")
+        pairs = (((*at, index), item) for index, item in enumerate(value))
     complaint = _COMPLAINTS[key.kind]
     wrong = [(path, words) for path, item in pairs if (words := complaint(item, key)) is not None]
     for path, words in wrong:
         report.error(path, words)
     return not wrong
+
+
+_SEVERAL: tuple[Kind, ...] = ("words", "evaluator")
+"""Kinds of which there may be one, or a list."""
 
 
 def a_kind_of(value: TomlValue) -> str:
@@ -114,6 +121,15 @@ def _text(value: TomlValue, key: Key) -> str | None:
     return None
 
 
+def _evaluator(value: TomlValue, key: Key) -> str | None:
+    if isinstance(value, dict):
+        names = [name for name in value if name in ("expert", "entry")]
+        if len(names) != 1 or len(value) != 1:
+            return "must be a command, or a table with one key: `expert`, or `entry`"
+        value = value[names[0]]
+    return _text(value, key)
+
+
 def _flag(value: TomlValue, key: Key) -> str | None:
     return None if isinstance(value, bool) else f"must be true or false, not {a_kind_of(value)}"
 
@@ -123,6 +139,12 @@ def _number(value: TomlValue, key: Key) -> str | None:
         kind = "a fraction" if isinstance(value, float) else a_kind_of(value)
         return f"must be a whole number, not {kind}"
     return None if value >= key.least else f"must be at least {key.least}, not {value}"
+
+
+def _decimal(value: TomlValue, key: Key) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return f"must be a number, not {a_kind_of(value)}"
+    return None if isfinite(value) else "must be a number that has an end"
 
 
 def _budget(value: TomlValue, key: Key) -> str | None:
@@ -178,6 +200,9 @@ def _domain(value: TomlValue, key: Key) -> str | None:
 _COMPLAINTS: Mapping[Kind, Callable[[TomlValue, Key], str | None]] = {
     "text": _text,
     "texts": _text,
+    "words": _text,
+    "evaluator": _evaluator,
+    "decimal": _decimal,
     "flag": _flag,
     "number": _number,
     "budget": _budget,

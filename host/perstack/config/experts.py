@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from perstack.config.check import read_table, suggestion
-from perstack.config.schema import EXPERT, MAX_NAME, PROVIDER
+from perstack.config.schema import EXPERT, ITERATE, MAX_NAME, PROVIDER
 from perstack.config.skills import read_skills
 from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue
 from perstack.core.definitions import EXPERT_KEY, Expert
@@ -17,6 +17,7 @@ RUNTIME_LEVEL = (1, 0, 0)
 
 _KEY = re.compile(EXPERT_KEY)
 _VERSION = re.compile(r"(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[\w.-]+)?(?:\+[\w.-]+)?", re.ASCII)
+_ENTRY = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 _LEVEL = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(?:[-+][0-9A-Za-z.+-]+)?", re.ASCII)
 
 
@@ -50,6 +51,9 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     provider = fields.get("provider")
     if provider is not None:
         fields["provider"] = read_table(provider, PROVIDER, (*at, "provider"), report) or {}
+    iterate = fields.get("iterate")
+    if iterate is not None:
+        fields["iterate"] = read_table(iterate, ITERATE, (*at, "iterate"), report) or {}
     skills = fields.get("skills")
     if isinstance(skills, dict):
         fields["skills"] = read_skills(skills, (*at, "skills"), report)
@@ -81,6 +85,22 @@ def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
             kept[name] = wanted
     if delegates is not None:
         draft.fields["delegates"] = list(kept.values())
+
+
+def resolve_evaluator(draft: Draft, drafts: Mapping[str, Draft]) -> None:
+    """The Expert that evaluates must be there, and a function must be named as one."""
+    iterate = draft.fields.get("iterate")
+    evaluator = iterate.get("evaluator") if isinstance(iterate, dict) else None
+    at = (*draft.at, "iterate", "evaluator")
+    if not isinstance(evaluator, dict):
+        return
+    expert, entry = evaluator.get("expert"), evaluator.get("entry")
+    if isinstance(expert, str):
+        name, version = _split(expert)
+        if name not in drafts or (version is not None and drafts[name].version != version):
+            draft.report.error((*at, "expert"), f"there is no Expert `{expert}`{suggestion(name, drafts)}")
+    if isinstance(entry, str) and not _ENTRY.fullmatch(entry):
+        draft.report.error((*at, "entry"), f'must be "package.module:function", not "{entry}"')
 
 
 def _split(delegate: str) -> tuple[str, str | None]:

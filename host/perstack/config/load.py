@@ -9,7 +9,7 @@ from os.path import normpath
 from pathlib import Path
 
 from perstack.config.check import read_table, suggestion
-from perstack.config.experts import Draft, read_expert, resolve_delegates
+from perstack.config.experts import Draft, read_expert, resolve_delegates, resolve_evaluator
 from perstack.config.schema import PROJECT, PROVIDER
 from perstack.config.source import KeyPath, Reporter, Source, TomlTable, TomlValue
 from perstack.core.definitions import Project
@@ -55,6 +55,7 @@ def load_project(path: Path) -> LoadedProject:
     fields = reading.read(path, chain=())
     for draft in reading.drafts.values():
         resolve_delegates(draft, reading.drafts)
+        resolve_evaluator(draft, reading.drafts)
     problems = reading.in_order()
     if any(problem.severity == "error" for problem in problems):
         raise DefinitionError(problems)

@@ -10,10 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from perstack.core.definitions import TOOL_SEARCHES
+from perstack.core.definitions import DIRECTIONS, TOOL_SEARCHES
 
-Kind = Literal["text", "texts", "flag", "number", "budget", "table", "json", "domains", "choice", "ignored"]
-"""`json`: a table whose values JSON can hold. `ignored`: a key of the original that has no effect here."""
+Kind = Literal[
+    "text", "texts", "words", "flag", "number", "decimal", "budget", "table", "json", "domains", "choice", "evaluator",
+    "ignored",
+]  # fmt: skip
+"""`words`: a text, or several. `decimal`: a number that may have a fraction. `json`: a table whose values JSON can
+hold. `ignored`: a key of the original that has no effect here.
+"""
 
 MAX_DESCRIPTION = 2048
 MAX_INSTRUCTION = 20 * 1024
@@ -78,12 +83,25 @@ EXPERT: Table = {
     "delegates": Key("texts", "keys of the Experts that it may call, `name` or `name@version`", least=1),
     "tags": Key("texts", "words to sort Experts by"),
     "skills": Key("table", "its tools, by the skill's name"),
+    "iterate": Key("table", "how it is run until what it makes is good enough, see `iterate` below"),
     **_LIMITS,
     "runtime": Key("ignored", "every Expert runs in this process"),
     "network": Key("ignored", "say `allowedDomains` in the skill that it is about"),
     "providerTools": Key("ignored", "tools that a provider runs itself are not offered"),
     "providerSkills": Key("ignored", "skills that a provider runs itself are not offered"),
     "providerToolOptions": Key("ignored", "tools that a provider runs itself are not offered"),
+}
+
+ITERATE: Table = {
+    "evaluator": Key(
+        "evaluator", "what measures: a command, `{ expert = … }` or `{ entry = … }`", required=True, least=1
+    ),
+    "target": Key("decimal", "good enough; if not given, all iterations are run"),
+    "maxIterations": Key("number", "most iterations; 5 if not given", least=1),
+    "metric": Key("words", "what is compared, `score` if not given; of several, the worst counts", least=1),
+    "direction": Key("choice", "which is better; `higher` if not given", choices=DIRECTIONS),
+    "accumulate": Key("flag", "tell each iteration of all before it, not of the last only; false if not given"),
+    "timeout": Key("number", "milliseconds that a command or a function may take; 600000 if not given", least=1),
 }
 
 _SKILL: Table = {

@@ -128,6 +128,42 @@ class ProviderSetting(Fact):
     setting: JsonObject = Field(default_factory=dict)
 
 
+class ExpertEvaluator(Fact):
+    """An Expert that judges what another has made."""
+
+    expert: str
+
+
+class FunctionEvaluator(Fact):
+    """A Python function, `package.module:function`."""
+
+    entry: str
+
+
+Evaluator = str | tuple[str, ...] | ExpertEvaluator | FunctionEvaluator
+"""A line for the shell, a program with its arguments, an Expert, or a function."""
+
+Direction = Literal["higher", "lower"]
+DIRECTIONS: tuple[Direction, ...] = ("higher", "lower")
+
+
+class Iterate(Fact):
+    """How an Expert is run again and again until what it makes is good enough."""
+
+    evaluator: Evaluator
+    target: float | None = None
+    """None: all iterations are run, and the best one counts."""
+    max_iterations: int = 5
+    metric: str | tuple[str, ...] = "score"
+    """What is compared; of several the worst counts."""
+    direction: Direction = "higher"
+    """Which is better."""
+    accumulate: bool = False
+    """Whether an iteration is told of all those before it, or of the last."""
+    timeout: int = 600_000
+    """Milliseconds that a command or a function may take."""
+
+
 class Expert(Fact):
     """One agent with one purpose."""
 
@@ -149,6 +185,7 @@ class Expert(Fact):
     timeout: int | None = None
     retry_timeout: int | None = None
     tool_search: ToolSearch | None = None
+    iterate: Iterate | None = None
 
 
 class Limits(Fact):

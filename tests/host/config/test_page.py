@@ -9,11 +9,12 @@ import pytest
 
 from perstack.config import load_project
 from perstack.config.problems import describe_problems
-from perstack.config.schema import EXPERT, OAUTH, PROJECT, PROVIDER, SKILLS, TOOL
+from perstack.config.schema import EXPERT, ITERATE, OAUTH, PROJECT, PROVIDER, SKILLS, TOOL
 from perstack.core.definitions import (
     Expert,
     InteractiveSkill,
     InteractiveTool,
+    Iterate,
     McpSseSkill,
     McpStdioSkill,
     OAuth,
@@ -29,6 +30,9 @@ EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 TAKES = {
     "text": "text",
     "texts": "list of texts",
+    "words": "text or list of texts",
+    "evaluator": "text, list of texts, or table",
+    "decimal": "number",
     "flag": "true or false",
     "number": "whole number",
     "budget": "word or whole number",
@@ -56,6 +60,7 @@ def row(name, key):
         ("## Top of the file", PROJECT),
         ("## `[provider]`", PROVIDER),
         ("## `[experts.NAME]`", EXPERT),
+        ("### `[experts.NAME.iterate]`", ITERATE),
         *((f"### `{name}`", table) for name, table in SKILLS.items()),
         ("Each tool is a table of its own", TOOL),
         ("`[experts.NAME.skills.SKILL.oauth]`", OAUTH),
@@ -73,6 +78,7 @@ def test_each_table_of_the_page_lists_every_known_key_with_its_meaning(heading, 
         (Project, PROJECT, {"include"}, {"path"}),
         (ProviderSetting, PROVIDER, set(), set()),
         (Expert, EXPERT, set(), {"key"}),
+        (Iterate, ITERATE, set(), set()),
         (McpStdioSkill, SKILLS["mcpStdioSkill"], set(), {"name"}),
         (McpSseSkill, SKILLS["mcpSseSkill"], set(), {"name"}),
         (InteractiveSkill, SKILLS["interactiveSkill"], set(), {"name"}),

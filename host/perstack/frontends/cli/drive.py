@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from typing import TypeVar
 
 import click
 
@@ -16,12 +17,16 @@ from perstack.core.job import JobStatus, JobSummary
 from perstack.engine.emit import OnEvent
 from perstack.host import Host
 
-_EXIT: dict[JobStatus, int] = {
+_T = TypeVar("_T")
+
+INTERRUPTED = 130
+
+EXIT_STATUS: dict[JobStatus, int] = {
     "completed": 0,
     "stoppedByError": 1,
     "stoppedByInteractiveTool": 3,
     "stoppedByMaxSteps": 4,
-    "stoppedByInterrupt": 130,
+    "stoppedByInterrupt": INTERRUPTED,
     "running": 1,
 }
 
@@ -45,35 +50,44 @@ class JsonLines:
 
 
 def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], *, stream: bool) -> int:
-    """Drive to the end or stop; returns the exit status.
+    """Drive a Job to the end or stop, and say how it stands; returns the exit status."""
+    lines = JsonLines(stream=stream)
+    summary = until_done(host, lambda: work(lines), lambda: job_of(host, lines))
+    return INTERRUPTED if summary is None else say(summary)
+
+
+async def job_of(host: Host, lines: JsonLines) -> JobSummary | None:
+    """Where the Job stands whose events were written; None if none were."""
+    return await host.job(lines.job_id) if lines.job_id is not None else None
+
+
+def until_done(
+    host: Host, work: Callable[[], Awaitable[_T]], interrupted: Callable[[], Awaitable[_T | None]]
+) -> _T | None:
+    """Work to the end, with the Host open; `interrupted` tells what became of work that was cut short.
 
     The first Ctrl-C (or SIGTERM) abandons the step in hand and records the interrupt; the second ends the process.
     """
-    lines = JsonLines(stream=stream)
 
-    async def main() -> JobSummary | None:
+    async def main() -> _T | None:
         async with host:
-            task = asyncio.ensure_future(work(lines))
+            task = asyncio.ensure_future(work())
             _cancel_on_signals(task)
             try:
                 return await task
             except asyncio.CancelledError:
-                return await host.job(lines.job_id) if lines.job_id is not None else None
+                return await interrupted()
 
-    summary = asyncio.run(main())
-    if summary is None:
-        return 130
-    _say(summary)
-    return _EXIT[summary.status]
+    return asyncio.run(main())
 
 
-def _cancel_on_signals(task: asyncio.Future[JobSummary]) -> None:
+def _cancel_on_signals(task: asyncio.Future[_T]) -> None:
     stopping = False
 
     def stop() -> None:
         nonlocal stopping
         if stopping:
-            os._exit(130)
+            os._exit(INTERRUPTED)
         stopping = True
         click.echo("stopping after cleaning up; once more to leave at once", err=True)
         task.cancel()
@@ -83,8 +97,8 @@ def _cancel_on_signals(task: asyncio.Future[JobSummary]) -> None:
         loop.add_signal_handler(number, stop)
 
 
-def _say(job: JobSummary) -> None:
-    """One line for a person: how it stands, and what to do next."""
+def say(job: JobSummary) -> int:
+    """One line for a person: how it stands, and what to do next. Returns the exit status."""
     cost = f", ${job.usage.cost_usd:.4f}" if job.usage.cost_usd is not None else ""
     did = f"{job.total_steps} step{'' if job.total_steps == 1 else 's'}, {job.usage.total_tokens:,} tokens{cost}"
     text = {
@@ -96,6 +110,7 @@ def _say(job: JobSummary) -> None:
         "running": f"is still running: {did}",
     }[job.status]
     click.echo(f"{job.expert_key} {text}", err=True)
+    return EXIT_STATUS[job.status]
 
 
 def _why_stopped(job: JobSummary) -> str:

@@ -25,7 +25,10 @@ EXIT_CODES = {
 
 _COMMANDS = {
     "run": ("run", "Run an Expert: a new Job, or with --continue the next Run of one."),
-    "resume": ("resume", "Go on with a Job after a crash, Ctrl-C, an error or the step limit."),
+    "resume": ("resume", "Go on with a Job, or with iterations, after a crash, Ctrl-C, an error or a limit."),
+    "iterate": ("iterate", "Run an Expert again and again, until what it makes is good enough."),
+    "iterations": ("iterations", "List what was iterated, newest first."),
+    "report": ("report", "Show the best of some iterations, and how the others did."),
     "inbox": ("inbox", "List what waits for you: every open question of every Job."),
     "answer": ("answer", "Answer a question, and let its Job go on."),
     "task": ("task", "Keep tasks that agents pause and resume, from whichever process."),

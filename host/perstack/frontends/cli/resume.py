@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable
 
 import click
 
 from perstack.core.events import Settlement
+from perstack.core.iterations import SeriesState
 from perstack.core.job import JobSummary
-from perstack.engine.emit import OnEvent
 from perstack.engine.read import UnsettledCall
 from perstack.errors import UsageError
-from perstack.frontends.cli.drive import drive
+from perstack.frontends.cli.drive import INTERRUPTED, job_of, say, until_done
+from perstack.frontends.cli.iterate import check_target
 from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.series import SeriesLines, say_series
 
 _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": "ask"}
 
@@ -26,27 +27,55 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
     metavar="CALL=done|retry|ask",
     help="What became of a call that began and has no result; by default the model is told that it was interrupted.",
 )
+@click.option(
+    "--max-iterations", type=click.IntRange(min=1), metavar="N", help="For iterations: how many more there may be."
+)
+@click.option("--target", type=float, metavar="X", help="For iterations: another target.")
 @click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
 @driving_options
 def resume_command(
     job: str | None,
     settle: tuple[str, ...],
+    max_iterations: int | None,
+    target: float | None,
     stream: bool,
     setup: Setup,
 ) -> None:
-    """Go on with JOB (the latest, if none is given): the same Runs, as they were started."""
-    settled = _settlements(settle)
-    host = setup.host()
+    """Go on with JOB (the latest, if none is given): the same Runs, as they were started.
 
-    def work(on_event: OnEvent) -> Awaitable[JobSummary]:
-        return host.resume(
+    If JOB is an id of iterations, they go on, with the settings that they had.
+    """
+    settled = _settlements(settle)
+    check_target(target)
+    host = setup.host()
+    lines = SeriesLines(stream=stream)
+
+    async def work() -> JobSummary | SeriesState:
+        if job is not None and await host.iterations.has(job):
+            if settled:
+                raise UsageError(f"--settle is for Jobs, and {job} is the id of iterations: resume its Job first")
+            more = max_iterations or 0
+            return await host.iterations.resume(
+                job, more=more, target=target, on_event=lines.on_event, on_fact=lines.on_fact
+            )
+        if max_iterations is not None or target is not None:
+            raise UsageError(
+                "--max-iterations and --target are for iterations: name some that `perstack iterations` lists"
+            )
+        return await host.resume(
             job,
             settle=settled,
             on_unsettled=lambda calls: _show_unsettled(calls, settled),
-            on_event=on_event,
+            on_event=lines.on_event,
         )
 
-    sys.exit(drive(host, work, stream=stream))
+    async def interrupted() -> JobSummary | SeriesState | None:
+        return await lines.state(host) or await job_of(host, lines.on_event)
+
+    ended = until_done(host, work, interrupted)
+    if ended is None:
+        sys.exit(INTERRUPTED)
+    sys.exit(say_series(ended) if isinstance(ended, SeriesState) else say(ended))
 
 
 def _settlements(given: tuple[str, ...]) -> dict[str, Settlement]:

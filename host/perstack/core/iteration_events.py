@@ -1,0 +1,128 @@
+"""The facts of a series of iterations: what its log is made of. Times are milliseconds since 1970, durations too are
+milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from perstack.core.base import Fact, falsy
+from perstack.core.definitions import Iterate
+from perstack.core.job import JobStatus, PauseReason
+from perstack.core.usage import NO_USAGE, Usage
+
+FinishReason = Literal["targetReached", "iterationsUsed"]
+
+
+class Case(Fact):
+    """One case of a test, as the evaluator reports it."""
+
+    name: str
+    passed: bool
+
+
+class SeriesEvent(Fact):
+    """What all facts of a series have."""
+
+    series_id: str
+    timestamp: int
+
+
+class StartSeries(SeriesEvent):
+    """An Expert is to be run until what it makes is good enough."""
+
+    type: Literal["startSeries"] = "startSeries"
+    expert_key: str
+    query: str
+    iterate: Iterate
+
+
+class StartIteration(SeriesEvent):
+    """The Expert is about to be run as this Job."""
+
+    type: Literal["startIteration"] = "startIteration"
+    number: int
+    job_id: str
+
+
+class FinishArtefact(SeriesEvent):
+    """The Expert's Job is completed."""
+
+    type: Literal["finishArtefact"] = "finishArtefact"
+    number: int
+    artefact: str
+    duration: int
+    usage: Usage = NO_USAGE
+
+
+class FinishIteration(SeriesEvent):
+    """The evaluator has measured."""
+
+    type: Literal["finishIteration"] = "finishIteration"
+    number: int
+    metrics: dict[str, float]
+    analysis: str = Field(default="", exclude_if=falsy)
+    cases: tuple[Case, ...] = Field(default=(), exclude_if=falsy)
+    duration: int
+    usage: Usage = NO_USAGE
+    """What an Expert that evaluates has cost."""
+
+
+class PauseSeries(SeriesEvent):
+    """It stopped, and can go on."""
+
+    type: Literal["pauseSeries"] = "pauseSeries"
+    reason: PauseReason
+    message: str
+    job_status: JobStatus = "stoppedByInterrupt"
+    """How the Job in hand stands."""
+
+
+class FailSeries(SeriesEvent):
+    """Something went wrong; it can go on when that is put right."""
+
+    type: Literal["failSeries"] = "failSeries"
+    error: str
+    spoilt: bool = Field(default=False, exclude_if=falsy)
+    """Whether the evaluator has answered, and the answer is of no use: it has to be asked anew."""
+
+
+class ResumeSeries(SeriesEvent):
+    """It goes on, perhaps with more iterations or another target."""
+
+    type: Literal["resumeSeries"] = "resumeSeries"
+    more: int = Field(default=0, exclude_if=falsy)
+    """How many iterations are added."""
+    target: float | None = None
+    """None: the one that it had."""
+
+
+class FinishSeries(SeriesEvent):
+    """It is good enough, or no iteration is left."""
+
+    type: Literal["finishSeries"] = "finishSeries"
+    reason: FinishReason
+
+
+StoredSeriesEvent = (
+    StartSeries
+    | StartIteration
+    | FinishArtefact
+    | FinishIteration
+    | PauseSeries
+    | FailSeries
+    | ResumeSeries
+    | FinishSeries
+)
+
+_stored: TypeAdapter[StoredSeriesEvent] | None = None
+
+
+def parse_series_event(payload: bytes) -> StoredSeriesEvent:
+    """A fact from its JSON. Raises pydantic's ValidationError if it is none."""
+    global _stored
+    if _stored is None:
+        _stored = TypeAdapter(Annotated[StoredSeriesEvent, Field(discriminator="type")])
+    return _stored.validate_json(payload)

@@ -1,0 +1,106 @@
+"""Iterations: an Expert is run, what it has made is measured, and it is run again, until that is good enough.
+
+series = await host.iterations.begin("fixer", "Make the tests pass")
+print(series.best_iteration, series.status)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from perstack.core.definitions import Expert, Iterate, Project
+from perstack.core.ids import job_id_of
+from perstack.core.iteration_events import ResumeSeries, StartSeries
+from perstack.core.iterations import SeriesState, check_resumable
+from perstack.engine.clock import new_ulid, now_ms
+from perstack.engine.emit import OnEvent
+from perstack.engine.series_drive import Jobs, OnFact, SeriesDrive, SeriesWiring
+from perstack.engine.series_log import SeriesLog, SeriesPage
+from perstack.errors import UsageError
+from perstack.ports.storage import Storage
+
+
+class Iterations:
+    """All series of iterations of one storage."""
+
+    def __init__(self, storage: Storage, jobs: Jobs, project: Project, workspace: Path, env: Mapping[str, str]) -> None:
+        self._log = SeriesLog(storage)
+        self._wiring = SeriesWiring(self._log, storage, jobs, project, workspace, env)
+
+    async def begin(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        series_id: str | None = None,
+        max_iterations: int | None = None,
+        target: float | None = None,
+        on_event: OnEvent | None = None,
+        on_fact: OnFact | None = None,
+    ) -> SeriesState:
+        """Run an Expert until what it makes is good enough, or no iteration is left; `iterate` of it says how.
+
+        `on_event` is told the events of all its Jobs, `on_fact` those of the series. A cancelled call is recorded as a
+        pause, and what goes wrong as a failure: `resume` goes on. Raises UsageError if there is no such Expert, if it
+        has no `iterate`, or if the id is taken.
+        """
+        expert = self._wiring.expert(expert_key)
+        settings = _settings(expert)
+        given = {"max_iterations": max_iterations, "target": target}
+        settings = settings.model_copy(update={name: value for name, value in given.items() if value is not None})
+        series_id = series_id or job_id_of(new_ulid())
+        if await self._wiring.storage.has_job(series_id):
+            raise UsageError(f"there is a Job {series_id}: choose another id")
+        await self._log.reserve(series_id)
+        first = StartSeries(
+            series_id=series_id, timestamp=now_ms(), expert_key=expert.key, query=query, iterate=settings
+        )
+        async with self._log.lease(series_id):
+            drive = SeriesDrive(self._wiring, on_event, on_fact)
+            await drive.record(first)
+            return await drive.to_the_end()
+
+    async def resume(
+        self,
+        series_id: str,
+        *,
+        more: int = 0,
+        target: float | None = None,
+        on_event: OnEvent | None = None,
+        on_fact: OnFact | None = None,
+    ) -> SeriesState:
+        """Go on with a paused or failed series, or add `more` iterations, or a better target, to a completed one.
+
+        Its settings are those that it had, but for the evaluator, which is the one that perstack.toml names now.
+        Raises NotFound, UsageError if nothing would be left to be done, and Conflict while it is driven.
+        """
+        await self._log.load(series_id)
+        async with self._log.lease(series_id):
+            loaded = await self._log.load(series_id)
+            self._wiring.expert(loaded.state.expert_key)
+            check_resumable(loaded.state, more, target)
+            drive = SeriesDrive(self._wiring, on_event, on_fact, loaded)
+            await drive.record(ResumeSeries(series_id=series_id, timestamp=now_ms(), more=more, target=target))
+            return await drive.to_the_end()
+
+    async def has(self, series_id: str) -> bool:
+        """Whether there is a series of that id."""
+        return await self._log.has(series_id)
+
+    async def get(self, series_id: str) -> SeriesState:
+        """Where a series stands. Raises NotFound."""
+        return await self._log.get(series_id)
+
+    async def list(self, *, limit: int = 100, after: str | None = None) -> SeriesPage:
+        """Series, the one written to last first; `after` is the `next` of the page before."""
+        return await self._log.list(limit, after)
+
+
+def _settings(expert: Expert) -> Iterate:
+    if expert.iterate is None:
+        raise UsageError(
+            f"Expert {expert.key} does not say how it is measured: write [experts.{expert.key}.iterate], with an"
+            " evaluator, into perstack.toml"
+        )
+    return expert.iterate

@@ -1,0 +1,259 @@
+"""Driving one series of iterations: what is pending is performed, and what happened is recorded.
+
+Every Job has an id that follows from the series' own and is decided before it begins, so that a later process finds it
+and goes on with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, assert_never
+
+from perstack.core.definitions import Evaluator, Expert, ExpertEvaluator, FunctionEvaluator, Iterate, Project
+from perstack.core.iteration_events import (
+    FailSeries,
+    FinishArtefact,
+    FinishIteration,
+    FinishSeries,
+    PauseSeries,
+    StartIteration,
+    StoredSeriesEvent,
+)
+from perstack.core.iterations import (
+    BeginIteration,
+    Evaluate,
+    Finish,
+    RunExpert,
+    SeriesCommand,
+    SeriesState,
+    metrics_wanted,
+    pending_series,
+    score_of,
+)
+from perstack.core.job import JobSummary
+from perstack.core.measurements import Measurement, measurement_in
+from perstack.core.usage import NO_USAGE
+from perstack.engine.clock import now_ms
+from perstack.engine.emit import OnEvent
+from perstack.engine.evaluate import measure_by_command, measure_by_function, name_of
+from perstack.engine.series_log import LoadedSeries, SeriesLog
+from perstack.engine.session import uninterrupted
+from perstack.errors import NotFound, PerstackError, SkillError, UsageError
+from perstack.ports.evaluator import Made
+from perstack.ports.storage import Storage
+
+OnFact = Callable[[StoredSeriesEvent, SeriesState, bytes], None]
+"""A fact of the series, the state after it, and its line as it stands in the log."""
+
+
+class Jobs(Protocol):
+    """What iterations need of a Host."""
+
+    async def run(
+        self, expert_key: str, query: str, *, job_id: str | None = None, on_event: OnEvent | None = None
+    ) -> JobSummary: ...
+
+    async def resume(self, job_id: str | None = None, *, on_event: OnEvent | None = None) -> JobSummary: ...
+
+    async def job(self, job_id: str | None = None) -> JobSummary: ...
+
+    async def delete(self, job_id: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesWiring:
+    """What driving needs."""
+
+    log: SeriesLog
+    storage: Storage
+    """Where the Jobs are."""
+    jobs: Jobs
+    project: Project
+    workspace: Path
+    env: Mapping[str, str]
+
+    def expert(self, key: str) -> Expert:
+        """Raises UsageError, which lists those that there are."""
+        expert = self.project.expert(key)
+        if expert is None:
+            names = ", ".join(sorted(self.project.experts)) or "none"
+            raise UsageError(f"there is no Expert {key!r} in {self.project.path or 'the project'}; there are: {names}")
+        return expert
+
+
+class SeriesDrive:
+    """One series while it is driven."""
+
+    def __init__(
+        self,
+        wiring: SeriesWiring,
+        on_event: OnEvent | None,
+        on_fact: OnFact | None,
+        loaded: LoadedSeries | None = None,
+    ) -> None:
+        self._wiring = wiring
+        self._on_event = on_event
+        self._on_fact = on_fact
+        self._loaded = loaded
+
+    @property
+    def series(self) -> SeriesState:
+        """The state. Raises RuntimeError before the first fact."""
+        if self._loaded is None:
+            raise RuntimeError("the series has not been started")
+        return self._loaded.state
+
+    async def record(self, event: StoredSeriesEvent) -> None:
+        """Append a fact, and show it. Raises Conflict if another driver wrote first."""
+        await uninterrupted(self._record(event))
+
+    async def to_the_end(self) -> SeriesState:
+        """Until nothing is pending. Cancelling it is recorded as a pause."""
+        try:
+            while (command := pending_series(self.series)) is not None:
+                await self.record(await self._outcome(command))
+        except asyncio.CancelledError:
+            if self.series.status == "running":
+                await self.record(self._pause("interrupted"))
+            raise
+        return self.series
+
+    async def _record(self, event: StoredSeriesEvent) -> None:
+        self._loaded, line = await self._wiring.log.append(self._loaded, event)
+        if self._on_fact is not None:
+            self._on_fact(event, self._loaded.state, line)
+
+    async def _outcome(self, command: SeriesCommand) -> StoredSeriesEvent:
+        try:
+            return await self._perform(command)
+        except PerstackError as error:
+            return self._failure(str(error), spoilt=isinstance(command, Evaluate))
+
+    async def _perform(self, command: SeriesCommand) -> StoredSeriesEvent:
+        series_id = self.series.id
+        match command:
+            case BeginIteration():
+                job_id = await self._new_job_id(command.number)
+                return StartIteration(series_id=series_id, timestamp=now_ms(), number=command.number, job_id=job_id)
+            case RunExpert():
+                return await self._run(command)
+            case Evaluate():
+                return await self._evaluate(command)
+            case Finish():
+                return FinishSeries(series_id=series_id, timestamp=now_ms(), reason=command.reason)
+        assert_never(command)
+
+    async def _new_job_id(self, number: int) -> str:
+        job_id = f"{self.series.id}-i{number}"
+        if await self._wiring.storage.has_job(job_id):
+            raise UsageError(f"there is a Job {job_id}, which is none of these iterations: delete it, or begin anew")
+        return job_id
+
+    async def _run(self, command: RunExpert) -> StoredSeriesEvent:
+        series, began = self.series, now_ms()
+        job = await self._job(command.job_id, series.expert_key, command.query)
+        if job.status != "completed":
+            return self._stopped(job)
+        return FinishArtefact(
+            series_id=series.id,
+            timestamp=now_ms(),
+            number=command.number,
+            artefact=job.text or "",
+            duration=now_ms() - began,
+            usage=job.usage,
+        )
+
+    async def _evaluate(self, command: Evaluate) -> StoredSeriesEvent:
+        series, began, usage = self.series, now_ms(), NO_USAGE
+        # today's, so that one that failed can be put right
+        iterate = self._wiring.expert(series.expert_key).iterate or series.settings
+        made = Made(command.artefact, series.user_input, command.number, self._wiring.workspace)
+        match iterate.evaluator:
+            case ExpertEvaluator() as evaluator:
+                job = await self._ask(evaluator, made, command.attempt)
+                if job.status != "completed":
+                    return self._stopped(job)
+                found, usage = _read_answer(evaluator, job), job.usage
+            case FunctionEvaluator() as evaluator:
+                found = await measure_by_function(evaluator, made, iterate.timeout)
+            case evaluator:
+                found = await measure_by_command(evaluator, made, self._wiring.env, iterate.timeout)
+        _check_metrics(evaluator, series.settings, found)
+        return FinishIteration(
+            series_id=series.id,
+            timestamp=now_ms(),
+            number=command.number,
+            metrics=found.metrics,
+            analysis=found.analysis,
+            cases=found.cases,
+            duration=now_ms() - began,
+            usage=usage,
+        )
+
+    async def _ask(self, evaluator: ExpertEvaluator, made: Made, attempt: int) -> JobSummary:
+        again = f"-{attempt + 1}" if attempt else ""
+        query = question_of(made, self.series.settings)
+        return await self._job(f"{self.series.id}-e{made.iteration}{again}", evaluator.expert, query)
+
+    async def _job(self, job_id: str, expert_key: str, query: str) -> JobSummary:
+        """Run a Job, or go on with it if it has begun, as far as it goes."""
+        jobs = self._wiring.jobs
+        try:
+            job = await jobs.job(job_id)
+        except NotFound:
+            if await self._wiring.storage.has_job(job_id):  # its process died before the first event
+                await jobs.delete(job_id)
+            return await jobs.run(expert_key, query, job_id=job_id, on_event=self._on_event)
+        if job.status in ("completed", "stoppedByInteractiveTool"):
+            return job
+        return await jobs.resume(job_id, on_event=self._on_event)
+
+    def _stopped(self, job: JobSummary) -> PauseSeries | FailSeries:
+        """What the end of a Job that is not completed makes of the series."""
+        if job.status == "stoppedByError":
+            return self._failure(f"Job {job.id} failed: {job.error}")
+        if job.status == "stoppedByInteractiveTool":
+            return self._pause(f'Job {job.id} asks: {job.question}; answer with: perstack answer {job.id} "…"', job)
+        if job.status == "stoppedByMaxSteps":
+            return self._pause(f"Job {job.id} has reached its step limit; resume with --max-steps N", job)
+        return self._pause(f"Job {job.id} was interrupted", job)
+
+    def _pause(self, message: str, job: JobSummary | None = None) -> PauseSeries:
+        return PauseSeries(
+            series_id=self.series.id,
+            timestamp=now_ms(),
+            reason=(job.pause_reason if job else None) or "checkpoint",
+            message=message,
+            job_status=job.status if job else "stoppedByInterrupt",
+        )
+
+    def _failure(self, error: str, *, spoilt: bool = False) -> FailSeries:
+        return FailSeries(series_id=self.series.id, timestamp=now_ms(), error=error, spoilt=spoilt)
+
+
+def question_of(made: Made, settings: Iterate) -> str:
+    """What an Expert that evaluates is asked."""
+    metrics = ", ".join(f'"{name}": NUMBER' for name in metrics_wanted(settings))
+    return (
+        "Judge the result below. Answer with one JSON object and nothing else: "
+        f'{{"metrics": {{{metrics}}}, "analysis": "what to improve"}}; '
+        'if you check it case by case, add "cases": [{"name": "…", "passed": true}].\n\n'
+        f"It was made for this query:\n{made.query}\n\nThe result:\n{made.artefact}"
+    )
+
+
+def _read_answer(evaluator: ExpertEvaluator, job: JobSummary) -> Measurement:
+    try:
+        return measurement_in(job.text or "")
+    except ValueError as error:
+        raise SkillError(f"{name_of(evaluator)} (Job {job.id}): its result: {error}") from error
+
+
+def _check_metrics(evaluator: Evaluator, settings: Iterate, found: Measurement) -> None:
+    try:
+        score_of(settings, found.metrics)
+    except UsageError as error:
+        raise SkillError(f"{name_of(evaluator)}: {error}") from error

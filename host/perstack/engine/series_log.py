@@ -1,0 +1,124 @@
+"""Series of iterations in a storage: each is the one log of a Job in the space `iterations`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from perstack.core.chain import EMPTY_LOG, Head, open_line, seal
+from perstack.core.ids import check_job_id, run_id_of
+from perstack.core.iteration_events import StartSeries, StoredSeriesEvent, parse_series_event
+from perstack.core.iterations import SeriesState, SeriesSummary, begin_series, evolve_series, summary_of_series
+from perstack.errors import Conflict, Damaged, NotFound, UsageError
+from perstack.ports.storage import RunRef, Storage
+
+SPACE = "iterations"
+ENDED = "its process ended"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSeries:
+    """A series, and the end of its log."""
+
+    state: SeriesState
+    head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesPage:
+    """Some series, the one written to last first, and the cursor that continues after them."""
+
+    series: tuple[SeriesSummary, ...]
+    next: str | None
+
+
+class SeriesLog:
+    """Reads and writes series, and decides nothing."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage.space(SPACE)
+        self._place = storage.location
+
+    async def has(self, series_id: str) -> bool:
+        return await self._storage.has_job(series_id)
+
+    async def reserve(self, series_id: str) -> None:
+        """Make a place for a new one. Raises UsageError if there is one of that id."""
+        try:
+            await self._storage.create_job(check_job_id(series_id))
+        except Conflict as error:
+            # one that is empty was left by a process that died before its first fact
+            if await self._storage.read(_ref(series_id), limit=1):
+                raise UsageError(
+                    f"there are iterations {series_id}; go on with: perstack resume {series_id}"
+                ) from error
+
+    def lease(self, series_id: str) -> AbstractAsyncContextManager[None]:
+        """The right to drive one. Raises Conflict, naming the holder, if another has it."""
+        return self._storage.lease(series_id, f"pid {os.getpid()} on {socket.gethostname()}")
+
+    async def append(self, loaded: LoadedSeries | None, event: StoredSeriesEvent) -> tuple[LoadedSeries, bytes]:
+        """The series with one more fact, and the fact's line. Raises Conflict if another driver wrote first."""
+        head = EMPTY_LOG if loaded is None else loaded.head
+        lines, after = seal(head, [event.to_json()])
+        await self._storage.append(_ref(event.series_id), head.seq, lines)
+        state = _after(None if loaded is None else loaded.state, event)
+        await self._storage.put_summary(event.series_id, summary_of_series(state).to_json())
+        return LoadedSeries(state, after), lines[0]
+
+    async def load(self, series_id: str) -> LoadedSeries:
+        """Fold its facts. Raises NotFound, and Damaged."""
+        state: SeriesState | None = None
+        head = EMPTY_LOG
+        for line in await self._storage.read(_ref(check_job_id(series_id))):
+            sealed = open_line(line)
+            head = Head(head.seq + 1, sealed.hash)
+            try:
+                event = parse_series_event(sealed.payload)
+            except ValidationError as error:
+                words = "no event that this version knows: a newer one has written it"
+                raise Damaged(f"{series_id}, event {head.seq}: {words}", readable=head.seq - 1) from error
+            state = _after(state, event)
+        if state is None:
+            raise NotFound(f"there are no iterations {series_id} in {self._place}; `perstack iterations` lists them")
+        return LoadedSeries(state, head)
+
+    async def get(self, series_id: str) -> SeriesState:
+        """Where it stands: one that is running and that nobody drives is paused."""
+        state = (await self.load(series_id)).state
+        if state.status != "running" or await self._storage.lease_info(series_id) is not None:
+            return state
+        return state.model_copy(update={"status": "paused", "pause_reason": "checkpoint", "message": ENDED})
+
+    async def list(self, limit: int, after: str | None) -> SeriesPage:
+        """The one written to last first."""
+        page = await self._storage.jobs(limit=limit, after=after)
+        found: list[SeriesSummary] = []
+        for series_id in page.ids:
+            with suppress(NotFound):  # one whose process died before its first fact
+                found.append(await self._summary(series_id))
+        return SeriesPage(tuple(found), page.next)
+
+    async def _summary(self, series_id: str) -> SeriesSummary:
+        cached = await self._storage.summary(series_id)
+        with suppress(ValidationError):
+            summary = None if cached is None else SeriesSummary.model_validate_json(cached)
+            if summary is not None and summary.status != "running":
+                return summary
+        return summary_of_series(await self.get(series_id))
+
+
+def _after(state: SeriesState | None, event: StoredSeriesEvent) -> SeriesState:
+    if state is not None:
+        return evolve_series(state, event)
+    if isinstance(event, StartSeries):
+        return begin_series(event)
+    raise Damaged(f"the log of {event.series_id} does not begin with startSeries", readable=0)
+
+
+def _ref(series_id: str) -> RunRef:
+    return RunRef(series_id, run_id_of(series_id, 1))

@@ -1,0 +1,65 @@
+"""`perstack iterate`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable
+from math import isfinite
+
+import click
+
+from perstack.core.ids import check_job_id
+from perstack.core.iterations import SeriesState
+from perstack.errors import UsageError
+from perstack.frontends.cli.drive import INTERRUPTED, until_done
+from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.series import SeriesLines, say_series
+
+
+@click.command("iterate")
+@click.argument("expert")
+@click.argument("query")
+@click.option("--max-iterations", type=click.IntRange(min=1), metavar="N", help="Most iterations.")
+@click.option("--target", type=float, metavar="X", help="Good enough, in place of what perstack.toml says.")
+@click.option("--id", "series_id", metavar="ID", help="What to call these iterations: up to 100 of A-Z a-z 0-9 _ -")
+@click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
+@driving_options
+def iterate_command(
+    expert: str,
+    query: str,
+    max_iterations: int | None,
+    target: float | None,
+    series_id: str | None,
+    stream: bool,
+    setup: Setup,
+) -> None:
+    """Run EXPERT on QUERY, measure what it has made, and run it again with that, until it is good enough.
+
+    Events are JSON on stdout, one a line; QUERY `-` is read from stdin.
+    """
+    check_target(target)
+    if series_id is not None and len(check_job_id(series_id)) > 100:
+        raise UsageError("--id: use at most 100 characters")
+    said = sys.stdin.read() if query == "-" else query
+    host = setup.host()
+    lines = SeriesLines(stream=stream)
+
+    def work() -> Awaitable[SeriesState]:
+        return host.iterations.begin(
+            expert,
+            said,
+            series_id=series_id,
+            max_iterations=max_iterations,
+            target=target,
+            on_event=lines.on_event,
+            on_fact=lines.on_fact,
+        )
+
+    series = until_done(host, work, lambda: lines.state(host))
+    sys.exit(INTERRUPTED if series is None else say_series(series))
+
+
+def check_target(target: float | None) -> None:
+    """Raises UsageError for `nan` and `inf`, which click takes for numbers."""
+    if target is not None and not isfinite(target):
+        raise UsageError(f"--target {target}: use a number that has an end")

@@ -1,0 +1,64 @@
+"""`perstack iterations`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import click
+
+from perstack.core.iterations import SeriesSummary
+from perstack.engine.series_log import SeriesPage
+from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.show import Screen, ago, table
+
+
+@click.command("iterations")
+@click.option("--json", "as_json", is_flag=True, help="Each one's whole summary as JSON, one a line.")
+@click.option(
+    "--take", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="How many, the newest."
+)
+@place_options
+def iterations_command(as_json: bool, take: int, config: str | None, workspace: str, storage: str | None) -> None:
+    """List what was iterated, the one written to last first."""
+    place = Place(config, workspace, storage)
+
+    async def look() -> SeriesPage:
+        async with place.reader() as host:
+            return await host.iterations.list(limit=take)
+
+    page = asyncio.run(look())
+    if as_json:
+        for one in page.series:
+            click.echo(one.to_json())
+    elif not page.series:
+        click.echo("no iterations yet; start some with: perstack iterate EXPERT QUERY")
+    else:
+        _print(page)
+
+
+def _print(page: SeriesPage) -> None:
+    screen, now = Screen.of_stdout(), int(time.time() * 1000)
+    rows = [
+        (
+            one.id,
+            one.status,
+            one.expert_key,
+            f"{one.done}/{one.max_iterations}",
+            _best(one),
+            ago(one.started_at, now),
+            ago(one.updated_at, now),
+            one.user_input if one.message is None else one.message,
+        )
+        for one in page.series
+    ]
+    table(screen, ("id", "status", "Expert", "done", "best", "began", "when", "query"), rows, right=(3,))
+    if page.next is not None:
+        click.echo(screen.paint("there are more: see them with --take N", dim=True), color=screen.colours)
+
+
+def _best(one: SeriesSummary) -> str:
+    if one.best_score is None:
+        return "-"
+    names = one.metric if isinstance(one.metric, str) else f"worst of {', '.join(one.metric)}"
+    return f"{names} {one.best_score:g}" + (f" of {one.target:g}" if one.target is not None else "")

@@ -1,0 +1,100 @@
+"""Driving iterations from a terminal, and the words in which they are told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from perstack.core.iteration_events import FinishIteration, StoredSeriesEvent
+from perstack.core.iterations import SeriesState, SeriesStatus
+from perstack.frontends.cli.drive import EXIT_STATUS, INTERRUPTED, JsonLines
+from perstack.frontends.cli.show import count, duration
+from perstack.host import Host
+
+SERIES_COLOURS: dict[SeriesStatus, str] = {
+    "running": "cyan",
+    "paused": "yellow",
+    "completed": "green",
+    "failed": "red",
+}
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+class SeriesLines:
+    """Writes the facts of a series and the events of its Jobs as JSON to stdout, one a line, and words to stderr."""
+
+    def __init__(self, *, stream: bool) -> None:
+        self.on_event = JsonLines(stream=stream)
+        self.series_id: str | None = None
+
+    def on_fact(self, fact: StoredSeriesEvent, series: SeriesState, line: bytes) -> None:
+        self.series_id = fact.series_id
+        sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.buffer.flush()
+        if isinstance(fact, FinishIteration):
+            click.echo(_measured(series), err=True)
+
+    async def state(self, host: Host) -> SeriesState | None:
+        """Where the series stands whose facts were written; None if none were."""
+        return await host.iterations.get(self.series_id) if self.series_id is not None else None
+
+
+def say_series(series: SeriesState) -> int:
+    """One line for a person: how it stands, and what to do next. Returns the exit status."""
+    did = count(len(series.done), "iteration")
+    best = series.best
+    if best is not None:
+        did += f", the best is {best.number} with {best.score:g}"
+    text = {
+        "completed": f"completed: {did}; {_why_completed(series)}; perstack report {series.id}",
+        "failed": f"failed after {did}: {series.message}; go on with: perstack resume {series.id}",
+        "paused": f"paused after {did}: {series.message}; go on with: perstack resume {series.id}",
+        "running": f"is still running: {did}",
+    }[series.status]
+    click.echo(f"{series.expert_key} {text}", err=True)
+    return _exit_status(series)
+
+
+def _exit_status(series: SeriesState) -> int:
+    match series.status:
+        case "completed":
+            return 0
+        case "paused":
+            return EXIT_STATUS[series.job_status] if series.job_status is not None else INTERRUPTED
+        case "failed" | "running":
+            return 1
+
+
+def _why_completed(series: SeriesState) -> str:
+    settings = series.settings
+    if series.finish_reason == "targetReached":
+        return "the target is reached"
+    if settings.target is None:
+        return "none is left"
+    return f"none is left, and the target {settings.target:g} is not reached"
+
+
+def _measured(series: SeriesState) -> str:
+    last = series.iterations[-1]
+    parts = [", ".join(f"{name} {value:g}" for name, value in last.metrics.items())]
+    if last.failed:
+        parts.append(f"{count(len(last.failed), 'case')} failed")
+    if last.regressions:
+        parts.append(count(len(last.regressions), "regression"))
+    if series.best_iteration == last.number:
+        parts.append("the best so far")
+    took = duration(last.duration)
+    return f"iteration {last.number} of {series.settings.max_iterations}: {', '.join(parts)} ({took})"
+
+
+def chart(scores: Sequence[float]) -> str:
+    """The scores as a row of bars, the lowest of them lowest."""
+    low, high = min(scores), max(scores)
+    if high == low:
+        return _BARS[len(_BARS) // 2] * len(scores)
+    # halved, so that the difference of two huge numbers is still a number
+    span = high / 2 - low / 2
+    return "".join(_BARS[round((score / 2 - low / 2) / span * (len(_BARS) - 1))] for score in scores)

@@ -1,0 +1,25 @@
+"""The evaluator port: what a Python function is given that measures what an Expert has made."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What is to be measured."""
+
+    artefact: str
+    """The Expert's result."""
+    query: str
+    """What was asked for, without what later iterations were told besides."""
+    iteration: int
+    """From 1."""
+    workspace: Path
+
+
+EvaluatorFunction = Callable[[Made], Mapping[str, object] | Awaitable[Mapping[str, object]]]
+"""Returns what a command prints: metrics, and perhaps `analysis` and `cases`. It is called in a thread of its own if it
+is no coroutine function."""
