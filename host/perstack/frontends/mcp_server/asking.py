@@ -15,7 +15,14 @@ from typing import Any, TypeAlias
 
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolRequestParams, ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    InputRequiredResult,
+)
 from pydantic import JsonValue, ValidationError
 
 from perstack.core.base import Fact
@@ -83,14 +90,14 @@ def ask_by_result(asking: OpenQuestion) -> InputRequiredResult:
 
 
 def returned(params: CallToolRequestParams) -> Returned | None:
-    """The answer that a call brings, if it is the second of two. Raises UsageError if it is not as we asked for it."""
+    """The answer that a call brings, if it is the second. Raises MCPError if its state is none of ours."""
     if params.request_state is None:
         return None
     try:
         state = _State.model_validate_json(params.request_state)
         place_of(state.question)
     except (ValidationError, UsageError) as error:
-        raise UsageError("requestState is not what this server gave: call again without it") from error
+        raise MCPError(INVALID_PARAMS, "requestState is not what this server gave: call again without it") from error
     reply = (params.input_responses or {}).get(_INPUT)
     return Returned(state.question, reply if isinstance(reply, ElicitResult) else None)
 

@@ -127,6 +127,7 @@ async def serve_http(
             server = _Server(
                 uvicorn.Config(
                     _Door(app, guard),
+                    http="h11",  # the other parser leaves blanks after a header's value, which mean nothing
                     log_level="warning",
                     access_log=False,
                     timeout_graceful_shutdown=_PATIENCE,
