@@ -34,6 +34,22 @@ def test_a_scheduled_wait_is_resumed_when_it_is_over_and_not_before(bench: Bench
     wait_for(work())
 
 
+def test_a_watch_resumes_what_becomes_due_until_it_is_cancelled(bench: Bench) -> None:
+    async def work() -> None:
+        host, woken = bench.host([]), asyncio.Queue[Woken]()
+        watching = asyncio.ensure_future(host.waker.watch(1, woken.put_nowait))
+        for task in ("one", "two"):
+            await host.memory.create(task, start=True)
+            await host.memory.pause(task, "scheduled_wait", resume_at=1)
+            assert (await woken.get()).task_id == task
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+        assert woken.empty()
+
+    wait_for(work())
+
+
 def test_an_experts_task_gets_a_job_that_is_told_its_state(bench: Bench) -> None:
     provider = ScriptedProvider([text("Refactored.")])
 

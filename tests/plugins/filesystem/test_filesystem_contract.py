@@ -39,3 +39,15 @@ class TestFilesystemStorage(StorageContract):
     @pytest.fixture
     def make_opener(self, tmp_path):
         return lambda: opener_in(tmp_path)
+
+
+class TestFilesystemSpace(StorageContract):
+    """A space of it keeps every promise too."""
+
+    @pytest.fixture
+    def make_opener(self, tmp_path):
+        def make() -> Opener:
+            whole = opener_in(tmp_path)
+            return Opener(lambda: whole.open().space("kept"))
+
+        return make

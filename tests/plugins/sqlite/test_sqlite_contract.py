@@ -35,3 +35,15 @@ class TestSqliteStorage(StorageContract):
     @pytest.fixture
     def make_opener(self, tmp_path):
         return lambda: opener_in(tmp_path)
+
+
+class TestSqliteSpace(StorageContract):
+    """A space of it keeps every promise too."""
+
+    @pytest.fixture
+    def make_opener(self, tmp_path):
+        def make() -> Opener:
+            whole = opener_in(tmp_path)
+            return Opener(lambda: whole.open().space("kept"))
+
+        return make

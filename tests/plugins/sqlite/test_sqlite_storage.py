@@ -70,6 +70,18 @@ def test_a_file_of_a_newer_version_is_refused(path: Path, storage: SqliteStorage
         wait_for(SqliteStorage(path).jobs())
 
 
+def test_a_file_of_the_first_version_is_brought_up_to_todays(path: Path, storage: SqliteStorage) -> None:
+    wait_for(storage.create_job(JOB))
+    wait_for(storage.close())
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DROP TABLE entries")
+        db.execute("PRAGMA user_version = 1")
+    later = SqliteStorage(path)
+    wait_for(later.put_entry(JOB, 1, b"{}"))
+    assert wait_for(later.entries()) == {JOB: b"{}"}
+    wait_for(later.close())
+
+
 def test_records_are_committed_to_a_synced_write_ahead_log_and_caches_without_a_sync(
     storage: SqliteStorage, path: Path
 ) -> None:
