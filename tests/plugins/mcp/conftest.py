@@ -16,6 +16,7 @@ NPM = {
     "everything": "@modelcontextprotocol/server-everything@2026.8.31",
     "filesystem": "@modelcontextprotocol/server-filesystem@2026.8.31",
     "memory": "@modelcontextprotocol/server-memory@2026.8.31",
+    "sequential-thinking": "@modelcontextprotocol/server-sequential-thinking@2026.8.31",
 }
 
 

@@ -46,3 +46,11 @@ def test_it_is_given_a_generation_of_the_runs_model(bed: Bed, npm_servers: Path)
     script, seen = {"[[a]]": [sampling, text("ok")], "You are": [text("four it is")]}, Seen()
     assert wait_for(_host(bed, npm_servers, script).run("a", "q", on_event=seen), 60).status == "completed"
     assert "four it is" in results(seen)[0]
+
+
+def test_its_address_is_put_to_a_person_to_open(bed: Bed, npm_servers: Path) -> None:
+    script, seen = {"[[a]]": [tool("trigger-url-elicitation", {"url": "https://example.com/x"}), text("ok")]}, Seen()
+    job = wait_for(_host(bed, npm_servers, script).run("a", "q", on_event=seen), 60)
+    assert job.asking is not None, results(seen)
+    assert "https://example.com/x" in job.asking.text
+    assert wait_for(_host(bed, npm_servers, script).answer("yes", on_event=seen), 60).status == "completed"

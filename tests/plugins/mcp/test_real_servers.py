@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from hosting import wait_for
 from mcp_bed import Bed, blob_parts, words
+from web_pages import Pages
 
 from perstack.core.definitions import McpStdioSkill
 from perstack.errors import SkillError
 
 PLENTY = 60_000
 
-UNTESTED = {"simulate-research-query", "gzip-file-as-resource"}
-"""Need the tasks extension, and a download."""
+ASKING = {"trigger-elicitation-request", "trigger-url-elicitation"}
+"""Called in test_everything_asks.py, like `trigger-sampling-request`, which is there for skills that may sample."""
 
 ARGUMENTS: dict[str, dict] = {
     "echo": {"message": "hi"},
@@ -28,6 +29,8 @@ ARGUMENTS: dict[str, dict] = {
     "get-structured-content": {"location": "New York"},
     "get-sum": {"a": 2, "b": 3},
     "get-tiny-image": {},
+    "gzip-file-as-resource": {"name": "a.gz", "data": "data:text/plain,hello", "outputType": "resource"},
+    "simulate-research-query": {"topic": "cats"},
     "toggle-simulated-logging": {},
     "toggle-subscriber-updates": {},
     "trigger-long-running-operation": {"duration": 1, "steps": 2},
@@ -72,11 +75,14 @@ def test_every_tool_of_server_everything_is_answered(bed: Bed, npm_servers: Path
     async def run() -> dict:
         async with bed.session(skill) as session:
             names = {spec.name for spec in (await session.tools()).specs}
-            assert names == set(ARGUMENTS) | UNTESTED
+            assert names == ARGUMENTS.keys() | ASKING
             return {name: await bed.call(session, name, **args) for name, args in ARGUMENTS.items()}
 
     got = wait_for(run())
-    assert not [name for name, result in got.items() if result.is_error]
+    refused = {name: words(result) for name, result in got.items() if result.is_error}
+    assert refused.keys() == {"simulate-research-query"}, "which is for clients with the tasks extension"
+    assert "requires task augmentation" in refused["simulate-research-query"]
+    assert [part.mime_type for part in blob_parts(got["gzip-file-as-resource"])] == ["application/gzip"]
     assert words(got["echo"]) == "Echo: hi"
     assert "5" in words(got["get-sum"])
     assert [part.mime_type for part in blob_parts(got["get-tiny-image"])] == ["image/png"]
@@ -116,6 +122,36 @@ def test_server_memory_keeps_what_it_is_told_where_its_variable_says(bed: Bed, n
 
     assert "Ada" in wait_for(run())
     assert "Ada" in (bed.workspace / "memory.json").read_text()
+
+
+def test_server_sequential_thinking_counts_thoughts(bed: Bed, npm_servers: Path) -> None:
+    command = str(npm_servers / "mcp-server-sequential-thinking")
+    skill = McpStdioSkill(name="think", command=command, timeout=PLENTY)
+    thought = {"thought": "one", "thoughtNumber": 1, "totalThoughts": 2, "nextThoughtNeeded": True}
+
+    async def run() -> list[str]:
+        async with bed.session(skill) as session:
+            first = await bed.call(session, "sequentialthinking", **thought)
+            second = await bed.call(session, "sequentialthinking", **{**thought, "thoughtNumber": 2})
+            return [words(first), words(second)]
+
+    first, second = wait_for(run())
+    assert '"thoughtHistoryLength": 1' in first
+    assert '"thoughtHistoryLength": 2' in second
+
+
+def test_mcp_server_fetch_brings_a_page_of_this_machine(bed: Bed) -> None:
+    async def run() -> tuple[str, bool]:
+        fetching = _module("mcp_server_fetch", "--allow-private-ips")
+        page = b"<html><body><h1>Tides</h1><p>High at noon.</p></body></html>"
+        async with Pages({"/tides.html": page}) as pages, bed.session(fetching) as session:
+            found = await bed.call(session, "fetch", url=f"{pages.url}/tides.html")
+            missing = await bed.call(session, "fetch", url=f"{pages.url}/none.html")
+            return words(found), missing.is_error
+
+    found, is_error = wait_for(run())
+    assert "High at noon." in found
+    assert is_error
 
 
 @pytest.mark.parametrize("tool", ["no-such-tool"])
