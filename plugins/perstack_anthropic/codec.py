@@ -71,8 +71,13 @@ _CACHED: JsonObject = {"type": "ephemeral"}
 def encode(request: GenerationRequest, settings: AnthropicSettings, blobs: Mapping[str, bytes]) -> bytes:
     """The body of `POST /v1/messages`. Of two requests of one Run the later one's bytes extend the earlier one's,
     but for the mark on the latest turn that says where to cache."""
+    return to_bytes({"model": request.model, "stream": True, **body_of(request, settings, blobs)})
+
+
+def body_of(request: GenerationRequest, settings: AnthropicSettings, blobs: Mapping[str, bytes]) -> JsonObject:
+    """What every endpoint of the format is sent, wherever it has the model's name."""
     max_tokens, thinking = _limits(request.model, request.reasoning_budget, settings)
-    body: JsonObject = {"model": request.model, "max_tokens": max_tokens, "stream": True, **thinking}
+    body: JsonObject = {"max_tokens": max_tokens, **thinking}
     if settings.temperature is not None:
         body["temperature"] = settings.temperature
     if settings.top_p is not None:
@@ -84,7 +89,7 @@ def encode(request: GenerationRequest, settings: AnthropicSettings, blobs: Mappi
     if request.instruction.strip():
         body["system"] = [{"type": "text", "text": request.instruction, "cache_control": _CACHED}]
     body["messages"] = _turns(request.messages, blobs)
-    return to_bytes(body)
+    return body
 
 
 def _limits(model: str, budget: ReasoningBudget | None, settings: AnthropicSettings) -> tuple[int, JsonObject]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from perstack.errors import ProviderError
@@ -17,6 +17,8 @@ from perstack_http.parts import load_blobs
 if TYPE_CHECKING:
     from perstack_http.client import StreamClient
 
+Post = Callable[[bytes, Callable[[str], bool]], Awaitable[None]]
+"""Sends a body, and hands on the data of each event, as `StreamClient.post` does."""
 
 _REFUSED_SIGNATURE = re.compile(r"(invalid|corrupted) thought signature|thought signature is not valid")
 
@@ -31,24 +33,16 @@ class GoogleProvider:
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """One try of one generation. Raises ProviderError."""
-        blobs = await load_blobs(request.messages, request.blobs)
-        try:
-            return await self._send(request, encode(request, self._settings, blobs), on_delta)
-        except ProviderError as error:
-            if not _refuses_signatures(error):
-                raise _told_better(error) from error.__cause__
-        # made with another key or for another model: it may not stop a Run for good
-        return await self._send(request, encode(request, self._settings, blobs, with_signatures=False), on_delta)
+
+        async def post(body: bytes, on_data: Callable[[str], bool]) -> None:
+            await self._opened().post(path_of(request.model), body, on_data)
+
+        return await generate(request, self._settings, post, on_delta)
 
     async def close(self) -> None:
         """Close its connections."""
         if self._client is not None:
             await self._client.close()
-
-    async def _send(self, request: GenerationRequest, body: bytes, on_delta: Callable[[Delta], None]) -> Generation:
-        decoder = ReplyDecoder(on_delta)
-        await self._opened().post(path_of(request.model), body, decoder.feed)
-        return decoder.finish()
 
     def _opened(self) -> StreamClient:
         if self._client is None:
@@ -57,6 +51,32 @@ class GoogleProvider:
 
             self._client = StreamClient(self._endpoint)
         return self._client
+
+
+async def generate(
+    request: GenerationRequest,
+    settings: GoogleSettings,
+    post: Post,
+    on_delta: Callable[[Delta], None],
+    *,
+    with_ids: bool = True,
+) -> Generation:
+    """One try of one generation at any endpoint of this format. Raises ProviderError."""
+    blobs = await load_blobs(request.messages, request.blobs)
+
+    async def send(*, with_signatures: bool = True) -> Generation:
+        decoder = ReplyDecoder(on_delta)
+        body = encode(request, settings, blobs, with_signatures=with_signatures, with_ids=with_ids)
+        await post(body, decoder.feed)
+        return decoder.finish()
+
+    try:
+        return await send()
+    except ProviderError as error:
+        if not _refuses_signatures(error):
+            raise _told_better(error) from error.__cause__
+    # made with another key or for another model: it may not stop a Run for good
+    return await send(with_signatures=False)
 
 
 def _refuses_signatures(error: ProviderError) -> bool:

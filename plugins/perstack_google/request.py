@@ -41,11 +41,17 @@ _IMAGES = frozenset({"image/jpeg", "image/png", "image/webp"})
 
 
 def encode(
-    request: GenerationRequest, settings: GoogleSettings, blobs: Mapping[str, bytes], *, with_signatures: bool = True
+    request: GenerationRequest,
+    settings: GoogleSettings,
+    blobs: Mapping[str, bytes],
+    *,
+    with_signatures: bool = True,
+    with_ids: bool = True,
 ) -> bytes:
     """The body of `:streamGenerateContent`. Of two requests of one Run the later one's bytes extend the earlier's.
 
-    Without signatures, the replies of Google's own models are sent as those of another vendor's.
+    Without signatures, the replies of Google's own models are sent as those of another vendor's. Without ids, calls
+    and results are matched by their order.
     """
     body: JsonObject = {}
     if request.instruction.strip():
@@ -57,7 +63,7 @@ def encode(
     config = _generation_config(request, settings)
     if config:
         body["generationConfig"] = config
-    encoder = _Contents(blobs, signs_calls(request.model), VENDOR if with_signatures else "")
+    encoder = _Contents(blobs, signs_calls(request.model), VENDOR if with_signatures else "", with_ids)
     body["contents"] = [content for one in request.messages if (content := encoder.content(one)) is not None]
     return to_bytes(body)
 
@@ -84,8 +90,9 @@ def _tool(spec: ToolSpec) -> JsonObject:
 class _Contents:
     """Writes messages as contents; knows the blobs, what generation of models reads them, and whose opaque parts."""
 
-    def __init__(self, blobs: Mapping[str, bytes], signs: bool, vendor: str) -> None:
+    def __init__(self, blobs: Mapping[str, bytes], signs: bool, vendor: str, with_ids: bool) -> None:
         self._vendor = vendor
+        self._with_ids = with_ids
         self._blobs = blobs
         self._signs = signs
 
@@ -121,7 +128,7 @@ class _Contents:
         for result in results:
             text, found = self._split(result.contents)
             response: JsonObject = {
-                "id": legal_id(result.tool_call_id),
+                **self._id(result.tool_call_id),
                 "name": legal_tool_name(result.tool_name),
                 "response": {"error" if result.is_error else "output": text},
             }
@@ -160,13 +167,17 @@ class _Contents:
                     written = {"text": part.text, **pending} if part.text.strip() or pending else None
                     pending = {}
                 case ToolCallPart():
-                    written = _call(part, ours, needs_signature)
+                    call = {**self._id(part.tool_call_id), "name": legal_tool_name(part.tool_name)}
+                    written = _signed({**call, "args": arguments_of(part)}, ours, needs_signature)
                     needs_signature = False
                 case _:
                     assert_never(part)
             if written is not None:
                 parts.append(written)
         return parts
+
+    def _id(self, call_id: str) -> JsonObject:
+        return {"id": legal_id(call_id)} if self._with_ids else {}
 
 
 def _ours(part: ReplyPart, vendor: str) -> JsonObject:
@@ -188,12 +199,7 @@ def _thinking(part: ThinkingPart, ours: JsonObject) -> tuple[JsonObject | None, 
             return {"text": part.thinking, "thought": True, **signed}, {}
 
 
-def _call(part: ToolCallPart, ours: JsonObject, needs_signature: bool) -> JsonObject:
-    call: JsonObject = {
-        "id": legal_id(part.tool_call_id),
-        "name": legal_tool_name(part.tool_name),
-        "args": arguments_of(part),
-    }
+def _signed(call: JsonObject, ours: JsonObject, needs_signature: bool) -> JsonObject:
     signature = ours.get("signature") or (UNSIGNED if needs_signature else None)
     return {"functionCall": call} if signature is None else {"functionCall": call, "thoughtSignature": signature}
 

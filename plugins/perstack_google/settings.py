@@ -33,9 +33,12 @@ def endpoint_of(settings: GoogleSettings, env: Mapping[str, str]) -> Endpoint:
     headers = ({"x-goog-api-key": key} if key else {}) | settings.headers
     if not {"x-goog-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):
         raise missing_key("google", "GEMINI_API_KEY")
-    if not _ENDS_WITH_VERSION.search(base_url):
-        base_url = f"{base_url}/{API_VERSION}"
-    return Endpoint(base_url, headers, settings.read_timeout / 1000)
+    return Endpoint(with_version(base_url, API_VERSION), headers, settings.read_timeout / 1000)
+
+
+def with_version(base_url: str, version: str) -> str:
+    """An address that ends with the API's version: its own, or this one."""
+    return base_url if _ENDS_WITH_VERSION.search(base_url) else f"{base_url}/{version}"
 
 
 def path_of(model: str) -> str:

@@ -35,21 +35,23 @@ class StreamClient:
         self._endpoint = endpoint
         self._client: httpx.AsyncClient | None = None
 
-    async def post(self, path: str, body: bytes, on_data: OnData) -> None:
+    async def post(self, path: str, body: bytes, on_data: OnData, headers: Mapping[str, str] | None = None) -> None:
         """Send `body` and hand on each event's data until `on_data` says that it was the last, or the stream ends.
 
-        A reply that is one JSON document is handed on whole. Raises ProviderError; cancelling closes the connection.
+        `headers` are of this request alone, below those of the endpoint. A reply that is one JSON document is handed
+        on whole. Raises ProviderError; cancelling closes the connection.
         """
-        url = self._endpoint.url(path)
+        endpoint = self._endpoint.with_headers(headers or {})
+        url = endpoint.url(path)
         try:
-            async with self._opened().stream("POST", url, content=body) as response:
+            async with self._opened().stream("POST", url, content=body, headers=_lower(endpoint.headers)) as response:
                 if response.status_code != 200:
                     raise await _refused(response, url)
                 await receive(response, url, on_data)
         except httpx.HTTPError as error:
-            raise self._cleaned(_transport_error(error, url)) from None
+            raise _cleaned(_transport_error(error, url), endpoint) from None
         except ProviderError as error:
-            raise self._cleaned(error) from error.__cause__
+            raise _cleaned(error, endpoint) from error.__cause__
 
     async def close(self) -> None:
         """Close all connections."""
@@ -61,7 +63,7 @@ class StreamClient:
         if self._client is None:
             headers = {"user-agent": "perstack", "accept": "text/event-stream", "content-type": "application/json"}
             self._client = httpx.AsyncClient(
-                headers=httpx.Headers({**headers, **_lower(self._endpoint.headers)}),
+                headers=headers,
                 timeout=httpx.Timeout(self._endpoint.read_seconds, connect=_CONNECT_SECONDS, pool=None),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=_KEEP_SECONDS),
                 # a proxy would see the key of what is meant for this machine alone
@@ -69,18 +71,19 @@ class StreamClient:
             )
         return self._client
 
-    def _cleaned(self, error: ProviderError) -> ProviderError:
-        """The same error without our secrets, should the endpoint have echoed them."""
-        message = str(error)
-        for secret in self._endpoint.secrets:
-            message = message.replace(secret, "[redacted]")
-        return ProviderError(
-            message,
-            name=error.name,
-            status_code=error.status_code,
-            is_retryable=error.is_retryable,
-            retry_after=error.retry_after,
-        )
+
+def _cleaned(error: ProviderError, endpoint: Endpoint) -> ProviderError:
+    """The same error without our secrets, should the endpoint have echoed them."""
+    message = str(error)
+    for secret in endpoint.secrets:
+        message = message.replace(secret, "[redacted]")
+    return ProviderError(
+        message,
+        name=error.name,
+        status_code=error.status_code,
+        is_retryable=error.is_retryable,
+        retry_after=error.retry_after,
+    )
 
 
 async def receive(response: httpx.Response, url: str, on_data: OnData) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -59,6 +59,12 @@ class Endpoint:
         values = {value for name, value in self.headers.items() if name.lower() not in _PUBLIC_HEADERS}
         values |= {value.removeprefix("Bearer ") for value in values}
         return tuple(sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True))
+
+    def with_headers(self, headers: Mapping[str, str]) -> Endpoint:
+        """The same with more headers, where it has none of their names."""
+        own = {name.lower() for name in self.headers}
+        more = {name: value for name, value in headers.items() if name.lower() not in own}
+        return replace(self, headers={**more, **self.headers}) if more else self
 
     def url(self, path: str) -> str:
         """The address of one method. A base URL that holds the start of `path` is not given it twice."""
