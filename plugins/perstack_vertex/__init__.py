@@ -1,0 +1,1 @@
+"""Provider `google-vertex`: Gemini and Claude on Google Cloud's Vertex AI."""

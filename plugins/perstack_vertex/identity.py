@@ -1,0 +1,182 @@
+"""Who asks: Google's own credentials, and the access tokens that they give.
+
+Source: Google Cloud documentation, «How Application Default Credentials works».
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+from perstack.errors import MissingCredential, ProviderError
+from perstack_vertex.plugin import has_library
+
+FILE = "GOOGLE_APPLICATION_CREDENTIALS"
+INSTALL = "pip install 'perstack[vertex]'"
+
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_LOGIN = f"run `gcloud auth application-default login`, or set {FILE} to the file of a service account's key"
+_REFRESH_SECONDS = 30.0
+_REQUEST_SECONDS = 10
+"""For each request of a refresh: a thread cannot be cancelled, so it has to end by itself."""
+
+
+class GoogleCredentials(Protocol):
+    """What of google-auth's credentials is used."""
+
+    token: str | None
+
+    @property
+    def valid(self) -> bool:
+        """Whether there is a token that does not expire within the next minutes."""
+        ...
+
+    def refresh(self, request: object) -> None: ...
+
+
+class _Library(Protocol):
+    """What of google-auth is called, which has no types for it."""
+
+    def load_credentials_from_file(self, filename: str) -> tuple[GoogleCredentials, str | None]: ...
+    def default(self) -> tuple[GoogleCredentials, str | None]: ...
+
+
+class _Scoping(Protocol):
+    def with_scopes_if_required(self, credentials: GoogleCredentials, scopes: list[str]) -> GoogleCredentials: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """An access token, as it is sent."""
+
+    value: str
+    quota_project: str | None = None
+    is_new: bool = False
+    """Made for the one who asked: if it is refused, another one will be too."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """With the project whose quota counts, if the credentials name one."""
+        project = {"x-goog-user-project": self.quota_project} if self.quota_project else {}
+        return {"authorization": f"Bearer {self.value}", **project}
+
+
+class Identity:
+    """Gives the tokens of one identity: one for all who ask, until shortly before it expires."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._google: GoogleCredentials | None = None
+        self._token: Token | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    async def token(self, *, instead_of: Token | None = None) -> Token:
+        """A token, but not `instead_of`, which was refused. Raises ProviderError, MissingCredential."""
+        async with self._one_at_a_time:
+            kept = self._token
+            refused = kept is not None and instead_of is not None and kept.value == instead_of.value
+            if kept is not None and not refused and self._google is not None and self._google.valid:
+                return kept
+            self._token = await self._made()
+            return replace(self._token, is_new=True)
+
+    async def _made(self) -> Token:
+        try:
+            async with asyncio.timeout(_REFRESH_SECONDS):
+                return await asyncio.to_thread(self._refresh)
+        except TimeoutError:
+            message = f"Google gave no access token within {_REFRESH_SECONDS:.0f} s"
+            raise ProviderError(message, name="Timeout", is_retryable=True) from None
+
+    def _refresh(self) -> Token:
+        """Loads the credentials the first time. Blocks."""
+        from google.auth.exceptions import GoogleAuthError
+
+        try:
+            google = self._google = self._google or _load(self._file)
+        except (GoogleAuthError, OSError, ValueError) as error:
+            raise _unusable(self._file, error) from None
+        try:
+            _send_for(google)
+        except GoogleAuthError as error:
+            raise _refused(google, error) from None
+        return Token(google.token or "", getattr(google, "quota_project_id", None))
+
+
+def identity_of(env: Mapping[str, str], *, is_needed: bool) -> Identity | None:
+    """Application Default Credentials; None if there are none and none are needed.
+
+    Raises MissingCredential if they cannot be had. Whether the machine is one of Google's own, which gives them too,
+    turns out when a token is asked for.
+    """
+    file = _file_of(env)
+    if file is None and not is_needed:
+        return None
+    if not has_library():
+        raise MissingCredential(f"provider google-vertex needs Google's library for credentials: {INSTALL}")
+    if file is None and env.get("NO_GCE_CHECK", "").strip().lower() == "true":
+        raise _unusable(None)
+    return Identity(file)
+
+
+def _file_of(env: Mapping[str, str]) -> Path | None:
+    named = env.get(FILE, "").strip()
+    if named:
+        if not Path(named).is_file():
+            raise MissingCredential(f"{FILE}: there is no file {named}")
+        return Path(named)
+    folder = env.get("CLOUDSDK_CONFIG") or (f"{env['HOME']}/.config/gcloud" if env.get("HOME") else None)
+    known = Path(folder) / "application_default_credentials.json" if folder else None
+    return known if known is not None and known.is_file() else None
+
+
+def _load(file: Path | None) -> GoogleCredentials:
+    library = cast("_Library", import_module("google.auth"))
+    with warnings.catch_warnings():
+        # that the file must be trusted; it is the user's own
+        warnings.simplefilter("ignore")
+        found, _ = library.load_credentials_from_file(str(file)) if file else library.default()
+    return cast("_Scoping", import_module("google.auth.credentials")).with_scopes_if_required(found, [_SCOPE])
+
+
+def _send_for(google: GoogleCredentials) -> None:
+    import requests
+    from google.auth.transport.requests import Request
+
+    with requests.Session() as session:
+        google.refresh(partial(Request(session), timeout=_REQUEST_SECONDS))
+
+
+def _unusable(file: Path | None, error: Exception | None = None) -> MissingCredential:
+    if file is None:
+        return MissingCredential(f"provider google-vertex has no credentials: {_LOGIN}")
+    return MissingCredential(f"{file} holds no credentials of Google's ({_words(error)}): {_LOGIN}")
+
+
+def _refused(google: GoogleCredentials, error: Exception) -> ProviderError:
+    from google.auth.exceptions import TransportError
+
+    if isinstance(error, TransportError):
+        message = f"no access token from Google, for it cannot be reached: {_words(error)}"
+        return ProviderError(message, name="ConnectError", is_retryable=True)
+    words = _words(error)
+    for name in ("refresh_token", "client_secret"):
+        secret = getattr(google, name, None)
+        words = words.replace(secret, "[redacted]") if isinstance(secret, str) and secret else words
+    return ProviderError(
+        f"Google gave no access token: {words}",
+        name="Authentication",
+        is_retryable=bool(getattr(error, "retryable", False)),
+    )
+
+
+def _words(error: Exception | None) -> str:
+    """The first of what an error says, on one line: what follows it is the whole answer."""
+    words = error.args[0] if error is not None and error.args else error
+    return " ".join(str(words).split())

@@ -1,0 +1,57 @@
+"""Registration with the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from perstack.ports.hooks import hookimpl
+from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+
+PROJECTS = ("GOOGLE_VERTEX_PROJECT", "GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT", "ANTHROPIC_VERTEX_PROJECT_ID")
+LOCATIONS = ("GOOGLE_VERTEX_LOCATION", "GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION", "CLOUD_ML_REGION")
+"""Where project and location may stand, as the SDKs of Vercel, Google and Anthropic have it: the first one counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class VertexProviderFactory:
+    """What the plugin registers."""
+
+    name: str = "google-vertex"
+    priority: int = 70
+    default_model: str | None = "gemini-3.8-flash"
+    how_to_configure: str = "set GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION"
+
+    def is_configured(self, env: Mapping[str, str]) -> bool:
+        """Whether project and location are there, and the library for credentials is."""
+        return bool(first_of(env, PROJECTS) and first_of(env, LOCATIONS)) and has_library()
+
+    def create(self, config: ProviderConfig) -> Provider:
+        """Opens no connection yet.
+
+        Raises MissingCredential without a project, a location, the library or the file of credentials, DefinitionError
+        if a setting is wrong, UsageError if a variable is.
+        """
+        from perstack_vertex.provider import create
+
+        return create(config)
+
+
+def first_of(env: Mapping[str, str], names: Sequence[str]) -> str | None:
+    """The value of the first variable that is set."""
+    return next((value for name in names if (value := env.get(name, "").strip())), None)
+
+
+def has_library() -> bool:
+    """Whether google-auth is installed, and what it sends its requests with."""
+    try:
+        return find_spec("google.auth") is not None and find_spec("requests") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@hookimpl
+def perstack_providers() -> Sequence[ProviderFactory]:
+    """Provider `google-vertex`."""
+    return [VertexProviderFactory()]

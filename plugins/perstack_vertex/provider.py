@@ -1,0 +1,98 @@
+"""The provider behind the port: the formats of two vendors at one address, with Google's tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from perstack.errors import ProviderError
+from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
+from perstack_anthropic.codec import ReplyDecoder, body_of
+from perstack_google.provider import generate as generate_by_gemini
+from perstack_http.endpoint import Endpoint, is_loopback, read_settings
+from perstack_http.parts import load_blobs, to_bytes
+from perstack_vertex.identity import Identity, identity_of
+from perstack_vertex.settings import Place, VertexSettings, endpoint_of, place_of
+
+if TYPE_CHECKING:
+    from perstack_http.client import StreamClient
+
+ANTHROPIC_VERSION = "vertex-2023-10-16"
+"""Source: Anthropic documentation, «Claude on Vertex AI»."""
+
+
+class VertexProvider:
+    """Models of Google and of Anthropic, at one place of Vertex AI."""
+
+    def __init__(self, endpoint: Endpoint, settings: VertexSettings, place: Place, identity: Identity | None) -> None:
+        self._endpoint = endpoint
+        self._settings = settings
+        self._place = place
+        self._identity = identity
+        self._client: StreamClient | None = None
+
+    async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        """One try of one generation. Raises ProviderError."""
+        if request.model.startswith("claude"):
+            return await self._by_claude(request, on_delta)
+        path = self._place.path_of("google", request.model, "streamGenerateContent?alt=sse")
+
+        async def post(body: bytes, on_data: Callable[[str], bool]) -> None:
+            await self._post(path, body, on_data)
+
+        # Vertex AI knows no ids of calls, and refuses what it does not know
+        return await generate_by_gemini(request, self._settings.for_gemini(), post, on_delta, with_ids=False)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        if self._client is not None:
+            await self._client.close()
+
+    async def _by_claude(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        blobs = await load_blobs(request.messages, request.blobs)
+        body = body_of(request, self._settings.for_claude(), blobs)
+        decoder = ReplyDecoder(on_delta)
+        path = self._place.path_of("anthropic", request.model, "streamRawPredict")
+        sent = to_bytes({"anthropic_version": ANTHROPIC_VERSION, "stream": True, **body})
+        await self._post(path, sent, decoder.feed)
+        return decoder.finish()
+
+    async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:
+        """Send with a token; one that was made earlier and is refused is replaced once."""
+        if self._identity is None:
+            return await self._opened().post(path, body, on_data)
+        token = await self._identity.token()
+        has_begun = False
+
+        def take(data: str) -> bool:
+            nonlocal has_begun
+            has_begun = True
+            return on_data(data)
+
+        try:
+            return await self._opened().post(path, body, take, token.headers)
+        except ProviderError as error:
+            if error.status_code != 401 or token.is_new or has_begun:
+                raise
+        token = await self._identity.token(instead_of=token)
+        return await self._opened().post(path, body, on_data, token.headers)
+
+    def _opened(self) -> StreamClient:
+        if self._client is None:
+            # httpx costs 100 ms to import: only who generates pays
+            from perstack_http.client import StreamClient
+
+            self._client = StreamClient(self._endpoint)
+        return self._client
+
+
+def create(config: ProviderConfig) -> VertexProvider:
+    """A provider from its settings and the environment."""
+    settings = read_settings(VertexSettings, config.setting)
+    place = place_of(settings, config.env)
+    endpoint = endpoint_of(settings, config.env, place)
+    if "authorization" in {name.lower() for name in settings.headers}:
+        return VertexProvider(endpoint, settings, place, None)
+    return VertexProvider(
+        endpoint, settings, place, identity_of(config.env, is_needed=not is_loopback(endpoint.base_url))
+    )
