@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from perstack.core.base import Fact
 from perstack.core.iteration_events import Case
@@ -58,24 +58,29 @@ def measurement_of(answer: object) -> Measurement:
     named = given.get("metrics", {})
     if not isinstance(named, Mapping):
         raise ValueError(f"`metrics` should be an object of numbers, and is {_shown(repr(named))}")
-    top = {name: value for name, value in given.items() if _is_number(value)}
-    metrics = {**top, **cast("Mapping[str, object]", named)}
-    wrong = next((name for name, value in metrics.items() if not _is_number(value)), None)
-    if wrong is not None:
-        raise ValueError(f"metric `{wrong}` should be a number, and is {_shown(repr(metrics[wrong]))}")
+    metrics = {name: number for name, value in given.items() if (number := _number(value)) is not None}
+    for name, value in cast("Mapping[str, object]", named).items():
+        number = _number(value)
+        if number is None:
+            raise ValueError(f"metric `{name}` should be a number, and is {_shown(repr(value))}")
+        metrics[name] = number
     try:
         words = _Words.model_validate({name: given[name] for name in ("analysis", "cases") if given.get(name)})
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}") from error
-    return Measurement(_numbers.validate_python(metrics), words.analysis, words.cases)
+    return Measurement(metrics, words.analysis, words.cases)
 
 
-_numbers: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+def _number(value: object) -> float | None:
+    """The value, if it is a number that has an end."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if isfinite(number) else None
 
 
 def _shown(text: str) -> str:
