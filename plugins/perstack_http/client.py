@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 
 import httpx
@@ -27,12 +27,25 @@ _DOCUMENT_BYTES = 64 * 1024 * 1024
 OnData = Callable[[str], bool]
 """Takes the data of one event; says whether it was the last."""
 
+ReadEvents = Callable[[httpx.Response], AsyncGenerator[str]]
+"""Takes a response's body apart into the data of its events."""
+
+
+async def server_sent_events(response: httpx.Response) -> AsyncGenerator[str]:
+    """The data of server-sent events, which is what nearly every endpoint streams."""
+    # some servers send events under another name; and events are UTF-8 whatever the header says
+    response.headers["content-type"] = "text/event-stream"
+    async with aclosing(EventSource(response).aiter_sse()) as events:
+        async for event in events:
+            yield event.data
+
 
 class StreamClient:
     """Keeps connections to one endpoint. Not bound to a Run: many may generate at once."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, read_events: ReadEvents = server_sent_events) -> None:
         self._endpoint = endpoint
+        self._read_events = read_events
         self._client: httpx.AsyncClient | None = None
 
     async def post(self, path: str, body: bytes, on_data: OnData, headers: Mapping[str, str] | None = None) -> None:
@@ -47,7 +60,7 @@ class StreamClient:
             async with self._opened().stream("POST", url, content=body, headers=_lower(endpoint.headers)) as response:
                 if response.status_code != 200:
                     raise await _refused(response, url)
-                await receive(response, url, on_data)
+                await receive(response, url, on_data, self._read_events)
         except httpx.HTTPError as error:
             raise _cleaned(_transport_error(error, url), endpoint) from None
         except ProviderError as error:
@@ -86,7 +99,9 @@ def _cleaned(error: ProviderError, endpoint: Endpoint) -> ProviderError:
     )
 
 
-async def receive(response: httpx.Response, url: str, on_data: OnData) -> None:
+async def receive(
+    response: httpx.Response, url: str, on_data: OnData, read_events: ReadEvents = server_sent_events
+) -> None:
     """Hand on what a response holds, until `on_data` has had enough."""
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
@@ -94,15 +109,13 @@ async def receive(response: httpx.Response, url: str, on_data: OnData) -> None:
     elif kind in ("text/html", "application/xhtml+xml"):
         raise bad_response(f"{url} answered with a web page, not with a reply: check the base URL", retryable=False)
     else:
-        # some servers send events under another name; and events are UTF-8 whatever the header says
-        response.headers["content-type"] = "text/event-stream"
-        await _receive_events(response, on_data)
+        await _receive_events(read_events(response), on_data)
 
 
-async def _receive_events(response: httpx.Response, on_data: OnData) -> None:
-    async with aclosing(EventSource(response).aiter_sse()) as events:
-        async for event in events:
-            if event.data and on_data(event.data):
+async def _receive_events(found: AsyncGenerator[str], on_data: OnData) -> None:
+    async with aclosing(found) as events:
+        async for data in events:
+            if data and on_data(data):
                 await _drain(events)
                 return
 
@@ -113,7 +126,7 @@ async def _drain(events: AsyncIterator[object]) -> None:
         async with asyncio.timeout(_DRAIN_SECONDS):
             async for _ in events:
                 pass
-    except (TimeoutError, httpx.HTTPError):
+    except (TimeoutError, httpx.HTTPError, ProviderError):
         return
 
 

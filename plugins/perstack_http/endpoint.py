@@ -13,7 +13,9 @@ from pydantic import Field, ValidationError, field_validator
 from perstack.core.base import Fact, JsonObject
 from perstack.errors import DefinitionError, MissingCredential, Problem, UsageError
 
-_PUBLIC_HEADERS = frozenset({"accept", "anthropic-beta", "anthropic-version", "content-type", "user-agent"})
+_PUBLIC_HEADERS = frozenset(
+    {"accept", "anthropic-beta", "anthropic-version", "content-type", "user-agent", "x-amz-date"}
+)
 _SHORTEST_SECRET = 6
 
 

@@ -22,13 +22,14 @@ _NAMES = {
     409: "Conflict",
     413: "RequestTooLarge",
     422: "BadRequest",
+    424: "ModelError",
     429: "RateLimit",
     529: "Overloaded",
 }
 
 _OVERFLOW = re.compile(
     r"prompt is too long|exceed\w* (the )?(available )?context|maximum context length|context_length_exceeded"
-    r"|tokens exceed the configured limit|exceeds the maximum number of tokens",
+    r"|tokens exceed the configured limit|exceeds the maximum number of tokens|input is too long|input tokens exceeded",
     re.IGNORECASE,
 )
 _LONGEST_WORDS = 2000
@@ -38,7 +39,7 @@ _DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 
 def is_retryable(status: int) -> bool:
     """Whether another try of the same request may succeed."""
-    return status in (408, 409, 429) or status >= 500
+    return status in (408, 409, 424, 429) or status >= 500
 
 
 def error_name(status: int) -> str:
@@ -151,7 +152,9 @@ def _words_in(document: JsonValue) -> str:
     if isinstance(document, list):
         return next((words for words in map(_words_in, document) if words), "")
     if isinstance(document, dict):
-        return next((words for key in ("error", "message", "detail") if (words := _words_in(document.get(key)))), "")
+        return next(
+            (words for key in ("error", "message", "Message", "detail") if (words := _words_in(document.get(key)))), ""
+        )
     return ""
 
 
