@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, lock_path, merged, read_lock, write_lock
 from perstack.config.settings import Overrides
-from perstack.core.base import JsonObject
-from perstack.core.checkpoint import Checkpoint
+from perstack.core.cloudevents import CloudEvent
 from perstack.core.definitions import Expert, Project
 from perstack.core.events import ContinuedFrom, InitializeRuntime, Settlement
 from perstack.core.ids import check_job_id, event_id_of, job_id_of, place_of
@@ -32,29 +31,28 @@ from perstack.engine.answers import answer_to
 from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent
-from perstack.engine.inbox import InboxItem, open_questions
-from perstack.engine.iterate import Iterations
+from perstack.engine.inbox import InboxItem, in_order, open_questions, waiting_tasks
 from perstack.engine.install import Installed, OnInstall, ask_skills, with_delegates
+from perstack.engine.iterate import Iterations
 from perstack.engine.load import LoadedJob
 from perstack.engine.logins import login_of
+from perstack.engine.looking import Looking
 from perstack.engine.plugins import Plugins, load_plugins
 from perstack.engine.providers import ProviderPool
-from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, StoredLine, UnsettledCall, unsettled_calls
+from perstack.engine.read import UnsettledCall, unsettled_calls
 from perstack.engine.resuming import (
     check_same_expert,
     check_same_model,
     check_settled,
+    check_signal,
     new_limits,
     resume_reason,
 )
 from perstack.engine.session import Session
 from perstack.engine.skills import JobSkills
 from perstack.engine.tooling import OfferedTools, offered_tools
-from perstack.engine.verify import Report, replay_job, verify_job
-from perstack.engine.watch import watch_job
 from perstack.errors import Conflict, UsageError
 from perstack.ports.skill import SkillContext
-from perstack.ports.storage import Page, Storage
 from perstack.version import VERSION
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ STATE_DIR = "perstack"
 """The directory of a workspace that tools keep off."""
 
 
-class Host:
+class Host(Looking):
     """Runs Experts in one workspace, on one storage. Several Jobs may run at once."""
 
     def __init__(
@@ -83,8 +81,7 @@ class Host:
         self._env = dict(os.environ if env is None else env)
         self._overrides = overrides or Overrides()
         self.plugins: Plugins = load_plugins(plugins, self._env)
-        self.storage: Storage = self.plugins.open_storage(storage or project.storage, self.workspace)
-        self._reader = JobReader(self.storage)
+        super().__init__(self.plugins.open_storage(storage or project.storage, self.workspace))
         self._providers = ProviderPool(self.plugins, self._env)
         self._driving: dict[str, asyncio.Task[object]] = {}
         self.iterations = Iterations(self.storage, self, project, self.workspace, self._env)
@@ -199,18 +196,21 @@ class Host:
         *,
         job_id: str | None = None,
         question_id: str | None = None,
+        signal: str | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Answer the question that a Job is stopped at, and drive it on.
 
         What a tool at work asks (an elicitation of an MCP server) is answered as its schema says: `answer_to` in
         `perstack.engine.answers` tells how. Raises UsageError if nothing is asked, or the answer does not fit, and
-        Conflict if `question_id` is given and has been answered already.
+        Conflict if `question_id` is given and has been answered already. `signal` names the event that answers, if it
+        is no person: the Job takes each only once.
         """
         job_id = place_of(question_id)[0] if question_id is not None else await self._job_id(job_id)
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
             run, asking = _coordinator(loaded), loaded.job.question
+            check_signal(loaded.job, signal)
             if question_id is not None and (asking is None or asking.id != question_id):
                 raise Conflict(f"question {question_id} has been answered already; `perstack inbox` lists what is open")
             if run.status != "stoppedByInteractiveTool" or asking is None:
@@ -219,7 +219,7 @@ class Host:
             answer = text if question is None else answer_to(question, text)
 
             def take_up(driver: Driver) -> Session:
-                driver.answers[asking.run_id] = answer
+                driver.answers[asking.run_id], driver.signal = answer, signal
                 return driver.take_up(run, "answer", limits=new_limits(run, self._overrides))
 
             return take_up
@@ -232,6 +232,7 @@ class Host:
         *,
         max_steps: int | None = None,
         settle: Mapping[str, Settlement] | None = None,
+        signal: str | None = None,
         on_unsettled: Callable[[tuple[UnsettledCall, ...]], None] = lambda calls: None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
@@ -245,6 +246,7 @@ class Host:
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
             run = _coordinator(loaded)
+            check_signal(loaded.job, signal)
             reason = resume_reason(job_id, run)
             check_same_model(run, self._overrides, job_id)
             limits = new_limits(run, self._overrides, max_steps)
@@ -255,12 +257,25 @@ class Host:
                 on_unsettled(calls)
 
             def take_up(driver: Driver) -> Session:
-                driver.settled = settled
+                driver.settled, driver.signal = settled, signal
                 return driver.take_up(run, reason, limits=limits)
 
             return take_up
 
         return await self._go_on(job_id, begin, on_event)
+
+    async def signal(self, job_id: str, event: CloudEvent, *, on_event: OnEvent | None = None) -> JobSummary:
+        """An event from outside answers the question that a Job is stopped at with its data, or lets the Job go on.
+
+        An event of the same source and id is taken once: then where the Job stands is all that comes of it.
+        """
+        job = (await self.load(check_job_id(job_id))).job
+        if event.key in job.signals:
+            return await self.job(job_id)
+        if job.question is None:
+            return await self.resume(job_id, signal=event.key, on_event=on_event)
+        asked = job.question.id
+        return await self.answer(event.text, question_id=asked, signal=event.key, on_event=on_event)
 
     async def cancel(self, job_id: str) -> None:
         """Stop a Job that this Host drives: its Runs are recorded as interrupted. Raises UsageError otherwise."""
@@ -311,89 +326,14 @@ class Host:
         write_lock(path, merged(old, new, self.project.experts.values()))
         return Installed(path, steps)
 
-    # --- looking --------------------------------------------------------------------------------------------------
-
-    async def job(self, job_id: str | None = None) -> JobSummary:
-        """Where a Job, or the latest one, stands."""
-        return await self._reader.job(await self._job_id(job_id))
-
-    async def jobs(self, *, limit: int = 100, after: str | None = None) -> JobPage:
-        """Jobs, the one written to last first; `after` is the `next` of the page before."""
-        return await self._reader.jobs(limit=limit, after=after)
-
-    async def runs(self, job_id: str, *, limit: int = 100, after: str | None = None) -> RunPage:
-        """The Runs of a Job, in the order they were decided on; `after` is the `next` of the page before."""
-        return await self._reader.runs(job_id, limit=limit, after=after)
-
-    async def events(
-        self,
-        run_id: str,
-        *,
-        job_id: str | None = None,
-        after: int = 0,
-        limit: int | None = None,
-        through_step: int | None = None,
-    ) -> list[StoredLine]:
-        """A Run's events after place `after`, at most `limit`, up to the end of step `through_step`."""
-        return await self._reader.events(run_id, job_id=job_id, after=after, limit=limit, through_step=through_step)
-
-    async def logs(self, job_id: str | None = None, *, run_id: str | None = None) -> list[RunLog]:
-        """The logs of a Job's Runs, or of one, as they stand: unparsed, and as far as they can be read."""
-        return await self._reader.logs(await self._job_id(job_id), run_id)
-
-    async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """The ids of a Job's checkpoints, oldest first; `after` is the `next` of the page before."""
-        return await self._reader.checkpoints(job_id, limit=limit, after=after)
-
-    async def checkpoint(self, checkpoint_id: str, *, job_id: str | None = None) -> Checkpoint:
-        """A checkpoint whole, with its messages."""
-        return await self._reader.checkpoint(checkpoint_id, job_id)
-
-    async def checkpoint_path(self, checkpoint_id: str, *, job_id: str | None = None) -> Path | None:
-        """The file of a checkpoint; None on storages without files."""
-        return await self._reader.checkpoint_path(checkpoint_id, job_id)
-
-    async def unsettled(self, job_id: str | None = None) -> tuple[UnsettledCall, ...]:
-        """The calls that began, may have had a side effect, and have no result."""
-        return await self._reader.unsettled(await self._job_id(job_id))
-
     async def inbox(self) -> tuple[InboxItem, ...]:
-        """Every open question of every Job, the oldest first."""
-        return await open_questions(self._reader)
-
-    async def watch(self, job_id: str | None = None) -> AsyncGenerator[StoredLine]:
-        """Every stored event of a Job, whoever drives it, until nobody does and all was shown."""
-        async for line in watch_job(self.storage, await self._job_id(job_id)):
-            yield line
-
-    async def verify(self, job_id: str | None = None) -> Report:
-        """Check a Job's logs against their chain and against the heads kept elsewhere."""
-        return await verify_job(self.storage, await self._job_id(job_id))
-
-    async def replay(self, job_id: str | None = None) -> Report:
-        """Drive a Job again from its logs, without a model or a tool, and compare every decision."""
-        return await replay_job(self.storage, await self._job_id(job_id))
-
-    async def document(self, job_id: str | None = None) -> JsonObject:
-        """A Job as one JSON document: `job`, `runs`, `checkpoints`, and each Run's `messages` once."""
-        from perstack.engine.export import job_document
-
-        return await job_document(self.storage, await self.job(job_id))
-
-    async def original_files(self, job_id: str | None = None) -> dict[str, bytes]:
-        """The files that the original Perstack would keep for a Job, by their path below its state directory."""
-        from perstack.engine.export import original_files
-
-        return await original_files(self.storage, await self._job_id(job_id))
+        """Every open question of every Job and task, the oldest first."""
+        return in_order(await open_questions(self._reader), await waiting_tasks(self.memory))
 
     async def tools(self, expert_key: str) -> OfferedTools:
         """What a Run of this Expert, as a Coordinator, would be offered; its skills are opened for it, and ended."""
         context = SkillContext(self.workspace, "tools", self._env, STATE_DIR)
         return await offered_tools(self.plugins.skills, context, self.project, self._expert(expert_key))
-
-    async def load(self, job_id: str | None = None) -> LoadedJob:
-        """A Job with the whole state of each of its Runs."""
-        return await self._reader.load(await self._job_id(job_id))
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -475,9 +415,6 @@ class Host:
                 f"Job {job_id} exists; go on with it with --continue-job, or choose another --job-id"
             ) from error
         return job_id
-
-    async def _job_id(self, job_id: str | None) -> str:
-        return await self._reader.latest_job_id() if job_id is None else check_job_id(job_id)
 
     def _expert(self, key: str) -> Expert:
         expert = self.project.expert(key)

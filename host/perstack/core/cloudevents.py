@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping
 
 from pydantic import Field, JsonValue, ValidationError
@@ -26,6 +27,11 @@ class CloudEvent(Fact):
     def key(self) -> str:
         """What tells it from every other."""
         return f"{self.source} {self.id}"
+
+    @property
+    def text(self) -> str:
+        """Its data as a person would have said it."""
+        return self.data if isinstance(self.data, str) else json.dumps(self.data, ensure_ascii=False)
 
 
 def is_cloud_event(body: JsonValue, headers: Mapping[str, str] | None = None) -> bool:

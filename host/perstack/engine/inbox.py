@@ -1,35 +1,76 @@
-"""What waits for a person, over all Jobs."""
+"""What waits for a person, over all Jobs and tasks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perstack.core.job import OpenQuestion
+from perstack.core.job import JobSummary, OpenQuestion
+from perstack.core.tasks import TaskSummary
 from perstack.engine.read import JobReader
+from perstack.ports.tasks import TaskMemory
 
 _PAGE = 500
+_ASKING = ("human_approval", "human_input")
 
 
 @dataclass(frozen=True, slots=True)
 class InboxItem:
     """One open question."""
 
-    job_id: str
-    asking: OpenQuestion
-
-    @property
-    def id(self) -> str:
-        """What `answer` takes: of two answers to one question the second is refused."""
-        return self.asking.id
+    id: str
+    """What `answer` takes: of two answers to one question the second is refused."""
+    who: str
+    """The Expert that asks, or the agent of a task."""
+    text: str
+    since: int
+    """Milliseconds since 1970."""
+    is_approval: bool
+    job_id: str | None = None
+    asking: OpenQuestion | None = None
+    """The question, if it is a Job's."""
+    task_id: str | None = None
 
 
 async def open_questions(reader: JobReader) -> tuple[InboxItem, ...]:
-    """The oldest first."""
+    """Those of Jobs, the oldest first."""
     found: list[InboxItem] = []
     after: str | None = None
     while True:
         page = await reader.jobs(limit=_PAGE, after=after)
-        found += [InboxItem(job.id, job.asking) for job in page.jobs if job.asking is not None]
+        found += [_of_job(job, job.asking) for job in page.jobs if job.asking is not None]
         after = page.next
         if after is None:
-            return tuple(sorted(found, key=lambda item: (item.asking.asked_at, item.id)))
+            return tuple(sorted(found, key=_age))
+
+
+async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
+    """Those of tasks, the oldest first."""
+    found: list[InboxItem] = []
+    after: str | None = None
+    while True:
+        page = await memory.list(status="paused", limit=_PAGE, after=after)
+        found += [_of_task(task) for task in page.tasks if task.pause_reason in _ASKING and not task.answered]
+        after = page.next
+        if after is None:
+            return tuple(sorted(found, key=_age))
+
+
+def in_order(*lists: tuple[InboxItem, ...]) -> tuple[InboxItem, ...]:
+    """All of them, the oldest first."""
+    return tuple(sorted((item for items in lists for item in items), key=_age))
+
+
+def _age(item: InboxItem) -> tuple[int, str]:
+    return item.since, item.id
+
+
+def _of_job(job: JobSummary, asking: OpenQuestion) -> InboxItem:
+    return InboxItem(
+        asking.id, asking.expert_key, asking.text, asking.asked_at, asking.approval, job_id=job.id, asking=asking
+    )
+
+
+def _of_task(task: TaskSummary) -> InboxItem:
+    text = task.pause_message or task.name
+    is_approval = task.pause_reason == "human_approval"
+    return InboxItem(task.task_id, task.agent_id, text, task.updated_at, is_approval, task_id=task.task_id)

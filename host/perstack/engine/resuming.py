@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, Limits
 from perstack.core.events import ResumeReason, Settlement
+from perstack.core.job import Job
 from perstack.core.run import Run
 from perstack.engine.read import UnsettledCall
-from perstack.errors import UsageError
+from perstack.errors import Conflict, UsageError
 
 
 def resume_reason(job_id: str, run: Run) -> ResumeReason:
@@ -39,6 +40,12 @@ def check_settled(calls: tuple[UnsettledCall, ...], settled: Mapping[str, Settle
         if name not in known:
             names = ", ".join(call.key for call in calls) or "none"
             raise UsageError(f"--settle {name}: no such open call; there are: {names}")
+
+
+def check_signal(job: Job, signal: str | None) -> None:
+    """Raises Conflict if a Job has taken this event from outside already."""
+    if signal is not None and signal in job.signals:
+        raise Conflict(f"Job {job.id} has taken the event {signal} already")
 
 
 def check_same_expert(base: Run, expert: Expert, job_id: str) -> None:

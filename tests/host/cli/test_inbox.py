@@ -21,9 +21,9 @@ def test_all_questions_are_listed_oldest_first_with_how_to_answer(terminal: Term
     ask(terminal, "one")
     ask(terminal, "two")
     shown = terminal.run("inbox")
-    assert shown.lines[0].split() == ["question", "Expert", "since", "wants", "text"]
-    assert [line.split()[:2] for line in shown.lines[1:3]] == [["one-1-5", "guest"], ["two-1-5", "guest"]]
-    assert shown.lines[-1] == 'answer with: perstack answer QUESTION "…"'
+    assert shown.lines[0].split() == ["id", "of", "a", "who", "asks", "since", "wants", "text"]
+    assert [line.split()[:3] for line in shown.lines[1:3]] == [["one-1-5", "Job", "guest"], ["two-1-5", "Job", "guest"]]
+    assert shown.lines[-1] == 'answer with: perstack answer ID "…"'
     found = [json.loads(line) for line in terminal.run("inbox", "--json").lines]
     assert [(one["jobId"], one["id"], one["text"]) for one in found] == [
         ("one", "one-1-5", "Tea or coffee?"),
@@ -71,3 +71,22 @@ def test_an_unknown_question_is_told_in_a_line(terminal: Terminal) -> None:
     assert shown.code in (1, 2)
     assert "Traceback" not in shown.err
     assert len(shown.err.strip().splitlines()) == 1
+
+
+def test_a_tasks_approval_is_in_the_inbox_and_is_answered_once(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("ok")])
+    for command in (
+        ("create", "deploy", "--agent", "ci"),
+        ("start", "deploy"),
+        ("pause", "deploy", "--reason", "human_approval", "--message", "Deploy to production?"),
+    ):
+        done = terminal.call("task", *command)
+        assert done.code == 0, done.err
+    assert terminal.run("inbox").lines[1].split()[:3] == ["deploy", "task", "ci"]
+    done = terminal.call("answer", "deploy", "yes", "--provider", "scripted")
+    assert (done.code, done.err) == (0, "task deploy: answered; perstack task run-due lets it go on\n")
+    assert terminal.run("inbox").lines == ["nothing waits for you"]
+    again = terminal.call("answer", "deploy", "no", "--provider", "scripted")
+    assert again.code == 1
+    assert "answered already" in again.err
+    assert json.loads(terminal.call("task", "get", "deploy", "--json").out)["input"] is True

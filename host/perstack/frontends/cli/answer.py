@@ -2,36 +2,65 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import click
 
 from perstack.core.job import JobSummary
 from perstack.engine.emit import OnEvent
+from perstack.engine.inbox import InboxItem
+from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.drive import drive
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.host import Host
 
 
 @click.command("answer")
-@click.argument("question")
+@click.argument("ident", metavar="ID")
 @click.argument("text")
 @click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
 @driving_options
-def answer_command(question: str, text: str, stream: bool, setup: Setup) -> None:
-    """Answer QUESTION, an id that `perstack inbox` shows or a Job's, with TEXT, and drive its Job on.
+def answer_command(ident: str, text: str, stream: bool, setup: Setup) -> None:
+    """Answer ID, that of a question, Job or task which `perstack inbox` shows, with TEXT, and drive its Job on.
 
     TEXT `-` is read from stdin. What a tool at work asks takes the one value it asks for, a JSON object, or `decline`.
     """
     said = sys.stdin.read() if text == "-" else text
+    found = asyncio.run(_looked_up(setup.host(), ident, said))
+    if found is None:
+        click.echo(f"task {ident}: answered; perstack task run-due lets it go on", err=True)
+        return
     host = setup.host()
 
     async def work(on_event: OnEvent) -> JobSummary:
-        return await host.answer(said, question_id=await _question_id(host, question), on_event=on_event)
+        return await host.answer(said, question_id=found, on_event=on_event)
 
     sys.exit(drive(host, work, stream=stream))
 
 
-async def _question_id(host: Host, named: str) -> str:
-    """The open question of a Job; what is no Job with one is taken for a question's own id."""
-    return next((item.id for item in await host.inbox() if item.job_id == named), named)
+async def _looked_up(host: Host, ident: str, said: str) -> str | None:
+    """The id of a Job's question, which what is neither is taken for; None for a task, which has its answer now."""
+    async with host:
+        item = next((one for one in await host.inbox() if ident in (one.id, one.job_id)), None)
+        if item is not None and item.task_id is None:
+            return item.id
+        if item is None and not await _is_task(host, ident):
+            return ident
+        await host.memory.answer(ident, _value(item, said))
+        return None
+
+
+async def _is_task(host: Host, ident: str) -> bool:
+    try:
+        await host.memory.get(ident)
+    except (NotFound, UsageError):
+        return False
+    return True
+
+
+def _value(item: InboxItem | None, said: str) -> str | bool:
+    """What a task is told: of an approval whether it is one."""
+    words = {"yes": True, "approve": True, "approved": True, "no": False, "reject": False, "rejected": False}
+    is_approval = item is not None and item.is_approval
+    return words.get(said.strip().lower(), said) if is_approval else said

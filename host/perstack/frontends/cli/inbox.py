@@ -8,6 +8,7 @@ import time
 
 import click
 
+from perstack.core.base import JsonObject
 from perstack.engine.inbox import InboxItem
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.show import Screen, ago, table
@@ -17,7 +18,7 @@ from perstack.frontends.cli.show import Screen, ago, table
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each question.")
 @place_options
 def inbox_command(as_json: bool, config: str | None, workspace: str, storage: str | None) -> None:
-    """List what waits for you: every open question of every Job, the oldest first."""
+    """List what waits for you: every open question of every Job and task, the oldest first."""
     place = Place(config, workspace, storage)
 
     async def look() -> tuple[InboxItem, ...]:
@@ -27,26 +28,40 @@ def inbox_command(as_json: bool, config: str | None, workspace: str, storage: st
     items = asyncio.run(look())
     if as_json:
         for item in items:
-            click.echo(json.dumps({"jobId": item.job_id, **json.loads(item.asking.to_json())}, ensure_ascii=False))
+            click.echo(json.dumps(_to_json(item), ensure_ascii=False))
     elif not items:
         click.echo("nothing waits for you")
     else:
         _print(items)
 
 
+def _to_json(item: InboxItem) -> JsonObject:
+    common: JsonObject = {"id": item.id, "text": item.text, "since": item.since, "approval": item.is_approval}
+    if item.asking is None:
+        return {**common, "taskId": item.task_id, "agentId": item.who}
+    return {**common, "jobId": item.job_id, **json.loads(item.asking.to_json())}
+
+
 def _print(items: tuple[InboxItem, ...]) -> None:
     screen, now = Screen.of_stdout(), int(time.time() * 1000)
     rows = [
-        (item.id, item.asking.expert_key, ago(item.asking.asked_at, now), _kind(item), item.asking.text)
+        (
+            item.id,
+            "task" if item.asking is None else "Job",
+            item.who or "-",
+            ago(item.since, now),
+            _wanted(item),
+            item.text,
+        )
         for item in items
     ]
-    table(screen, ("question", "Expert", "since", "wants", "text"), rows)
-    click.echo(screen.paint('answer with: perstack answer QUESTION "…"', dim=True), color=screen.colours)
+    table(screen, ("id", "of a", "who asks", "since", "wants", "text"), rows)
+    click.echo(screen.paint('answer with: perstack answer ID "…"', dim=True), color=screen.colours)
 
 
-def _kind(item: InboxItem) -> str:
-    if item.asking.approval:
+def _wanted(item: InboxItem) -> str:
+    if item.is_approval:
         return "approval"
-    schema = item.asking.requested_schema
+    schema = item.asking.requested_schema if item.asking is not None else None
     fields = schema.get("properties") if schema is not None else None
     return ", ".join(fields) if isinstance(fields, dict) and fields else "an answer"

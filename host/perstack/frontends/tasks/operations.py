@@ -70,7 +70,7 @@ class PauseArguments(ChangeArguments):
     message: str | None = Field(default=None, description="What is waited for, in words.")
     state: JsonObject | None = None
     resume_at: int | None = Field(default=None, description="For scheduled_wait and rate_limit: ms since 1970.")
-    waiting_for: WaitingFor | None = Field(default=None, description="For external_dependency.")
+    waiting_for: str | None = Field(default=None, description="For external_dependency: what has to come.")
 
 
 class AnswerArguments(ChangeArguments):
@@ -190,7 +190,8 @@ async def _pause(memory: TaskMemory, args: PauseArguments) -> Fact:
         args.message,
         state=args.state,
         resume_at=args.resume_at,
-        waiting_for=args.waiting_for,
+        # no command to poll with: it would run here, whoever asks for it
+        waiting_for=None if args.waiting_for is None else WaitingFor(what=args.waiting_for),
         expected_version=args.expected_version,
     )
 

@@ -1,0 +1,100 @@
+"""Jobs as they stand: everything about them that can be asked without driving one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+from perstack.core.base import JsonObject
+from perstack.core.checkpoint import Checkpoint
+from perstack.core.ids import check_job_id
+from perstack.core.job import JobSummary
+from perstack.engine.load import LoadedJob
+from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, StoredLine, UnsettledCall
+from perstack.engine.verify import Report, replay_job, verify_job
+from perstack.engine.watch import watch_job
+from perstack.ports.storage import Page, Storage
+
+
+class Looking:
+    """What a Host tells of the Jobs in its storage. Nothing here changes a log."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._reader = JobReader(storage)
+
+    async def job(self, job_id: str | None = None) -> JobSummary:
+        """Where a Job, or the latest one, stands."""
+        return await self._reader.job(await self._job_id(job_id))
+
+    async def jobs(self, *, limit: int = 100, after: str | None = None) -> JobPage:
+        """Jobs, the one written to last first; `after` is the `next` of the page before."""
+        return await self._reader.jobs(limit=limit, after=after)
+
+    async def runs(self, job_id: str, *, limit: int = 100, after: str | None = None) -> RunPage:
+        """The Runs of a Job, in the order they were decided on; `after` is the `next` of the page before."""
+        return await self._reader.runs(job_id, limit=limit, after=after)
+
+    async def events(
+        self,
+        run_id: str,
+        *,
+        job_id: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
+        through_step: int | None = None,
+    ) -> list[StoredLine]:
+        """A Run's events after place `after`, at most `limit`, up to the end of step `through_step`."""
+        return await self._reader.events(run_id, job_id=job_id, after=after, limit=limit, through_step=through_step)
+
+    async def logs(self, job_id: str | None = None, *, run_id: str | None = None) -> list[RunLog]:
+        """The logs of a Job's Runs, or of one, as they stand: unparsed, and as far as they can be read."""
+        return await self._reader.logs(await self._job_id(job_id), run_id)
+
+    async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        """The ids of a Job's checkpoints, oldest first; `after` is the `next` of the page before."""
+        return await self._reader.checkpoints(job_id, limit=limit, after=after)
+
+    async def checkpoint(self, checkpoint_id: str, *, job_id: str | None = None) -> Checkpoint:
+        """A checkpoint whole, with its messages."""
+        return await self._reader.checkpoint(checkpoint_id, job_id)
+
+    async def checkpoint_path(self, checkpoint_id: str, *, job_id: str | None = None) -> Path | None:
+        """The file of a checkpoint; None on storages without files."""
+        return await self._reader.checkpoint_path(checkpoint_id, job_id)
+
+    async def unsettled(self, job_id: str | None = None) -> tuple[UnsettledCall, ...]:
+        """The calls that began, may have had a side effect, and have no result."""
+        return await self._reader.unsettled(await self._job_id(job_id))
+
+    async def watch(self, job_id: str | None = None) -> AsyncGenerator[StoredLine]:
+        """Every stored event of a Job, whoever drives it, until nobody does and all was shown."""
+        async for line in watch_job(self.storage, await self._job_id(job_id)):
+            yield line
+
+    async def verify(self, job_id: str | None = None) -> Report:
+        """Check a Job's logs against their chain and against the heads kept elsewhere."""
+        return await verify_job(self.storage, await self._job_id(job_id))
+
+    async def replay(self, job_id: str | None = None) -> Report:
+        """Drive a Job again from its logs, without a model or a tool, and compare every decision."""
+        return await replay_job(self.storage, await self._job_id(job_id))
+
+    async def document(self, job_id: str | None = None) -> JsonObject:
+        """A Job as one JSON document: `job`, `runs`, `checkpoints`, and each Run's `messages` once."""
+        from perstack.engine.export import job_document
+
+        return await job_document(self.storage, await self.job(job_id))
+
+    async def original_files(self, job_id: str | None = None) -> dict[str, bytes]:
+        """The files that the original Perstack would keep for a Job, by their path below its state directory."""
+        from perstack.engine.export import original_files
+
+        return await original_files(self.storage, await self._job_id(job_id))
+
+    async def load(self, job_id: str | None = None) -> LoadedJob:
+        """A Job with the whole state of each of its Runs."""
+        return await self._reader.load(await self._job_id(job_id))
+
+    async def _job_id(self, job_id: str | None) -> str:
+        return await self._reader.latest_job_id() if job_id is None else check_job_id(job_id)

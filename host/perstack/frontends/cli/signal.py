@@ -1,0 +1,56 @@
+"""`perstack signal`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+import click
+
+from perstack.core.cloudevents import CloudEvent, read_cloud_event
+from perstack.core.job import JobSummary
+from perstack.core.tasks import TaskState
+from perstack.engine.emit import OnEvent
+from perstack.errors import NotFound, UsageError
+from perstack.frontends.cli.drive import drive
+from perstack.frontends.cli.options import Setup, driving_options
+from perstack.host import Host
+
+
+@click.command("signal")
+@click.argument("target", metavar="JOB|TASK")
+@driving_options
+def signal_command(target: str, setup: Setup) -> None:
+    """Tell a Job or a task that something has happened outside: a CloudEvent 1.0, as JSON on stdin.
+
+    A task that waits has its answer then, and is due; a Job goes on. An event that comes twice is taken once.
+    """
+    event = _event()
+    host = setup.host()
+    task = asyncio.run(_told(host, target, event))
+    if task is not None:
+        click.echo(f"task {target}: {task.status}, answered; perstack task run-due lets it go on", err=True)
+        return
+
+    async def work(on_event: OnEvent) -> JobSummary:
+        return await host.signal(target, event, on_event=on_event)
+
+    sys.exit(drive(setup.host(), work, stream=False))
+
+
+async def _told(host: Host, target: str, event: CloudEvent) -> TaskState | None:
+    """The task of that id, told; None if there is none."""
+    try:
+        await host.memory.get(target)
+    except (NotFound, UsageError):
+        return None
+    return await host.memory.answer(target, event.data, event_id=event.key)
+
+
+def _event() -> CloudEvent:
+    try:
+        body = json.loads(sys.stdin.read())
+    except ValueError as error:
+        raise UsageError(f"stdin holds no JSON: {error}; write a CloudEvent to it") from error
+    return read_cloud_event(body)

@@ -1,0 +1,59 @@
+"""`perstack signal`: events from outside, each taken once."""
+
+from __future__ import annotations
+
+import json
+
+from terminal import ASKING, Result, Terminal, reply
+
+
+def event(number: str, data: object = "Tea") -> str:
+    return json.dumps({"specversion": "1.0", "id": number, "source": "/ci", "type": "said", "data": data})
+
+
+def signal(terminal: Terminal, target: str, text: str) -> Result:
+    return terminal.run("signal", target, "--provider", "scripted", stdin=text)
+
+
+def test_an_event_answers_a_jobs_question_once(terminal: Terminal) -> None:
+    twice = [reply("", ("askUser", {"question": "Tea or coffee?"})), reply("", ("askUser", {"question": "Milk?"}))]
+    terminal.project(ASKING, guest=[*twice, reply("Served.")])
+    assert terminal.call("run", "guest", "Serve", "--provider", "scripted", "--job-id", "ask").code == 3
+    first = signal(terminal, "ask", event("1"))
+    assert first.code == 3, first.err
+    again = signal(terminal, "ask", event("1"))
+    assert (again.code, again.lines) == (3, []), "it was taken already: nothing happens"
+    last = signal(terminal, "ask", event("2", {"milk": True}))
+    assert last.code == 0, last.err
+    log = [json.loads(line) for line in terminal.run("log", "--job", "ask", "--json").lines]
+    answers = [line["contents"][0]["text"] for line in log if line["type"] == "finishToolCall"]
+    assert answers == ["Tea", '{"milk": true}']
+    assert [line["signal"] for line in log if line["type"] == "resumeRun"] == ["/ci 1", "/ci 2"]
+
+
+def test_an_event_lets_a_stopped_job_go_on(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[{"error": {"status": 401, "message": "bad key"}}])
+    assert terminal.call("run", "guest", "Serve", "--provider", "scripted", "--job-id", "ask").code == 1
+    terminal.script(guest=[reply("Served.")])
+    assert signal(terminal, "ask", event("1")).code == 0
+
+
+def test_an_event_answers_a_task_once(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("ok")])
+    terminal.call("task", "create", "deploy")
+    terminal.call("task", "start", "deploy")
+    terminal.call("task", "pause", "deploy", "--reason", "external_dependency")
+    for _ in range(2):
+        done = signal(terminal, "deploy", event("1", {"ok": True}))
+        assert done.code == 0, done.err
+    assert signal(terminal, "deploy", event("2")).code == 1
+    assert json.loads(terminal.call("task", "get", "deploy", "--json").out)["input"] == {"ok": True}
+
+
+def test_what_is_no_event_is_told_in_a_line(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("ok")])
+    for text, words in (("{", "no JSON"), ("{}", "specversion"), ('{"specversion": "1.0", "id": "1"}', "source")):
+        shown = signal(terminal, "ask", text)
+        assert shown.code == 2
+        assert words in shown.err
+        assert len(shown.err.strip().splitlines()) == 1
