@@ -63,6 +63,8 @@ class Wire(ABC):
     """What follows the server's address in `baseUrl`."""
     kept: Mapping[str, str] = field(default_factory=dict)
     """What of a thought may go back, by what the page calls it."""
+    names_calls: bool = True
+    """Whether results have the ids of their calls; if not, they stand in the calls' order."""
 
     def __str__(self) -> str:
         return self.title.replace(",", "").replace(" ", "-")
