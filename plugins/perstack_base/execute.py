@@ -17,16 +17,13 @@ from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult
 from perstack_base.answers import answer
 from perstack_base.arguments import flag, table, text, texts, whole
-from perstack_base.group import end_group, signal_group
 from perstack_base.output import Output
 from perstack_base.workspace import Workspace, printable
+from perstack_process.environment import inherited
+from perstack_process.group import end_group, signal_group
+from perstack_process.start import started
 
 DEFAULT_TIMEOUT = 60_000
-
-INHERITED = frozenset(
-    ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TMPDIR", "TZ", "COLORTERM", "NO_COLOR")
-)
-"""Variables of the host that a program gets too, besides LC_*."""
 
 _PIECE = 1 << 16
 _DRAIN = 0.5
@@ -40,7 +37,7 @@ class Executor:
 
     def __init__(self, workspace: Workspace, env: Mapping[str, str]) -> None:
         self._workspace = workspace
-        self._env = {name: value for name, value in env.items() if name in INHERITED or name.startswith("LC_")}
+        self._env = inherited(env)
         self._running: set[asyncio.Task[Process]] = set()
         """Those that are starting or up; the others are sorted out when one is added."""
 
@@ -104,18 +101,9 @@ class Executor:
             )
             self._running = {starting, *(other for other in self._running if _is_up(other))}
             try:
-                return await _started(starting)
+                return await started(starting)
             except (OSError, ValueError) as error:
                 raise SkillError(_why_not(command, error)) from error
-
-
-async def _started(starting: asyncio.Task[Process]) -> Process:
-    """The process, up. A start that is cancelled half way would leave what the process has started meanwhile."""
-    try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        await _end(starting)
-        raise
 
 
 async def _end(starting: asyncio.Task[Process]) -> None:

@@ -17,11 +17,13 @@ import socket
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
+from typing import BinaryIO
 
 from perstack.errors import SkillError
-from perstack_base.group import end_group, signal_group
 from perstack_mcp.launch import Launch
+from perstack_process.group import end_group, signal_group
+from perstack_process.start import reaped, started
 
 GRACE = 1.0
 """Seconds for a server to end by itself when its stdin has ended."""
@@ -77,90 +79,76 @@ class Child:
 @asynccontextmanager
 async def running(launch: Launch, on_stderr: Callable[[str], None]) -> AsyncGenerator[Child]:
     """A server's process while the block runs; after it, nothing of its group is left."""
-    ours, theirs = socket.socketpair()
-    out_read, out_write = os.pipe()
-    err_read, err_write = os.pipe()
-    try:
-        process = await _started(launch, theirs.fileno(), out_write, err_write)
-    except BaseException:
-        ours.close()
-        os.close(out_read)
-        os.close(err_read)
-        raise
-    finally:
-        theirs.close()
-        os.close(out_write)
-        os.close(err_write)
-    child = Child(process, on_stderr)
-    guard: Process | None = None
-    pump: asyncio.Task[None] | None = None
-    try:
-        guard = await _guard(process.pid)
-        async with _reading(out_read) as child.stdout, _reading(err_read) as errors:
-            _, child.stdin = await asyncio.open_connection(sock=ours)
-            pump = asyncio.create_task(_pump(errors, child))
+    with ExitStack() as ends:
+        stdin, their_stdin = map(ends.enter_context, socket.socketpair())
+        stdout, their_stdout = map(ends.enter_context, _pipe())
+        stderr, their_stderr = map(ends.enter_context, _pipe())
+        process = await _started(launch, their_stdin, their_stdout, their_stderr)
+        for end in (their_stdin, their_stdout, their_stderr):
+            end.close()
+        child = Child(process, on_stderr)
+        guard: Process | None = None
+        pump: asyncio.Task[None] | None = None
+        try:
+            guard = await _guard(process.pid)
+            async with _reading(stdout) as child.stdout, _reading(stderr) as errors:
+                _, child.stdin = await asyncio.open_connection(sock=stdin)
+                pump = asyncio.create_task(_pump(errors, child))
+                try:
+                    yield child
+                finally:
+                    await _end(child, pump)
+        finally:
+            # all signals come before anything that is awaited
+            if pump is None:
+                signal_group(process.pid, signal.SIGKILL)
             try:
-                yield child
+                if guard is not None:
+                    with suppress(ProcessLookupError):
+                        guard.kill()
+                    await reaped(guard)
             finally:
-                await _end(child, pump)
-    finally:
-        # what must happen comes before anything that is awaited, which another cancellation would end
-        if pump is None:
-            ours.close()
-            signal_group(process.pid, signal.SIGKILL)
-        if guard is not None:
-            with suppress(ProcessLookupError):
-                guard.kill()
-            await guard.wait()
-        await process.wait()
+                await reaped(process)
 
 
-async def _started(launch: Launch, stdin: int, stdout: int, stderr: int) -> Process:
-    """The process, up. A start that is cancelled half way would leave what the process has started meanwhile."""
+def _pipe() -> tuple[BinaryIO, BinaryIO]:
+    read, write = os.pipe()
+    return os.fdopen(read, "rb", buffering=0), os.fdopen(write, "wb", buffering=0)
+
+
+async def _started(launch: Launch, stdin: socket.socket, stdout: BinaryIO, stderr: BinaryIO) -> Process:
     command = launch.argv[0]
-    starting = asyncio.create_task(
-        asyncio.create_subprocess_exec(
-            *launch.argv,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            cwd=launch.cwd,
-            env=launch.env,
-            start_new_session=True,
-        )
+    starting = asyncio.create_subprocess_exec(
+        *launch.argv,
+        stdin=stdin.fileno(),
+        stdout=stdout,
+        stderr=stderr,
+        cwd=launch.cwd,
+        env=launch.env,
+        start_new_session=True,
     )
     try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        starting.add_done_callback(_kill)
-        await asyncio.wait({starting})
-        raise
+        return await started(asyncio.create_task(starting))
     except (OSError, ValueError) as error:
         reason = "was not found: install it, or correct `command`" if isinstance(error, FileNotFoundError) else error
         raise SkillError(f"{command} {reason}") from error
 
 
-def _kill(starting: asyncio.Task[Process]) -> None:
-    if not starting.cancelled() and starting.exception() is None:
-        signal_group(starting.result().pid, signal.SIGKILL)
-
-
 async def _guard(group: int) -> Process | None:
+    starting = asyncio.create_subprocess_exec(
+        "/bin/sh", "-c", _WATCH, "guard", str(group),
+        stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, env={"PATH": os.defpath}, start_new_session=True,
+    )  # fmt: skip
     with suppress(OSError):
-        return await asyncio.create_subprocess_exec(
-            "/bin/sh", "-c", _WATCH, "guard", str(group),
-            stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, env={"PATH": os.defpath}, start_new_session=True,
-        )  # fmt: skip
+        return await started(asyncio.create_task(starting))
     return None
 
 
 @asynccontextmanager
-async def _reading(pipe: int) -> AsyncGenerator[asyncio.StreamReader]:
+async def _reading(pipe: BinaryIO) -> AsyncGenerator[asyncio.StreamReader]:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_BUFFER)
-    transport, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", buffering=0)
-    )
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     try:
         yield reader
     finally:

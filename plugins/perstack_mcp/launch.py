@@ -9,11 +9,7 @@ from pathlib import Path, PurePath
 from perstack.core.definitions import McpStdioSkill
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
-
-INHERITED = frozenset(
-    ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TMPDIR", "TZ", "COLORTERM", "NO_COLOR")
-)
-"""Variables of the host that every server gets, besides LC_*: the same as a program of the exec tool."""
+from perstack_process.environment import inherited
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +27,7 @@ def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
     if missing:
         names = ", ".join(missing)
         raise SkillError(f"skill {definition.name!r} needs {names}: set it in the environment or in a .env file")
-    wanted = INHERITED.union(definition.required_env)
-    env = {name: value for name, value in context.env.items() if name in wanted or name.startswith("LC_")}
-    return Launch(_argv(definition), env, context.workspace)
+    return Launch(_argv(definition), inherited(context.env, definition.required_env), context.workspace)
 
 
 def _argv(definition: McpStdioSkill) -> tuple[str, ...]:

@@ -16,9 +16,10 @@ from perstack.core.definitions import BASE_SKILL, McpSseSkill, McpStdioSkill
 from perstack.core.tools import LEGAL_TOOL_NAME
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
-from perstack_base import directories, editing, execute, media, output, reading
+from perstack_base import directories, editing, media, output, reading
 from perstack_base.plugin import perstack_skills
 from perstack_base.specs import SPECS
+from perstack_process.environment import INHERITED
 
 PAGE = Path(__file__).parents[3] / "docs/base-skill.md"
 
@@ -146,4 +147,4 @@ def test_the_page_names_the_limits_and_variables_that_the_code_has() -> None:
         f"`editTextFile` | {editing.MOST_BYTES // megabyte} MiB",
     ):
         assert limit in page
-    assert {name for name in execute.INHERITED if f"`{name}`" not in page} == set()
+    assert {name for name in INHERITED if f"`{name}`" not in page} == set()

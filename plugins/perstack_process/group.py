@@ -1,7 +1,7 @@
 """Ending a process together with everything that it started.
 
-A process that the exec tool starts leads a group of its own; what it starts is in that group, unless it leaves on
-purpose (`setsid`).
+A program that a tool starts leads a group of its own; what it starts is in that group, unless it leaves on purpose
+(`setsid`).
 """
 
 from __future__ import annotations
