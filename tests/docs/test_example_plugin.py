@@ -10,11 +10,9 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from pages import fenced, page
+from pages import ROOT, fenced, page, section
 
-import perstack
-
-SOURCE = Path(__file__).parents[2] / "docs" / "example-plugin"
+SOURCE = ROOT / "docs" / "example-plugin"
 SECONDS = 100
 
 
@@ -34,9 +32,9 @@ def run(folder: Path, *command: str, **env: str) -> subprocess.CompletedProcess[
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A copy of the package, and the Python of a fresh venv that it is installed in.
+    """A copy of the package, and the Python of a fresh venv that it and perstack are installed in.
 
-    The venv sees this one's packages, so that nothing has to be fetched: perstack, and what it is built with.
+    What the two depend on is taken from this environment, so that nothing has to be fetched.
     """
     folder = tmp_path_factory.mktemp("example") / "ledger"
     shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -44,15 +42,22 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     run(folder, sys.executable, "-m", "venv", "--without-pip", str(venv))
     python = str(venv / "bin" / "python")
     site = run(folder, python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip()
-    ours = sysconfig.get_path("purelib")
-    (Path(site) / "of_the_tests.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
+    (Path(site) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     uv = str(Path(sys.executable).parent / "uv")
     run(
         folder,
         *(uv, "pip", "install", "-q", "--offline", "--no-cache", "--python", python),
-        *("--no-deps", "--no-build-isolation", "."),
+        *("--no-deps", "--no-build-isolation", str(ROOT), "."),
     )
     return folder, python
+
+
+def test_perstack_is_the_one_that_was_built(installed: tuple[Path, str]) -> None:
+    folder, python = installed
+    where = run(
+        folder, python, "-c", "import perstack, perstack_base; print(perstack.__file__, perstack_base.__file__)"
+    )
+    assert all(Path(one).is_relative_to(folder.parent / "venv") for one in where.stdout.split())
 
 
 def test_the_plugin_is_there_and_its_expert_uses_it(installed: tuple[Path, str]) -> None:
@@ -78,13 +83,21 @@ def test_its_own_tests_pass(installed: tuple[Path, str]) -> None:
     assert " passed" in run(folder, python, "-m", "pytest", *options, "tests").stdout
 
 
-def test_an_authors_code_is_typed_through_and_through(installed: tuple[Path, str]) -> None:
+def test_an_authors_code_passes_mypy_strict(installed: tuple[Path, str]) -> None:
+    folder, python = installed
+    run(folder, python, "-m", "mypy", "--strict", "--cache-dir", str(folder.parent / "mypy"), "src", "tests")
+
+
+def test_an_authors_code_passes_pyright_strict(installed: tuple[Path, str]) -> None:
     folder, _ = installed
-    host = str(Path(perstack.__file__).parents[1])
-    options = ("--strict", "--cache-dir", str(folder.parent / "mypy"))
-    run(folder, sys.executable, "-m", "mypy", *options, "src", "tests", MYPYPATH=f"src:{host}")
+    settings = {"typeCheckingMode": "strict", "venvPath": "..", "venv": "venv", "include": ["src", "tests"]}
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    pyright = str(Path(sys.executable).parent / "pyright")
+    assert "0 errors" in run(folder, pyright).stdout
 
 
-def test_the_page_shows_a_tool_of_it_as_it_is() -> None:
-    shown = next(block for block in fenced(page("docs/plugins.md"), "python") if "@kit.tool" in block)
-    assert shown.strip() in (SOURCE / "src" / "perstack_ledger" / "tools.py").read_text()
+def test_the_page_shows_parts_of_it_as_they_are() -> None:
+    shown = fenced(section(page("docs/plugins.md"), "### Tools from functions"), "python")
+    source = (SOURCE / "src" / "perstack_ledger" / "tools.py").read_text()
+    assert any("@kit.tool" in block for block in shown)
+    assert [block for block in shown if block not in source] == []
