@@ -1,7 +1,8 @@
-"""What MCP servers cost a run, with a lock and without."""
+"""What MCP servers cost a run, with a lock and without, and what a call of one costs."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -11,8 +12,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from perstack.core.definitions import McpStdioSkill
+from perstack.ports.skill import SkillContext, ToolCall
+from perstack_mcp.plugin import McpSkillFactory
+
 PERSTACK = str(Path(sys.executable).with_name("perstack"))
 SERVER = Path(__file__).parents[1] / "tests" / "plugins" / "mcp" / "servers" / "from_file.py"
+CALLS, ROUNDS = 50, 20
 TOOL = {"name": "walk", "inputSchema": {"type": "object", "properties": {}}}
 
 
@@ -32,6 +38,44 @@ def skills(env: Mapping[str, str]) -> None:
     ready = [event["timestamp"] for event in shown if event["type"] == "skillConnected"]
     assert len(ready) == 3
     print(f"three servers that take 1 s each to start are ready within {(max(ready) - began) / 1000:.2f} s")
+    bare, ours = asyncio.run(calling())
+    print(f"a stdio tool call takes {ours:.2f} ms, through the bare SDK {bare:.2f} ms: {ours - bare:+.2f} ms")
+
+
+async def calling() -> tuple[float, float]:
+    """Milliseconds for one call of the same tool: through the SDK alone, and through a skill's session."""
+    from mcp.client import Client
+    from mcp.client.stdio import StdioServerParameters
+
+    folder = _folder(0)
+    args = [str(SERVER), str(folder / "tools.json"), str(folder / "notes")]
+    definition = McpStdioSkill(name="bench", command=sys.executable, args=tuple(args))
+    session = await McpSkillFactory().open(definition, SkillContext(folder, "job", os.environ))
+    call = ToolCall("walk", {}, "key", "run", "bench", _NoBlobs(), lambda line: None)
+    try:
+        await session.tools()
+        async with Client(StdioServerParameters(command=sys.executable, args=args), mode="legacy") as client:
+            bare, ours = list[float](), list[float]()
+            for _ in range(ROUNDS):
+                for _ in range(CALLS):
+                    began = time.perf_counter()
+                    await client.call_tool("walk", {})
+                    bare.append(time.perf_counter() - began)
+                for _ in range(CALLS):
+                    began = time.perf_counter()
+                    await session.call(call)
+                    ours.append(time.perf_counter() - began)
+    finally:
+        await session.close()
+    return sorted(bare)[len(bare) // 2] * 1000, sorted(ours)[len(ours) // 2] * 1000
+
+
+class _NoBlobs:
+    async def put(self, data: bytes) -> str:
+        raise AssertionError
+
+    async def get(self, sha256: str) -> bytes:
+        raise AssertionError
 
 
 def _folder(servers: int, wait: int = 0) -> Path:
