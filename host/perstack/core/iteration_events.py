@@ -78,6 +78,8 @@ class PauseSeries(SeriesEvent):
     message: str
     job_status: JobStatus = "stoppedByInterrupt"
     """How the Job in hand stands."""
+    resume_at: int | None = None
+    """From when on it may be resumed, if it waits for a provider's rate limit."""
 
 
 class FailSeries(SeriesEvent):

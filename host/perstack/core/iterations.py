@@ -79,6 +79,8 @@ class SeriesState(Fact):
     pause_reason: PauseReason | None = None
     job_status: JobStatus | None = None
     """How the Job stands that a paused series waits for."""
+    resume_at: int | None = None
+    """From when on a paused series may be resumed."""
     message: str | None = None
     """Why it is paused, or what went wrong."""
     finish_reason: FinishReason | None = None
@@ -122,6 +124,7 @@ class SeriesSummary(Fact):
     best_iteration: int | None = None
     best_score: float | None = None
     pause_reason: PauseReason | None = None
+    resume_at: int | None = None
     message: str | None = None
     usage: Usage = NO_USAGE
     started_at: int
@@ -201,6 +204,7 @@ def evolve_series(series: SeriesState, event: StoredSeriesEvent) -> SeriesState:
 _STOPPED: dict[str, object] = {
     "pause_reason": None,
     "job_status": None,
+    "resume_at": None,
     "message": None,
     "finish_reason": None,
     "finished_at": None,
@@ -219,8 +223,7 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> dict[str, object]
         case FinishIteration():
             return _measured(series, event)
         case PauseSeries():
-            why = {"pause_reason": event.reason, "message": event.message, "job_status": event.job_status}
-            return {**_STOPPED, "status": "paused", **why}
+            return {**_STOPPED, "status": "paused", **_why(event)}
         case FailSeries():
             return {**_STOPPED, "status": "failed", "message": event.error, "spoilt": series.spoilt + event.spoilt}
         case ResumeSeries():
@@ -229,6 +232,15 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> dict[str, object]
             ended = {"finish_reason": event.reason, "finished_at": event.timestamp}
             return {**_STOPPED, "status": "completed", **ended}
     assert_never(event)
+
+
+def _why(event: PauseSeries) -> dict[str, object]:
+    return {
+        "pause_reason": event.reason,
+        "message": event.message,
+        "job_status": event.job_status,
+        "resume_at": event.resume_at,
+    }
 
 
 def _with_last(series: SeriesState, last: Iteration) -> dict[str, object]:
@@ -326,6 +338,7 @@ def summary_of_series(series: SeriesState) -> SeriesSummary:
         best_iteration=series.best_iteration,
         best_score=best.score if best else None,
         pause_reason=series.pause_reason,
+        resume_at=series.resume_at,
         message=series.message,
         usage=sum((one.usage for one in series.iterations), NO_USAGE),
         started_at=series.started_at,

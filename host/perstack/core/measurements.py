@@ -44,7 +44,7 @@ def measurement_in(text: str) -> Measurement:
     for part in (text, lines[-1], text[text.find("{") : text.rfind("}") + 1]):
         try:
             found = json.loads(part)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         return measurement_of(found)
     raise ValueError(f"it is no JSON: {_shown(lines[-1])}")

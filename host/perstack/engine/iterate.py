@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perstack.core.definitions import Expert, Iterate, Project
-from perstack.core.ids import job_id_of
+from perstack.core.ids import check_job_id, job_id_of
 from perstack.core.iteration_events import ResumeSeries, StartSeries
 from perstack.core.iterations import SeriesState, check_resumable
 from perstack.engine.clock import new_ulid, now_ms
@@ -49,7 +49,7 @@ class Iterations:
         settings = _settings(expert)
         given = {"max_iterations": max_iterations, "target": target}
         settings = settings.model_copy(update={name: value for name, value in given.items() if value is not None})
-        series_id = series_id or job_id_of(new_ulid())
+        series_id = job_id_of(new_ulid()) if series_id is None else _checked(series_id)
         if await self._wiring.storage.has_job(series_id):
             raise UsageError(f"there is a Job {series_id}: choose another id")
         await self._log.reserve(series_id)
@@ -95,6 +95,16 @@ class Iterations:
     async def list(self, *, limit: int = 100, after: str | None = None) -> SeriesPage:
         """Series, the one written to last first; `after` is the `next` of the page before."""
         return await self._log.list(limit, after)
+
+
+MOST_ID = 100
+"""Characters of an id: those of the Jobs are longer."""
+
+
+def _checked(series_id: str) -> str:
+    if len(check_job_id(series_id)) > MOST_ID:
+        raise UsageError(f"{series_id[:20]}… is too long for an id of iterations: use at most {MOST_ID} characters")
+    return series_id
 
 
 def _settings(expert: Expert) -> Iterate:

@@ -219,7 +219,8 @@ class SeriesDrive:
             return self._pause(f'Job {job.id} asks: {job.question}; answer with: perstack answer {job.id} "…"', job)
         if job.status == "stoppedByMaxSteps":
             return self._pause(f"Job {job.id} has reached its step limit; resume with --max-steps N", job)
-        return self._pause(f"Job {job.id} was interrupted", job)
+        waits = "waits for the provider's rate limit" if job.pause_reason == "rate_limit" else "was interrupted"
+        return self._pause(f"Job {job.id} {waits}", job)
 
     def _pause(self, message: str, job: JobSummary | None = None) -> PauseSeries:
         return PauseSeries(
@@ -228,6 +229,7 @@ class SeriesDrive:
             reason=(job.pause_reason if job else None) or "checkpoint",
             message=message,
             job_status=job.status if job else "stoppedByInterrupt",
+            resume_at=job.resume_at if job else None,
         )
 
     def _failure(self, error: str, *, spoilt: bool = False) -> FailSeries:

@@ -515,6 +515,7 @@ def test_the_list_has_a_line_for_each(terminal: Terminal) -> None:
         (("iterate", "bare", "q"), "Expert bare does not say how it is measured"),
         (("iterate", "solo", "q", "--id", "it"), "there are iterations it; go on with: perstack resume it"),
         (("iterate", "solo", "q", "--id", "it-i1"), "there is a Job it-i1"),
+        (("iterate", "solo", "q", "--id", "x" * 101), "is too long for an id of iterations"),
         (("iterate", "solo", "q", "--target", "nan"), "use a number that has an end"),
     ],
 )

@@ -8,7 +8,6 @@ from math import isfinite
 
 import click
 
-from perstack.core.ids import check_job_id
 from perstack.core.iterations import SeriesState
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import INTERRUPTED, until_done
@@ -38,8 +37,6 @@ def iterate_command(
     Events are JSON on stdout, one a line; QUERY `-` is read from stdin.
     """
     check_target(target)
-    if series_id is not None and len(check_job_id(series_id)) > 100:
-        raise UsageError("--id: use at most 100 characters")
     said = sys.stdin.read() if query == "-" else query
     host = setup.host()
     lines = SeriesLines(stream=stream)

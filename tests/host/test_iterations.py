@@ -1,0 +1,156 @@
+"""Iterations through the Python door: whatever the moment at which a process dies, only what is in hand is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hosting import Bench, expert, wait_for
+
+from perstack.core.definitions import Iterate
+from perstack.core.iteration_events import StoredSeriesEvent
+from perstack.core.iterations import SeriesState
+from perstack.errors import UsageError
+from perstack.ports.hooks import hookimpl
+from perstack.ports.storage import RunRef, Storage, StorageFactory
+from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points
+from perstack.testing.memory_storage import MemoryStorage, MemoryStore
+from perstack.testing.scripted import text
+
+SCORES = (1, 4, 2, 5, 3)
+SCRIPT = {"[[solo]]": [text("made", usage=(10, 1))]}
+
+
+MEASURE = """set -- 1 4 2 5 3; shift $((PERSTACK_ITERATION-1)); echo "{\\"score\\": $1}" """
+
+
+def solo(measure: str = MEASURE, **keys):
+    return expert("solo", iterate=Iterate(evaluator=measure, **keys))
+
+
+class Crashing(CrashingStorage):
+    """Counts the appends to all spaces together. Is a storage plugin as well, of itself."""
+
+    scheme = "crashing"
+
+    def open(self, location: str, workspace: Path) -> Storage:
+        return self
+
+    @hookimpl
+    def perstack_storages(self) -> Sequence[StorageFactory]:
+        return [self]
+
+    def space(self, name: str) -> Storage:
+        return _Space(self, super().space(name))
+
+
+class _Space(CrashingStorage):
+    def __init__(self, whole: Crashing, space: Storage) -> None:
+        super().__init__(space)
+        self._whole = whole
+
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        whole = self._whole
+        whole.appends += 1
+        if whole._reached("before"):
+            raise Crash("before")
+        await self.storage.append(run, expected_seq, records)
+        if whole._reached("after"):
+            raise Crash("after")
+
+
+@dataclass
+class Life:
+    """What one process has seen."""
+
+    found: int = 0
+    """How many iterations were done when it began."""
+    told: int = 0
+    """How many were done when it ended, as far as it had word of them."""
+    appends: int = 0
+    end: SeriesState | None = None
+
+
+async def live(workspace: Path, store: MemoryStore, point: CrashPoint | None) -> Life:
+    """One process: begins the series or goes on with it, and crashes at the point."""
+    life, storage = Life(), Crashing(MemoryStorage(store), point)
+
+    def on_fact(fact: StoredSeriesEvent, state: SeriesState, line: bytes) -> None:
+        life.told = len(state.done)
+
+    async with Bench(workspace, "crashing:").host(SCRIPT, solo(), plugins=(storage,)) as host:
+        begun = (await host.iterations.list()).series
+        life.found = begun[0].done if begun else 0
+        try:
+            if not begun:
+                await host.iterations.begin("solo", "go", series_id="it", on_fact=on_fact)
+            elif begun[0].status != "completed":
+                await host.iterations.resume("it", on_fact=on_fact)
+            life.end = await host.iterations.get("it")
+        except BaseExceptionGroup as error:
+            if error.split(Crash)[0] is None:
+                raise
+        except Crash:
+            pass
+    life.appends = storage.appends
+    return life
+
+
+def test_crashed_at_every_append_of_five_loops_it_has_the_same_best_and_loses_no_iteration(tmp_path: Path) -> None:
+    whole = wait_for(live(tmp_path, MemoryStore(), None))
+    assert whole.end is not None
+    assert [one.score for one in whole.end.iterations] == list(SCORES)
+    assert whole.appends >= 5 * 4
+    for point in crash_points(whole.appends):
+        store = MemoryStore()
+        crashed = wait_for(live(tmp_path, store, point))
+        store.leases.clear()  # a lease is free when its holder dies
+        after = wait_for(live(tmp_path, store, None))
+        end = after.end
+        assert end is not None, point
+        assert after.found >= crashed.told, point
+        assert (end.status, end.best_iteration, end.finish_reason) == ("completed", 4, "iterationsUsed"), point
+        assert [one.score for one in end.iterations] == list(SCORES), point
+        assert [one.job_id for one in end.iterations] == [f"it-i{n}" for n in (1, 2, 3, 4, 5)], point
+        assert len(store.jobs) == 5, point
+        assert all(one.usage.total_tokens == 11 for one in end.iterations), point
+
+
+def test_cancelling_is_recorded_as_a_pause(bench: Bench) -> None:
+    async def work() -> SeriesState:
+        host = bench.host(SCRIPT, solo("sleep 300"))
+        started = asyncio.Event()
+        running = asyncio.create_task(
+            host.iterations.begin(
+                "solo",
+                "go",
+                series_id="it",
+                on_fact=lambda fact, state, line: started.set() if fact.type == "finishArtefact" else None,
+            )
+        )
+        await started.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        return await host.iterations.get("it")
+
+    state = wait_for(work())
+    assert (state.status, state.message, state.current_artefact) == ("paused", "interrupted", "made")
+
+
+def test_a_series_as_python_sees_it(bench: Bench) -> None:
+    async def work() -> SeriesState:
+        host = bench.host(SCRIPT, solo(max_iterations=2))
+        begun = await host.iterations.begin("solo", "go", max_iterations=1, target=9)
+        with pytest.raises(UsageError, match="has used its 1 iterations"):
+            await host.iterations.resume(begun.id)
+        return await host.iterations.resume(begun.id, more=1)
+
+    series = wait_for(work())
+    assert (series.user_input, series.best_iteration, series.settings.target) == ("go", 2, 9)
+    assert series.best is not None
+    assert (series.best.score, series.best.metrics, series.best.artefact) == (4, {"score": 4}, "made")
+    assert series.best.finished_at is not None
