@@ -76,7 +76,7 @@ def encode(request: GenerationRequest, settings: AnthropicSettings, blobs: Mappi
 
 def body_of(request: GenerationRequest, settings: AnthropicSettings, blobs: Mapping[str, bytes]) -> JsonObject:
     """What every endpoint of the format is sent, wherever it has the model's name."""
-    max_tokens, thinking = _limits(request.model, request.reasoning_budget, settings)
+    max_tokens, thinking = limits_of(request.model, request.reasoning_budget, settings)
     body: JsonObject = {"max_tokens": max_tokens, **thinking}
     if settings.temperature is not None:
         body["temperature"] = settings.temperature
@@ -92,8 +92,8 @@ def body_of(request: GenerationRequest, settings: AnthropicSettings, blobs: Mapp
     return body
 
 
-def _limits(model: str, budget: ReasoningBudget | None, settings: AnthropicSettings) -> tuple[int, JsonObject]:
-    """`max_tokens`, and how much of them may be thinking."""
+def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSettings) -> tuple[int, JsonObject]:
+    """`max_tokens`, and the fields that say how much of them may be thinking."""
     most = settings.max_tokens or DEFAULT_MAX_TOKENS
     if budget is None:
         return most, {}
@@ -102,7 +102,7 @@ def _limits(model: str, budget: ReasoningBudget | None, settings: AnthropicSetti
     if not _counts_tokens(model, settings):
         return most, {
             "thinking": {"type": "adaptive", "display": "summarized"},
-            "output_config": {"effort": _effort(budget)},
+            "output_config": {"effort": effort_of(budget)},
         }
     tokens = max(_LEAST_BUDGET, budget if isinstance(budget, int) else _BUDGETS[budget])
     if settings.max_tokens is None:
@@ -117,7 +117,8 @@ def _counts_tokens(model: str, settings: AnthropicSettings) -> bool:
     return "claude" not in model or _CLAUDE_UP_TO_4_6.search(model) is not None
 
 
-def _effort(budget: ReasoningBudget) -> str:
+def effort_of(budget: ReasoningBudget) -> str:
+    """`low`, `medium` or `high` for a budget that is not none."""
     if not isinstance(budget, int):
         return _EFFORTS[budget]
     if budget <= _BUDGETS["low"]:

@@ -1,0 +1,150 @@
+"""Who asks: AWS's credentials as botocore finds them, and the signatures that they make.
+
+Source: AWS SDKs and Tools reference guide, «Standardized credential providers»; AWS IAM user guide, «Signature
+Version 4».
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perstack.errors import MissingCredential, ProviderError, UsageError
+
+if TYPE_CHECKING:
+    from botocore.credentials import Credentials, ReadOnlyCredentials
+    from botocore.session import Session
+
+_SERVICE = "bedrock"
+_SECONDS = 60.0
+"""For looking credentials up: a login may start a program, or ask servers of AWS."""
+_SOURCES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_FILES = {"AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials", "AWS_CONFIG_FILE": "~/.aws/config"}
+_VENDOR_OF_MACHINE = Path("/sys/class/dmi/id/sys_vendor")
+
+
+class AwsAccount:
+    """Signs requests with one identity's credentials, which are looked up once and renewed before they expire."""
+
+    def __init__(self, profile: str | None, env: Mapping[str, str], region: str) -> None:
+        self._profile = profile
+        self._env = env
+        self._region = region
+        self._found: Credentials | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    async def signature(self, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
+        """The headers that sign a POST of `body`, with those of `headers` that have to be signed.
+
+        Raises ProviderError if there are no credentials, or none within a minute.
+        """
+        async with self._one_at_a_time:
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    credentials = await asyncio.to_thread(self._credentials)
+            except TimeoutError:
+                message = f"AWS gave no credentials within {_SECONDS:.0f} s"
+                raise ProviderError(message, name="Timeout", is_retryable=True) from None
+        return _signed(credentials, self._region, url, body, headers)
+
+    def _credentials(self) -> ReadOnlyCredentials:
+        """Blocks: it may read files, run a program, or ask a server."""
+        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+
+        try:
+            self._found = self._found or _find(self._profile, self._env, self._region)
+            if self._found is not None:
+                return self._found.get_frozen_credentials()
+        except (BotoCoreError, ClientError, OSError, RuntimeError, ValueError) as error:
+            is_retryable = isinstance(error, HTTPClientError)
+            name = "ConnectError" if is_retryable else "Authentication"
+            message = f"AWS's credentials cannot be had: {_words(error)}"
+            raise ProviderError(message, name=name, is_retryable=is_retryable) from None
+        raise MissingCredential(
+            "provider amazon-bedrock found no credentials, neither in the environment nor in AWS's files: "
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`"
+        )
+
+
+def may_have_credentials(profile: str | None, env: Mapping[str, str]) -> bool:
+    """Whether it is worth looking: something names credentials, or this machine is one of AWS's own."""
+    return (
+        profile is not None
+        or any(env.get(name, "").strip() for name in _SOURCES)
+        or any(path.is_file() for path in _files(env).values())
+        or _is_ec2(env)
+    )
+
+
+def region_of_profile(profile: str | None, env: Mapping[str, str]) -> str | None:
+    """The region that AWS's files name for the profile. Raises UsageError if they cannot be read."""
+    if profile is None and not any(path.is_file() for path in _files(env).values()):
+        return None
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        found: object = _session(profile, env).get_scoped_config().get("region")
+    except BotoCoreError as error:
+        raise UsageError(f"AWS's configuration cannot be used: {_words(error)}") from None
+    return found if isinstance(found, str) else None
+
+
+def _find(profile: str | None, env: Mapping[str, str], region: str) -> Credentials | None:
+    """Keys of the environment, which may come from `.env`, then all that botocore knows."""
+    from botocore.credentials import EnvProvider
+
+    if profile is None and (found := EnvProvider(environ=env).load()) is not None:
+        return found
+    session = _session(profile, env)
+    session.set_config_variable("region", region)
+    return session.get_credentials()
+
+
+def _session(profile: str | None, env: Mapping[str, str]) -> Session:
+    from botocore.session import Session
+
+    session = Session(profile=profile or env.get("AWS_PROFILE") or env.get("AWS_DEFAULT_PROFILE") or None)
+    files = _files(env)
+    session.set_config_variable("credentials_file", str(files["AWS_SHARED_CREDENTIALS_FILE"]))
+    session.set_config_variable("config_file", str(files["AWS_CONFIG_FILE"]))
+    return session
+
+
+def _files(env: Mapping[str, str]) -> dict[str, Path]:
+    return {name: Path(env.get(name) or default).expanduser() for name, default in _FILES.items()}
+
+
+def _is_ec2(env: Mapping[str, str]) -> bool:
+    if env.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+        return False
+    try:
+        return _VENDOR_OF_MACHINE.read_text().startswith("Amazon EC2")
+    except OSError:
+        return False
+
+
+def _signed(
+    credentials: ReadOnlyCredentials, region: str, url: str, body: bytes, headers: Mapping[str, str]
+) -> dict[str, str]:
+    """Only what no proxy changes is signed, and what AWS wants to be."""
+    from botocore.auth import SigV4Auth
+    from botocore.awsrequest import AWSRequest
+
+    own = {name.lower(): value for name, value in headers.items()}
+    to_sign = {name: value for name, value in own.items() if name == "content-type" or name.startswith("x-amz")}
+    request = AWSRequest(method="POST", url=url, data=body, headers={"content-type": "application/json", **to_sign})
+    SigV4Auth(credentials, _SERVICE, region).add_auth(request)
+    return {str(name): str(value) for name, value in request.headers.items()}
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,49 @@
+"""Registration with the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from perstack.ports.hooks import hookimpl
+from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+
+_KEYS = ("AWS_BEARER_TOKEN_BEDROCK", "AWS_ACCESS_KEY_ID")
+REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+"""Where a region may stand: the first that is set counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class BedrockProviderFactory:
+    """What the plugin registers."""
+
+    name: str = "amazon-bedrock"
+    priority: int = 60
+    default_model: str | None = None
+    how_to_configure: str = "set AWS_REGION, and AWS_BEARER_TOKEN_BEDROCK or AWS_ACCESS_KEY_ID"
+
+    def is_configured(self, env: Mapping[str, str]) -> bool:
+        """Whether a key and a region, or a profile, are in the environment, and the library is installed."""
+        has_key = _any(env, _KEYS) and _any(env, REGIONS)
+        return (has_key or _any(env, ("AWS_PROFILE",))) and find_spec("botocore") is not None
+
+    def create(self, config: ProviderConfig) -> Provider:
+        """Opens no connection yet.
+
+        Raises MissingCredential without credentials, a region or the library, DefinitionError if a setting is wrong,
+        UsageError if a variable is.
+        """
+        from perstack_bedrock.provider import create
+
+        return create(config)
+
+
+def _any(env: Mapping[str, str], names: Sequence[str]) -> bool:
+    return any(env.get(name, "").strip() for name in names)
+
+
+@hookimpl
+def perstack_providers() -> Sequence[ProviderFactory]:
+    """Provider `amazon-bedrock`."""
+    return [BedrockProviderFactory()]

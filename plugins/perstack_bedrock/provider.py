@@ -1,0 +1,87 @@
+"""The provider behind the port: codecs, signature and connection put together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from perstack.errors import ProviderError
+from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
+from perstack_anthropic.codec import body_of
+from perstack_bedrock.reply import ChunkDecoder, ConverseDecoder
+from perstack_bedrock.request import encode
+from perstack_bedrock.settings import Access, BedrockSettings, access_of
+from perstack_bedrock.stream import MEDIA_TYPE, aws_events
+from perstack_http.endpoint import read_settings
+from perstack_http.parts import load_blobs, to_bytes
+
+if TYPE_CHECKING:
+    from perstack_http.client import StreamClient
+
+ANTHROPIC_VERSION = "bedrock-2023-05-31"
+
+_WRONG_CREDENTIALS = re.compile(
+    r"security token included in the request|request signature we calculated|signature expired|bearer token|api key",
+    re.IGNORECASE,
+)
+
+
+class BedrockProvider:
+    """Amazon Bedrock in one region."""
+
+    def __init__(self, access: Access, settings: BedrockSettings) -> None:
+        self._endpoint = access.endpoint
+        self._account = access.account
+        self._settings = settings
+        self._client: StreamClient | None = None
+
+    async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        """One try of one generation. Raises ProviderError."""
+        blobs = await load_blobs(request.messages, request.blobs)
+        decoder: ChunkDecoder | ConverseDecoder
+        if self._settings.api == "anthropic":
+            method, decoder = "invoke-with-response-stream", ChunkDecoder(on_delta)
+            body = to_bytes({"anthropic_version": ANTHROPIC_VERSION, **body_of(request, self._settings, blobs)})
+        else:
+            method, decoder = "converse-stream", ConverseDecoder(on_delta)
+            body = encode(request, self._settings, blobs)
+        await self._post(f"/model/{quote(request.model, safe='')}/{method}", body, decoder.feed)
+        return decoder.finish()
+
+    async def close(self) -> None:
+        """Close its connections."""
+        if self._client is not None:
+            await self._client.close()
+
+    async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:
+        headers: dict[str, str] = {}
+        if self._account is not None:
+            url = self._endpoint.url(path)
+            headers = await self._account.signature(url, body, self._endpoint.headers)
+        try:
+            await self._opened().post(path, body, on_data, headers)
+        except ProviderError as error:
+            raise _told_better(error) from error.__cause__
+
+    def _opened(self) -> StreamClient:
+        if self._client is None:
+            # httpx costs 100 ms to import: only who generates pays
+            from perstack_http.client import StreamClient
+
+            self._client = StreamClient(self._endpoint, aws_events)
+        return self._client
+
+
+def _told_better(error: ProviderError) -> ProviderError:
+    """AWS answers credentials that it does not know with status 403, as it does what they may not do."""
+    if error.status_code != 403 or not _WRONG_CREDENTIALS.search(str(error)):
+        return error
+    return ProviderError(str(error), name="Authentication", status_code=403)
+
+
+def create(config: ProviderConfig) -> BedrockProvider:
+    """A provider from its settings and the environment."""
+    settings = read_settings(BedrockSettings, config.setting)
+    return BedrockProvider(access_of(settings, config.env, MEDIA_TYPE), settings)

@@ -1,0 +1,187 @@
+"""The request side of ConverseStream, as a pure function: a request to bytes.
+
+Source: Amazon Bedrock API reference, «ConverseStream» and «ContentBlock»; user guide, «Prompt caching».
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import assert_never
+
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+from perstack.core.messages import (
+    BlobPart,
+    ExpertMessage,
+    Message,
+    ReplyPart,
+    ResultContent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolMessage,
+    ToolResultPart,
+    UserMessage,
+)
+from perstack.core.tools import ToolSpec, legal_tool_name
+from perstack.ports.provider import GenerationRequest
+from perstack_bedrock.models import caches, limits_and_thinking, understands_status
+from perstack_bedrock.settings import BedrockSettings
+from perstack_http.parts import (
+    IMAGE_TYPES,
+    PDF,
+    arguments_of,
+    as_base64,
+    in_place_of,
+    is_text,
+    legal_id,
+    to_bytes,
+)
+
+VENDOR = "bedrock"
+"""The key under which our opaque parts stand, so that no other vendor is sent them, nor we theirs."""
+
+NO_MORE_CALLS = "Answer in words now: no tool can be called any more."
+"""Bedrock's `toolChoice` cannot say it, and refuses results whose tools are not shown."""
+
+_NOTHING: JsonObject = {"text": "(no text)"}
+_CACHE_POINT: JsonObject = {"cachePoint": {"type": "default"}}
+
+
+def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping[str, bytes]) -> bytes:
+    """The body of `POST /model/MODEL/converse-stream`. Of two requests of one Run the later one's bytes extend the
+    earlier one's, but for the mark on the latest turn that says where to cache."""
+    has_cache = caches(request.model, settings)
+    body: JsonObject = {}
+    most, fields = limits_and_thinking(request.model, request.reasoning_budget, settings)
+    limits: JsonObject = {"maxTokens": most, "temperature": settings.temperature, "topP": settings.top_p}
+    given: JsonObject = {key: value for key, value in limits.items() if value is not None}
+    if given:
+        body["inferenceConfig"] = given
+    if fields:
+        body["additionalModelRequestFields"] = fields
+    if request.tools:
+        body["toolConfig"] = {"tools": [{"toolSpec": _tool(spec)} for spec in request.tools]}
+    if request.instruction.strip():
+        body["system"] = [{"text": request.instruction}, *([_CACHE_POINT] if has_cache else [])]
+    turns = _Turns(request.model, settings, blobs).of(request.messages)
+    if turns and request.tools and not request.allow_tools:
+        turns[-1][1].append({"text": NO_MORE_CALLS})
+    if turns and has_cache:
+        _mark(turns[-1][1])
+    body["messages"] = [{"role": role, "content": [*blocks]} for role, blocks in turns]
+    return to_bytes(body)
+
+
+def _tool(spec: ToolSpec) -> JsonObject:
+    schema: JsonObject = {"type": "object", **spec.input_schema}
+    about: JsonObject = {"description": spec.description} if spec.description else {}
+    return {"name": spec.name, **about, "inputSchema": {"json": schema}}
+
+
+def _mark(blocks: list[JsonObject]) -> None:
+    """Says where to cache; Bedrock refuses to be told so right after a document."""
+    end = len(blocks)
+    while end and "document" in blocks[end - 1]:
+        end -= 1
+    if end:
+        blocks.insert(end, _CACHE_POINT)
+
+
+class _Turns:
+    """Writes messages as turns of alternating roles; knows the blobs, and counts the documents."""
+
+    def __init__(self, model: str, settings: BedrockSettings, blobs: Mapping[str, bytes]) -> None:
+        self._blobs = blobs
+        self._settings = settings
+        self._says_status = understands_status(model)
+        self._documents = 0
+
+    def of(self, messages: Sequence[Message]) -> list[tuple[str, list[JsonObject]]]:
+        turns: list[tuple[str, list[JsonObject]]] = []
+        for message in messages:
+            role = "assistant" if isinstance(message, ExpertMessage) else "user"
+            blocks = self._blocks(message)
+            if not blocks:
+                continue
+            if turns and turns[-1][0] == role:
+                turns[-1][1].extend(blocks)
+            else:
+                turns.append((role, blocks))
+        return turns
+
+    def _blocks(self, message: Message) -> list[JsonObject]:
+        match message:
+            case UserMessage():
+                blocks = self._contents(message.contents)
+                # a document must not stand without a text
+                return blocks if any("text" in block for block in blocks) else [_NOTHING, *blocks]
+            case ToolMessage():
+                return [self._result(result) for result in message.contents]
+            case ExpertMessage():
+                return [block for part in message.contents if (block := _reply_block(part)) is not None]
+            case _:
+                assert_never(message)
+
+    def _contents(self, contents: Iterable[ResultContent]) -> list[JsonObject]:
+        blocks = (_text(part.text) if isinstance(part, TextPart) else self._blob(part) for part in contents)
+        return [block for block in blocks if block is not None]
+
+    def _blob(self, part: BlobPart) -> JsonObject | None:
+        content = self._blobs.get(part.sha256, b"")
+        if content and part.mime_type in IMAGE_TYPES and self._settings.images:
+            kind = part.mime_type.removeprefix("image/")
+            return {"image": {"format": kind, "source": {"bytes": as_base64(content)}}}
+        if content and part.mime_type == PDF and self._settings.documents:
+            return self._document(content)
+        if content and is_text(part.mime_type):
+            return _text(content.decode("utf-8", "replace"))
+        return _text(in_place_of(part))
+
+    def _document(self, content: bytes) -> JsonObject:
+        """Names are to differ within a request, and to say nothing that a model could take for an instruction."""
+        self._documents += 1
+        name = f"Document {self._documents}"
+        return {"document": {"format": "pdf", "name": name, "source": {"bytes": as_base64(content)}}}
+
+    def _result(self, result: ToolResultPart) -> JsonObject:
+        contents: list[JsonValue] = [*self._contents(result.contents)]
+        written: JsonObject = {"toolUseId": legal_id(result.tool_call_id), "content": contents or [_NOTHING]}
+        if result.is_error and self._says_status:
+            written["status"] = "error"
+        return {"toolResult": written}
+
+
+def _text(text: str) -> JsonObject | None:
+    """None if blank: the API refuses that."""
+    return {"text": text} if text.strip() else None
+
+
+def _reply_block(part: ReplyPart) -> JsonObject | None:
+    match part:
+        case TextPart():
+            return _text(part.text)
+        case ToolCallPart():
+            return {
+                "toolUse": {
+                    "toolUseId": legal_id(part.tool_call_id),
+                    "name": legal_tool_name(part.tool_name),
+                    "input": arguments_of(part),
+                }
+            }
+        case ThinkingPart():
+            return _thinking_block(part)
+        case _:
+            assert_never(part)
+
+
+def _thinking_block(part: ThinkingPart) -> JsonObject | None:
+    """None without a signature of ours: models that sign nothing refuse to be told their thoughts."""
+    ours = (part.opaque or {}).get(VENDOR)
+    if not isinstance(ours, dict):
+        return None
+    if "redacted" in ours:
+        return {"reasoningContent": {"redactedContent": ours["redacted"]}}
+    signed: JsonObject = {"text": part.thinking, "signature": ours.get("signature", "")}
+    return {"reasoningContent": {"reasoningText": signed}}

@@ -1,0 +1,92 @@
+"""`[provider.setting]` of provider `amazon-bedrock`, and what the environment adds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Literal
+
+from pydantic import Field
+
+from perstack.errors import MissingCredential, UsageError
+from perstack_anthropic.settings import AnthropicSettings
+from perstack_bedrock.credentials import AwsAccount, may_have_credentials, region_of_profile
+from perstack_bedrock.plugin import REGIONS
+from perstack_http.endpoint import Endpoint, choose_base_url, is_loopback, read_key
+
+BASE_URL = "AWS_ENDPOINT_URL_BEDROCK_RUNTIME"
+TOKEN = "AWS_BEARER_TOKEN_BEDROCK"  # noqa: S105 - the name of a variable
+INSTALL = "pip install 'perstack[bedrock]'"
+
+_REGION = r"^[a-z0-9-]+$"
+
+
+class BedrockSettings(AnthropicSettings):
+    """Beyond what every endpoint has, and Anthropic's own."""
+
+    region: str | None = Field(default=None, pattern=_REGION)
+    profile: str | None = Field(default=None, min_length=1)
+    """A profile of AWS's configuration files, in place of keys in the environment."""
+    api: Literal["converse", "anthropic"] = "converse"
+    """`anthropic`: Claude in its own format, by InvokeModelWithResponseStream."""
+    cache: bool | None = None
+    """Over Converse, whether requests say where to cache. None: by the model's name."""
+    images: bool = True
+    """False for a model that takes none: it is told of them in words."""
+    documents: bool = True
+    """The same for PDFs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where requests go, and who signs them; nobody, if they bear a token or go to a server on this machine."""
+
+    endpoint: Endpoint
+    account: AwsAccount | None
+
+
+def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) -> Access:
+    """Address and credentials, of which the environment's token comes first.
+
+    Raises MissingCredential if credentials, a region or the library are missing; a server on this machine needs no
+    credentials. Source: Amazon Bedrock user guide, «API keys»; AWS SDKs and Tools reference guide.
+    """
+    if find_spec("botocore") is None:
+        raise MissingCredential(f"provider amazon-bedrock needs AWS's library botocore: {INSTALL}")
+    region = _region_of(settings, env)
+    if region is None and settings.base_url is None and not env.get(BASE_URL):
+        raise _missing_region()
+    base_url = choose_base_url(settings, env, BASE_URL, f"https://bedrock-runtime.{region}.amazonaws.com")
+    token = read_key(env, TOKEN)
+    headers = {"accept": accept, **({"authorization": f"Bearer {token}"} if token else {}), **settings.headers}
+    endpoint = Endpoint(base_url, headers, settings.read_timeout / 1000)
+    if "authorization" in {name.lower() for name in headers}:
+        return Access(endpoint, None)
+    if not may_have_credentials(settings.profile, env):
+        if not is_loopback(base_url):
+            raise MissingCredential(
+                f"provider amazon-bedrock has no credentials: set {TOKEN}, or AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY, in the environment or in .env, or name a profile of AWS's"
+            )
+        return Access(endpoint, None)
+    if region is None:
+        raise _missing_region()
+    return Access(endpoint, AwsAccount(settings.profile, env, region))
+
+
+def _region_of(settings: BedrockSettings, env: Mapping[str, str]) -> str | None:
+    if settings.region is not None:
+        return settings.region
+    named = (value for name in REGIONS if (value := env.get(name, "").strip()))
+    found = next(named, None) or region_of_profile(settings.profile, env)
+    if found is not None and not re.match(_REGION, found):
+        raise UsageError(f"AWS_REGION, or the region of the profile: {found!r} is no region of AWS")
+    return found
+
+
+def _missing_region() -> MissingCredential:
+    return MissingCredential(
+        "provider amazon-bedrock has no region: set AWS_REGION, or region in [provider.setting] of perstack.toml"
+    )
