@@ -123,18 +123,10 @@ def demanded(error: MCPError, one: OpenCall) -> Question | None:
 def _reply(answer: Answer) -> ElicitResult | ErrorData:
     if answer.action != "accept" or not answer.question.requested_schema:
         return ElicitResult(action=answer.action)
-    content = {**_defaults(answer.question.requested_schema), **answer.content}
     try:
-        return ElicitResult.model_validate({"action": "accept", "content": content})
+        return ElicitResult.model_validate({"action": "accept", "content": answer.content})
     except ValidationError:
         return ErrorData(code=INVALID_PARAMS, message="the form asks for values that a form cannot hold")
-
-
-def _defaults(schema: JsonObject) -> JsonObject:
-    """SEP-1034: what a person leaves out is what the form says."""
-    properties = schema.get("properties")
-    fields = properties if isinstance(properties, dict) else {}
-    return {name: one["default"] for name, one in fields.items() if isinstance(one, dict) and "default" in one}
 
 
 async def _message(message: SamplingMessage, blobs: BlobStore) -> Message:

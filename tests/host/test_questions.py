@@ -178,6 +178,21 @@ def test_words_become_what_the_schema_asks_for(schema: dict, said: str, content:
     assert (answer.action, answer.content) == ("accept", content)
 
 
+def test_what_an_answer_leaves_out_is_what_the_schema_says_also_where_it_is_required() -> None:
+    fields = {"city": {"type": "string"}, "nights": {"type": "integer", "default": 2}, "food": {"type": "string"}}
+    schema = {"type": "object", "properties": fields, "required": ["city", "nights"]}
+    question = Question(message="?", requested_schema=schema)
+    assert answer_to(question, '{"city": "Rome"}').content == {"city": "Rome", "nights": 2}
+    assert answer_to(question, '{"city": "Rome", "nights": 3}').content == {"city": "Rome", "nights": 3}
+
+
+def test_a_default_that_breaks_the_schema_is_no_answer() -> None:
+    fields = {"city": {"type": "string"}, "nights": {"type": "integer", "default": "two"}}
+    question = Question(message="?", requested_schema={"type": "object", "properties": fields})
+    with pytest.raises(UsageError, match="nights: 'two' is not of type 'integer'"):
+        answer_to(question, '{"city": "Rome"}')
+
+
 @pytest.mark.parametrize(
     ("schema", "said", "words"),
     [

@@ -19,7 +19,8 @@ _REFUSALS = frozenset({"decline", "cancel"})
 def answer_to(question: Question, text: str) -> Answer:
     """`decline` and `cancel` say so; a JSON object is the content; else the text is the one value that is asked for.
 
-    Without any value to give, `yes` accepts and `no` declines. Raises UsageError with what the schema asks for.
+    Without any value to give, `yes` accepts and `no` declines. A field that is left out has its `default` (SEP-1034).
+    Raises UsageError with what the schema asks for.
     """
     word = text.strip().lower()
     if word in _REFUSALS:
@@ -46,11 +47,15 @@ def _content(fields: dict[str, JsonObject], text: str) -> JsonObject | None:
     except ValueError:
         parsed = text
     if isinstance(parsed, dict):
-        return parsed
+        return {**_defaults(fields), **parsed}
     if len(fields) != 1:
         return None
     ((name, schema),) = fields.items()
     return {name: _value(schema, text, parsed)}
+
+
+def _defaults(fields: dict[str, JsonObject]) -> JsonObject:
+    return {name: schema["default"] for name, schema in fields.items() if "default" in schema}
 
 
 def _value(schema: JsonObject, text: str, parsed: JsonValue) -> JsonValue:
