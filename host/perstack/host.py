@@ -33,7 +33,6 @@ from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent
 from perstack.engine.inbox import InboxItem, in_order, open_questions, waiting_tasks
 from perstack.engine.install import Installed, OnInstall, ask_skills, with_delegates
-from perstack.engine.iterate import Iterations
 from perstack.engine.load import LoadedJob
 from perstack.engine.logins import login_of
 from perstack.engine.looking import Looking
@@ -56,6 +55,7 @@ from perstack.ports.skill import SkillContext
 from perstack.version import VERSION
 
 if TYPE_CHECKING:
+    from perstack.engine.iterate import Iterations
     from perstack.engine.memory import ExecutionMemory
     from perstack.engine.waking import Waker
 
@@ -84,7 +84,13 @@ class Host(Looking):
         super().__init__(self.plugins.open_storage(storage or project.storage, self.workspace))
         self._providers = ProviderPool(self.plugins, self._env)
         self._driving: dict[str, asyncio.Task[object]] = {}
-        self.iterations = Iterations(self.storage, self, project, self.workspace, self._env)
+
+    @cached_property
+    def iterations(self) -> Iterations:
+        """Runs Experts again and again until what they make is good enough."""
+        from perstack.engine.iterate import Iterations
+
+        return Iterations(self.storage, self, self.project, self.workspace, self._env, self._check_provider)
 
     @classmethod
     def open(
@@ -159,8 +165,7 @@ class Host(Looking):
         interrupt. Raises UsageError if `job_id` exists.
         """
         expert = self._expert(expert_key)
-        settings = self._providers.settings(self.project, expert, self._overrides)
-        self._providers.get(settings.provider)
+        self._check_provider(expert)
         lock = self._lock()
         loaded = LoadedJob(Job(await self._new_job(job_id)))
         async with self._leased(loaded.job.id):
@@ -415,6 +420,11 @@ class Host(Looking):
                 f"Job {job_id} exists; go on with it with --continue-job, or choose another --job-id"
             ) from error
         return job_id
+
+    def _check_provider(self, expert: Expert) -> None:
+        """Raises UsageError or MissingCredential if a Run of the Expert could not begin."""
+        settings = self._providers.settings(self.project, expert, self._overrides)
+        self._providers.get(settings.provider)
 
     def _expert(self, key: str) -> Expert:
         expert = self.project.expert(key)

@@ -6,7 +6,7 @@ print(series.best_iteration, series.status)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from perstack.core.definitions import Expert, Iterate, Project
@@ -24,9 +24,17 @@ from perstack.ports.storage import Storage
 class Iterations:
     """All series of iterations of one storage."""
 
-    def __init__(self, storage: Storage, jobs: Jobs, project: Project, workspace: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        jobs: Jobs,
+        project: Project,
+        workspace: Path,
+        env: Mapping[str, str],
+        check: Callable[[Expert], None],
+    ) -> None:
         self._log = SeriesLog(storage)
-        self._wiring = SeriesWiring(self._log, storage, jobs, project, workspace, env)
+        self._wiring = SeriesWiring(self._log, storage, jobs, project, workspace, env, check)
 
     async def begin(
         self,
@@ -42,13 +50,14 @@ class Iterations:
         """Run an Expert until what it makes is good enough, or no iteration is left; `iterate` of it says how.
 
         `on_event` is told the events of all its Jobs, `on_fact` those of the series. A cancelled call is recorded as a
-        pause, and what goes wrong as a failure: `resume` goes on. Raises UsageError if there is no such Expert, if it
-        has no `iterate`, or if the id is taken.
+        pause, and what goes wrong as a failure: `resume` goes on. Nothing is written before Expert, model and provider
+        are known to be there. Raises UsageError if they are not, if the Expert has no `iterate`, or if the id is taken.
         """
         expert = self._wiring.expert(expert_key)
         settings = _settings(expert)
         given = {"max_iterations": max_iterations, "target": target}
         settings = settings.model_copy(update={name: value for name, value in given.items() if value is not None})
+        self._wiring.check_ready(expert_key, settings)
         series_id = job_id_of(new_ulid()) if series_id is None else _checked(series_id)
         if await self._wiring.storage.has_job(series_id):
             raise UsageError(f"there is a Job {series_id}: choose another id")
@@ -78,8 +87,8 @@ class Iterations:
         await self._log.load(series_id)
         async with self._log.lease(series_id):
             loaded = await self._log.load(series_id)
-            self._wiring.expert(loaded.state.expert_key)
             check_resumable(loaded.state, more, target)
+            self._wiring.check_ready(loaded.state.expert_key, loaded.state.settings)
             drive = SeriesDrive(self._wiring, on_event, on_fact, loaded)
             await drive.record(ResumeSeries(series_id=series_id, timestamp=now_ms(), more=more, target=target))
             return await drive.to_the_end()

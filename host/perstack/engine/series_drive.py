@@ -74,6 +74,8 @@ class SeriesWiring:
     project: Project
     workspace: Path
     env: Mapping[str, str]
+    check: Callable[[Expert], None]
+    """Raises UsageError or MissingCredential if a Run of an Expert could not begin."""
 
     def expert(self, key: str) -> Expert:
         """Raises UsageError, which lists those that there are."""
@@ -82,6 +84,14 @@ class SeriesWiring:
             names = ", ".join(sorted(self.project.experts)) or "none"
             raise UsageError(f"there is no Expert {key!r} in {self.project.path or 'the project'}; there are: {names}")
         return expert
+
+    def check_ready(self, key: str, recorded: Iterate) -> None:
+        """Raises what `check` does, for the Expert and for the one that evaluates."""
+        expert = self.expert(key)
+        self.check(expert)
+        evaluator = (expert.iterate or recorded).evaluator
+        if isinstance(evaluator, ExpertEvaluator):
+            self.check(self.expert(evaluator.expert))
 
 
 class SeriesDrive:

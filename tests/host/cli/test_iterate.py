@@ -505,6 +505,14 @@ def test_the_list_has_a_line_for_each(terminal: Terminal) -> None:
     assert len(terminal.call("iterations", "--take", "1", "--json").lines) == 1
 
 
+def test_nothing_is_written_before_the_provider_is_known_to_be_there(terminal: Terminal) -> None:
+    project(terminal, scores(1), "maxIterations = 1")
+    refused = terminal.call("iterate", "solo", "do it", "--provider", "nosuch")
+    assert refused.code == 2
+    assert "no provider 'nosuch' is installed" in refused.err
+    assert not (terminal.workspace / "perstack").exists()
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
