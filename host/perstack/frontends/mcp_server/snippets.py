@@ -51,7 +51,8 @@ def _opencode(command: str, args: Sequence[str]) -> str:
 def _codex(command: str, args: Sequence[str]) -> str:
     import tomli_w
 
-    server = {"command": command, "args": list(args), "tool_timeout_sec": _HOUR}
+    # a "connection", which is what it waits for else, is there a second before the tools are
+    server = {"command": command, "args": list(args), "tool_timeout_sec": _HOUR, "startup_readiness": "catalog"}
     return tomli_w.dumps({"mcp_servers": {NAME: server}}).rstrip()
 
 

@@ -1,0 +1,126 @@
+"""A model for agent programs, on loopback: it calls one tool, and says what the tool's result told it.
+
+It streams Anthropic Messages, and OpenAI's Chat Completions and Responses, as far as such programs read them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Events = list[dict[str, Any]]
+
+
+@dataclass
+class FakeModel:
+    """What it does, and what it was sent."""
+
+    tool: str
+    """The name that the program gives the tool."""
+    awaited: str
+    """Words of the tool's result, which its answer repeats."""
+    namespace: str | None = None
+    """The tool's, where the format has such things."""
+    url: str = ""
+    asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """Paths and bodies."""
+    _has_called: bool = False
+
+    def reply(self, path: str, body: dict[str, Any]) -> Events:
+        self.asked.append((path, body))
+        speak = {"/v1/messages": self._messages, "/v1/responses": self._responses}.get(path, self._chat)
+        if self.awaited in json.dumps(body, ensure_ascii=False):
+            return speak(f"The Expert says: {self.awaited}")
+        # a request without tools is for a title and the like
+        if self._has_called or not body.get("tools"):
+            return speak("Nothing.")
+        self._has_called = True
+        return speak(None)
+
+    def _messages(self, text: str | None) -> Events:
+        call = {"type": "tool_use", "id": "call_1", "name": self.tool, "input": {}}
+        block = call if text is None else {"type": "text", "text": ""}
+        delta = {"type": "input_json_delta", "partial_json": ARGUMENTS} if text is None else _text_delta(text)
+        usage = {"input_tokens": 1, "output_tokens": 1}
+        message = {"id": "m1", "type": "message", "role": "assistant", "content": [], "model": "m", "usage": usage}
+        stop = {"stop_reason": "tool_use" if text is None else "end_turn", "stop_sequence": None}
+        return [
+            {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None}},
+            {"type": "content_block_start", "index": 0, "content_block": block},
+            {"type": "content_block_delta", "index": 0, "delta": delta},
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": stop, "usage": {"output_tokens": 1}},
+            {"type": "message_stop"},
+        ]
+
+    def _chat(self, text: str | None) -> Events:
+        call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": self.tool, "arguments": ARGUMENTS}}
+        delta = {"tool_calls": [call]} if text is None else {"content": text}
+        whole = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        finish = "tool_calls" if text is None else "stop"
+        return [
+            {**whole, "choices": [{"index": 0, "delta": {"role": "assistant", **delta}, "finish_reason": None}]},
+            {**whole, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]},
+        ]
+
+    def _responses(self, text: str | None) -> Events:
+        call = {"type": "function_call", "id": "f1", "call_id": "call_1", "name": self.tool, "arguments": ARGUMENTS}
+        if self.namespace is not None:
+            call["namespace"] = self.namespace
+        content = [{"type": "output_text", "text": text, "annotations": []}]
+        item = call if text is None else {"type": "message", "id": "m1", "role": "assistant", "content": content}
+        usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+        return [
+            {"type": "response.created", "response": {"id": "r1"}},
+            {"type": "response.output_item.done", "output_index": 0, "item": item},
+            {"type": "response.completed", "response": {"id": "r1", "output": [item], "usage": usage}},
+        ]
+
+
+ARGUMENTS = json.dumps({"query": "Read the note"})
+
+
+def _text_delta(text: str) -> dict[str, Any]:
+    return {"type": "text_delta", "text": text}
+
+
+@contextmanager
+def serving_model(model: FakeModel) -> Iterator[FakeModel]:
+    """The model at `url`, until the block ends."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(model.reply)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            model.url = f"http://127.0.0.1:{server.server_port}"
+            yield model
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _handler(reply: Callable[[str, dict[str, Any]], Events]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            for event in reply(self.path.partition("?")[0], body):
+                name = f"event: {event['type']}\n" if "type" in event else ""
+                self.wfile.write(f"{name}data: {json.dumps(event)}\n\n".encode())
+
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def do_HEAD(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *args: object) -> None:
+            """Nothing: stderr is the test's."""
+
+    return Handler
