@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 from hosting import Seen, expert, project_of
-from wire import KEY, READ, Said, Wire
+from wire import KEY, READ, Said, Wire, holds
 from wire_anthropic import ANTHROPIC
+from wire_bedrock import BEDROCK, BEDROCK_ANTHROPIC
 from wire_google import GOOGLE, GOOGLE_OLDER
 from wire_openai import AZURE, AZURE_DATED, COMPATIBLE, DEEPSEEK, OLLAMA, OPENAI
 from wire_vertex import VERTEX, VERTEX_CLAUDE
@@ -45,6 +46,7 @@ from perstack.testing.endpoint import FakeEndpoint, Reply
 
 WIRES: tuple[Wire, ...] = (
     ANTHROPIC, OPENAI, COMPATIBLE, GOOGLE, GOOGLE_OLDER, DEEPSEEK, AZURE, AZURE_DATED, OLLAMA, VERTEX, VERTEX_CLAUDE,
+    BEDROCK, BEDROCK_ANTHROPIC,
 )  # fmt: skip
 PAGE = Path(__file__).parents[2] / "docs" / "provider-matrix.md"
 _HEAD, _TAIL = "<!-- matrix -->\n", "<!-- end of matrix -->\n"
@@ -148,13 +150,6 @@ def run(wire: Wire, *replies: Reply) -> tuple[Job, Seen, FakeEndpoint]:
     return asyncio.run(scenario())
 
 
-def _holds(body: Any, wanted: Any) -> bool:
-    """Whether a document holds all of another."""
-    if isinstance(wanted, dict):
-        return isinstance(body, dict) and all(key in body and _holds(body[key], one) for key, one in wanted.items())
-    return bool(body == wanted)
-
-
 def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
@@ -217,12 +212,14 @@ def parallel_tools(wire: Wire) -> str:
 def tool_choice(wire: Wire) -> str:
     last = body_of(wire, request_of(wire, allow_tools=False))
     usual = body_of(wire, request_of(wire))
-    assert _holds(last, wire.no_tools)
-    assert not _holds(usual, wire.no_tools)
-    assert last["tools"] == usual["tools"], "shown all the same, for the prefix's sake"
+    assert wire.forbids_tools(last)
+    assert not wire.forbids_tools(usual)
+    assert wire.tools(last) == wire.tools(usual) is not None, "shown all the same, for the prefix's sake"
     without = body_of(wire, request_of(wire, tools=(), allow_tools=False))
-    assert not {"tools", *wire.no_tools} & set(without)
-    return "yes"
+    assert wire.tools(without) is None
+    assert not wire.forbids_tools(without)
+    assert not set(wire.no_tools) & set(without)
+    return "yes" if wire.no_tools else "asked in words"
 
 
 @capability("Thinking, apart from text")
@@ -297,7 +294,7 @@ def pdf_of_tool(wire: Wire) -> str:
 @capability("`maxTokens`, `temperature`, `topP`")
 def limits(wire: Wire) -> str:
     setting = {"maxTokens": 99, "temperature": 0.5, "topP": 0.9}
-    assert _holds(body_of(wire, request_of(wire), **setting), wire.limits)
+    assert holds(body_of(wire, request_of(wire), **setting), wire.limits)
     return "yes"
 
 
@@ -386,7 +383,7 @@ def missing_key(wire: Wire) -> str:
     sent = generate(wire, wire.reply(_HELLO), env=env)[2].asked[0].headers
     assert not set(wire.credential) & set(sent), "a server on this machine needs none"
     sent = generate(wire, wire.reply(_HELLO))[2].asked[0].headers
-    assert _holds(sent, dict(wire.credential))
+    assert holds(sent, dict(wire.credential))
     return f"names `{wire.missing}`"
 
 

@@ -13,7 +13,7 @@ import httpx
 
 from perstack.ports.provider import Delta, Generation, Provider, ProviderConfig, ProviderFactory
 from perstack.testing.endpoint import Reply
-from perstack_http.client import receive
+from perstack_http.client import ReadEvents, receive, server_sent_events
 
 KEY = "sk-very-secret-0123456789"
 READ = "readTextFile"
@@ -55,7 +55,7 @@ class Wire(ABC):
     limits: Mapping[str, Any]
     """What the body has to hold for `maxTokens` 99, `temperature` 0.5 and `topP` 0.9."""
     no_tools: Mapping[str, Any]
-    """What the body has to hold if no tool may be called."""
+    """What the body has to hold if no tool may be called; empty if it has to be said to the model."""
     overflow: str
     """The vendor's own words for a conversation that is too long."""
     setting: Mapping[str, Any] = field(default_factory=dict)
@@ -80,6 +80,14 @@ class Wire(ABC):
     @abstractmethod
     def results(self, body: Any) -> list[Any]:
         """The results of tools in a request's body, each as it is sent."""
+
+    def tools(self, body: Any) -> Any:
+        """What a request's body shows of tools; None for nothing."""
+        return body.get("tools")
+
+    def forbids_tools(self, body: Any) -> bool:
+        """Whether a request's body says that no tool may be called."""
+        return holds(body, self.no_tools)
 
     def unmarked(self, body: bytes) -> bytes:
         """A request's body without what may change from one request to the next, and without its end."""
@@ -115,11 +123,18 @@ class _Chunks(httpx.AsyncByteStream):
             yield chunk
 
 
-def decoded(chunks: Iterable[bytes], decoder: Decoder) -> Generation:
-    """What a decoder makes of a stream of server-sent events that comes in these chunks."""
+def decoded(chunks: Iterable[bytes], decoder: Decoder, read_events: ReadEvents = server_sent_events) -> Generation:
+    """What a decoder makes of a stream of events that comes in these chunks."""
     response = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=_Chunks(chunks))
-    asyncio.run(receive(response, "https://a.example", decoder.feed))
+    asyncio.run(receive(response, "https://a.example", decoder.feed, read_events))
     return decoder.finish()
+
+
+def holds(body: Any, wanted: Any) -> bool:
+    """Whether a document holds all of another."""
+    if isinstance(wanted, Mapping):
+        return isinstance(body, Mapping) and all(key in body and holds(body[key], one) for key, one in wanted.items())
+    return bool(body == wanted)
 
 
 def pieces(text: str) -> list[str]:

@@ -1,0 +1,150 @@
+"""Provider amazon-bedrock, as the behaviour suite sees it: Converse, and Anthropic's format in chunks.
+
+With a bearer token; what AWS signs is in tests/plugins/bedrock.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from event_stream import event
+from wire import KEY, READ, Decoder, Said, Wire, decoded, pieces
+from wire_anthropic import data_of
+
+from perstack.core.base import JsonObject
+from perstack.ports.provider import Delta, Generation
+from perstack.testing.endpoint import Reply
+from perstack_bedrock.plugin import BedrockProviderFactory
+from perstack_bedrock.reply import ChunkDecoder, ConverseDecoder
+from perstack_bedrock.request import NO_MORE_CALLS
+from perstack_bedrock.stream import MEDIA_TYPE, aws_events
+
+NOWHERE = {
+    "AWS_CONFIG_FILE": "/nowhere",
+    "AWS_SHARED_CREDENTIALS_FILE": "/nowhere",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""No credentials but those that are named."""
+MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+STREAM = {"content-type": MEDIA_TYPE}
+
+_STOP = {"stop": "end_turn", "length": "max_tokens", "refusal": "guardrail_intervened"}
+_USAGE = {
+    "inputTokens": 6,
+    "outputTokens": 50,
+    "totalTokens": 150,
+    "cacheReadInputTokens": 64,
+    "cacheWriteInputTokens": 30,
+}
+
+
+def converse_events(said: Said) -> Iterator[tuple[str, JsonObject]]:
+    """The events of a reply over ConverseStream."""
+    yield "messageStart", {"role": "assistant"}
+    for index, (start, deltas) in enumerate(_blocks(said)):
+        if start is not None:
+            yield "contentBlockStart", {"contentBlockIndex": index, "start": start}
+        for delta in deltas:
+            yield "contentBlockDelta", {"contentBlockIndex": index, "delta": delta}
+        yield "contentBlockStop", {"contentBlockIndex": index}
+    yield "messageStop", {"stopReason": "tool_use" if said.calls else _STOP[said.stop]}
+    yield "metadata", {"usage": _USAGE, "metrics": {"latencyMs": 7}}
+
+
+def _blocks(said: Said) -> Iterator[tuple[JsonObject | None, list[JsonObject]]]:
+    if said.thinking:
+        thoughts: list[JsonObject] = [{"reasoningContent": {"text": one}} for one in pieces(said.thinking)]
+        yield None, [*thoughts, {"reasoningContent": {"signature": "sig=="}}]
+    if said.text:
+        yield None, [{"text": one} for one in pieces(said.text)]
+    for call_id, path in said.calls:
+        parts = pieces(json.dumps({"path": path}))
+        yield {"toolUse": {"toolUseId": call_id, "name": READ}}, [{"toolUse": {"input": one}} for one in parts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _AtBedrock(Wire):
+    def decode(self, chunks: Iterable[bytes]) -> tuple[Generation, list[Delta]]:
+        deltas: list[Delta] = []
+        return decoded(chunks, self.decoder(deltas.append), aws_events), deltas
+
+    def refused(self, status: int, words: str, **headers: str) -> Reply:
+        kind = {"content-type": "application/json", "x-amzn-errortype": "AnException:http://internal.amazon.com/"}
+        return Reply((json.dumps({"message": words}).encode(),), status=status, headers={**kind, **headers})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConverseWire(_AtBedrock):
+    """ConverseStream. Its caching asks for a mark on the latest turn, which moves: nothing else may."""
+
+    def reply(self, said: Said) -> Reply:
+        return Reply(tuple(event(*one) for one in converse_events(said)), headers=STREAM)
+
+    def decoder(self, on_delta: Callable[[Delta], None]) -> Decoder:
+        return ConverseDecoder(on_delta)
+
+    def results(self, body: Any) -> list[Any]:
+        blocks = (block for turn in body["messages"] for block in turn["content"])
+        return [block["toolResult"] for block in blocks if "toolResult" in block]
+
+    def tools(self, body: Any) -> Any:
+        return body.get("toolConfig")
+
+    def forbids_tools(self, body: Any) -> bool:
+        return {"text": NO_MORE_CALLS} in body["messages"][-1]["content"]
+
+    def unmarked(self, body: bytes) -> bytes:
+        assert body.count(b"cachePoint") == 2, "on the instruction and on the latest turn"
+        return body.replace(b',{"cachePoint":{"type":"default"}}', b"").removesuffix(b"]}]}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunksWire(_AtBedrock):
+    """InvokeModelWithResponseStream, with Anthropic's own events in its chunks."""
+
+    def reply(self, said: Said) -> Reply:
+        chunks = (b64encode(data.encode()).decode() for data in data_of(said))
+        return Reply(tuple(event("chunk", {"bytes": chunk, "p": "abcdef"}) for chunk in chunks), headers=STREAM)
+
+    def decoder(self, on_delta: Callable[[Delta], None]) -> Decoder:
+        return ChunkDecoder(on_delta)
+
+    def results(self, body: Any) -> list[Any]:
+        blocks = (block for turn in body["messages"] for block in turn["content"])
+        return [block for block in blocks if block["type"] == "tool_result"]
+
+    def unmarked(self, body: bytes) -> bytes:
+        assert body.count(b"cache_control") == 2, "on the instruction and on the latest turn"
+        return body.replace(b',"cache_control":{"type":"ephemeral"}', b"").removesuffix(b"]}")
+
+
+_PATH = f"/model/{MODEL.replace(':', '%3A')}"
+_COMMON: Mapping[str, Any] = {
+    "factory": BedrockProviderFactory(),
+    "model": MODEL,
+    "credential": {"authorization": f"Bearer {KEY}"},
+    "env": {"AWS_BEARER_TOKEN_BEDROCK": KEY, "AWS_REGION": "eu-west-1", **NOWHERE},
+    "missing": "AWS_BEARER_TOKEN_BEDROCK",
+    "overflow": "Input is too long for requested model.",
+    "kept": {"signature": '"signature":"sig=="'},
+}
+
+BEDROCK = ConverseWire(
+    **_COMMON,
+    title="amazon-bedrock",
+    path=f"{_PATH}/converse-stream",
+    limits={"inferenceConfig": {"maxTokens": 99, "temperature": 0.5, "topP": 0.9}},
+    no_tools={},
+)
+BEDROCK_ANTHROPIC = ChunksWire(
+    **_COMMON,
+    title="amazon-bedrock, Anthropic",
+    path=f"{_PATH}/invoke-with-response-stream",
+    setting={"api": "anthropic"},
+    limits={"max_tokens": 99, "temperature": 0.5, "top_p": 0.9},
+    no_tools={"tool_choice": {"type": "none"}},
+)
