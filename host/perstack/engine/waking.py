@@ -27,6 +27,7 @@ from perstack.core.tasks import TaskState, due_at
 from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.memory import ExecutionMemory, failure
 from perstack.engine.polling import ask_command
+from perstack.engine.read import JobReader
 from perstack.engine.task_log import Row
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError
 from perstack.ports.storage import Storage
@@ -37,17 +38,32 @@ _AT_ONCE = 8
 _STILLBORN = 30_000
 """Milliseconds after which a Job that has not begun never will."""
 
+_LONGEST_PAUSE = 7 * 24 * 3_600_000
+"""Milliseconds that a Job is looked for which pauses; nobody's rate is limited for longer."""
+
+_PAGE = 500
+
 Did = Literal["resumed", "worked", "timedOut", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Woken:
-    """What was done about one task."""
+class _Due:
+    """What is to be looked after."""
 
-    task_id: str
+    id: str
+    is_job: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Woken:
+    """What was done about one task, or about a Job that is no task's."""
+
     did: Did
+    task_id: str | None = None
     task: TaskState | None = None
     """The task after that."""
+    job: JobSummary | None = None
+    """The Job after that."""
     error: str | None = None
 
 
@@ -65,6 +81,7 @@ class Jobs:
     run: Run
     resume: Callable[[str], Awaitable[JobSummary]]
     job: Callable[[str], Awaitable[JobSummary]]
+    reader: JobReader
 
     async def work_on(self, expert_key: str, query: str, job_id: str) -> JobSummary:
         """Start the Job of that id, or go on with it, to its end or stop."""
@@ -79,6 +96,17 @@ class Jobs:
         except NotFound:
             return None
 
+    async def due(self, now: int) -> list[str]:
+        """Those that pause for a limit of their provider's rate, and may go on."""
+        found: list[str] = []
+        after: str | None = None
+        while True:
+            page = await self.reader.jobs(limit=_PAGE, after=after)
+            found += [job.id for job in page.jobs if job.pause_reason == "rate_limit" and (job.resume_at or 0) <= now]
+            after = page.next
+            if after is None or page.jobs[-1].updated_at < now - _LONGEST_PAUSE:
+                return found
+
 
 class Waker:
     """Looks after the tasks of one storage."""
@@ -92,37 +120,53 @@ class Waker:
         self._directory = directory
         self._env = env
         self._turn = asyncio.Semaphore(_AT_ONCE)
-        self._busy: set[str] = set()
+        self._busy: set[_Due] = set()
 
     async def once(self) -> tuple[Woken, ...]:
         """Whatever is due now, up to the end or stop of the Jobs that this starts."""
         due = await self._candidates()
         async with asyncio.TaskGroup() as group:
-            work = [group.create_task(self._look_after(task_id)) for task_id in due]
+            work = [group.create_task(self._wake(one)) for one in due]
         return tuple(done for one in work if (done := one.result()) is not None)
 
     async def watch(self, interval: int, on_woken: Callable[[Woken], None]) -> None:
         """The same again every `interval` milliseconds, until it is cancelled. A long Job holds up nothing else."""
 
-        async def look_after(task_id: str) -> None:
+        async def look_after(one: _Due) -> None:
             try:
-                done = await self._look_after(task_id)
+                done = await self._wake(one)
             finally:
-                self._busy.discard(task_id)
+                self._busy.discard(one)
             if done is not None:
                 on_woken(done)
 
         async with asyncio.TaskGroup() as group:
             while True:
-                for task_id in await self._candidates():
-                    if task_id not in self._busy:
-                        self._busy.add(task_id)
-                        group.create_task(look_after(task_id))
+                for one in await self._candidates():
+                    if one not in self._busy:
+                        self._busy.add(one)
+                        group.create_task(look_after(one))
                 await asyncio.sleep(interval / 1000)
 
-    async def _candidates(self) -> list[str]:
+    async def _candidates(self) -> list[_Due]:
         now = now_ms()
-        return [str(row["taskId"]) for row in await self._memory.log.rows() if self._is_candidate(row, now)]
+        rows = list(await self._memory.log.rows())
+        tasks = [_Due(str(row["taskId"])) for row in rows if self._is_candidate(row, now)]
+        of_tasks = {row.get("jobId") for row in rows}
+        jobs = [_Due(job_id, is_job=True) for job_id in await self._jobs.due(now) if job_id not in of_tasks]
+        return [*tasks, *jobs]
+
+    async def _wake(self, one: _Due) -> Woken | None:
+        return await (self._go_on_with_job(one.id) if one.is_job else self._look_after(one.id))
+
+    async def _go_on_with_job(self, job_id: str) -> Woken | None:
+        async with self._turn:
+            try:
+                return Woken(did="resumed", job=await self._jobs.resume(job_id))
+            except Conflict:
+                return None  # another process was quicker
+            except PerstackError as error:
+                return Woken(did="failed", job=await self._jobs.find(job_id), error=str(error))
 
     def _is_candidate(self, row: Row, now: int) -> bool:
         if row.get("archivedAt") is not None:
@@ -140,7 +184,7 @@ class Waker:
             except (Conflict, NotAllowed, NotFound):
                 return None  # another process was quicker
             except PerstackError as error:
-                return Woken(task_id, "failed", error=str(error))
+                return Woken(task_id=task_id, did="failed", error=str(error))
 
     async def _resume(self, task: TaskState) -> Woken | None:
         """A paused task goes on, if what it waits for has come."""
@@ -153,7 +197,14 @@ class Waker:
                 return None
             events.append(AnswerTask(task_id=task.task_id, timestamp=now_ms(), input=word.value))
         events.append(ResumeTask(task_id=task.task_id, timestamp=now_ms()))
-        return await self._go_on(task, events, "resumed")
+        return await self._go_on(task, events, "resumed", await self._paused_job(task))
+
+    async def _paused_job(self, task: TaskState) -> str | None:
+        """The Job that a task waits with, for the rate of its provider: it goes on where it was."""
+        if task.pause_reason != "rate_limit" or task.job_id is None:
+            return None
+        job = await self._jobs.find(task.job_id)
+        return task.job_id if job is not None and job.pause_reason == "rate_limit" else None
 
     async def _attend(self, task: TaskState) -> Woken | None:
         """A running task whose process has died goes on, and one that was silent for too long has failed."""
@@ -176,20 +227,24 @@ class Waker:
             return await self._work(task, job_id)
         return await self._settle(task, job)
 
-    async def _go_on(self, task: TaskState, events: list[StoredTaskEvent], did: Did) -> Woken:
+    async def _go_on(
+        self, task: TaskState, events: list[StoredTaskEvent], did: Did, paused_job: str | None = None
+    ) -> Woken:
         """Append these, and let the agent work, if it is an Expert and the task runs after them."""
         stops = any(isinstance(event, FailTask) and event.outcome != "retry" for event in events)
         # whole, because short ones of one moment may be the same, and nothing is made before the task is won
-        job_id = new_ulid().lower() if task.agent_id in self._experts and not stops else None
+        new_job = paused_job or new_ulid().lower()
+        job_id = new_job if task.agent_id in self._experts and not stops else None
         if job_id is not None:
             events = [*events, WakeTask(task_id=task.task_id, timestamp=now_ms(), job_id=job_id)]
         task = await self._memory.log.change(task.task_id, lambda _: events, task.version)
-        return Woken(task.task_id, did, task) if job_id is None else await self._work(task, job_id)
+        woken = Woken(task_id=task.task_id, did=did, task=task)
+        return woken if job_id is None else await self._work(task, job_id)
 
     async def _work(self, task: TaskState, job_id: str) -> Woken:
         job = await self._jobs.work_on(task.agent_id, query_for(task), job_id)
         task = await self._memory.get(task.task_id)
-        return await self._settle(task, job) or Woken(task.task_id, "worked", task)
+        return await self._settle(task, job) or Woken(task_id=task.task_id, did="worked", task=task)
 
     async def _settle(self, task: TaskState, job: JobSummary) -> Woken | None:
         """What a Job's end means for its task, unless its Expert has said so itself."""
@@ -201,7 +256,7 @@ class Waker:
         if isinstance(event, FailTask):
             return await self._go_on(task, [event], "worked")
         task = await self._memory.log.change(task.task_id, lambda _: [event], task.version)
-        return Woken(task.task_id, "worked", task)
+        return Woken(task_id=task.task_id, did="worked", task=task)
 
 
 def _told_by(task: TaskState, job: JobSummary) -> StoredTaskEvent | None:

@@ -10,6 +10,7 @@ import pytest
 from hosting import Bench, expert, wait_for
 
 from perstack.core.definitions import PluginSkill
+from perstack.engine.clock import now_ms
 from perstack.engine.waking import Woken
 from perstack.errors import Conflict, NotFound
 from perstack.memory import TaskConfig, WaitingFor
@@ -213,3 +214,38 @@ def test_the_skill_offers_one_tool_for_each_operation_and_no_way_to_start_a_comm
     specs = {spec.name: spec for spec in offered.shown + offered.deferred if spec.skill_name == "memory"}
     assert len(specs) == 14
     assert "command" not in str(specs["pauseTask"].input_schema)
+
+
+def test_a_job_that_pauses_for_a_rate_goes_on_when_that_is_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        limited = bench.host([fail(429, "come back", retry_after=3600)], expert("a"))
+        job = await limited.run("a", "q")
+        assert job.pause_reason == "rate_limit"
+        assert await limited.waker.once() == (), "it is not due yet"
+        monkeypatch.setattr("perstack.engine.waking.now_ms", lambda: now_ms() + 3_700_000)
+        host = bench.host([text("done")], expert("a"))
+        (woken,) = await host.waker.once()
+        assert (woken.did, woken.job.id, woken.job.status) == ("resumed", job.id, "completed")
+        assert await host.waker.once() == ()
+
+    wait_for(work())
+
+
+def test_a_tasks_job_that_pauses_for_a_rate_goes_on_as_the_same_job(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        limited = bench.host([fail(429, "come back", retry_after=3600)], expert("fixer"))
+        await limited.memory.create("fix", agent_id="fixer", start=True)
+        await limited.memory.pause("fix", "scheduled_wait", resume_at=1)
+        await limited.waker.once()
+        paused = await limited.memory.get("fix")
+        assert (paused.status, paused.pause_reason) == ("paused", "rate_limit")
+        monkeypatch.setattr("perstack.engine.waking.now_ms", lambda: now_ms() + 3_700_000)
+        host = bench.host([text("Fixed.")], expert("fixer"))
+        assert did(await host.waker.once()) == [("fix", "worked")]
+        task = await host.memory.get("fix")
+        assert (task.status, task.result, task.job_id) == ("completed", "Fixed.", paused.job_id)
+        assert len((await host.jobs()).jobs) == 1
+
+    wait_for(work())

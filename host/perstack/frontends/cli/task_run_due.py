@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def run_due(watch: bool, interval: str, as_json: bool, setup: Setup) -> None:
     """Let tasks go on that are due: waits that are over, answers that came, commands that say yes.
 
-    Those of Experts get a Job. Tasks that were silent for too long are taken for failed. Exit status 1 if something
-    went wrong with one.
+    Those of Experts get a Job. Jobs that pause for their provider's rate go on as well. Tasks that were silent for too
+    long are taken for failed. Exit status 1 if something went wrong with one.
     """
     pause = read_span(interval, "--interval") or 0
     if pause < 1:
@@ -63,8 +63,12 @@ async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
 def _say(one: Woken, *, as_json: bool) -> None:
     if as_json:
         task = {} if one.task is None else {"status": one.task.status, "jobId": one.task.job_id}
+        if one.job is not None:
+            task = {"status": one.job.status, "jobId": one.job.id}
         said = {"taskId": one.task_id, "did": one.did, **task, "error": one.error}
         click.echo(json.dumps({key: value for key, value in said.items() if value is not None}, ensure_ascii=False))
         return
-    now = "" if one.task is None else f", now {one.task.status}"
-    click.echo(f"{one.task_id}: {one.did}{now}{'' if one.error is None else f': {one.error}'}")
+    stands = one.job or one.task
+    now = "" if stands is None else f", now {stands.status}"
+    name = one.task_id or (f"Job {one.job.id}" if one.job is not None else "a Job")
+    click.echo(f"{name}: {one.did}{now}{'' if one.error is None else f': {one.error}'}")
