@@ -1,6 +1,7 @@
 """A model for agent programs, on loopback: it calls one tool, and says what the tool's result told it.
 
-It streams Anthropic Messages, and OpenAI's Chat Completions and Responses, as far as such programs read them.
+It streams Anthropic Messages, OpenAI's Chat Completions and Responses, and Google's generateContent, as far as such
+programs read them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class FakeModel:
 
     def reply(self, path: str, body: dict[str, Any]) -> Events:
         self.asked.append((path, body))
-        speak = {"/v1/messages": self._messages, "/v1/responses": self._responses}.get(path, self._chat)
+        speak = self._format_at(path)
         if self.awaited in json.dumps(body, ensure_ascii=False):
             return speak(f"The Expert says: {self.awaited}")
         # a request without tools is for a title and the like
@@ -41,6 +42,11 @@ class FakeModel:
             return speak("Nothing.")
         self._has_called = True
         return speak(None)
+
+    def _format_at(self, path: str) -> Callable[[str | None], Events]:
+        if path.endswith(":streamGenerateContent"):
+            return self._contents
+        return {"/v1/messages": self._messages, "/v1/responses": self._responses}.get(path, self._chat)
 
     def _messages(self, text: str | None) -> Events:
         call = {"type": "tool_use", "id": "call_1", "name": self.tool, "input": {}}
@@ -80,6 +86,12 @@ class FakeModel:
             {"type": "response.output_item.done", "output_index": 0, "item": item},
             {"type": "response.completed", "response": {"id": "r1", "output": [item], "usage": usage}},
         ]
+
+    def _contents(self, text: str | None) -> Events:
+        call = {"functionCall": {"name": self.tool, "args": json.loads(ARGUMENTS)}}
+        content = {"role": "model", "parts": [call if text is None else {"text": text}]}
+        usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
+        return [{"candidates": [{"index": 0, "content": content, "finishReason": "STOP"}], "usageMetadata": usage}]
 
 
 ARGUMENTS = json.dumps({"query": "Read the note"})

@@ -97,6 +97,15 @@ def _opencode(home: Home) -> dict[str, str]:
     }
 
 
+def _gemini(home: Home) -> dict[str, str]:
+    settings: dict[str, Any] = json.loads(home.settings)
+    settings |= {"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": False}}
+    settings |= {"general": {"enableAutoUpdate": False, "disableAutoUpdate": True}, "tools": {"useRipgrep": False}}
+    (home.folder / ".gemini").mkdir()
+    (home.folder / ".gemini" / "settings.json").write_text(json.dumps(settings))
+    return {"GEMINI_API_KEY": "none", "GOOGLE_GEMINI_BASE_URL": home.model_url, "GEMINI_TELEMETRY_ENABLED": "false"}
+
+
 AGENTS = (
     Agent(
         "claude-code",
@@ -116,6 +125,14 @@ AGENTS = (
         namespace="mcp__perstack",
     ),
     Agent("opencode", "opencode-ai@1.18.33", "opencode", ("run", "--pure", PROMPT), "perstack_solo", _opencode),
+    Agent(
+        "gemini",
+        "@google/gemini-cli@0.61.0",
+        "gemini",
+        ("--skip-trust", "--approval-mode", "yolo", "--model", "gemini-2.5-flash", "--prompt", PROMPT),
+        "mcp_perstack_solo",
+        _gemini,
+    ),
 )
 
 
