@@ -85,7 +85,7 @@ def test_a_tools_flat_question_is_its_own_form_and_its_answer_fits() -> None:
     assert said is not None
     assert json.loads(said) == {"name": "a@b", "age": 7, "colours": ["red"]}
     answer = answer_to(Question(message="?", requested_schema=schema), said)
-    assert (answer.action, answer.content) == ("accept", json.loads(said))
+    assert (answer.action, answer.content) == ("accept", {"sure": True, **json.loads(said)})
 
 
 @pytest.mark.parametrize(
