@@ -13,7 +13,7 @@ from asyncio.subprocess import Process
 from pathlib import Path
 
 GRACE = 1.0
-"""Seconds between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL, and for those that are killed to be gone."""
 
 _FINISHING = 0.1
 """Seconds for what only writes its last words after its parent, such as the end of a shell's `> >(tee log)`."""
@@ -39,7 +39,14 @@ async def end_group(process: Process) -> None:
             signal_group(process.pid, signal.SIGKILL)
     await process.wait()
     if not gone:
-        await _vanishes(process, _FINISHING)
+        await _vanishes(process, GRACE)
+
+
+async def kill_group(process: Process) -> None:
+    """End all of the group without asking, and reap the leader."""
+    signal_group(process.pid, signal.SIGKILL)
+    await process.wait()
+    await _vanishes(process, GRACE)
 
 
 def signal_group(group: int, number: int) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from asyncio.subprocess import Process
 
-from perstack_process.group import signal_group
+from perstack_process.group import kill_group
 
 
 async def started(starting: asyncio.Task[Process]) -> Process:
@@ -14,27 +13,27 @@ async def started(starting: asyncio.Task[Process]) -> Process:
 
     If this is cancelled, what has been started is killed and reaped before the cancellation goes on.
     """
-    cancelled: asyncio.CancelledError | None = None
-    while not starting.done():
-        try:
-            await asyncio.wait({starting})
-        except asyncio.CancelledError as error:
-            cancelled = error
+    cancelled = await _outlasting_cancellation(starting)
     if cancelled is None:
         return starting.result()
     if not starting.cancelled() and starting.exception() is None:
-        signal_group(starting.result().pid, signal.SIGKILL)
-        await reaped(starting.result())
+        await _outlasting_cancellation(asyncio.create_task(kill_group(starting.result())))
     raise cancelled
 
 
 async def reaped(process: Process) -> None:
     """Wait until a process that has been killed is gone; a cancellation goes on only then."""
-    cancelled: asyncio.CancelledError | None = None
-    while process.returncode is None:
-        try:
-            await process.wait()
-        except asyncio.CancelledError as error:
-            cancelled = error
+    cancelled = await _outlasting_cancellation(asyncio.create_task(process.wait()))
     if cancelled is not None:
         raise cancelled
+
+
+async def _outlasting_cancellation(task: asyncio.Task[object]) -> asyncio.CancelledError | None:
+    """Wait until a task is done; the last cancellation that came in the meantime is for the caller to go on with."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled
