@@ -141,6 +141,8 @@ def test_server_sequential_thinking_counts_thoughts(bed: Bed, npm_servers: Path)
 
 
 def test_mcp_server_fetch_brings_a_page_of_this_machine(bed: Bed) -> None:
+    bed.env["PATH"] = ""  # where it finds node, it installs packages from the network at its first page
+
     async def run() -> tuple[str, bool]:
         fetching = _module("mcp_server_fetch", "--allow-private-ips")
         page = b"<html><body><h1>Tides</h1><p>High at noon.</p></body></html>"
