@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
@@ -29,7 +29,7 @@ class Setup(Generic[SettingsT]):
     """The directory that the Job works in, absolute."""
     env: Mapping[str, str]
     """The variables that the Toolkit asks for, with the values of the host's environment and `.env` files."""
-    tasks: Callable[[], TaskMemory] | None
+    tasks: Callable[[], TaskMemory] | None = field(default=None, kw_only=True)
     """The tasks that agents pause and resume; None where there is no host."""
 
 

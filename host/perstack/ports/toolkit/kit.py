@@ -82,7 +82,7 @@ class Toolkit(Generic[SettingsT, ResourceT]):
         declared = definition.settings if isinstance(definition, PluginSkill) else {}
         settings = cast("SettingsT", read_settings(self._settings, declared, definition.name))
         variables = self._variables(context.env, definition.name)
-        setup = Setup(settings, context.workspace, variables, context.tasks)
+        setup = Setup(settings, context.workspace, variables, tasks=context.tasks)
         lifespan = None if self._lifespan is None else Lifespan(self._lifespan(setup), definition.name)
         return KitSession(self._tools(), self._functions, setup, lifespan)
 

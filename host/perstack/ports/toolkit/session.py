@@ -88,7 +88,7 @@ class KitSession(Generic[SettingsT, ResourceT]):
         if tool.context_name is not None:
             setup = self._setup
             arguments[tool.context_name] = ToolContext(
-                setup.settings, setup.workspace, setup.env, setup.tasks, await self._resource(), call
+                setup.settings, setup.workspace, setup.env, await self._resource(), call, tasks=setup.tasks
             )
         return await as_result(await tool.function(**arguments), call.blobs)
 
