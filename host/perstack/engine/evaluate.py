@@ -7,9 +7,9 @@ import inspect
 import os
 import signal
 import tempfile
-from asyncio.subprocess import Process
-from collections.abc import Mapping
-from contextlib import suppress
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import EntryPoint
 from typing import IO, cast
 
@@ -25,6 +25,8 @@ INHERITED = frozenset(
 
 _GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL."""
+
+_WATCH = 'read -r _; kill -s KILL -- "-$1"'
 
 _MOST_OUTPUT = 16 << 20
 _MOST_ERROR = 400
@@ -65,10 +67,12 @@ async def measure_by_command(
         except (OSError, ValueError) as error:
             raise SkillError(f"{name} could not be started: {error}") from error
         try:
-            async with asyncio.timeout(timeout / 1000):
+            async with asyncio.timeout(timeout / 1000), _guarded(process):
                 status = await process.wait()
         except TimeoutError as error:
             raise SkillError(f"{name} was ended after its timeout of {timeout} ms: {_end_of(err)}") from error
+        except OSError as error:
+            raise SkillError(f"{name} could not be run: {error}") from error
         finally:
             await _end(process)
         if status < 0:
@@ -127,11 +131,28 @@ async def _started(starting: asyncio.Task[Process]) -> Process:
         raise
 
 
-async def _end(process: Process) -> None:
+@asynccontextmanager
+async def _guarded(process: Process) -> AsyncGenerator[None]:
+    """While this lasts, a shell waits beside the group of a process, and ends it if our own process is killed."""
+    guard = await _started(
+        asyncio.create_task(
+            asyncio.create_subprocess_exec(
+                "/bin/sh", "-c", _WATCH, "guard", str(process.pid), stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL,
+                env={"PATH": os.defpath}, start_new_session=True,
+            )
+        )
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        await _end(guard, signal.SIGKILL)
+
+
+async def _end(process: Process, first: int = signal.SIGTERM) -> None:
     """End all of its group, and reap it."""
     try:
         if process.returncode is None:
-            _signal(process, signal.SIGTERM)
+            _signal(process, first)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_GRACE):
                     await process.wait()

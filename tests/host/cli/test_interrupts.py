@@ -5,42 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from processes import alive, start, until
 from terminal import SECONDS, Terminal, reply
 
 ONE = '[experts.solo]\ninstruction = "You work alone."\n'
 SLEEP = ("exec", {"command": "sh", "args": ["-c", "sleep 300 & echo $$ $! > pids; wait"], "timeout": 200_000})
-
-
-def start(terminal: Terminal, *args: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "perstack", *args, "--provider", "scripted"],
-        cwd=terminal.workspace,
-        env=terminal.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.005)  # a poll of another process, bounded above
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def pids_of(terminal: Terminal) -> list[int]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from processes import alive, start, until
 from terminal import ASKING, SECONDS, Result, Terminal, reply
 
 SCRIPTED = ("--provider", "scripted")
@@ -332,31 +330,6 @@ def test_the_step_limit_pauses(terminal: Terminal) -> None:
 # --- being stopped ------------------------------------------------------------------------------------------------
 
 
-def start(terminal: Terminal, *args: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "perstack", *args, *SCRIPTED],
-        cwd=terminal.workspace,
-        env=terminal.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.005)  # a poll of another process, bounded above
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 def paused_at(terminal: Terminal, number: int) -> int:
     """Wait until the evaluator of an iteration is up; its process."""
     reached = terminal.workspace / "reached"
@@ -464,7 +437,7 @@ def test_killed_while_the_evaluator_is_at_work_only_that_is_done_again(terminal:
     evaluator = paused_at(terminal, 2)
     process.kill()
     process.communicate(timeout=SECONDS)
-    os.killpg(evaluator, signal.SIGKILL)
+    until(lambda: not alive(evaluator), "the evaluator to end")
     summary = listed(terminal)
     assert (summary["status"], summary["message"], summary["done"]) == ("paused", "its process ended", 1)
     resumed = terminal.call("resume", "it", *SCRIPTED)
@@ -482,7 +455,7 @@ def test_the_report_shows_the_best_with_a_chart_and_any_other_on_demand(terminal
     iterate(terminal)
     shown = terminal.call("report", "it")
     assert shown.lines[0] == "it  solo  completed"
-    assert "  chart     ▁█▅ 1 → 4.5" in shown.lines
+    assert "  chart      ▁█▅ 1 → 4.5" in shown.lines
     assert "iteration 2 (the best)" in shown.lines
     assert shown.lines[-4:] == ["worth 8", "", "The text", "of it"]
     rows = [line.split()[:3] for line in shown.lines if line[:2] in ("1 ", "2 ", "3 ")]

@@ -71,7 +71,7 @@ def _print(screen: Screen, series: SeriesState, shown: Iteration) -> None:
     click.echo(screen.paint(f"iteration {shown.number}{best}", bold=True), color=screen.colours)
     _row(screen, "Job", shown.job_id)
     _row(screen, "metrics", ", ".join(f"{name} {value:g}" for name, value in shown.metrics.items()) or "none yet")
-    for name, cases in (("failed", shown.failed), ("passed before", shown.regressions)):
+    for name, cases in (("failed", shown.failed), ("regressed", shown.regressions)):
         if cases:
             _row(screen, name, ", ".join(cases))
     if shown.analysis:
@@ -95,4 +95,4 @@ def _rows(series: SeriesState) -> list[tuple[str, ...]]:
 
 
 def _row(screen: Screen, name: str, text: str) -> None:
-    click.echo(f"  {screen.paint(f'{name:<8}', dim=True)}  {screen.fit(text, 12)}", color=screen.colours)
+    click.echo(f"  {screen.paint(f'{name:<9}', dim=True)}  {screen.fit(text, 13)}", color=screen.colours)
