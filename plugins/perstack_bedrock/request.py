@@ -26,6 +26,7 @@ from perstack.core.messages import (
 )
 from perstack.core.tools import ToolSpec, legal_tool_name
 from perstack.ports.provider import GenerationRequest
+from perstack_anthropic.codec import temperature_of
 from perstack_bedrock.models import caches, limits_and_thinking, understands_status
 from perstack_bedrock.settings import BedrockSettings
 from perstack_http.parts import (
@@ -55,7 +56,11 @@ def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping
     has_cache = caches(request.model, settings)
     body: JsonObject = {}
     most, fields = limits_and_thinking(request.model, request.reasoning_budget, settings)
-    limits: JsonObject = {"maxTokens": most, "temperature": settings.temperature, "topP": settings.top_p}
+    limits: JsonObject = {
+        "maxTokens": request.max_tokens_within(most),
+        "temperature": temperature_of(request, settings),
+        "topP": settings.top_p,
+    }
     given: JsonObject = {key: value for key, value in limits.items() if value is not None}
     if given:
         body["inferenceConfig"] = given

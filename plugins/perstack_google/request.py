@@ -69,13 +69,12 @@ def encode(
 
 
 def _generation_config(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
-    config: JsonObject = {}
-    if settings.max_tokens is not None:
-        config["maxOutputTokens"] = settings.max_tokens
-    if settings.temperature is not None:
-        config["temperature"] = settings.temperature
-    if settings.top_p is not None:
-        config["topP"] = settings.top_p
+    limits: JsonObject = {
+        "maxOutputTokens": request.max_tokens_within(settings.max_tokens),
+        "temperature": request.temperature_over(settings.temperature),
+        "topP": settings.top_p,
+    }
+    config: JsonObject = {name: value for name, value in limits.items() if value is not None}
     thinking = thinking_config(request.model, request.reasoning_budget, settings)
     if thinking is not None:
         config["thinkingConfig"] = thinking

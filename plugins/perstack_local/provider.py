@@ -58,7 +58,7 @@ class LocalProvider:
         prompt = prompt_of(request.instruction, request.messages, request.tools, allow_tools=request.allow_tools)
         shows_text = prompt.grammar is None
         answer = await self._runtime.chat(
-            self._body(prompt), lambda text: on_delta(Delta("text", text)) if shows_text else None
+            self._body(prompt, request), lambda text: on_delta(Delta("text", text)) if shows_text else None
         )
         reply, finish_reason = reply_of(answer.text, prompt, answer.finish_reason, f"call_{request.step}")
         return Generation(reply, answer.usage, finish_reason, self._settings.context_length)
@@ -74,11 +74,11 @@ class LocalProvider:
                 name="UnknownModel",
             )
 
-    def _body(self, prompt: Prompt) -> JsonObject:
+    def _body(self, prompt: Prompt, request: GenerationRequest) -> JsonObject:
         body: JsonObject = {
             "messages": [{"role": turn.role, "content": turn.content} for turn in prompt.messages],
-            "max_tokens": self._settings.max_tokens,
-            "temperature": self._settings.temperature,
+            "max_tokens": request.max_tokens_within(self._settings.max_tokens),
+            "temperature": request.temperature_over(self._settings.temperature),
             "repeat_penalty": self._settings.repeat_penalty,
             "cache_prompt": True,
         }

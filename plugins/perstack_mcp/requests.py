@@ -78,7 +78,9 @@ class Requests:
             return ErrorData(code=INVALID_PARAMS, message=str(error))
         try:
             with owner.patient():
-                sample = await owner.call.sample(SampleRequest(messages, params.system_prompt or ""))
+                sample = await owner.call.sample(
+                    SampleRequest(messages, params.system_prompt or "", params.max_tokens, params.temperature)
+                )
         except PerstackError as error:
             self._show(f"(the model that the server asked for did not reply: {words(error)})")
             status = error.status_code if isinstance(error, ProviderError) else None

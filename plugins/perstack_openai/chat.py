@@ -37,13 +37,13 @@ _TOOLS_ONLY_WITHOUT_REASONING = re.compile(r"^gpt-(5\.[4-9]|[6-9])")
 def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
     """The body of `POST /chat/completions`. Of two requests of one Run the later one's bytes extend the earlier's."""
     body: JsonObject = {"model": request.model, "stream": True, "stream_options": {"include_usage": True}}
-    if dialect.max_tokens is not None:
+    limits: JsonObject = {
         # compatible servers know the older name; OpenAI's reasoning models refuse it
-        body["max_completion_tokens" if dialect.is_openai else "max_tokens"] = dialect.max_tokens
-    if dialect.temperature is not None:
-        body["temperature"] = dialect.temperature
-    if dialect.top_p is not None:
-        body["top_p"] = dialect.top_p
+        "max_completion_tokens" if dialect.is_openai else "max_tokens": dialect.most_tokens(request),
+        "temperature": dialect.temperature_for(request),
+        "top_p": dialect.top_p,
+    }
+    body.update({name: value for name, value in limits.items() if value is not None})
     body.update(_reasoning(request, dialect))
     if request.tools:
         body["tools"] = [_tool(spec) for spec in request.tools]

@@ -9,6 +9,7 @@ from typing import Literal
 
 from perstack.core.definitions import ReasoningBudget
 from perstack.core.messages import BlobPart, ToolResultPart
+from perstack.ports.provider import GenerationRequest
 from perstack_http.parts import IMAGE_TYPES, PDF, as_base64, in_place_of, is_text
 
 _LOW_TOKENS = 4_096
@@ -54,6 +55,15 @@ class Dialect:
         if self.reasoning is not None:
             return self.reasoning
         return not (self.is_openai and _WITHOUT_REASONING.search(model))
+
+    def most_tokens(self, request: GenerationRequest) -> int | None:
+        """The most tokens of the reply; None leaves it to the server."""
+        return request.max_tokens_within(self.max_tokens)
+
+    def temperature_for(self, request: GenerationRequest) -> float | None:
+        """None to say nothing of it. OpenAI's reasoning models refuse it, so only the user's own word goes there."""
+        is_refused = self.is_openai and self.reasons(request.model)
+        return self.temperature if is_refused else request.temperature_over(self.temperature)
 
 
 def effort_of(model: str, budget: ReasoningBudget | None, dialect: Dialect) -> str | None:

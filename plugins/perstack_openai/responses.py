@@ -37,12 +37,12 @@ from perstack_openai.dialect import Dialect, effort_of, marked, shown
 def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
     """The body of `POST /responses`. Of two requests of one Run the later one's bytes extend the earlier's."""
     body: JsonObject = {"model": request.model, "stream": True, "store": False}
-    if dialect.max_tokens is not None:
-        body["max_output_tokens"] = dialect.max_tokens
-    if dialect.temperature is not None:
-        body["temperature"] = dialect.temperature
-    if dialect.top_p is not None:
-        body["top_p"] = dialect.top_p
+    limits: JsonObject = {
+        "max_output_tokens": dialect.most_tokens(request),
+        "temperature": dialect.temperature_for(request),
+        "top_p": dialect.top_p,
+    }
+    body.update({name: value for name, value in limits.items() if value is not None})
     body.update(_reasoning(request, dialect))
     if request.tools:
         body["tools"] = [_tool(spec) for spec in request.tools]

@@ -295,6 +295,9 @@ def pdf_of_tool(wire: Wire) -> str:
 def limits(wire: Wire) -> str:
     setting = {"maxTokens": 99, "temperature": 0.5, "topP": 0.9}
     assert holds(body_of(wire, request_of(wire), **setting), wire.limits)
+    for asked, most in ((99, 200), (200, 99)):
+        body = body_of(wire, request_of(wire, max_tokens=asked), **{**setting, "maxTokens": most})
+        assert holds(body, wire.limits), "the lower one holds"
     return "yes"
 
 

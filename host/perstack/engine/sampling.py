@@ -34,6 +34,8 @@ class Sampling:
             tools=(),
             blobs=self._blobs,
             allow_tools=False,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
             expert_key=start.expert_key,
             step=self._run.step,
         )

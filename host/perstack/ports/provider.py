@@ -36,9 +36,21 @@ class GenerationRequest:
     allow_tools: bool = True
     """False: the tools are shown, for the prefix's sake, but none may be called."""
     reasoning_budget: ReasoningBudget | None = None
+    max_tokens: int | None = None
+    """At most so many tokens of reply, within what the user has set; None: what the user has set holds alone."""
+    temperature: float | None = None
+    """In place of what the user has set; a wish, not to be sent to a model that is known to refuse it."""
     expert_key: str = ""
     run_id: str = ""
     step: int = 0
+
+    def max_tokens_within(self, setting: int | None) -> int | None:
+        """The lower of what is asked for and what the user has set."""
+        return min((most for most in (self.max_tokens, setting) if most is not None), default=None)
+
+    def temperature_over(self, setting: float | None) -> float | None:
+        """What is asked for, or else what the user has set."""
+        return setting if self.temperature is None else self.temperature
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,10 @@ class SampleRequest:
 
     messages: Sequence[Message]
     instruction: str = ""
+    max_tokens: int | None = None
+    """At most so many tokens of reply; what the user has set for the provider holds as well."""
+    temperature: float | None = None
+    """None: what the user has set. A model that takes none is not sent any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,11 @@ def test_a_request_has_instruction_tools_and_contents() -> None:
     assert "generationConfig" not in body
 
 
+def test_a_request_has_limits_of_its_own_within_those_that_are_set() -> None:
+    body = _body(_request(max_tokens=50, temperature=0.2), max_tokens=99, temperature=0.5)
+    assert body["generationConfig"] == {"maxOutputTokens": 50, "temperature": 0.2}
+
+
 def test_calls_and_their_results_share_ids_and_results_come_together() -> None:
     calls = ExpertMessage(
         contents=(

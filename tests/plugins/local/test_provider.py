@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,14 @@ def test_settings_reach_the_model_under_its_own_names() -> None:
     _generate(server, _request(), [], maxTokens=99, temperature=0.5, repeatPenalty=1.2)
     body = server.bodies[0]
     assert (body["max_tokens"], body["temperature"], body["repeat_penalty"]) == (99, 0.5, 1.2)
+
+
+def test_what_a_request_asks_for_comes_before_the_settings_but_no_more_tokens_than_they_allow() -> None:
+    request = replace(_request(), max_tokens=50, temperature=0.2)
+    for set_by_user, most in ((99, 50), (20, 20)):
+        server = OneReply("{}")
+        _generate(server, request, [], maxTokens=set_by_user, temperature=0.5)
+        assert (server.bodies[0]["max_tokens"], server.bodies[0]["temperature"]) == (most, 0.2)
 
 
 def test_a_model_that_is_not_embedded_is_refused_with_what_to_say_instead() -> None:

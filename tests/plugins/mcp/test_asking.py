@@ -214,6 +214,7 @@ def test_a_server_may_use_the_runs_model_if_its_skill_says_so(bed: Bed, era: str
     assert got["model"] == seen.of("startRun")[0].model
     assert job.usage.input_tokens == 7
     asked = next(request for request in provider.requests if request.instruction == "[[calculator]]")
+    assert (asked.max_tokens, asked.temperature) == (10, 0.5)
     first, second, third = asked.messages
     assert (first.contents[0].text, second.contents[0].text) == ("2 + 2?", "What?")
     assert isinstance(third.contents[0], BlobPart)

@@ -59,6 +59,12 @@ def test_a_request_has_model_instruction_tools_and_messages() -> None:
     assert not {"tool_choice", "reasoning_effort", "max_completion_tokens", "temperature"} & set(body)
 
 
+@pytest.mark.parametrize(("model", "sent"), [("gpt-5-mini", 0.5), ("gpt-4.1", 0.2)])
+def test_a_request_has_its_own_temperature_where_the_model_takes_one(model: str, sent: float) -> None:
+    body = _body(_request(model=model, max_tokens=50, temperature=0.2), Dialect(temperature=0.5))
+    assert (body["max_completion_tokens"], body["temperature"]) == (50, sent)
+
+
 def test_a_tool_loop_becomes_calls_and_one_message_for_each_result() -> None:
     calls = ExpertMessage(
         contents=(ThinkingPart(thinking="hm"), TextPart(text="I look."), call("a", args={"path": "ö"}), call("b"))

@@ -72,6 +72,12 @@ def test_a_request_has_model_instruction_tools_and_input_and_is_stored_nowhere()
     assert not {"tool_choice", "reasoning", "max_output_tokens", "temperature", "top_p"} & set(body)
 
 
+@pytest.mark.parametrize(("model", "sent"), [("gpt-5-mini", 0.5), ("gpt-4.1", 0.2)])
+def test_a_request_has_its_own_temperature_where_the_model_takes_one(model: str, sent: float) -> None:
+    body = _body(_request(model=model, max_tokens=50, temperature=0.2), Dialect(temperature=0.5))
+    assert (body["max_output_tokens"], body["temperature"]) == (50, sent)
+
+
 def test_a_tool_loop_keeps_the_order_of_reasoning_text_and_calls() -> None:
     reply = ExpertMessage(
         contents=(_thought(), TextPart(text="I look."), call("a", args={"path": "ö"}), call("b", raw_args="{"))

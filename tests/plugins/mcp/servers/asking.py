@@ -82,7 +82,7 @@ def run(name: str, args: dict) -> Tool:
                 {"role": "assistant", "content": {"type": "text", "text": "What?"}},
                 {"role": "user", "content": block or {"type": "image", "data": data, "mimeType": "image/png"}},
             ]
-            params = {"messages": messages, "systemPrompt": "[[calculator]]", "maxTokens": 10}
+            params = {"messages": messages, "systemPrompt": "[[calculator]]", "maxTokens": 10, "temperature": 0.5}
             return text(json.dumps((yield {"method": "sampling/createMessage", "params": params})))
         case "grow":
             offered["more"] = {}
