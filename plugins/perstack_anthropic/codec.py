@@ -76,10 +76,14 @@ def encode(request: GenerationRequest, settings: AnthropicSettings, blobs: Mappi
 
 def body_of(request: GenerationRequest, settings: AnthropicSettings, blobs: Mapping[str, bytes]) -> JsonObject:
     """What every endpoint of the format is sent, wherever it has the model's name."""
+    if request.max_tokens is not None:
+        most = request.max_tokens_within(settings.max_tokens or DEFAULT_MAX_TOKENS)
+        settings = settings.model_copy(update={"max_tokens": most})
     max_tokens, thinking = limits_of(request.model, request.reasoning_budget, settings)
     body: JsonObject = {"max_tokens": max_tokens, **thinking}
-    if settings.temperature is not None:
-        body["temperature"] = settings.temperature
+    temperature = temperature_of(request, settings)
+    if temperature is not None:
+        body["temperature"] = temperature
     if settings.top_p is not None:
         body["top_p"] = settings.top_p
     if request.tools:
@@ -108,6 +112,12 @@ def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSet
     if settings.max_tokens is None:
         most = max(most, tokens + _ROOM_BESIDE_THINKING)
     return most, {"thinking": {"type": "enabled", "budget_tokens": max(_LEAST_BUDGET, min(tokens, most - 1))}}
+
+
+def temperature_of(request: GenerationRequest, settings: AnthropicSettings) -> float | None:
+    """Models whose thinking is not set in tokens refuse one, so only the user's own word goes there."""
+    takes_it = _counts_tokens(request.model, settings)
+    return request.temperature_over(settings.temperature) if takes_it else settings.temperature
 
 
 def _counts_tokens(model: str, settings: AnthropicSettings) -> bool:
@@ -368,8 +378,12 @@ class ReplyDecoder:
         block.signature.append(event.content_block.signature)
 
     def _grow(self, event: _Event) -> None:
+        if event.delta is None:
+            return
         block = self._blocks.get(event.index)
-        if block is None or event.delta is None:
+        if block is None:
+            if event.delta.text or event.delta.partial_json:
+                raise bad_response(f"there is a piece of block {event.index}, which never began", retryable=True)
             return
         self._add(block, event.delta.text, event.delta.thinking)
         block.json.append(event.delta.partial_json)

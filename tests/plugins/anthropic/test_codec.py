@@ -157,6 +157,17 @@ def test_newer_models_are_given_an_effort(model: str) -> None:
     assert body["output_config"] == {"effort": "high"}
 
 
+@pytest.mark.parametrize(("model", "sent"), [("claude-opus-4-7", 0.5), ("claude-sonnet-4-5", 0.2)])
+def test_a_request_has_its_own_temperature_where_the_model_takes_one(model: str, sent: float) -> None:
+    # the SDK's types no longer have it, though older models take it
+    body = encode(_request(model=model, temperature=0.2), AnthropicSettings(temperature=0.5), {})
+    assert json.loads(body)["temperature"] == sent
+
+
+def test_a_request_that_asks_for_more_tokens_than_are_usual_is_given_the_usual_number() -> None:
+    assert [_body(_request(max_tokens=most))["max_tokens"] for most in (50, 1_000_000)] == [50, 32_000]
+
+
 @pytest.mark.parametrize(
     ("budget", "settings", "thinking", "most"),
     [
@@ -341,6 +352,17 @@ def test_events_and_blocks_of_kinds_yet_unknown_are_passed_over() -> None:
     decoder.feed('{"type":"weather","temperature":21}')
     decoder.feed('{"type":"content_block_start","index":0,"content_block":{"type":"hologram","id":null}}')
     decoder.feed('{"type":"content_block_delta","index":0,"delta":{"type":"hologram_delta","light":1}}')
-    decoder.feed('{"type":"content_block_delta","index":7,"delta":{"type":"text_delta","text":"lost"}}')
+    decoder.feed('{"type":"content_block_delta","index":7,"delta":{"type":"hologram_delta","light":1}}')
     decoder.feed('{"type":"message_stop"}')
     assert decoder.finish().reply.contents == ()
+
+
+@pytest.mark.parametrize(
+    "delta", ['{"type":"text_delta","text":"lost"}', '{"type":"input_json_delta","partial_json":"{}"}']
+)
+def test_a_piece_of_a_block_that_never_began_is_an_error_and_not_lost(delta: str) -> None:
+    decoder = ReplyDecoder(lambda delta: None)
+    decoder.feed('{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}')
+    with pytest.raises(ProviderError, match="a piece of block 7, which never began") as caught:
+        decoder.feed(f'{{"type":"content_block_delta","index":7,"delta":{delta}}}')
+    assert (caught.value.name, caught.value.is_retryable) == ("BadResponse", True)
