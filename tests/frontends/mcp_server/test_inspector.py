@@ -1,36 +1,40 @@
-"""The MCP inspector, written by others, lists and calls each tool over stdio."""
+"""The MCP inspector, written by others, lists and calls each tool over stdio and HTTP."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from editor import argv
+from http_server import serving
 from npm import installed
-from terminal import SECONDS, Terminal
+from terminal import SECONDS, Terminal, reply
 
 PACKAGES = ("node@24.9.0", "@modelcontextprotocol/inspector@2.12.0")
 """The inspector wants a newer Node than many systems have."""
 
 
 class Inspector:
-    """Its command line, on a server of our own each time."""
+    """Its command line, on a server of its own each time, or on the one at an address."""
 
-    def __init__(self, commands: Path, terminal: Terminal) -> None:
+    def __init__(self, commands: Path, terminal: Terminal, url: str | None) -> None:
         self._commands = commands
         self._terminal = terminal
+        self._url = url
 
     def run(self, method: str, *args: str) -> dict[str, Any]:
         """What a method returns."""
         variables = [part for name, value in self._terminal.env.items() for part in ("-e", f"{name}={value}")]
+        server = ["--", *argv()] if self._url is None else ["--server-url", self._url, "--transport", "http"]
         done = subprocess.run(
             [
                 *(str(self._commands / "mcp-inspector"), "--cli", *variables, "--cwd", str(self._terminal.workspace)),
-                *("--method", method, *args, "--quiet", "--", *argv()),
+                *("--method", method, *args, "--quiet", *server),
             ],
             env={
                 "PATH": f"{self._commands}:{os.environ['PATH']}",
@@ -51,9 +55,14 @@ class Inspector:
         return self.run("tools/call", "--tool-name", tool, "--tool-args-json", json.dumps(arguments))
 
 
-@pytest.fixture
-def inspector(terminal: Terminal) -> Inspector:
-    return Inspector(installed("inspector", PACKAGES, ("node", "mcp-inspector")), terminal)
+@pytest.fixture(params=["stdio", "http"])
+def inspector(request: pytest.FixtureRequest, terminal: Terminal) -> Iterator[Inspector]:
+    commands = installed("inspector", PACKAGES, ("node", "mcp-inspector"))
+    if request.param == "stdio":
+        yield Inspector(commands, terminal, None)
+    else:
+        with serving(terminal) as (url, _):
+            yield Inspector(commands, terminal, url)
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -63,6 +72,8 @@ def test_it_lists_every_tool_and_finds_no_fault_in_the_schemas(inspector: Inspec
 
 
 def test_it_calls_every_tool(inspector: Inspector, terminal: Terminal) -> None:
+    read = reply("", ("readTextFile", {"path": "notes.txt"}))
+    terminal.script(**{"[[solo]]": [read, reply("One note."), reply("Two notes.")]})
     done = inspector.call("solo", query="go")
     assert done["content"][0]["text"] == "One note."
     job = done["structuredContent"]["id"]
@@ -73,5 +84,4 @@ def test_it_calls_every_tool(inspector: Inspector, terminal: Terminal) -> None:
         refused = inspector.call(tool, job=job, **({"answer": "x"} if tool == "answer" else {}))
         assert refused["isError"]
         assert words in refused["content"][0]["text"]
-    terminal.script(**{"[[solo]]": [{"text": ""}, {"text": ""}, {"text": "Two notes."}]})
     assert inspector.call("continue_job", job=job, query="again")["content"][0]["text"] == "Two notes."
