@@ -17,6 +17,9 @@ import perstack_google.settings
 import perstack_openai.azure
 import perstack_openai.compatible
 import perstack_openai.settings
+import perstack_vertex.identity
+import perstack_vertex.plugin
+import perstack_vertex.settings
 from perstack.core.messages import History, TextPart, UserMessage
 from perstack.core.tools import ToolSpec
 from perstack.ports.provider import GenerationRequest, ProviderConfig
@@ -34,6 +37,8 @@ from perstack_openai.dialect import Dialect
 from perstack_openai.plugin import FACTORIES
 from perstack_openai.responses import encode_responses
 from perstack_openai.settings import CompatibleSettings, OpenAISettings
+from perstack_vertex.plugin import VertexProviderFactory
+from perstack_vertex.settings import VertexSettings
 
 PAGE = (Path(__file__).parents[3] / "docs" / "providers.md").read_text()
 
@@ -63,6 +68,7 @@ def test_the_settings_are_those_of_the_models() -> None:
     assert _keys("Every provider:") == common
     assert _keys("`anthropic` besides:") == _aliases(AnthropicSettings) - common
     assert _keys("`google` besides:") == _aliases(GoogleSettings) - common
+    assert _keys("`google-vertex` besides:") == _aliases(VertexSettings) - common
     compatible = _aliases(CompatibleSettings)
     assert _keys("`deepseek` and `ollama` besides:") == compatible - common
     assert _keys("\n`openai` besides:") == _aliases(OpenAISettings) - compatible
@@ -77,24 +83,29 @@ def test_the_variables_are_those_that_are_read() -> None:
         perstack_openai.azure,
         perstack_openai.compatible,
         perstack_openai.settings,
+        perstack_vertex.identity,
+        perstack_vertex.plugin,
+        perstack_vertex.settings,
     )
     source = "".join(map(inspect.getsource, readers))
-    vendors = "ANTHROPIC|AZURE|DEEPSEEK|GEMINI|GOOGLE|OLLAMA|OPENAI"
+    vendors = "ANTHROPIC|AZURE|CLOUD|CLOUDSDK|DEEPSEEK|GCLOUD|GEMINI|GOOGLE|NO_GCE|OLLAMA|OPENAI"
     assert _keys("## Environment") == set(re.findall(rf'"((?:{vendors})_[A-Z_]+)"', source))
 
 
 def test_the_models_and_keys_are_those_of_the_factories() -> None:
-    for factory in (AnthropicProviderFactory(), GoogleProviderFactory(), *FACTORIES):
+    for factory in (AnthropicProviderFactory(), GoogleProviderFactory(), *FACTORIES, VertexProviderFactory()):
         (row,) = [row for row in _rows("# Providers over HTTP") if row[0] == f"`{factory.name}`"]
         assert row[3].startswith("none" if factory.default_model is None else f"`{factory.default_model}`")
-        assert row[2] == "none" or row[2].strip("`") in factory.how_to_configure
+        assert row[2] == "none" or all(key in factory.how_to_configure for key in re.findall("`(.+?)`", row[2]))
 
 
 @pytest.mark.parametrize("example", [block.split("```")[0] for block in PAGE.split("```toml\n")[1:]])
 def test_each_example_makes_a_provider(example: str) -> None:
     project = tomllib.loads(example)
-    (factory,) = [one for one in FACTORIES if one.name == project["provider"]["providerName"]]
-    env = {"AZURE_API_KEY": "k"}
+    (factory,) = [
+        one for one in (*FACTORIES, VertexProviderFactory()) if one.name == project["provider"]["providerName"]
+    ]
+    env = {"AZURE_API_KEY": "k", "GOOGLE_APPLICATION_CREDENTIALS": __file__}
     assert factory.create(ProviderConfig(project["provider"].get("setting", {}), env))
     assert project["model"]
 
