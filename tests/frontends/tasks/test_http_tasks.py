@@ -81,6 +81,7 @@ def test_tasks_are_listed_by_what_they_are(server: httpx.Client) -> None:
         ("POST", "/v1/execution", b'{"taskId": "../x"}', "no legal task id"),
         ("POST", "/v1/execution", b'{"taskId": "x", "stat": {}}', "stat: Extra inputs"),
         ("GET", "/v1/execution?status=lost", b"", "status: Input should be"),
+        pytest.param("POST", "/v1/execution", b" " * ((4 << 20) + 1), "more than 4 MB", id="long"),
     ],
 )
 def test_wrong_arguments_are_told(server: httpx.Client, method: str, path: str, body: bytes, words: str) -> None:

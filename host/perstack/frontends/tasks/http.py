@@ -96,9 +96,11 @@ def _from_query(text: str) -> JsonValue:
 
 
 async def _body(request: Request) -> JsonValue:
-    content = await request.body()
-    if len(content) > _LARGEST:
-        raise UsageError(f"the body has more than {_LARGEST >> 20} MB")
+    content = bytearray()
+    async for piece in request.stream():
+        content += piece
+        if len(content) > _LARGEST:
+            raise UsageError(f"the body has more than {_LARGEST >> 20} MB")
     if not content.strip():
         return None
     try:
