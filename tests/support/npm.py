@@ -7,32 +7,45 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 
-def installed(cache: str, packages: Sequence[str], commands: Sequence[str]) -> Path:
+def installed(name: str, packages: Sequence[str], commands: Sequence[str]) -> Path:
     """The folder of commands of some packages; the test is skipped, with the reason, if they cannot be had."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perstack-tests" / name
+    problem = _problem(folder, tuple(packages), tuple(commands))
+    if problem is not None:
+        pytest.skip(problem)
+    return folder / "node_modules" / ".bin"
+
+
+@cache
+def _problem(folder: Path, packages: tuple[str, ...], commands: tuple[str, ...]) -> str | None:
+    """Why they are not there. Asked once: a registry that is out of reach takes long to be found so."""
     npm = shutil.which("npm")
     if npm is None:
-        pytest.skip(f"npm is not there, so {', '.join(packages)} cannot be had")
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perstack-tests" / cache
-    bin_folder = folder / "node_modules" / ".bin"
+        return f"npm is not there, so {', '.join(packages)} cannot be had"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         # two workers of one test run would write the same files
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not all((bin_folder / name).exists() for name in commands):
-            _install(npm, folder, packages)
-    return bin_folder
+        if all((folder / "node_modules" / ".bin" / command).exists() for command in commands):
+            return None
+        return _install(npm, folder, packages)
 
 
-def _install(npm: str, folder: Path, packages: Sequence[str]) -> None:
-    command = [npm, "install", "--prefix", str(folder), "--no-fund", "--no-audit", "--silent", *packages]
+def _install(npm: str, folder: Path, packages: Sequence[str]) -> str | None:
+    patience = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-timeout=30000")
+    told = ("--no-fund", "--no-audit", "--loglevel=error")
+    command = [npm, "install", "--prefix", str(folder), *told, *patience, *packages]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     except subprocess.TimeoutExpired:
-        pytest.skip(f"npm did not install {', '.join(packages)} in time")
+        return f"npm did not install {', '.join(packages)} in time"
     if done.returncode != 0:
-        pytest.skip(f"npm cannot install {', '.join(packages)}: {done.stderr.strip()[-300:]}")
+        words = " ".join(line.removeprefix("npm error").strip() for line in done.stderr.splitlines()[:3])
+        return f"npm cannot install {', '.join(packages)}: {words}"
+    return None
