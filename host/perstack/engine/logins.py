@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from perstack.core.definitions import Expert, Skill
+from perstack.core.definitions import Expert, McpSseSkill, Skill
 from perstack.errors import UsageError
 from perstack.ports.skill import LoginFactory, SkillFactory
 
@@ -21,7 +21,8 @@ def login_of(
     }
     if not declared:
         place = f"Expert {expert_key!r} has" if expert_key is not None else "no Expert has"
-        known = sorted({skill.name for expert in experts.values() for skill in expert.skills if _by(factories, skill)})
+        remote = (skill for expert in experts.values() for skill in expert.skills if isinstance(skill, McpSseSkill))
+        known = sorted({skill.name for skill in remote if _by(factories, skill)})
         word = "no skill" if expert_key is not None else "a skill"
         raise UsageError(f"{place} {word} {skill_name!r}; skills with a login: {', '.join(known) or 'none'}")
     definition = next(iter(declared.values()))

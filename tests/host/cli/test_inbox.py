@@ -71,6 +71,16 @@ def test_an_unknown_question_is_told_in_a_line(terminal: Terminal) -> None:
     assert shown.code in (1, 2)
     assert "Traceback" not in shown.err
     assert len(shown.err.strip().splitlines()) == 1
+    shown = terminal.call("answer", "nothing", "x", "--provider", "scripted")
+    words = "error: no Job, task or question is nothing; `perstack inbox` lists what is open\n"
+    assert (shown.code, shown.err) == (2, words)
+
+
+def test_a_job_that_asks_nothing_is_told(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("ok")])
+    terminal.call("run", "guest", "hi", "--job-id", "done", "--provider", "scripted")
+    shown = terminal.call("answer", "done", "x", "--provider", "scripted")
+    assert (shown.code, "Job done asks nothing (completed)" in shown.err) == (2, True)
 
 
 def test_a_tasks_approval_is_in_the_inbox_and_is_answered_once(terminal: Terminal) -> None:

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from perstack.core.ids import place_of
 from perstack.core.job import JobSummary
 from perstack.engine.emit import OnEvent
 from perstack.engine.inbox import InboxItem
@@ -46,9 +47,22 @@ async def _looked_up(host: Host, ident: str, said: str) -> str | None:
         if item is not None and item.task_id is None:
             return item.id
         if item is None and not await _is_task(host, ident):
-            return ident
+            return await _question(host, ident)
         await host.memory.answer(ident, _value(item, said))
         return None
+
+
+async def _question(host: Host, ident: str) -> str:
+    """The id of a question that is not open. Raises UsageError that says what else it is, or is not."""
+    try:
+        job = await host.job(ident)
+    except NotFound:
+        try:
+            place_of(ident)
+        except UsageError:
+            raise UsageError(f"no Job, task or question is {ident}; `perstack inbox` lists what is open") from None
+        return ident
+    raise UsageError(f"Job {ident} asks nothing ({job.status}); `perstack inbox` lists what is open")
 
 
 async def _is_task(host: Host, ident: str) -> bool:
