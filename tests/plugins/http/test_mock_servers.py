@@ -25,6 +25,8 @@ from wire_anthropic import ANTHROPIC
 from wire_google import GOOGLE
 from wire_openai import COMPATIBLE, OLLAMA, OPENAI
 
+pytestmark = pytest.mark.timeout(350)  # the first time, packages are installed
+
 SECONDS = 30
 HELLO, READS, BUSY = "say hello", "please read", "be busy"
 SAYS, FOUND, WORDS = "Hello from the mock server.", "The file was read.", "slow down please"

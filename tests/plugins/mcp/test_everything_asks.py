@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hosting import Seen, expert, project_of, results, wait_for
 from mcp_bed import Bed
 
@@ -11,6 +12,8 @@ from perstack.config.settings import Overrides
 from perstack.core.definitions import McpStdioSkill
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool
+
+pytestmark = pytest.mark.timeout(350)  # the first time, packages are installed
 
 
 def _host(bed: Bed, npm_servers: Path, script) -> Host:

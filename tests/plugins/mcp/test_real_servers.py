@@ -14,6 +14,8 @@ from web_pages import Pages
 from perstack.core.definitions import McpStdioSkill
 from perstack.errors import SkillError
 
+pytestmark = pytest.mark.timeout(350)  # the first time, packages are installed
+
 PLENTY = 60_000
 
 ASKING = {"trigger-elicitation-request", "trigger-url-elicitation"}
