@@ -21,6 +21,8 @@ TOKEN = "AWS_BEARER_TOKEN_BEDROCK"  # noqa: S105 - the name of a variable
 INSTALL = "pip install 'perstack[bedrock]'"
 
 _REGION = r"^[a-z0-9-]+$"
+_DOMAINS = {"cn-": "amazonaws.com.cn", "eusc-": "amazonaws.eu"}
+"""Of the partitions of AWS that are on other domains than the rest."""
 
 
 class BedrockSettings(AnthropicSettings):
@@ -58,7 +60,7 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
     region = _region_of(settings, env)
     if region is None and settings.base_url is None and not env.get(BASE_URL):
         raise _missing_region()
-    base_url = choose_base_url(settings, env, BASE_URL, f"https://bedrock-runtime.{region}.amazonaws.com")
+    base_url = choose_base_url(settings, env, BASE_URL, _address_in(region or ""))
     token = read_key(env, TOKEN)
     headers = {"accept": accept, **({"authorization": f"Bearer {token}"} if token else {}), **settings.headers}
     endpoint = Endpoint(base_url, headers, settings.read_timeout / 1000)
@@ -74,6 +76,11 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
     if region is None:
         raise _missing_region()
     return Access(endpoint, AwsAccount(settings.profile, env, region))
+
+
+def _address_in(region: str) -> str:
+    domain = next((domain for start, domain in _DOMAINS.items() if region.startswith(start)), "amazonaws.com")
+    return f"https://bedrock-runtime.{region}.{domain}"
 
 
 def _region_of(settings: BedrockSettings, env: Mapping[str, str]) -> str | None:

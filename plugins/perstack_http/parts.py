@@ -32,6 +32,8 @@ class Wire(BaseModel):
 
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/toml"})
 _ILLEGAL_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST_ID = 64
+"""Source: OpenAI API reference, «Responses», `call_id`; Amazon Bedrock API reference, `ToolUseBlock`."""
 
 
 def to_bytes(body: JsonObject) -> bytes:
@@ -58,8 +60,8 @@ def in_place_of(part: BlobPart, why: str = "this model cannot be shown this kind
 
 
 def legal_id(call_id: str) -> str:
-    """A tool call's id with only the characters that every vendor takes: another's may hold dots and colons."""
-    if call_id and not _ILLEGAL_IN_ID.search(call_id):
+    """A tool call's id as every vendor takes it: another's may hold dots and colons, or be longer."""
+    if call_id and len(call_id) <= _LONGEST_ID and not _ILLEGAL_IN_ID.search(call_id):
         return call_id
     digest = hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:8]
     return f"{_ILLEGAL_IN_ID.sub('_', call_id)[:50]}_{digest}"
