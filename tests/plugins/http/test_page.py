@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 import perstack_anthropic.settings
+import perstack_bedrock.credentials
+import perstack_bedrock.plugin
+import perstack_bedrock.settings
 import perstack_google.plugin
 import perstack_google.settings
 import perstack_openai.azure
@@ -26,6 +29,8 @@ from perstack.ports.provider import GenerationRequest, ProviderConfig
 from perstack_anthropic.codec import encode
 from perstack_anthropic.plugin import AnthropicProviderFactory
 from perstack_anthropic.settings import AnthropicSettings
+from perstack_bedrock.plugin import BedrockProviderFactory
+from perstack_bedrock.settings import BedrockSettings
 from perstack_google.plugin import GoogleProviderFactory
 from perstack_google.request import encode as encode_google
 from perstack_google.settings import GoogleSettings
@@ -34,12 +39,15 @@ from perstack_http.errors import error_name, is_retryable
 from perstack_openai.azure import AzureSettings
 from perstack_openai.chat import encode_chat
 from perstack_openai.dialect import Dialect
-from perstack_openai.plugin import FACTORIES
+from perstack_openai.plugin import FACTORIES as OPENAI
 from perstack_openai.responses import encode_responses
 from perstack_openai.settings import CompatibleSettings, OpenAISettings
 from perstack_vertex.plugin import VertexProviderFactory
 from perstack_vertex.settings import VertexSettings
 
+FACTORIES = (
+    AnthropicProviderFactory(), GoogleProviderFactory(), *OPENAI, BedrockProviderFactory(), VertexProviderFactory(),
+)  # fmt: skip
 PAGE = (Path(__file__).parents[3] / "docs" / "providers.md").read_text()
 
 
@@ -68,6 +76,7 @@ def test_the_settings_are_those_of_the_models() -> None:
     assert _keys("Every provider:") == common
     assert _keys("`anthropic` besides:") == _aliases(AnthropicSettings) - common
     assert _keys("`google` besides:") == _aliases(GoogleSettings) - common
+    assert _keys("`amazon-bedrock` besides:") == _aliases(BedrockSettings) - common
     assert _keys("`google-vertex` besides:") == _aliases(VertexSettings) - common
     compatible = _aliases(CompatibleSettings)
     assert _keys("`deepseek` and `ollama` besides:") == compatible - common
@@ -78,6 +87,9 @@ def test_the_settings_are_those_of_the_models() -> None:
 def test_the_variables_are_those_that_are_read() -> None:
     readers = (
         perstack_anthropic.settings,
+        perstack_bedrock.credentials,
+        perstack_bedrock.plugin,
+        perstack_bedrock.settings,
         perstack_google.plugin,
         perstack_google.settings,
         perstack_openai.azure,
@@ -88,12 +100,14 @@ def test_the_variables_are_those_that_are_read() -> None:
         perstack_vertex.settings,
     )
     source = "".join(map(inspect.getsource, readers))
-    vendors = "ANTHROPIC|AZURE|CLOUD|CLOUDSDK|DEEPSEEK|GCLOUD|GEMINI|GOOGLE|NO_GCE|OLLAMA|OPENAI"
-    assert _keys("## Environment") == set(re.findall(rf'"((?:{vendors})_[A-Z_]+)"', source))
+    vendors = "ANTHROPIC|AWS|AZURE|CLOUD|CLOUDSDK|DEEPSEEK|GCLOUD|GEMINI|GOOGLE|NO_GCE|OLLAMA|OPENAI"
+    assert _keys("## Environment") == set(re.findall(rf'"((?:{vendors})_[A-Z0-9_]+)"', source))
 
 
 def test_the_models_and_keys_are_those_of_the_factories() -> None:
-    for factory in (AnthropicProviderFactory(), GoogleProviderFactory(), *FACTORIES, VertexProviderFactory()):
+    in_order = sorted(FACTORIES, key=lambda factory: factory.priority)
+    assert [row[0].strip("`") for row in _rows("# Providers over HTTP")] == [factory.name for factory in in_order]
+    for factory in FACTORIES:
         (row,) = [row for row in _rows("# Providers over HTTP") if row[0] == f"`{factory.name}`"]
         assert row[3].startswith("none" if factory.default_model is None else f"`{factory.default_model}`")
         assert row[2] == "none" or all(key in factory.how_to_configure for key in re.findall("`(.+?)`", row[2]))
@@ -102,9 +116,7 @@ def test_the_models_and_keys_are_those_of_the_factories() -> None:
 @pytest.mark.parametrize("example", [block.split("```")[0] for block in PAGE.split("```toml\n")[1:]])
 def test_each_example_makes_a_provider(example: str) -> None:
     project = tomllib.loads(example)
-    (factory,) = [
-        one for one in (*FACTORIES, VertexProviderFactory()) if one.name == project["provider"]["providerName"]
-    ]
+    (factory,) = [one for one in FACTORIES if one.name == project["provider"]["providerName"]]
     env = {"AZURE_API_KEY": "k", "GOOGLE_APPLICATION_CREDENTIALS": __file__}
     assert factory.create(ProviderConfig(project["provider"].get("setting", {}), env))
     assert project["model"]
