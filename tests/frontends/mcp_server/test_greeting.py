@@ -20,7 +20,7 @@ from terminal import Terminal
 from perstack.config.load import load_project
 from perstack.frontends.mcp_server.greeting import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, greet
 from perstack.frontends.mcp_server.server import build_server, options_of
-from perstack.frontends.mcp_server.serving import serving
+from perstack.frontends.mcp_server.workspaces import Offer, serving_all
 from perstack.host import Host
 
 INFO = {"name": "client", "version": "1"}
@@ -45,8 +45,8 @@ def said_by_the_sdk(workspace: Path, line: bytes) -> dict[str, object]:
         loaded = load_project(workspace / "perstack.toml")
         to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](1)
         outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](1)
-        async with serving(Host(loaded.project, workspace=workspace), loaded) as state:
-            server = build_server(state)
+        async with serving_all(Offer((Host(loaded.project, workspace=workspace), loaded))) as workspaces:
+            server = build_server(workspaces)
             running = asyncio.create_task(server.run(incoming, outgoing, options_of(server)))
             await to_server.send(SessionMessage(jsonrpc_message_adapter.validate_json(line)))
             answer = (await from_server.receive()).message

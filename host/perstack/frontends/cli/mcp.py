@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from perstack.errors import UsageError
+from perstack.config.load import LoadedProject
+from perstack.errors import PerstackError, UsageError
 from perstack.frontends.cli.options import Setup, driving_options
-from perstack.frontends.mcp_server.greeting import greet
+from perstack.frontends.mcp_server.greeting import greet, offers_roots
 from perstack.frontends.mcp_server.names import only_experts
 from perstack.frontends.mcp_server.sampling import SamplingPlugin
 from perstack.frontends.mcp_server.snippets import CLIENTS, command_of
 from perstack.frontends.mcp_server.wire import Wire
+
+if TYPE_CHECKING:
+    from perstack.frontends.mcp_server.workspaces import Offer, Workspace
 
 
 @click.command("mcp")
@@ -45,35 +52,73 @@ def mcp_command(
         return
     if find_spec("mcp") is None:
         raise UsageError("`perstack mcp` needs the MCP SDK: pip install 'perstack[mcp]'")
+    serving = _Serving(setup, keys, tasks, _names_no_place(click.get_current_context()))
     if address is not None:
-        _serve_http(setup, keys, address, names, tasks=tasks)
+        _serve_http(serving, address, names)
     else:
-        _serve(setup, keys, tasks=tasks)
+        _serve(serving)
 
 
-def _serve_http(setup: Setup, keys: tuple[str, ...], text: str, names: tuple[str, ...], *, tasks: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """What is served, wherever that is."""
+
+    setup: Setup
+    experts: tuple[str, ...]
+    tasks: bool
+    follows_roots: bool
+    """Whether each client's own folder is looked for."""
+
+    def load(self) -> LoadedProject:
+        """Raises DefinitionError and UsageError."""
+        loaded = self.setup.place.load()
+        only_experts(loaded.project, self.experts)
+        return loaded
+
+    def open(self, loaded: LoadedProject) -> Workspace:
+        """Raises UsageError."""
+        return self.setup.host(loaded.project, plugins=[SamplingPlugin()]), loaded
+
+    def open_root(self, folder: Path) -> Workspace:
+        """The same in another folder."""
+        there = replace(self, setup=replace(self.setup, place=replace(self.setup.place, workspace=str(folder))))
+        return there.open(there.load())
+
+    def offer(self, home: Workspace | PerstackError, *, asks_for_roots: bool = True) -> Offer:
+        """For a transport."""
+        from perstack.frontends.mcp_server.workspaces import Offer
+
+        return Offer(home, self.open_root if self.follows_roots and asks_for_roots else None, self.experts, self.tasks)
+
+
+def _names_no_place(context: click.Context) -> bool:
+    return all(context.get_parameter_source(name) is ParameterSource.DEFAULT for name in ("workspace", "config"))
+
+
+def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
     import asyncio
 
     from perstack.frontends.mcp_server.http import TOKEN_VARIABLE, Address, Guard, serve_http
 
-    loaded = setup.place.load()
-    only_experts(loaded.project, keys)
-    guard = Guard(Address.parse(text), setup.env(loaded.project).get(TOKEN_VARIABLE) or None, names)
+    loaded = serving.load()
+    token = serving.setup.env(loaded.project).get(TOKEN_VARIABLE) or None
+    guard = Guard(Address.parse(text), token, names)
     guard.check()
 
     async def main() -> None:
-        await serve_http(setup.host(loaded.project, plugins=[SamplingPlugin()]), loaded, guard, keys, tasks=tasks)
+        await serve_http(serving.offer(serving.open(loaded), asks_for_roots=guard.address.is_loopback), guard)
 
     asyncio.run(main())
 
 
-def _serve(setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> None:
-    loaded = setup.place.load()
-    only_experts(loaded.project, keys)
+def _serve(serving: _Serving) -> None:
+    loaded = _load_if_needed(serving)
     if sys.stdin.isatty():
         click.echo("waiting for an MCP client on stdin; see perstack mcp --help for --print-config", err=True)
     wire = Wire.claim()
     opening = wire.read()
+    if isinstance(loaded, PerstackError) and (opening is None or not offers_roots(opening)):
+        raise loaded
     greeted = greet(opening) if opening is not None else None
     if greeted is not None:
         wire.write(greeted.line)
@@ -83,11 +128,20 @@ def _serve(setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> None:
     from perstack.frontends.mcp_server.stdio import serve_stdio
 
     async def main() -> None:
-        await serve_stdio(
-            setup.host(loaded.project, plugins=[SamplingPlugin()]), loaded, wire, opening, greeted, keys, tasks=tasks
-        )
+        home = loaded if isinstance(loaded, PerstackError) else serving.open(loaded)
+        await serve_stdio(serving.offer(home), wire, opening, greeted)
 
     asyncio.run(main())
+
+
+def _load_if_needed(serving: _Serving) -> LoadedProject | PerstackError:
+    """The project here, or what is wrong with it, if the client may have another one open."""
+    try:
+        return serving.load()
+    except PerstackError as error:
+        if not serving.follows_roots or sys.stdin.isatty():
+            raise
+        return error
 
 
 def _print_config(client: str, setup: Setup, keys: tuple[str, ...]) -> None:

@@ -2,13 +2,14 @@
 
     cli/mcp.py ─ greeting, wire      the first answer, before anything heavy is imported
         └─ stdio                     one client on a pipe: streams for the SDK, signals, the end
-            ├─ serving               what a server lives on, whatever its transport: `ServerState`
-            └─ server                the SDK's server with our handlers: `build_server(state)`
+            ├─ workspaces            which folder each client works in, by its roots
+            │   └─ serving           what the server of one folder lives on: `ServerState`
+            └─ server                the SDK's server with our handlers: `build_server(workspaces)`
                 ├─ tools             the tools and what each does; names, schemas, results
                 ├─ driving           a Job for a call: progress, asking, forms
                 ├─ jobs              Jobs in tasks of their own, which outlive the calls
                 └─ definitions       perstack.toml, read again when it changes; clients are told
 
-A transport makes a `ServerState` with `serving`, builds a server on it and runs that. Capabilities are announced in
+A transport opens the `Workspaces` of an `Offer`, builds a server on them and runs that. Capabilities are announced in
 `greeting` and must be those of the handlers in `server`.
 """

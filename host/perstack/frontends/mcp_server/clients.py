@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from mcp.server.connection import Connection
 from mcp.server.session import ServerSession
 from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
+    ListenHandler,
     PromptsListChanged,
     ResourcesListChanged,
     ResourceUpdated,
@@ -13,9 +17,6 @@ from mcp.server.subscriptions import (
 from starlette.requests import Request
 
 from perstack.frontends.mcp_server.asking import Context
-
-_MOST = 10_000
-"""Clients that are kept in mind; over HTTP they come and go without a word, and the longest known is forgotten."""
 
 _SESSION_ID = "mcp-session-id"
 
@@ -26,42 +27,71 @@ def client_of(context: Context) -> str:
     return request.headers.get(_SESSION_ID, "") if isinstance(request, Request) else ""
 
 
+def when_gone(context: Context, callback: Callable[[], object]) -> None:
+    """Have something done when the connection that a request came on ends.
+
+    Over HTTP that is when the client ends its session, or has not been heard of for as long as the SDK waits.
+    """
+    # handlers are to use the connection's exit stack, says the SDK, and as yet shows it to none
+    connection: object = getattr(context.session, "_connection", None)
+    if isinstance(connection, Connection):
+        connection.exit_stack.callback(callback)
+
+
 class Clients:
     """Clients of the handshake, and streams that clients of the stateless era listen to."""
 
     def __init__(self) -> None:
-        self.bus = InMemorySubscriptionBus()
+        self._bus = InMemorySubscriptionBus()
+        self.listening = ListenHandler(self._bus)
+        """Answers `subscriptions/listen`."""
         self._sessions: dict[str, ServerSession] = {}
         self._subscribed: dict[str, dict[str, ServerSession]] = {}
 
     def add(self, context: Context) -> None:
-        """A client whose handshake is done."""
-        self._sessions[client_of(context)] = context.session
-        while len(self._sessions) > _MOST:
-            del self._sessions[next(iter(self._sessions))]
+        """A client whose handshake is done. It is forgotten when its connection ends."""
+        client = client_of(context)
+        if client not in self._sessions:
+            when_gone(context, lambda: self.remove(client))
+        self._sessions[client] = context.session
+
+    def remove(self, client: str) -> None:
+        """It is told nothing any more."""
+        self._sessions.pop(client, None)
+        for uri in tuple(self._subscribed):
+            self._unsubscribe(uri, client)
 
     def subscribe(self, uri: str, context: Context) -> None:
         """A client wants to be told when what this address shows has changed."""
+        self.add(context)
         self._subscribed.setdefault(uri, {})[client_of(context)] = context.session
 
     def unsubscribe(self, uri: str, context: Context) -> None:
         """It no longer does."""
+        self._unsubscribe(uri, client_of(context))
+
+    def _unsubscribe(self, uri: str, client: str) -> None:
         subscribed = self._subscribed.get(uri, {})
-        subscribed.pop(client_of(context), None)
+        subscribed.pop(client, None)
         if not subscribed:
             self._subscribed.pop(uri, None)
 
     async def definitions_changed(self) -> None:
         """The three `list_changed` notifications to all of them. To one that has gone it is no error."""
         for event in (ToolsListChanged(), PromptsListChanged(), ResourcesListChanged()):
-            await self.bus.publish(event)
+            await self._bus.publish(event)
         for session in tuple(self._sessions.values()):
-            await session.send_tool_list_changed()
-            await session.send_prompt_list_changed()
-            await session.send_resource_list_changed()
+            await tell_lists_changed(session)
 
     async def resource_updated(self, uri: str) -> None:
         """`notifications/resources/updated` to those that subscribed to it."""
-        await self.bus.publish(ResourceUpdated(uri=uri))
+        await self._bus.publish(ResourceUpdated(uri=uri))
         for session in tuple(self._subscribed.get(uri, {}).values()):
             await session.send_resource_updated(uri)
+
+
+async def tell_lists_changed(session: ServerSession) -> None:
+    """The three `list_changed` notifications to one client."""
+    await session.send_tool_list_changed()
+    await session.send_prompt_list_changed()
+    await session.send_resource_list_changed()

@@ -80,6 +80,17 @@ def greet(line: bytes) -> Reply | None:
     return Reply(request_id, answer.encode() + b"\n")
 
 
+def offers_roots(line: bytes) -> bool:
+    """Whether a client's first message says that it can be asked for the folders that it has open."""
+    try:
+        message: Json = json.loads(line)
+    except ValueError:
+        return False
+    params = message.get("params") if isinstance(message, dict) and message.get("method") == "initialize" else None
+    capabilities = params.get("capabilities") if isinstance(params, dict) else None
+    return isinstance(capabilities, dict) and isinstance(capabilities.get("roots"), dict)
+
+
 def _initialized(params: JsonTable) -> JsonTable | None:
     asked, client = params.get("protocolVersion"), params.get("clientInfo")
     is_whole = isinstance(asked, str) and isinstance(params.get("capabilities"), dict) and isinstance(client, dict)

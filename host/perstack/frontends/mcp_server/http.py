@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import signal
 import socket
+import stat
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from pathlib import Path
 
 import uvicorn
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
@@ -18,13 +21,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from perstack.config.load import LoadedProject
+from perstack.config.load import find_config
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.server import build_server
-from perstack.frontends.mcp_server.serving import serving
-from perstack.frontends.mcp_server.state import ServerState
+from perstack.frontends.mcp_server.workspaces import Offer, OpenRoot, Workspace, Workspaces, serving_all
 from perstack.frontends.tasks.http import is_open, routes
-from perstack.host import Host
 
 PATH = "/mcp"
 TOKEN_VARIABLE = "PERSTACK_MCP_TOKEN"  # noqa: S105 - the name of a variable
@@ -108,18 +109,16 @@ class Guard:
         )
 
 
-async def serve_http(
-    host: Host, loaded: LoadedProject, guard: Guard, experts: Sequence[str], *, tasks: bool = False
-) -> None:
+async def serve_http(offer: Offer, guard: Guard) -> None:
     """Serve until a signal comes. The Jobs that are driven then are recorded as interrupted.
 
     Raises UsageError if the address cannot be listened on.
     """
     guard.check()
-    async with serving(host, loaded, experts, tasks=tasks) as state:
+    async with serving_all(replace(offer, open_root=_only_own(offer.open_root))) as workspaces:
         with _listening(guard.address) as listener:
-            app = build_server(state).streamable_http_app(
-                custom_starlette_routes=routes(host.memory),
+            app = build_server(workspaces).streamable_http_app(
+                custom_starlette_routes=routes(workspaces.home.host.memory),
                 streamable_http_path=PATH,
                 transport_security=guard.security(),
                 max_request_body_size=_LARGEST_REQUEST,
@@ -133,9 +132,27 @@ async def serve_http(
                     timeout_graceful_shutdown=_PATIENCE,
                 )
             )
-            with _stopped_by_signals(state, server):
+            with _stopped_by_signals(workspaces, server):
                 print(f"perstack: serving MCP at {_url(listener)}", file=sys.stderr, flush=True)  # noqa: T201
                 await server.serve([listener])
+
+
+def _only_own(open_root: OpenRoot | None) -> OpenRoot | None:
+    """Not what another user of this machine has laid out: whoever reaches a port names the folder, and a definition
+    is a program.
+    """
+    if open_root is None:
+        return None
+
+    def opened(folder: Path) -> Workspace:
+        config = find_config(folder)
+        for path in (folder, *((config, config.parent) if config is not None else ())):
+            found = path.stat()
+            if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
+                raise UsageError(f"{path} can be written by others than you: over HTTP it is not served")
+        return open_root(folder)
+
+    return opened
 
 
 class _Server(uvicorn.Server):
@@ -187,12 +204,12 @@ def _url(listener: socket.socket) -> str:
 
 
 @contextmanager
-def _stopped_by_signals(state: ServerState, server: uvicorn.Server) -> Generator[None]:
+def _stopped_by_signals(workspaces: Workspaces, server: uvicorn.Server) -> Generator[None]:
     loop = asyncio.get_running_loop()
     stopping: list[asyncio.Task[None]] = []
 
     async def stop() -> None:
-        await state.jobs.close()
+        await workspaces.stop_jobs()
         server.should_exit = True
 
     def on_signal() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 from mcp.server.lowlevel import Server
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.models import InitializationOptions
-from mcp.server.subscriptions import ListenHandler
+from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    INTERNAL_ERROR,
     CallToolRequestParams,
     CancelledNotificationParams,
     CompleteRequestParams,
@@ -39,35 +40,35 @@ from perstack.frontends.mcp_server.results import error_result
 from perstack.frontends.mcp_server.state import Call, Outcome, ServerState, call_key
 from perstack.frontends.mcp_server.task_tools import TASK_TOOLS, call_task_tool, listed_tasks
 from perstack.frontends.mcp_server.tools import call_tool, listed
+from perstack.frontends.mcp_server.workspaces import Workspaces
 from perstack.version import VERSION
 
 
 class Handlers:
     """Answers requests, each in words of the SDK."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
-        self._listening = ListenHandler(state.clients.bus)
+    def __init__(self, workspaces: Workspaces) -> None:
+        self._workspaces = workspaces
 
     async def list_tools(self, context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
         """`tools/list`."""
-        await self._state.refresh()
-        tasks = listed_tasks() if self._state.has_tasks else []
-        return ListToolsResult(tools=[*listed(self._state.definitions.experts), *tasks])
+        state = await self._refreshed(context)
+        tasks = listed_tasks() if state.has_tasks else []
+        return ListToolsResult(tools=[*listed(state.definitions.experts), *tasks])
 
     async def call_tool(self, context: Context, params: CallToolRequestParams) -> Outcome:
         """`tools/call`; what the caller did wrong is a result that says so."""
-        await self._state.refresh()
-        is_of_task = self._state.has_tasks and params.name in TASK_TOOLS
         try:
-            return await (call_task_tool if is_of_task else call_tool)(Call(self._state, context, params))
+            state = await self._workspaces.of(context)
+            await state.refresh()
+            is_of_task = state.has_tasks and params.name in TASK_TOOLS
+            return await (call_task_tool if is_of_task else call_tool)(Call(state, context, params))
         except PerstackError as error:
             return error_result(error)
 
     async def list_resources(self, context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
         """`resources/list`."""
-        await self._state.refresh()
-        return ListResourcesResult(resources=resources.listed(self._state))
+        return ListResourcesResult(resources=resources.listed(await self._refreshed(context)))
 
     async def list_templates(
         self, context: Context, params: PaginatedRequestParams | None
@@ -77,50 +78,66 @@ class Handlers:
 
     async def read_resource(self, context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         """`resources/read`."""
-        return await resources.read(self._state, params.uri)
+        return await resources.read(await self._state(context), params.uri)
 
     async def subscribe(self, context: Context, params: SubscribeRequestParams) -> EmptyResult:
         """`resources/subscribe`."""
-        self._state.clients.subscribe(params.uri, context)
-        self._state.watching.watch(params.uri)
+        state = await self._state(context)
+        state.clients.subscribe(params.uri, context)
+        state.watching.watch(params.uri)
         return EmptyResult()
 
     async def unsubscribe(self, context: Context, params: UnsubscribeRequestParams) -> EmptyResult:
         """`resources/unsubscribe`."""
-        self._state.clients.unsubscribe(params.uri, context)
+        (await self._state(context)).clients.unsubscribe(params.uri, context)
         return EmptyResult()
 
     async def listen(self, context: Context, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
         """`subscriptions/listen`, which the stateless era has in place of the two."""
+        state = await self._state(context)
         for uri in params.notifications.resource_subscriptions or ():
-            self._state.watching.watch(uri)
-        return await self._listening(context, params)
+            state.watching.watch(uri)
+        return await state.clients.listening(context, params)
 
     async def list_prompts(self, context: Context, params: PaginatedRequestParams | None) -> ListPromptsResult:
         """`prompts/list`."""
-        await self._state.refresh()
-        return ListPromptsResult(prompts=prompts.listed(self._state))
+        return ListPromptsResult(prompts=prompts.listed(await self._refreshed(context)))
 
     async def get_prompt(self, context: Context, params: GetPromptRequestParams) -> GetPromptResult:
         """`prompts/get`."""
-        return prompts.filled(self._state, params)
+        return prompts.filled(await self._state(context), params)
 
     async def complete(self, context: Context, params: CompleteRequestParams) -> CompleteResult:
         """`completion/complete`."""
-        return await complete(self._state, params)
+        return await complete(await self._state(context), params)
 
     async def on_initialized(self, context: Context, params: NotificationParams | None) -> None:
         """`notifications/initialized`."""
-        self._state.clients.add(context)
+        self._workspaces.greeted(context)
 
     async def on_cancelled(self, context: Context, params: CancelledNotificationParams) -> None:
         """`notifications/cancelled`."""
-        self._state.jobs.cancel_call(call_key(context, params.request_id))
+        self._workspaces.cancel_call(call_key(context, params.request_id))
+
+    async def on_roots_changed(self, context: Context, params: NotificationParams | None) -> None:
+        """`notifications/roots/list_changed`."""
+        await self._workspaces.roots_changed(context)
+
+    async def _state(self, context: Context) -> ServerState:
+        try:
+            return await self._workspaces.of(context)
+        except PerstackError as error:
+            raise MCPError(INTERNAL_ERROR, str(error)) from error
+
+    async def _refreshed(self, context: Context) -> ServerState:
+        state = await self._state(context)
+        await state.refresh()
+        return state
 
 
-def build_server(state: ServerState) -> Server[Any]:
+def build_server(workspaces: Workspaces) -> Server[Any]:
     """A server for any number of connections, in both eras."""
-    handlers = Handlers(state)
+    handlers = Handlers(workspaces)
     server: Server[Any] = Server(
         NAME,
         version=VERSION,
@@ -139,6 +156,8 @@ def build_server(state: ServerState) -> Server[Any]:
     )
     server.add_notification_handler("notifications/initialized", NotificationParams, handlers.on_initialized)
     server.add_notification_handler("notifications/cancelled", CancelledNotificationParams, handlers.on_cancelled)
+    # not by the constructor, which warns that roots are deprecated: they are asked for in the era that has them
+    server.add_notification_handler("notifications/roots/list_changed", NotificationParams, handlers.on_roots_changed)
     return server
 
 

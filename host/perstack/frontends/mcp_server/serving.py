@@ -1,4 +1,4 @@
-"""What a server lives on while it serves: the Host, the Jobs' tasks, the watch over perstack.toml."""
+"""What serving one workspace takes: the Host, the Jobs' tasks, the watch over perstack.toml."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perstack.host import Host
 async def serving(
     host: Host, loaded: LoadedProject, experts: Sequence[str] = (), *, tasks: bool = False
 ) -> AsyncGenerator[ServerState]:
-    """The state to build servers on, whatever their transport.
+    """The state of one workspace.
 
     At the end the Jobs that are still driven are interrupted, and that is recorded, before the Host is closed.
     """

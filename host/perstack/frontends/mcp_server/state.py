@@ -19,7 +19,7 @@ Outcome: TypeAlias = CallToolResult | InputRequiredResult
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """One for a process, whatever the number of its clients and transports."""
+    """One for a workspace, whatever the number of its clients."""
 
     host: Host
     definitions: Definitions

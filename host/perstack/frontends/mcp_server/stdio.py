@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TypeAlias
 
@@ -15,12 +15,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 
-from perstack.config.load import LoadedProject
 from perstack.frontends.mcp_server.greeting import Reply
 from perstack.frontends.mcp_server.server import build_server, options_of
-from perstack.frontends.mcp_server.serving import serving
 from perstack.frontends.mcp_server.wire import Wire
-from perstack.host import Host
+from perstack.frontends.mcp_server.workspaces import Offer, serving_all
 
 _Streams: TypeAlias = tuple[
     MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
@@ -33,23 +31,14 @@ _LAST_WORDS = 1.0
 """Seconds that a client is given to read what was still to be said."""
 
 
-async def serve_stdio(
-    host: Host,
-    loaded: LoadedProject,
-    wire: Wire,
-    opening: bytes | None,
-    greeted: Reply | None,
-    experts: Sequence[str],
-    *,
-    tasks: bool = False,
-) -> None:
+async def serve_stdio(offer: Offer, wire: Wire, opening: bytes | None, greeted: Reply | None) -> None:
     """Serve one client. `opening` is its first message; if that has been answered already, `greeted` is the answer."""
     with _stopped_by_signals():
         async with (
-            serving(host, loaded, experts, tasks=tasks) as state,
+            serving_all(offer) as workspaces,
             _streams(wire, opening, greeted) as (incoming, outgoing),
         ):
-            server = build_server(state)
+            server = build_server(workspaces)
             await server.run(incoming, outgoing, options_of(server))
 
 

@@ -10,7 +10,7 @@ from perstack.core.events import FinishStep, StartRun, StoredEvent
 from perstack.core.ids import job_of_run
 from perstack.engine.clock import now_ms
 from perstack.engine.load import checkpoint_at
-from perstack.errors import PerstackError
+from perstack.errors import NotFound, PerstackError
 from perstack.frontends.mcp_server.addresses import EVENTS, JOB
 from perstack.host import Host
 
@@ -55,11 +55,15 @@ class Watching:
 
     async def _follow(self, job_id: str) -> None:
         began = now_ms()
-        with suppress(PerstackError):
+        try:
             async for line in self._host.watch(job_id):
                 if line.event.timestamp >= began and is_news(line.event):
                     await self._notify(EVENTS.uri(line.event.run_id))
                     await self._notify(JOB.uri(job_id))
+        except NotFound:
+            return
+        except PerstackError:
+            pass  # whoever looks is told what is wrong
         await self._notify(JOB.uri(job_id))
 
 
