@@ -10,6 +10,7 @@ from urllib.parse import quote
 from perstack_google.plugin import KEYS
 from perstack_http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, missing_key, read_key
 
+BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_GENERATIVE_AI_BASE_URL")
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
 API_VERSION = "v1beta"
 
@@ -26,9 +27,11 @@ class GoogleSettings(EndpointSettings):
 def endpoint_of(settings: GoogleSettings, env: Mapping[str, str]) -> Endpoint:
     """Address and credentials. Raises MissingCredential; a server on this machine needs none.
 
-    Source: Gemini API reference, section «Authentication»; the variables are those of Google's and Vercel's SDKs.
+    Source: Gemini API reference, section «Authentication»; the variables are those of Google's and Vercel's SDKs, and
+    of the original Perstack.
     """
-    base_url = choose_base_url(settings, env, "GOOGLE_GEMINI_BASE_URL", DEFAULT_BASE_URL)
+    variable = next((name for name in BASE_URLS if env.get(name)), BASE_URLS[0])
+    base_url = choose_base_url(settings, env, variable, DEFAULT_BASE_URL)
     key = next((key for name in KEYS if (key := read_key(env, name))), None)
     headers = ({"x-goog-api-key": key} if key else {}) | settings.headers
     if not {"x-goog-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):

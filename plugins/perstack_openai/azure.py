@@ -15,6 +15,7 @@ from perstack.ports.provider import ProviderConfig
 from perstack_http.endpoint import choose_base_url, is_loopback, missing_key, read_key, read_settings
 from perstack_openai.settings import Api, CompatibleSettings, Connection, dialect_of, endpoint_of, has_credential
 
+_ENDPOINTS = ("AZURE_OPENAI_ENDPOINT", "AZURE_BASE_URL")
 _RESOURCE = r"^[a-zA-Z0-9][a-zA-Z0-9-]{0,63}$"
 """The first word of the resource's address."""
 
@@ -36,7 +37,7 @@ def azure_connection(config: ProviderConfig) -> Connection:
     """A deployment at Azure; the model's name is the deployment's.
 
     Source: Azure OpenAI documentation, «API version lifecycle» (the v1 API) and «REST API reference»; the variables
-    are those of OpenAI's SDK for Azure and of the AI SDK.
+    are those of OpenAI's SDK for Azure, of the AI SDK and of the original Perstack.
     """
     settings, env = read_settings(AzureSettings, config.setting), config.env
     base_url = _base_url(settings, env)
@@ -59,16 +60,21 @@ def _base_url(settings: AzureSettings, env: Mapping[str, str]) -> str:
     """The address up to `/openai`."""
     resource = None if settings.base_url is not None else _resource(settings, env)
     address = f"https://{resource}.openai.azure.com" if resource else ""
-    base_url = choose_base_url(settings, {} if resource else env, "AZURE_OPENAI_ENDPOINT", address)
+    base_url = choose_base_url(settings, {} if resource else env, _endpoint_in(env) or _ENDPOINTS[0], address)
     base_url = base_url.removesuffix("/v1")
     return base_url if urlsplit(base_url).path else f"{base_url}/openai"
+
+
+def _endpoint_in(env: Mapping[str, str]) -> str | None:
+    """The variable that holds a whole address."""
+    return next((name for name in _ENDPOINTS if env.get(name)), None)
 
 
 def _resource(settings: AzureSettings, env: Mapping[str, str]) -> str | None:
     """The setting's, else the environment's; None if that holds a whole address."""
     if settings.resource_name is not None:
         return settings.resource_name
-    if env.get("AZURE_OPENAI_ENDPOINT"):
+    if _endpoint_in(env):
         return None
     resource = env.get("AZURE_RESOURCE_NAME", "").strip()
     if not resource:
@@ -96,7 +102,7 @@ def _path(settings: AzureSettings, env: Mapping[str, str], api: Api) -> tuple[st
     """Prefix and query. The v1 API needs no version; the dated APIs before it do."""
     if not settings.use_deployment_based_urls:
         return "/v1", f"?api-version={settings.api_version}" if settings.api_version else ""
-    version = settings.api_version or env.get("OPENAI_API_VERSION", "").strip()
+    version = settings.api_version or (env.get("OPENAI_API_VERSION") or env.get("AZURE_API_VERSION") or "").strip()
     if not version:
         wrong = "deployment based URLs need a version, such as 2024-10-21: set it here or in OPENAI_API_VERSION"
         raise DefinitionError((Problem(wrong, "perstack.toml", key="provider.setting.apiVersion"),))

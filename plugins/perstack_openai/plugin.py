@@ -51,7 +51,7 @@ FACTORIES = (
         how_to_configure="set AZURE_OPENAI_API_KEY and AZURE_RESOURCE_NAME, and name a deployment as the model",
         needs=(
             ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY", "AZURE_OPENAI_AD_TOKEN"),
-            ("AZURE_RESOURCE_NAME", "AZURE_OPENAI_ENDPOINT"),
+            ("AZURE_RESOURCE_NAME", "AZURE_OPENAI_ENDPOINT", "AZURE_BASE_URL"),
         ),
     ),
     OpenAIProviderFactory(

@@ -75,13 +75,14 @@ class OpenAISettings(CompatibleSettings):
 def openai_connection(config: ProviderConfig) -> Connection:
     """OpenAI, or a server compatible with it; one on this machine needs no key.
 
-    Source: OpenAI API reference, «Introduction», section «Authentication»; the variables are those of its SDKs.
+    Source: OpenAI API reference, «Introduction», section «Authentication»; the variables are those of its SDKs, and
+    of the original Perstack.
     """
     settings, env = read_settings(OpenAISettings, config.setting), config.env
     base_url = choose_base_url(settings, env, "OPENAI_BASE_URL", DEFAULT_BASE_URL)
     own = {
-        "OpenAI-Organization": settings.organization or env.get("OPENAI_ORG_ID"),
-        "OpenAI-Project": settings.project or env.get("OPENAI_PROJECT_ID"),
+        "OpenAI-Organization": settings.organization or env.get("OPENAI_ORG_ID") or env.get("OPENAI_ORGANIZATION"),
+        "OpenAI-Project": settings.project or env.get("OPENAI_PROJECT_ID") or env.get("OPENAI_PROJECT"),
     }
     headers = {name: value for name, value in own.items() if value}
     key = read_key(env, "OPENAI_API_KEY")

@@ -65,9 +65,10 @@ def test_the_address_is_made_of_base_version_and_model(base_url: str | None, mod
 
 
 def test_the_base_url_of_the_environment_is_used_and_headers_are_sent_over_our_own() -> None:
-    env = {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": "https://gate.example"}
-    endpoint = endpoint_of(GoogleSettings(headers={"x-goog-api-key": "mine"}), env)
-    assert (endpoint.base_url, endpoint.headers) == ("https://gate.example/v1beta", {"x-goog-api-key": "mine"})
+    for variable in ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_GENERATIVE_AI_BASE_URL"):
+        env = {"GEMINI_API_KEY": KEY, variable: "https://gate.example"}
+        endpoint = endpoint_of(GoogleSettings(headers={"x-goog-api-key": "mine"}), env)
+        assert (endpoint.base_url, endpoint.headers) == ("https://gate.example/v1beta", {"x-goog-api-key": "mine"})
 
 
 def test_the_plugin_registers_a_provider_that_a_key_configures() -> None:

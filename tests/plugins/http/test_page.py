@@ -104,6 +104,41 @@ def test_the_variables_are_those_that_are_read() -> None:
     assert _keys("## Environment") == set(re.findall(rf'"((?:{vendors})_[A-Z0-9_]+)"', source))
 
 
+PERSTACK = {
+    "anthropic": ("baseUrl headers", "ANTHROPIC_API_KEY ANTHROPIC_BASE_URL"),
+    "google": ("baseUrl headers", "GOOGLE_GENERATIVE_AI_API_KEY GOOGLE_GENERATIVE_AI_BASE_URL"),
+    "openai": (
+        "baseUrl organization project name headers",
+        "OPENAI_API_KEY OPENAI_BASE_URL OPENAI_ORGANIZATION OPENAI_PROJECT",
+    ),
+    "deepseek": ("baseUrl headers", "DEEPSEEK_API_KEY DEEPSEEK_BASE_URL"),
+    "ollama": ("baseUrl headers", "OLLAMA_BASE_URL"),
+    "azure-openai": (
+        "resourceName apiVersion baseUrl headers useDeploymentBasedUrls",
+        "AZURE_API_KEY AZURE_RESOURCE_NAME AZURE_API_VERSION AZURE_BASE_URL",
+    ),
+    "amazon-bedrock": ("region", "AWS_ACCESS_KEY_ID AWS_REGION"),
+    "google-vertex": (
+        "project location baseUrl headers",
+        "GOOGLE_VERTEX_PROJECT GOOGLE_VERTEX_LOCATION GOOGLE_VERTEX_BASE_URL GOOGLE_APPLICATION_CREDENTIALS",
+    ),
+}
+"""Settings and variables of the original's reference, «Providers and Models»."""
+
+
+@pytest.mark.parametrize("name", PERSTACK)
+def test_the_settings_and_variables_of_the_original_are_taken(name: str) -> None:
+    settings, variables = (words.split() for words in PERSTACK[name])
+    values = {"baseUrl": "https://a.example", "headers": {"X-Team": "blue"}, "useDeploymentBasedUrls": True}
+    setting: dict[str, Any] = {key: values.get(key, "a") for key in settings}
+    env = {variable: "https://a.example" if "URL" in variable else "a" for variable in variables}
+    env |= {key: __file__ for key in env if key.endswith("CREDENTIALS")}
+    (factory,) = [one for one in FACTORIES if one.name == name]
+    assert factory.create(ProviderConfig(setting, env))
+    assert factory.create(ProviderConfig({}, env)), "two lines of perstack.toml are all that has to change"
+    assert set(variables) <= _keys("## Environment")
+
+
 def test_the_models_and_keys_are_those_of_the_factories() -> None:
     in_order = sorted(FACTORIES, key=lambda factory: factory.priority)
     assert [row[0].strip("`") for row in _rows("# Providers over HTTP")] == [factory.name for factory in in_order]

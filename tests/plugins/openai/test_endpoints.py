@@ -41,6 +41,9 @@ def test_organization_and_project_come_from_settings_or_environment() -> None:
     headers = _connection("openai", {"organization": "org-set"}, env).endpoint.headers
     assert (headers["OpenAI-Organization"], headers["OpenAI-Project"]) == ("org-set", "proj-env")
     assert _connection("openai", {"project": "proj-set"}, env).endpoint.headers["OpenAI-Project"] == "proj-set"
+    original = {"OPENAI_API_KEY": KEY, "OPENAI_ORGANIZATION": "org-1", "OPENAI_PROJECT": "proj-1"}
+    headers = _connection("openai", env=original).endpoint.headers
+    assert (headers["OpenAI-Organization"], headers["OpenAI-Project"]) == ("org-1", "proj-1")
 
 
 def test_a_compatible_server_may_be_said_to_take_documents_and_to_take_no_images() -> None:
@@ -185,6 +188,7 @@ def test_no_key_is_sent_to_ollama_over_a_network_in_plain() -> None:
         ({}, {"AZURE_RESOURCE_NAME": "mine"}, "https://mine.openai.azure.com/openai/v1/responses"),
         ({}, {"AZURE_OPENAI_ENDPOINT": "https://a.example/"}, "https://a.example/openai/v1/responses"),
         ({}, {"AZURE_OPENAI_ENDPOINT": "https://a.example/openai/v1/"}, "https://a.example/openai/v1/responses"),
+        ({}, {"AZURE_BASE_URL": "https://a.example", "AZURE_RESOURCE_NAME": "b"}, "https://a.example/openai/v1/responses"),
         ({"resourceName": "b"}, {"AZURE_OPENAI_ENDPOINT": "https://a"}, "https://b.openai.azure.com/openai/v1/responses"),
         ({"baseUrl": "https://a.example/gate", "resourceName": "b"}, {}, "https://a.example/gate/v1/responses"),
         ({"resourceName": "a", "apiVersion": "preview"}, {}, "https://a.openai.azure.com/openai/v1/responses?api-version=preview"),
@@ -192,6 +196,11 @@ def test_no_key_is_sent_to_ollama_over_a_network_in_plain() -> None:
         (
             {"resourceName": "a", "useDeploymentBasedUrls": True},
             {"OPENAI_API_VERSION": "2024-10-21"},
+            "https://a.openai.azure.com/openai/deployments/dep/chat/completions?api-version=2024-10-21",
+        ),
+        (
+            {"resourceName": "a", "useDeploymentBasedUrls": True},
+            {"AZURE_API_VERSION": "2024-10-21"},
             "https://a.openai.azure.com/openai/deployments/dep/chat/completions?api-version=2024-10-21",
         ),
         (
