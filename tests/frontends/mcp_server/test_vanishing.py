@@ -1,0 +1,163 @@
+"""Clients over HTTP that go without a word: their Jobs go on, and nothing is kept of the clients themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from editor import ERAS, structure, texts
+from hosting import wait_for
+from http_server import serving
+from mcp.client import Client
+from mcp.server.connection import Connection
+from mcp_types import ListRootsResult, Root
+from terminal import SECONDS, Terminal, reply
+
+from perstack.config.load import load_project
+from perstack.frontends.mcp_server.server import build_server
+from perstack.frontends.mcp_server.workspaces import Offer, Workspaces, serving_all
+from perstack.host import Host
+
+WAITING = ("exec", {"command": "sh", "args": ["-c", "while [ ! -e go ]; do sleep 0.05; done"], "timeout": 60_000})
+
+CALLER = """
+import asyncio, sys
+from mcp.client import Client
+
+async def hear(progress, total, message):
+    print(message, flush=True)
+
+async def main(url, mode):
+    async with Client(url, mode=mode) as client:
+        await client.call_tool("solo", {"query": "go"}, progress_callback=hear)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@contextmanager
+def calling(url: str, era: str) -> Iterator[subprocess.Popen[str]]:
+    """A client in a process of its own, in the middle of the second step of its call."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CALLER, url, ERAS[era]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert any(line.startswith("step 2: exec") for line in process.stdout), process.communicate()
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=SECONDS)
+
+
+def test_the_job_of_a_client_that_is_killed_in_mid_call_goes_on_and_is_found(terminal: Terminal, era: str) -> None:
+    terminal.script(
+        **{
+            "[[solo]]": [
+                reply("", ("todo", {"newTodos": ["kept"]})),
+                reply("", WAITING),
+                reply("", ("todo", {})),
+                reply("on"),
+            ]
+        }
+    )
+
+    async def find(url: str) -> None:
+        async with asyncio.timeout(SECONDS), Client(url, mode=ERAS[era]) as client:
+            (job,) = structure(await client.call_tool("list_jobs"))["jobs"]
+            assert job["status"] == "running"
+            (terminal.workspace / "go").touch()
+            while structure(found := await client.call_tool("get_job", {"job": job["id"]}))["status"] == "running":
+                pass
+            assert structure(found)["status"] == "completed"
+            assert texts(found)[0] == "on"
+
+    with serving(terminal) as (url, _):
+        with calling(url, era) as process:
+            process.kill()
+            process.wait(SECONDS)
+        wait_for(find(url), SECONDS)
+    (job,) = terminal.call("jobs", "--json").events
+    assert terminal.call("verify", job["id"]).code == 0
+
+
+@asynccontextmanager
+async def listening(workspaces: Workspaces, idle: float) -> AsyncIterator[str]:
+    """The server in this process, so that one can see what it keeps."""
+    app = build_server(workspaces).streamable_http_app(session_idle_timeout=idle)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+        running = asyncio.create_task(server.serve([listener]))
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        server.should_exit = True
+        await running
+
+
+def connections() -> int:
+    gc.collect()
+    return sum(isinstance(one, Connection) for one in gc.get_objects())
+
+
+async def until_none_is_left() -> None:
+    async with asyncio.timeout(SECONDS):
+        while connections():
+            await asyncio.sleep(0.02)  # a poll of what the server keeps, bounded above
+
+
+@pytest.mark.filterwarnings("ignore:resources/subscribe", "ignore:The roots capability is deprecated")
+def test_nothing_is_kept_of_sessions_that_ended_or_were_abandoned(terminal: Terminal) -> None:
+    other = terminal.workspace / "other"
+    other.mkdir()
+    (other / "perstack.toml").write_text('[experts.there]\ninstruction = "x"\n')
+
+    def opened(folder: Path) -> tuple[Host, object]:
+        loaded = load_project(folder / "perstack.toml")
+        return Host(loaded.project, workspace=folder, env=terminal.env), loaded
+
+    async def roots(context: object) -> ListRootsResult:
+        return ListRootsResult(roots=[Root(uri=other.as_uri())])  # type: ignore[arg-type]
+
+    async def polite(url: str, **callbacks: object) -> None:
+        async with Client(url, mode="legacy", **callbacks) as client:  # type: ignore[arg-type]
+            names = {tool.name for tool in (await client.list_tools()).tools}
+            assert ("there" in names) == bool(callbacks)
+            await client.subscribe_resource("perstack://jobs/none")
+            await client.list_resources()
+
+    async def rude(url: str) -> None:
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        accept = {"Accept": "application/json, text/event-stream"}
+
+        async def post(client: httpx.AsyncClient, headers: dict[str, str], **message: object) -> httpx.Response:
+            return await client.post(url, json={"jsonrpc": "2.0", **message}, headers=headers)
+
+        async with httpx.AsyncClient() as client:
+            met = await post(client, accept, id=1, method="initialize", params=hello)
+            headers = {**accept, "mcp-session-id": met.headers["mcp-session-id"]}
+            await post(client, headers, method="notifications/initialized")
+            listed = await post(client, headers, id=2, method="tools/list")
+            (told,) = [line for line in listed.text.splitlines() if line.startswith("data: {")]
+            assert json.loads(told.removeprefix("data: "))["result"]["tools"]
+
+    async def work() -> None:
+        async with serving_all(Offer(opened(terminal.workspace), opened)) as workspaces:  # type: ignore[arg-type]
+            async with listening(workspaces, idle=SECONDS) as url:
+                await asyncio.gather(
+                    *(polite(url) for _ in range(5)), *(polite(url, list_roots_callback=roots) for _ in range(5))
+                )
+                await until_none_is_left()
+            async with listening(workspaces, idle=0.3) as url:
+                await asyncio.gather(*(rude(url) for _ in range(5)))
+                await until_none_is_left()
+
+    wait_for(work(), SECONDS)
