@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from editor import connected, structure, texts
 from hosting import wait_for
-from mcp_types import ElicitRequestFormParams, ElicitResult
+from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 from terminal import Terminal, reply
 
 AGENCY = """
@@ -90,3 +91,76 @@ def test_an_answer_that_does_not_fit_is_refused_and_the_job_waits(agency: Termin
             assert len(editor.shown) == 1
 
     wait_for(work(), 60)
+
+
+SERVER = """
+[experts.traveller]
+description = "travels"
+instruction = "[[traveller]] You travel."
+[experts.traveller.skills.asking]
+type = "mcpStdioSkill"
+command = '{python}'
+args = ['{server}', '{era}']
+"""
+ASKING = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "asking.py"
+
+
+def travelling(terminal: Terminal, server_era: str, *tools: str) -> Terminal:
+    """An Expert that calls tools of an MCP server, which ask while they are called."""
+    toml = SERVER.format(python=sys.executable, server=ASKING, era=server_era)
+    return terminal.project(toml, **{"[[traveller]]": [*(reply("", (tool, {})) for tool in tools), reply("Off.")]})
+
+
+def server_said(terminal: Terminal, job_id: str) -> list[str]:
+    log = terminal.run("log", "--job", job_id, "--type", "finishToolCall", "--json").events
+    return [event["contents"][0]["text"] for event in log]
+
+
+@pytest.mark.parametrize("server_era", ["handshake", "stateless"])
+def test_what_an_mcp_server_asks_is_a_form_of_the_editor_and_the_server_gets_what_was_filled_in(
+    terminal: Terminal, era: str, server_era: str
+) -> None:
+    def fill(params: ElicitRequestParams) -> ElicitResult:
+        assert isinstance(params, ElicitRequestFormParams)
+        fields = params.requested_schema["properties"]
+        return ElicitResult(action="accept", content={"city": "Rome"} if "city" in fields else {"nights": 3})
+
+    async def work() -> str:
+        async with connected(travelling(terminal, server_era, "book", "trip"), era=era, fill=fill) as editor:
+            result = await editor.call("traveller", query="A trip")
+            assert texts(result)[0] == "Off."
+            assert [form.message for form in editor.shown] == ["you: where to?", "Where to?", "How long?"]
+            booking = editor.shown[0]
+            assert isinstance(booking, ElicitRequestFormParams)
+            assert booking.requested_schema["properties"]["nights"] == {"type": "integer", "default": 2}
+            return structure(result)["id"]
+
+    job_id = wait_for(work(), 60)
+    assert server_said(terminal, job_id) == ['accept {"city": "Rome", "nights": 2}', "Rome 3"]
+
+
+def test_without_forms_the_question_of_an_mcp_server_is_in_the_result_and_is_answered_by_the_tool(
+    terminal: Terminal, era: str
+) -> None:
+    async def work() -> str:
+        async with connected(travelling(terminal, "handshake", "book"), era=era) as editor:
+            waiting = structure(await editor.call("traveller", query="A trip"))
+            assert (waiting["question"], waiting["pauseReason"]) == ("you: where to?", "human_input")
+            answered = await editor.call("answer", job=waiting["id"], answer='{"city": "Oslo"}')
+            assert texts(answered)[0] == "Off."
+            return waiting["id"]
+
+    assert server_said(terminal, wait_for(work(), 60)) == ['accept {"city": "Oslo", "nights": 2}']
+
+
+def test_an_address_that_an_mcp_server_wants_opened_is_put_to_the_person(terminal: Terminal, era: str) -> None:
+    async def work() -> str:
+        opened = ElicitResult(action="accept", content={"answer": "yes"})
+        async with connected(travelling(terminal, "handshake", "pay"), era=era, fill=lambda _: opened) as editor:
+            result = await editor.call("traveller", query="A trip")
+            assert texts(result)[0] == "Off."
+            (form,) = editor.shown
+            assert "https://pay.example.com/7" in form.message
+            return structure(result)["id"]
+
+    assert server_said(terminal, wait_for(work(), 60)) == ["accept False"]
