@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from terminal import Terminal
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    """An empty directory to give commands in."""
+    return Terminal(tmp_path)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

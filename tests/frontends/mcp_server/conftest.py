@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from terminal import Terminal, reply
 
@@ -24,10 +22,9 @@ instruction = "[[researcher]] You look things up."
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Terminal:
+def terminal(terminal: Terminal) -> Terminal:
     """A directory with three Experts: `solo` reads a file, `@team/lead` asks `researcher`."""
-    terminal = Terminal(tmp_path)
-    (tmp_path / "notes.txt").write_text("a note")
+    (terminal.workspace / "notes.txt").write_text("a note")
     return terminal.project(
         TWO,
         **{

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from terminal import ASKING, TEAM, Terminal, reply
-
-
-@pytest.fixture
-def terminal(tmp_path: Path) -> Terminal:
-    """An empty directory to give commands in."""
-    return Terminal(tmp_path)
 
 
 def team_job(terminal: Terminal, job_id: str = "team") -> Terminal:
