@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 STREAM_BYTES = 1_000_000
 CHUNK_BYTES = 4096
@@ -26,6 +31,8 @@ class Codec:
     delta: str
     ends: tuple[str, ...]
     begins: tuple[str, ...] = ()
+    is_binary: bool = False
+    """In the frames of AWS's event stream, not as server-sent events."""
 
 
 CODECS = (
@@ -58,6 +65,14 @@ CODECS = (
         '{"candidates":[{"content":{"role":"model","parts":[{"text":" word"}]},"index":0}]}',
         ('{"candidates":[{"finishReason":"STOP"}],"usageMetadata":{}}',),
     ),
+    Codec(
+        "Converse",
+        "ConverseDecoder(nothing)",
+        "from perstack_bedrock.reply import ConverseDecoder",
+        '{"contentBlockDelta":{"contentBlockIndex":0,"delta":{"text":" word"}}}',
+        ('{"messageStop":{"stopReason":"end_turn"}}', '{"metadata":{"usage":{}}}'),
+        is_binary=True,
+    ),
 )
 
 PROVIDERS = {
@@ -65,12 +80,27 @@ PROVIDERS = {
     "anthropic": "perstack_anthropic.provider",
     "openai": "perstack_openai.endpoints, perstack_openai.responses, perstack_openai.responses_reply",
     "google": "perstack_google.provider",
+    "amazon-bedrock": "perstack_bedrock.provider",
+    "google-vertex": "perstack_vertex.provider",
+}
+LIBRARIES = {
+    # what those two import besides, at their first generation
+    "botocore": "botocore.eventstream, botocore.auth, botocore.awsrequest, botocore.session",
+    "google-auth": "google.auth, google.oauth2.service_account, google.auth.transport.requests",
 }
 
 
+def framed(data: str) -> bytes:
+    from event_stream import event
+
+    ((kind, content),) = json.loads(data).items()
+    return event(kind, content)
+
+
 def stream_of(codec: Codec) -> bytes:
-    deltas = (codec.delta,) * (STREAM_BYTES // len(codec.delta))
-    return "".join(f"data: {data}\n\n" for data in (*codec.begins, *deltas, *codec.ends)).encode()
+    write = framed if codec.is_binary else lambda data: f"data: {data}\n\n".encode()
+    delta = write(codec.delta)
+    return b"".join([*map(write, codec.begins), delta * (STREAM_BYTES // len(delta)), *map(write, codec.ends)])
 
 
 def decoder_of(codec: Codec) -> Callable[[str], bool]:
@@ -83,8 +113,10 @@ def decoding(codec: Codec) -> float:
     """Seconds of processor time from the bytes of a stream to the reply, the least of a few tries."""
     import httpx
 
-    from perstack_http.client import receive
+    from perstack_bedrock.stream import aws_events
+    from perstack_http.client import receive, server_sent_events
 
+    read_events = aws_events if codec.is_binary else server_sent_events
     stream = stream_of(codec)
 
     class Chunks(httpx.AsyncByteStream):
@@ -97,27 +129,43 @@ def decoding(codec: Codec) -> float:
         response = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Chunks())
         feed = decoder_of(codec)
         began = time.process_time()
-        asyncio.run(receive(response, "https://a.example", feed))
+        asyncio.run(receive(response, "https://a.example", feed, read_events))
         took.append(time.process_time() - began)
     return min(took)
 
 
-def importing(modules: str) -> float:
-    """Milliseconds of processor time that a provider's modules add to a host that has httpx, in a fresh interpreter."""
+def importing(modules: str, after: str = "httpx, perstack.host") -> float:
+    """Milliseconds of processor time that modules add to a host that has httpx, in a fresh interpreter."""
+    # a full collection costs more than a provider, and would come wherever its turn is
     code = (
-        "import time, httpx, perstack.host; began = time.process_time();"
-        f" import {modules}, perstack_http.client; print(time.process_time() - began)"
+        f"import gc, time, {after}; gc.collect(); began = time.process_time();"
+        f" import {modules}; print(time.process_time() - began)"
     )
     took = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True) for _ in range(IMPORTS)]
     return sorted(float(done.stdout) for done in took)[IMPORTS // 2] * 1000
 
 
+def is_there(package: str) -> bool:
+    try:
+        return bool(version(package))
+    except PackageNotFoundError:
+        return False
+
+
 def providers() -> None:
     """Print both."""
-    decoded = ", ".join(f"{codec.name} {decoding(codec):.2f} s" for codec in CODECS)
+    known = [codec for codec in CODECS if not codec.is_binary or is_there("botocore")]
+    decoded = ", ".join(f"{codec.name} {decoding(codec):.2f} s" for codec in known)
     print(f"decoding 1 MB of small deltas, CPU: {decoded}")
-    imported = ", ".join(f"{name} {importing(modules):.0f} ms" for name, modules in PROVIDERS.items())
+    imported = ", ".join(
+        f"{name} {importing(f'{modules}, perstack_http.client'):.0f} ms" for name, modules in PROVIDERS.items()
+    )
     print(f"importing a provider beyond httpx, CPU: {imported}")
+    after = "httpx, perstack.host, perstack_http.client"
+    libraries = ", ".join(
+        f"{name} {importing(modules, after):.0f} ms" for name, modules in LIBRARIES.items() if is_there(name)
+    )
+    print(f"importing what signs, at the first generation, CPU: {libraries or 'none is installed'}")
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def _all_of(*wires: Wire) -> dict[str, str]:
 
 
 SERVERS = (
-    # it has no Claude on Vertex AI, and over InvokeModelWithResponseStream its chunks are not as AWS's service model says
+    # it has no Claude on Vertex AI, and its chunks of InvokeModelWithResponseStream are not as AWS's service model says
     Server(
         "aimock",
         _aimock_fixtures,
