@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
-from perstack.errors import Damaged
+from perstack.errors import Conflict, Damaged
 from perstack.ports.appending import head_after, stale
 from perstack_filesystem.folders import explained, sync_data, write_all
 from perstack_filesystem.scan import Scan
@@ -56,10 +56,7 @@ class Log:
 
     def append(self, expected_seq: int, records: Sequence[bytes]) -> None:
         """Add records after the first `expected_seq`, synced. Raises Conflict, Damaged or StorageError."""
-        with self._turn, explained(self._path), self._locked():
-            self._catch_up()
-            if self._scan.seq != expected_seq:
-                raise stale(str(self._path), expected_seq, self._scan.seq)
+        with self.staying_at(expected_seq):
             head = head_after(self._scan.head, records, str(self._path))
             data = b"\n".join((*records, b""))
             try:
@@ -70,6 +67,17 @@ class Log:
                 os.ftruncate(self._fd, self._scan.size)
                 raise
             self._scan.grown(list(records), head)
+
+    @contextmanager
+    def staying_at(self, expected_seq: int) -> Generator[None]:
+        """Nobody else writes to it meanwhile. Raises Conflict if it has not so many records, or was deleted."""
+        with self._turn, explained(self._path), self._locked():
+            self._catch_up()
+            if self._scan.seq != expected_seq:
+                raise stale(str(self._path), expected_seq, self._scan.seq)
+            if self.is_deleted:
+                raise Conflict(f"{self._path}: it was deleted by another process")
+            yield
 
     def _catch_up(self) -> None:
         """Read what others have written since, and cut off a torn tail."""

@@ -19,8 +19,8 @@ import os
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from hashlib import sha256 as new_sha256
 from pathlib import Path
 from threading import Lock
@@ -243,13 +243,15 @@ class FilesystemStorage:
             holder = holder_of(fd)
             return None if holder is None else LeaseInfo(holder)
 
-    async def delete_job(self, job_id: str) -> None:
-        """Remove a Job and all that belongs to it. Raises NotFound, and Conflict while it is driven."""
+    async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
+        """Remove a Job. Raises NotFound, and Conflict while it is driven or if its log is not as expected."""
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
             with ExitStack() as opened:
                 jobs = self._jobs(opened)
                 if jobs is None:
                     raise NotFound(f"no job {job_id} in {self._root}")
+                if expected is not None:
+                    opened.enter_context(self._staying_at(*expected))
                 forget_entry(jobs, job_id)
                 # the Job is gone in one moment; a crash while its files go leaves nothing that looks like one
                 doomed = f"{_DOOMED}{job_id}.{time.time_ns()}"
@@ -330,6 +332,18 @@ class FilesystemStorage:
             folder.replace(_LOG, b"\n".join((*earlier, *records, b"")), sync=True)
             folder.sync()
         return True
+
+    @contextmanager
+    def _staying_at(self, run: RunRef, expected_seq: int) -> Generator[None]:
+        """Nobody writes to a log of so many records meanwhile. Raises Conflict if it has others."""
+        log = self._use(run)
+        if log is None:
+            raise stale(str(self._log_path(run)), expected_seq, 0)
+        try:
+            with log.staying_at(expected_seq):
+                yield
+        finally:
+            self._leave(log)
 
     def _original_log(self, run: RunRef) -> list[bytes]:
         with ExitStack() as opened:

@@ -89,9 +89,7 @@ class SqliteStorage:
             return
         with self._database.writing() as db:
             base = self._number(db, run) * _PLACES
-            head = self._head(db, run, base)
-            if head.seq != expected_seq:
-                raise stale(self._place(run), expected_seq, head.seq)
+            head = self._head_at(db, run, base, expected_seq)
             head_after(head, records, self._place(run))
             keyed = [(base + expected_seq + 1 + index, record) for index, record in enumerate(records)]
             db.executemany("INSERT INTO records (key, line) VALUES (?, ?)", keyed)
@@ -212,11 +210,14 @@ class SqliteStorage:
             os.close(fd)
         return None if holder is None else LeaseInfo(holder)
 
-    async def delete_job(self, job_id: str) -> None:
-        """Remove a Job and all that belongs to it. Raises NotFound, and Conflict while it is driven."""
+    async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
+        """Remove a Job. Raises NotFound, and Conflict while it is driven or if its log is not as expected."""
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
             key = self._key(job_id)
             with self._database.writing() as db:
+                if expected is not None:
+                    run, seq = expected
+                    self._head_at(db, run, self._number(db, run) * _PLACES, seq)
                 for (number,) in _rows(db, "SELECT n FROM runs WHERE job_id = ?", (key,)):
                     base = int(str(number)) * _PLACES
                     db.execute("DELETE FROM records WHERE key BETWEEN ? AND ?", (base, base + _PLACES - 1))
@@ -265,6 +266,13 @@ class SqliteStorage:
             return Head(seq, open_line(_bytes(rows[0][1])).hash)
         except BrokenSeal as broken:
             raise self._damaged(run, seq - 1, broken) from broken
+
+    def _head_at(self, db: sqlite3.Connection, run: RunRef, base: int, expected_seq: int) -> Head:
+        """The head of a log that has so many records. Raises Conflict if it has not."""
+        head = self._head(db, run, base)
+        if head.seq != expected_seq:
+            raise stale(self._place(run), expected_seq, head.seq)
+        return head
 
     def _open_lease(self, job_id: str) -> int:
         try:

@@ -52,7 +52,7 @@ from perstack.core.tasks import (
     outcome_of_failure,
 )
 from perstack.engine.clock import now_ms
-from perstack.engine.task_log import Row, TaskLog, check_version
+from perstack.engine.task_log import Row, TaskLog
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
 from perstack.ports.paging import newest_first
 from perstack.ports.storage import Storage
@@ -358,8 +358,7 @@ class ExecutionMemory(TaskMemory):
         return await self.log.change(task_id, decide, expected_version)
 
     async def delete(self, task_id: str, *, expected_version: int | None = None) -> None:
-        check_version(await self.get(task_id), expected_version)
-        await self.log.delete(task_id)
+        await self.log.delete(task_id, expected_version)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 

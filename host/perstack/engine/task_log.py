@@ -103,9 +103,16 @@ class TaskLog:
                 found.append(summary.model_dump(mode="json", by_alias=True))
         return found
 
-    async def delete(self, task_id: str) -> None:
-        """Remove it. Raises NotFound, and Conflict while another process does the same."""
-        await self._storage.delete_job(task_id)
+    async def delete(self, task_id: str, expected_version: int | None) -> None:
+        """Remove it. Raises NotFound, and Conflict if it is, or becomes, of another version than expected."""
+        check_version((await self.load(task_id)).state, expected_version)
+        expected = None if expected_version is None else (_ref(task_id), expected_version)
+        try:
+            await uninterrupted(self._storage.delete_job(task_id, expected=expected))
+        except Conflict as conflict:
+            if expected_version is not None:
+                raise Conflict(_written_meanwhile(task_id, expected_version)) from conflict
+            raise Conflict(f"task {task_id} is being deleted by another process") from conflict
 
     async def _append(self, task_id: str, loaded: LoadedTask | None, events: Sequence[StoredTaskEvent]) -> TaskState:
         head = EMPTY_LOG if loaded is None else loaded.head

@@ -140,8 +140,11 @@ class Storage(Protocol):
         """Who holds the lease now; None if nobody does."""
         ...
 
-    async def delete_job(self, job_id: str) -> None:
-        """Remove a Job and all that belongs to it. Raises NotFound, and Conflict while it is driven."""
+    async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
+        """Remove a Job and all that belongs to it. Raises NotFound, and Conflict while it is driven.
+
+        With `expected` only if that log has so many records at that moment: Conflict otherwise.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -6,13 +6,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
 from perstack.errors import Conflict, NotFound
-from perstack.ports.storage import LeaseInfo, Storage
+from perstack.ports.storage import LeaseInfo, RunRef, Storage
 from perstack.testing.contract_base import ContractBase
 from perstack.testing.opener import JOB, RUN, SECONDS, Opener, new_writer, wait_for
 
@@ -134,6 +135,55 @@ class LeaseContract(ContractBase):
             await opener().delete_job(JOB)
 
         wait_for(work())
+
+    def test_a_job_is_deleted_only_at_the_place_that_is_expected(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            writer = await new_writer(storage)
+            await writer.append("x", "y")
+            for run, seq in ((RUN, 1), (RUN, 3), (RunRef(JOB, f"{JOB}-2"), 2)):
+                with pytest.raises(Conflict):
+                    await opener().delete_job(JOB, expected=(run, seq))
+            assert await storage.read(RUN) == writer.written
+            assert (await storage.runs(JOB)).ids == (RUN.run_id,)
+            await opener().delete_job(JOB, expected=(RUN, 2))
+            assert not await storage.has_job(JOB)
+
+        wait_for(work())
+
+    def test_of_writing_to_a_log_and_deleting_it_at_one_moment_one_succeeds(self, opener: Opener) -> None:
+        async def delete() -> None:
+            storage = opener.open()
+            try:
+                await storage.delete_job(JOB, expected=(RUN, 1))
+            finally:
+                await storage.close()
+
+        async def write() -> None:
+            storage = opener.open()
+            try:
+                await writer.again(storage).append("one more")
+            finally:
+                await storage.close()
+
+        def succeeds(work: Callable[[], Coroutine[object, object, None]]) -> bool:
+            try:
+                wait_for(work())
+            except (Conflict, NotFound):
+                return False
+            return True
+
+        if opener.address is None:
+            pytest.skip(ONE_PROCESS)
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(40):
+                writer = wait_for(new_writer(opener()))
+                wait_for(writer.append("x"))
+                is_deleted, is_written = pool.map(succeeds, (delete, write))
+                assert is_deleted != is_written
+                if is_written:
+                    wait_for(opener().delete_job(JOB))
+                opener.close()
 
     def test_a_killed_process_frees_its_lease_at_once_though_its_child_lives_on(self, opener: Opener) -> None:
         async def freed(storage: Storage) -> None:

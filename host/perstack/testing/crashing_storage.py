@@ -141,9 +141,9 @@ class CrashingStorage:
         """Passed on."""
         return await self.storage.lease_info(job_id)
 
-    async def delete_job(self, job_id: str) -> None:
+    async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
         """Passed on."""
-        await self.storage.delete_job(job_id)
+        await self.storage.delete_job(job_id, expected=expected)
 
     async def close(self) -> None:
         """Passed on."""

@@ -192,9 +192,14 @@ class MemoryStorage:
         holder = self.store.leases.get(check_job_id(job_id))
         return None if holder is None else LeaseInfo(holder)
 
-    async def delete_job(self, job_id: str) -> None:
-        """Remove a Job. Raises NotFound, and Conflict while it is driven."""
+    async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
+        """Remove a Job. Raises NotFound, and Conflict while it is driven or if its log is not as expected."""
         async with self.lease(job_id, "the deletion of it"):
+            if expected is not None:
+                run, seq = expected
+                found = len(self._job(job_id).logs.get(run.run_id, []))
+                if found != seq:
+                    raise stale(run.run_id, seq, found)
             del self.store.jobs[job_id]
 
     async def close(self) -> None:

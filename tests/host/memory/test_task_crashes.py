@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hosting import Bench, wait_for
 
-from perstack.errors import Conflict, NotAllowed
+from perstack.errors import Conflict, NotAllowed, NotFound
 from perstack.memory import ExecutionMemory
 from perstack.testing.crashing_storage import Crash
 from perstack.testing.memory_storage import MemoryStorage, MemoryStore
@@ -91,6 +91,26 @@ def test_of_two_that_create_or_resume_a_task_one_succeeds(bench: Bench) -> None:
         await memories[0].pause("t", "checkpoint")
         done = await asyncio.gather(*(one.resume("t") for one in memories), return_exceptions=True)
         assert sum(isinstance(one, NotAllowed) for one in done) == 1
+
+    wait_for(work())
+
+
+def test_of_writing_to_a_task_and_deleting_it_at_one_version_one_succeeds(bench: Bench) -> None:
+    async def work() -> None:
+        one, other = (bench.host([]).memory for _ in range(2))
+        for _ in range(10):
+            version = (await one.create("t", start=True)).version
+            done = await asyncio.gather(
+                one.delete("t", expected_version=version),
+                other.checkpoint("t", {"n": 1}, expected_version=version),
+                return_exceptions=True,
+            )
+            assert sum(isinstance(each, Conflict | NotFound) for each in done) == 1
+            if done[0] is not None:
+                assert (await one.get("t")).state == {"n": 1}
+                with pytest.raises(Conflict, match="of version 3, not 2"):
+                    await one.delete("t", expected_version=version)
+                await one.delete("t")
 
     wait_for(work())
 

@@ -178,11 +178,11 @@ class TaskMachine(RuleBasedStateMachine):
         if self.may(task, "delete", self.memory.delete(task)):
             del self.tasks[task]
 
-    @rule(task=IDS, off=st.integers(1, 3))
-    def write_at_another_version(self, task: str, off: int) -> None:
+    @rule(task=IDS, off=st.integers(1, 3), operation=st.sampled_from(["cancel", "delete", "start", "archive"]))
+    def write_at_another_version(self, task: str, off: int, operation: str) -> None:
         if task in self.tasks:
             with pytest.raises(Conflict, match="version"):
-                wait_for(self.memory.cancel(task, expected_version=self.tasks[task].version + off))
+                wait_for(getattr(self.memory, operation)(task, expected_version=self.tasks[task].version + off))
 
     @rule(view=st.integers(0, 1))
     def reopen(self, view: int) -> None:
