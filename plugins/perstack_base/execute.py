@@ -14,14 +14,14 @@ from pathlib import Path
 
 from perstack.core.base import JsonObject
 from perstack.errors import SkillError
+from perstack.ports.processes.environment import inherited
+from perstack.ports.processes.group import end_group, signal_group
+from perstack.ports.processes.start import started
 from perstack.ports.skill import ToolCall, ToolResult
 from perstack_base.answers import answer
 from perstack_base.arguments import flag, table, text, texts, whole
 from perstack_base.output import Output
 from perstack_base.workspace import Workspace, printable
-from perstack_process.environment import inherited
-from perstack_process.group import end_group, signal_group
-from perstack_process.start import started
 
 DEFAULT_TIMEOUT = 60_000
 

@@ -3,8 +3,7 @@
 Four ways out, each of them to the end:
 - closed: its stdin ends, which a well-behaved server takes for the end; then SIGTERM and SIGKILL to the group.
 - cancelled, or failed to connect: the same, at once.
-- the host is killed by SIGKILL: nobody is left to do it, so each server has a guard, a shell that waits for a pipe to
-  break and then ends the group. PR_SET_PDEATHSIG would reach the leader alone, which for npx is not the server.
+- the host is killed by SIGKILL: the server's guard ends the group (`perstack.ports.processes.owned`).
 - what left the group on purpose (`setsid`) gets only the end of its stdin.
 """
 
@@ -14,16 +13,17 @@ import asyncio
 import os
 import signal
 import socket
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import BinaryIO
 
 from perstack.errors import SkillError
+from perstack.ports.processes.group import end_group
+from perstack.ports.processes.owned import owned
+from perstack.ports.processes.start import started
 from perstack_mcp.launch import Launch
-from perstack_process.group import end_group, signal_group
-from perstack_process.start import reaped, started
 
 GRACE = 1.0
 """Seconds for a server to end by itself when its stdin has ended."""
@@ -35,8 +35,6 @@ _SHOWN_LINES = 1000
 _KEPT_LINES = 10
 _LONGEST_LINE = 1000
 _BUFFER = 1 << 20
-
-_WATCH = 'read -r _ && exit; kill -s TERM -- "-$1"; sleep 2; kill -s KILL -- "-$1"'
 
 
 class Child:
@@ -87,28 +85,13 @@ async def running(launch: Launch, on_stderr: Callable[[str], None]) -> AsyncGene
         for end in (their_stdin, their_stdout, their_stderr):
             end.close()
         child = Child(process, on_stderr)
-        guard: Process | None = None
-        pump: asyncio.Task[None] | None = None
-        try:
-            guard = await _guard(process.pid)
-            async with _reading(stdout) as child.stdout, _reading(stderr) as errors:
-                _, child.stdin = await asyncio.open_connection(sock=stdin)
-                pump = asyncio.create_task(_pump(errors, child))
-                try:
-                    yield child
-                finally:
-                    await _end(child, pump)
-        finally:
-            # all signals come before anything that is awaited
-            if pump is None:
-                signal_group(process.pid, signal.SIGKILL)
+        async with owned(process), _reading(stdout) as child.stdout, _reading(stderr) as errors:
+            _, child.stdin = await asyncio.open_connection(sock=stdin)
+            pump = asyncio.create_task(_pump(errors, child))
             try:
-                if guard is not None:
-                    with suppress(ProcessLookupError):
-                        guard.kill()
-                    await reaped(guard)
+                yield child
             finally:
-                await reaped(process)
+                await _end(child, pump)
 
 
 def _pipe() -> tuple[BinaryIO, BinaryIO]:
@@ -132,16 +115,6 @@ async def _started(launch: Launch, stdin: socket.socket, stdout: BinaryIO, stder
     except (OSError, ValueError) as error:
         reason = "was not found: install it, or correct `command`" if isinstance(error, FileNotFoundError) else error
         raise SkillError(f"{command} {reason}") from error
-
-
-async def _guard(group: int) -> Process | None:
-    starting = asyncio.create_subprocess_exec(
-        "/bin/sh", "-c", _WATCH, "guard", str(group),
-        stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, env={"PATH": os.defpath}, start_new_session=True,
-    )  # fmt: skip
-    with suppress(OSError):
-        return await started(asyncio.create_task(starting))
-    return None
 
 
 @asynccontextmanager

@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 
 from perstack.core.definitions import McpStdioSkill
 from perstack.errors import SkillError
+from perstack.ports.processes.environment import inherited
 from perstack.ports.skill import SkillContext
-from perstack_process.environment import inherited
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pages import fenced, page
 
 from perstack.config.load import load_project
 from perstack.core.definitions import McpSseSkill, McpStdioSkill
+from perstack.ports.processes.environment import INHERITED
 from perstack.ports.skill import SkillContext
 from perstack_mcp.launch import launch_of
 from perstack_mcp.login import PATIENCE
@@ -15,7 +16,6 @@ from perstack_mcp.loopback import PATH
 from perstack_mcp.plugin import McpSkillFactory
 from perstack_mcp.remote import RemoteServer, headers_of, oauth_of
 from perstack_mcp.session import DEFAULT_TIMEOUT
-from perstack_process.environment import INHERITED
 
 PAGE = page("docs/mcp.md")
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
 from pydantic_core import from_json
 
-_PATIENCE = 60.0
-"""Seconds that a command may take."""
+from perstack.core.tasks import MOST_STATE
+from perstack.engine.programs import ask_program
+from perstack.errors import SkillError
+
+_PATIENCE = 60_000
+"""Milliseconds that a command may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +28,15 @@ class Word:
 async def ask_command(command: Sequence[str], directory: Path, env: Mapping[str, str]) -> Word:
     """Exit status 0 says that it has come, with what is on stdout, as JSON if it is some.
 
-    A command that cannot be started, or takes longer than a minute, says nothing. It and all of its group are ended.
+    Raises SkillError if the command cannot be started, takes longer than a minute, or says more than a task can hold.
     """
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command, cwd=directory, env=dict(env), stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True
-        )
-    except OSError:
+    name = f"command `{' '.join(command)}`"
+    said = await ask_program(name, command, directory, env, _PATIENCE)
+    if said.status != 0:
         return Word(has_come=False)
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            said, _ = await process.communicate()
-    except TimeoutError:
-        return Word(has_come=False)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-    return Word(process.returncode == 0, _value(said))
+    if len(said.out) > MOST_STATE:
+        raise SkillError(f"{name} wrote {len(said.out):,} bytes to stdout, and a task's input may have {MOST_STATE:,}")
+    return Word(has_come=True, value=_value(said.out))
 
 
 def _value(said: bytes) -> JsonValue:

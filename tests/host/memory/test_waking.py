@@ -117,6 +117,29 @@ def test_a_command_is_asked_whether_what_is_waited_for_has_come(bench: Bench, tm
     wait_for(work())
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("nosuch-program",), "command `nosuch-program` could not be started"),
+        (("sh", "-c", "kill -9 $$"), "was ended by signal 9"),
+        ((sys.executable, "-c", "print('x' * (1 << 20))"), "wrote 1,048,577 bytes to stdout"),
+    ],
+)
+def test_a_command_that_cannot_say_anything_is_told_and_its_task_goes_on_waiting(
+    bench: Bench, command: tuple[str, ...], words: str
+) -> None:
+    async def work() -> None:
+        host = bench.host([])
+        await host.memory.create("deploy", start=True)
+        await host.memory.pause("deploy", "external_dependency", waiting_for=WaitingFor(command=command))
+        (woken,) = await host.waker.once()
+        assert woken.did == "failed"
+        assert words in (woken.error or "")
+        assert (await host.memory.get("deploy")).status == "paused"
+
+    wait_for(work())
+
+
 def test_a_webhook_that_comes_while_nothing_runs_resumes_its_task_at_the_next_start(bench: Bench) -> None:
     async def work() -> None:
         first = bench.host([])

@@ -15,11 +15,11 @@ import pytest
 from perstack.core.definitions import BASE_SKILL, McpSseSkill, McpStdioSkill
 from perstack.core.tools import LEGAL_TOOL_NAME
 from perstack.errors import SkillError
+from perstack.ports.processes.environment import INHERITED
 from perstack.ports.skill import SkillContext
 from perstack_base import directories, editing, media, output, reading
 from perstack_base.plugin import perstack_skills
 from perstack_base.specs import SPECS
-from perstack_process.environment import INHERITED
 
 PAGE = Path(__file__).parents[3] / "docs/base-skill.md"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from asyncio.subprocess import Process
 
-from perstack_process.group import kill_group
+from perstack.ports.processes.group import kill_group
 
 
 async def started(starting: asyncio.Task[Process]) -> Process:
