@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -124,20 +125,28 @@ def error_of(wire: Wire, reply: Reply) -> ProviderError:
     return caught.value
 
 
-async def run_at(wire: Wire, url: str, query: str = "hi", **overrides: Any) -> tuple[Job, Seen]:
-    """A whole Run of an Expert at a server, with its real tools, in a workspace with files a and b."""
-    config, seen = wire.config(url), Seen()
+@asynccontextmanager
+async def host_in(folder: Path, wire: Wire, url: str, **overrides: Any) -> AsyncIterator[Host]:
+    """A host of Expert `a` at a server, for half a minute at most."""
+    config = wire.config(url)
     provider = ProviderSetting(provider_name=wire.factory.name, setting=config.setting)
     project = project_of(expert("a")).model_copy(update={"model": wire.model, "provider": provider})
+    host = Host(project, workspace=folder, env=config.env, overrides=Overrides(**overrides))
+    try:
+        async with asyncio.timeout(30):
+            yield host
+    finally:
+        await host.close()
+
+
+async def run_at(wire: Wire, url: str, query: str = "hi", **overrides: Any) -> tuple[Job, Seen]:
+    """A whole Run at a server, with real tools, in a workspace with files a and b."""
+    seen = Seen()
     with tempfile.TemporaryDirectory() as folder:
         for name in "ab":
             (Path(folder) / name).write_text(f"found in {name}")
-        host = Host(project, workspace=folder, env=config.env, overrides=Overrides(**overrides))
-        try:
-            async with asyncio.timeout(30):
-                return await host.run("a", query, on_event=seen), seen
-        finally:
-            await host.close()
+        async with host_in(Path(folder), wire, url, **overrides) as host:
+            return await host.run("a", query, on_event=seen), seen
 
 
 def run(wire: Wire, *replies: Reply) -> tuple[Job, Seen, FakeEndpoint]:

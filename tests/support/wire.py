@@ -26,7 +26,8 @@ class Said:
     text: str = ""
     thinking: str = ""
     calls: tuple[tuple[str, str], ...] = ()
-    """Ids, and the paths that tool READ is to read."""
+    """Ids, and the paths that the tool is to read."""
+    tool: str = READ
     stop: Literal["stop", "length", "refusal"] = "stop"
 
 

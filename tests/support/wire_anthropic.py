@@ -9,7 +9,7 @@ from typing import Any
 
 import anthropic.types as sdk
 from pydantic import TypeAdapter
-from wire import KEY, READ, Said, Wire, pieces
+from wire import KEY, Said, Wire, pieces
 
 from perstack.core.base import JsonObject
 from perstack.ports.provider import Delta
@@ -49,7 +49,7 @@ def _blocks(said: Said) -> list[tuple[JsonObject, list[JsonObject]]]:
         found.append(({"type": "text", "text": ""}, texts))
     for call_id, path in said.calls:
         parts = pieces(json.dumps({"path": path}))
-        block: JsonObject = {"type": "tool_use", "id": call_id, "name": READ, "input": {}}
+        block: JsonObject = {"type": "tool_use", "id": call_id, "name": said.tool, "input": {}}
         found.append((block, [{"type": "input_json_delta", "partial_json": one} for one in parts]))
     return found
 

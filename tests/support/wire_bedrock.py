@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from event_stream import event
-from wire import KEY, READ, Decoder, Said, Wire, decoded, pieces
+from wire import KEY, Decoder, Said, Wire, decoded, pieces
 from wire_anthropic import data_of
 
 from perstack.core.base import JsonObject
@@ -63,7 +63,7 @@ def _blocks(said: Said) -> Iterator[tuple[JsonObject | None, list[JsonObject]]]:
         yield None, [{"text": one} for one in pieces(said.text)]
     for call_id, path in said.calls:
         parts = pieces(json.dumps({"path": path}))
-        yield {"toolUse": {"toolUseId": call_id, "name": READ}}, [{"toolUse": {"input": one}} for one in parts]
+        yield {"toolUse": {"toolUseId": call_id, "name": said.tool}}, [{"toolUse": {"input": one}} for one in parts]
 
 
 @dataclass(frozen=True, kw_only=True)

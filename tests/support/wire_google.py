@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.genai import types as sdk
-from wire import KEY, READ, Said, Wire, pieces
+from wire import KEY, Said, Wire, pieces
 
 from perstack.ports.provider import Delta
 from perstack.testing.endpoint import Reply
@@ -38,7 +38,7 @@ def data_of(said: Said) -> list[str]:
     parts = [sdk.Part(text=one, thought=True) for one in pieces(said.thinking)]
     parts += [sdk.Part(text=one) for one in pieces(said.text)]
     for number, (call_id, path) in enumerate(said.calls):
-        call = sdk.FunctionCall(id=call_id, name=READ, args={"path": path})
+        call = sdk.FunctionCall(id=call_id, name=said.tool, args={"path": path})
         parts.append(sdk.Part(function_call=call, thought_signature=b"sig" if number == 0 else None))
     if not said.calls and said.thinking:
         parts.append(sdk.Part(text="", thought_signature=b"sig"))

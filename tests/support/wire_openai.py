@@ -9,7 +9,7 @@ from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
 from responses_stream import call, events_of, message, reasoning, refusal
-from wire import KEY, READ, Said, Wire, pieces
+from wire import KEY, Said, Wire, pieces
 
 from perstack.core.base import JsonObject
 from perstack.ports.provider import Delta
@@ -30,7 +30,7 @@ class ResponsesWire(Wire):
         items = [reasoning("rs_1", said.thinking)] if said.thinking else []
         if said.text:
             items.append(refusal("msg_1", said.text) if said.stop == "refusal" else message("msg_1", said.text))
-        items += [call(f"f{id_}", id_, READ, json.dumps({"path": path})) for id_, path in said.calls]
+        items += [call(f"f{id_}", id_, said.tool, json.dumps({"path": path})) for id_, path in said.calls]
         end: dict[str, Any] = {}
         if said.stop == "length":
             end = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
@@ -49,7 +49,7 @@ def chat_data(said: Said, thinking: str = "reasoning_content") -> list[str]:
     deltas += [{thinking: one} for one in pieces(said.thinking)]
     deltas += [{"content": one} for one in pieces(said.text)]
     for index, (call_id, path) in enumerate(said.calls):
-        start: JsonObject = {"index": index, "id": call_id, "type": "function", "function": {"name": READ}}
+        start: JsonObject = {"index": index, "id": call_id, "type": "function", "function": {"name": said.tool}}
         deltas.append({"tool_calls": [start]})
         arguments = pieces(json.dumps({"path": path}))
         deltas += [{"tool_calls": [{"index": index, "function": {"arguments": one}}]} for one in arguments]
