@@ -146,7 +146,10 @@ class Host(Looking):
         """Lets tasks go on that are due; those of Experts by a Job on this Host."""
         from perstack.engine.waking import Jobs, Waker
 
-        jobs = Jobs(self.storage, self.run, self.resume, self.job, self._reader)
+        def check(expert_key: str) -> None:
+            self._check_provider(self._expert(expert_key))
+
+        jobs = Jobs(self.storage, self.run, self.resume, self.job, self._reader, check)
         return Waker(self.memory, jobs, self.project.experts, self.workspace, self._env)
 
     async def close(self) -> None:

@@ -82,6 +82,8 @@ class Jobs:
     resume: Callable[[str], Awaitable[JobSummary]]
     job: Callable[[str], Awaitable[JobSummary]]
     reader: JobReader
+    check: Callable[[str], None]
+    """Raises UsageError or MissingCredential if a Job of an Expert could not begin."""
 
     async def work_on(self, expert_key: str, query: str, job_id: str) -> JobSummary:
         """Start the Job of that id, or go on with it, to its end or stop."""
@@ -130,14 +132,21 @@ class Waker:
         return tuple(done for one in work if (done := one.result()) is not None)
 
     async def watch(self, interval: int, on_woken: Callable[[Woken], None]) -> None:
-        """The same again every `interval` milliseconds, until it is cancelled. A long Job holds up nothing else."""
+        """The same again every `interval` milliseconds, until it is cancelled. A long Job holds up nothing else.
+
+        What goes wrong with one in the same way again and again is told once.
+        """
+        errors: dict[_Due, str] = {}
 
         async def look_after(one: _Due) -> None:
             try:
                 done = await self._wake(one)
             finally:
                 self._busy.discard(one)
-            if done is not None:
+            before = errors.pop(one, None)
+            if done is not None and done.error is not None:
+                errors[one] = done.error
+            if done is not None and (done.error is None or done.error != before):
                 on_woken(done)
 
         async with asyncio.TaskGroup() as group:
@@ -230,12 +239,16 @@ class Waker:
     async def _go_on(
         self, task: TaskState, events: list[StoredTaskEvent], did: Did, paused_job: str | None = None
     ) -> Woken:
-        """Append these, and let the agent work, if it is an Expert and the task runs after them."""
+        """Append these, and let the agent work, if it is an Expert and the task runs after them.
+
+        Raises UsageError or MissingCredential, and the task is as it was, if the Expert could not.
+        """
         stops = any(isinstance(event, FailTask) and event.outcome != "retry" for event in events)
         # whole, because short ones of one moment may be the same, and nothing is made before the task is won
         new_job = paused_job or new_ulid().lower()
         job_id = new_job if task.agent_id in self._experts and not stops else None
         if job_id is not None:
+            self._jobs.check(task.agent_id)
             events = [*events, WakeTask(task_id=task.task_id, timestamp=now_ms(), job_id=job_id)]
         task = await self._memory.log.change(task.task_id, lambda _: events, task.version)
         woken = Woken(task_id=task.task_id, did=did, task=task)

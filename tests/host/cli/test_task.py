@@ -111,6 +111,18 @@ def test_run_due_wakes_an_expert_and_says_what_it_did(terminal: Terminal) -> Non
     assert terminal.call("task", "run-due", "--provider", "scripted").out == ""
 
 
+def test_an_experts_task_waits_on_until_its_job_can_begin(terminal: Terminal) -> None:
+    terminal.project('[experts.fixer]\ninstruction = "[[fixer]] Fix."\n', fixer=[reply("Fixed.")])
+    task(terminal, "create", "fix", "--agent", "fixer", "--start")
+    task(terminal, "pause", "fix", "--reason", "human_approval")
+    before = task(terminal, "answer", "fix", "yes")
+    failed = terminal.call("task", "run-due", "--provider", "nosuch")
+    assert (failed.code, failed.out.count("\n")) == (1, 1)
+    assert failed.out.startswith("fix: failed: no provider 'nosuch' is installed")
+    assert task(terminal, "get", "fix") == before
+    assert terminal.call("task", "run-due", "--provider", "scripted").out == "fix: worked, now completed\n"
+
+
 def test_tasks_are_no_jobs(terminal: Terminal) -> None:
     task(terminal, "create", "t", "--start")
     assert "no Jobs" in terminal.call("jobs").out

@@ -10,6 +10,7 @@ import pytest
 from hosting import Bench, expert, wait_for
 
 from perstack.core.definitions import PluginSkill
+from perstack.core.task_events import WakeTask
 from perstack.engine.clock import now_ms
 from perstack.engine.waking import Woken
 from perstack.errors import Conflict, NotFound
@@ -195,6 +196,43 @@ def test_a_job_whose_process_died_goes_on_at_the_next_look(bench: Bench) -> None
         assert did(await bench.host([text("Done.")], expert("fixer")).waker.once()) == [("fix", "worked")]
         task = await host.memory.get("fix")
         assert (task.status, task.result, task.job_id) == ("completed", "Done.", job_id)
+
+    wait_for(work())
+
+
+def test_a_job_that_was_never_begun_is_replaced_after_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        host = bench.host([text("Done.")], expert("fixer"))
+        await host.memory.create("fix", agent_id="fixer", start=True)
+        # the process that woke it has died before its Job was there
+        woken = WakeTask(task_id="fix", timestamp=now_ms(), job_id="stillborn")
+        await host.memory.log.change("fix", lambda _: [woken], None)
+        assert await host.waker.once() == ()
+        monkeypatch.setattr("perstack.engine.waking.now_ms", lambda: now_ms() + 31_000)
+        assert did(await host.waker.once()) == [("fix", "worked")]
+        task = await host.memory.get("fix")
+        assert (task.status, task.result) == ("completed", "Done.")
+        assert [job.id for job in (await host.jobs()).jobs] == [task.job_id] != ["stillborn"]
+
+    wait_for(work())
+
+
+def test_a_watch_tells_once_what_goes_wrong_again_and_again(bench: Bench) -> None:
+    async def work() -> None:
+        host, woken = bench.host([]), asyncio.Queue[Woken]()
+        for task, command in (("bad", "nosuch-program"), ("marks", "echo >> marks; false")):
+            await host.memory.create(task, start=True)
+            waits = WaitingFor(command=("sh", "-c", command) if task == "marks" else (command,))
+            await host.memory.pause(task, "external_dependency", waiting_for=waits)
+        watching = asyncio.ensure_future(host.waker.watch(1, woken.put_nowait))
+        marks = bench.workspace / "marks"
+        while not (marks.exists() and marks.read_text().count("\n") > 4):
+            await asyncio.sleep(0.01)
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+        assert did((woken.get_nowait(),)) == [("bad", "failed")]
+        assert woken.empty()
 
     wait_for(work())
 
