@@ -101,8 +101,12 @@ class Unreachable(Counter):
 
 def test_a_skill_that_cannot_be_reached_is_left_out_and_the_run_goes_on(bench: Bench) -> None:
     skill, seen = Unreachable(), Seen()
-    host = bench.host([tool("count"), text("without it")], with_counter("a"), plugins=(skill,))
+    provider = ScriptedProvider([tool("count"), text("without it")])
+    host = bench.host(provider, with_counter("a"), plugins=(skill,))
     assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"
+    told = "The tools of skill mine are not there: skill 'mine' could not be connected to: nobody answers"
+    assert all(request.instruction.endswith(told) for request in provider.requests), "the model need not find out"
+    assert [event.guidance for event in seen.of("startGeneration")] == [told, None], "and it stands in the log"
     assert skill.closed == 1
     assert [event.reason for event in seen.of("skillDisconnected")] == [
         "skill 'mine' could not be connected to: nobody answers"

@@ -131,7 +131,7 @@ class StartGeneration(RunEvent):
     final: bool = Field(default=False, exclude_if=falsy)
     """Without tools: only the result is to be written."""
     guidance: str | None = None
-    """What the skills say of their tools, which the model is given after the instruction; None: the same as before."""
+    """What the skills say of their tools, and why one has none, for the model; None: the same as before."""
 
 
 class FinishGeneration(RunEvent):

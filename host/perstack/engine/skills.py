@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
+from typing import TypeVar
 
 from perstack.config.lock import Lock, shared_definition
 from perstack.core.definitions import (
@@ -34,9 +35,12 @@ from perstack.engine.locked import LockedSession, out_of_date
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, Toolset
 
+_T = TypeVar("_T")
+
 _NOTHING = Toolset()
 _LONGEST_GUIDANCE = 8_000
 """Characters of what a skill says of its tools: a model reads them at every step."""
+_LONGEST_PROBLEM = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +52,19 @@ class _Up:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Opening:
     """A skill that is up or on its way, and the Run that first needed it."""
 
     name: str
     run_id: str
-    work: asyncio.Task[_Up]
-    is_shown: bool
-    """The base skill neither starts nor ends: it is always there."""
+    session: asyncio.Task[SkillSession]
+    """Made of the definition; nothing has been started yet."""
+    may_start: asyncio.Event
+    """Set once some Run has all its sessions: none of them lacks a variable."""
+    work: asyncio.Task[_Up] = field(init=False)
+    is_shown: bool = False
+    """Whether a start has been shown, and no end."""
 
 
 class JobSkills:
@@ -81,10 +89,16 @@ class JobSkills:
         Raises SkillError for a skill that nothing provides, or whose definition or environment must change.
         """
         definitions = with_base(expert.skills)
-        work = {one.name: self._opening(one, run_id) for one in definitions if not isinstance(one, InteractiveSkill)}
-        awaited = [work[one.name] for one in definitions if one.name in work and not _is_lazy(one)]
+        openings = {
+            one.name: self._opening(one, run_id) for one in definitions if not isinstance(one, InteractiveSkill)
+        }
+        await _all_made([one.session for one in openings.values()])
+        for one in openings.values():
+            one.may_start.set()
+        awaited = [openings[one.name].work for one in definitions if one.name in openings and not _is_lazy(one)]
         if awaited:
             await asyncio.wait(awaited)
+        work = {name: one.work for name, one in openings.items()}
         skills = RunSkills(expert, project, definitions, work, is_coordinator=is_coordinator)
         await skills.refresh()
         return skills
@@ -97,78 +111,82 @@ class JobSkills:
         if failures:
             raise SkillError(f"a skill did not end cleanly: {failures[0]}") from failures[0]
 
-    def _opening(self, definition: Skill, run_id: str) -> asyncio.Task[_Up]:
+    def _opening(self, definition: Skill, run_id: str) -> _Opening:
         key = shared_definition(definition).to_json()
         if key not in self._open:
-            work = asyncio.create_task(self._start(definition, run_id))
-            self._open[key] = _Opening(definition.name, run_id, work, not is_base_skill(definition))
-        return self._open[key].work
+            self._open[key] = self._begun(definition, run_id)
+        return self._open[key]
 
-    async def _start(self, definition: Skill, run_id: str) -> _Up:
-        factory = factory_for(self._factories, definition)
-        if is_base_skill(definition):
-            session = await factory.open(definition, self._context)
-            return _Up(session, await session.tools())
-
+    def _begun(self, definition: Skill, run_id: str) -> _Opening:
         def show_stderr(line: str) -> None:
+            self._show_start(opening)
             self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=definition.name, message=line))
 
-        began = time.monotonic()
+        async def made() -> SkillSession:
+            return await factory_for(self._factories, definition).open(definition, context)
+
         context = replace(self._context, on_stderr=show_stderr)
+        opening = _Opening(definition.name, run_id, asyncio.create_task(made()), asyncio.Event())
+        opening.work = asyncio.create_task(self._start(definition, opening, show_stderr))
+        return opening
+
+    async def _start(self, definition: Skill, opening: _Opening, show: Callable[[str], None]) -> _Up:
+        session = await opening.session
+        await opening.may_start.wait()
+        if is_base_skill(definition):
+            return _Up(session, await session.tools())
         locked = self._lock.of_skill(definition)
         if locked is not None:
-            session = await factory.open(definition, context)
             toolset = locked.toolset()
-            connect = partial(self._connect_later, run_id, definition.name, session)
-            return _Up(LockedSession(definition.name, toolset, session, connect, show_stderr), toolset)
+            connect = partial(self._connect, opening, session)
+            return _Up(LockedSession(definition.name, toolset, session, connect, show), toolset)
         if self._lock.names(definition):
-            show_stderr(f"{out_of_date(definition.name)} (its definition has changed)")
-        self._show_start(run_id, definition.name)
-        session = await factory.open(definition, context)
+            show(f"{out_of_date(definition.name)} (its definition has changed)")
         try:
-            return _Up(session, await self._connect(run_id, definition.name, session, began))
+            return _Up(session, await self._connect(opening, session))
         except SkillError as error:
             return _Up(None, problem=str(error))
 
-    async def _connect_later(self, run_id: str, name: str, session: SkillSession) -> Toolset:
-        self._show_start(run_id, name)
-        return await self._connect(run_id, name, session, time.monotonic())
-
-    async def _connect(self, run_id: str, name: str, session: SkillSession, began: float) -> Toolset:
+    async def _connect(self, opening: _Opening, session: SkillSession) -> Toolset:
+        began = time.monotonic()
+        self._show_start(opening)
         try:
             toolset = await session.tools()
         except SkillError as error:
             await session.close()
-            self._show_end(run_id, name, str(error))
-            raise
-        except BaseException:
-            await session.close()
+            self._show_end(opening, str(error))
             raise
         took = round((time.monotonic() - began) * 1000)
         self._emit.display(
-            SkillConnected(**self._stamp(run_id), skill_name=name, tools=len(toolset.specs), duration_ms=took)
+            SkillConnected(
+                **self._stamp(opening.run_id), skill_name=opening.name, tools=len(toolset.specs), duration_ms=took
+            )
         )
         return toolset
 
     async def _end(self, one: _Opening) -> None:
-        one.work.cancel()
-        await asyncio.wait({one.work})
-        up = None if one.work.cancelled() or one.work.exception() is not None else one.work.result()
-        if up is not None and up.session is None:
+        tasks = {one.work, one.session}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        up, made = _result(one.work), _result(one.session)
+        session = made if up is None else up.session
+        if session is None:
             return
         try:
-            if up is not None and up.session is not None:
-                await up.session.close()
+            await session.close()
         finally:
-            is_unused = up is not None and isinstance(up.session, LockedSession) and not up.session.is_connected
-            if one.is_shown and not is_unused:
-                self._show_end(one.run_id, one.name)
+            if one.is_shown:
+                self._show_end(one)
 
-    def _show_start(self, run_id: str, name: str) -> None:
-        self._emit.display(SkillStarting(**self._stamp(run_id), skill_name=name))
+    def _show_start(self, one: _Opening) -> None:
+        if not one.is_shown:
+            one.is_shown = True
+            self._emit.display(SkillStarting(**self._stamp(one.run_id), skill_name=one.name))
 
-    def _show_end(self, run_id: str, name: str, reason: str = "") -> None:
-        self._emit.display(SkillDisconnected(**self._stamp(run_id), skill_name=name, reason=reason))
+    def _show_end(self, one: _Opening, reason: str = "") -> None:
+        one.is_shown = False
+        self._emit.display(SkillDisconnected(**self._stamp(one.run_id), skill_name=one.name, reason=reason))
 
     def _stamp(self, run_id: str) -> DisplayStamp:
         return DisplayStamp(
@@ -224,7 +242,10 @@ class RunSkills:
             session = None if toolset is None else self._work[name].result().session
             if toolset is None or session is None:
                 work = self._work[name]
-                missing[name] = work.result().problem if work.done() else f"skill {name!r} is being connected to"
+                missing[name] = f"skill {name!r} is being connected to"
+                if work.done():
+                    missing[name] = problem = work.result().problem
+                    guidance.append(f"The tools of skill {name} are not there: {problem[:_LONGEST_PROBLEM]}")
                 continue
             tools = skill_tools(definition, session, toolset.specs)
             offered += tools
@@ -249,6 +270,19 @@ async def _toolset(work: asyncio.Task[_Up]) -> Toolset | None:
         return await up.session.tools()
     except SkillError:
         return up.toolset
+
+
+async def _all_made(sessions: Collection[asyncio.Task[SkillSession]]) -> None:
+    """Raises what the first of them raised, when all have been tried."""
+    await asyncio.wait(sessions)
+    errors = [error for one in sessions if (error := one.exception()) is not None]
+    if errors:
+        raise errors[0]
+
+
+def _result(task: asyncio.Task[_T]) -> _T | None:
+    """What came of a task that is done; None if nothing did."""
+    return None if task.cancelled() or task.exception() is not None else task.result()
 
 
 def _bounded(text: str) -> str:

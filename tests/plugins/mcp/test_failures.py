@@ -119,6 +119,38 @@ def test_a_server_that_dies_in_a_call_is_started_again_for_the_next_and_the_call
     assert any("it is started again" in line for line in bed.shown)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("flood", "it floods stdout"), ("pour", "it sent a message of more than 64 MB")]
+)
+def test_a_server_that_floods_stdout_in_a_call_is_given_up_and_the_next_call_works(
+    bed: Bed, name: str, said: str
+) -> None:
+    async def run() -> tuple[str, str]:
+        async with bed.session(bed.misbehaving(timeout=CONNECT)) as session:
+            await session.tools()
+            told = await _error(bed, session, name)
+            return told, words(await bed.call(session, "echo"))
+
+    told, after = wait_for(run())
+    assert said in told
+    assert "stderr: here it comes" in told
+    assert after == "here"
+
+
+def test_what_is_no_answer_to_anything_is_passed_over(bed: Bed) -> None:
+    async def run() -> tuple[str, str, str]:
+        async with bed.session(bed.misbehaving(timeout=CONNECT)) as session:
+            await session.tools()
+            here = words(await bed.call(session, "babble"))
+            told = await _error(bed, session, "garbled")
+            return here, told, words(await bed.call(session, "echo"))
+
+    here, told, after = wait_for(run())
+    assert (here, after) == ("here", "here")
+    assert told.startswith("garbled: the server's answer is not as it should be")
+    assert "(stdout, not a message) not a message" in bed.shown
+
+
 def test_a_silent_call_ends_at_the_timeout_is_cancelled_at_the_server_and_the_server_still_answers(bed: Bed) -> None:
     async def run() -> tuple[str, str]:
         async with bed.session(bed.misbehaving(timeout=2500)) as session:

@@ -63,20 +63,29 @@ def test_pick_and_omit_choose_what_the_model_is_offered(bed: Bed) -> None:
     assert names == {"echo", "env"}
 
 
-def test_a_server_that_does_not_start_costs_only_its_own_tools(bed: Bed) -> None:
+FAULTS = {
+    "dies-at-start": ("exit code 7", "stderr: cannot find my configuration"),
+    "hangs-at-start": ("no answer within 4 s", "stderr: still looking"),
+    "floods": ("it floods stdout", "stderr: here it comes"),
+    "one-endless-line": ("a message of more than 64 MB", "stderr: here it comes"),
+    "lists-nonsense": ("Input should be", "stderr: here is my list"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_server_that_does_not_start_costs_only_its_own_tools(bed: Bed, fault: str) -> None:
     seen = Seen()
-    host = _host(
-        bed,
-        [turn(tool("echo"), tool("gone_tool")), text("went on")],
-        _with("a", _bad("up"), _bad("gone", "dies-at-start")),
-    )
+    patience = 4_000 if fault == "hangs-at-start" else PLENTY
+    provider = ScriptedProvider([turn(tool("echo"), tool("gone_tool")), text("went on")])
+    host = _host(bed, provider, _with("a", _bad("up"), _bad("gone", fault, timeout=patience)))
     job = wait_for(host.run("a", "q", on_event=seen))
     assert (job.status, job.text) == ("completed", "went on")
     assert results(seen, "echo") == ["here"]
-    assert "skill 'gone' could not be connected to" in results(seen, "gone_tool")[0]
-    reasons = [event.reason for event in seen.of("skillDisconnected") if event.skill_name == "gone"]
-    assert len(reasons) == 1
-    assert "cannot find my configuration" in reasons[0]
+    stored = next(event.guidance for event in seen.of("startGeneration"))
+    (shown,) = [event.reason for event in seen.of("skillDisconnected") if event.skill_name == "gone"]
+    for told in (shown, stored, results(seen, "gone_tool")[0], provider.requests[0].instruction):
+        assert "skill 'gone' could not be connected to" in told
+        assert all(words in told for words in FAULTS[fault]), told
 
 
 def test_a_call_that_kills_its_server_is_an_error_and_the_next_one_works(bed: Bed) -> None:
@@ -87,11 +96,14 @@ def test_a_call_that_kills_its_server_is_an_error_and_the_next_one_works(bed: Be
     assert results(seen, "echo") == ["here"]
 
 
-def test_a_missing_variable_ends_the_run_with_its_name(bed: Bed) -> None:
+def test_a_missing_variable_ends_the_run_with_its_name_before_any_server_starts(bed: Bed) -> None:
     seen = Seen()
-    host = _host(bed, [text("never")], _with("a", _bad("server", required_env=("API_TOKEN",))))
+    other = McpStdioSkill(name="other", command="touch", args=("started",))
+    host = _host(bed, [text("never")], _with("a", other, _bad("server", required_env=("API_TOKEN",))))
     assert wait_for(host.run("a", "q", on_event=seen)).status == "stoppedByError"
     assert "skill 'server' needs API_TOKEN" in seen.of("errorRun")[0].error.message
+    assert not (bed.workspace / "started").exists()
+    assert not [event for event in seen.events if event.type.startswith("skill")]
 
 
 def test_three_servers_that_take_a_second_each_start_at_the_same_time(bed: Bed) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from typing import NoReturn
 
 FAULT = sys.argv[1]
 ONCE = sys.argv[2] if len(sys.argv) > 2 else ""
@@ -29,6 +30,10 @@ TOOLS = [
     tool("echo", annotations={"readOnlyHint": True}),
     tool("set", annotations={"idempotentHint": True}),
     tool("die"),
+    tool("flood"),
+    tool("pour"),
+    tool("babble"),
+    tool("garbled"),
     tool("hang"),
     tool("slow"),
     tool("huge"),
@@ -53,11 +58,29 @@ def text(words: str, **more) -> dict:
     return {"content": [{"type": "text", "text": words}], **more}
 
 
+def flood(piece: str) -> NoReturn:
+    print("here it comes", file=sys.stderr, flush=True)
+    while True:
+        sys.stdout.write(piece)
+
+
 def call(name: str, params: dict) -> dict | None:
     token = params.get("_meta", {}).get("progressToken")
     match name:
         case "echo" | "set":
             return text("here")
+        case "flood":
+            flood("nothing of use\n" * 1000)
+        case "pour":
+            flood("x" * 100_000)
+        case "babble":
+            print("not a message\n[]", flush=True)
+            send(id=10_000, result={})
+            send(method="notifications/nobody-knows", params={"a": 1})
+            send(method="notifications/progress", params={"progressToken": "no-such-token", "progress": 1})
+            return text("here")
+        case "garbled":
+            return {"content": [{"type": "hologram"}], "isError": "perhaps"}
         case "die":
             print("about to die", file=sys.stderr, flush=True)
             os._exit(3)
@@ -100,6 +123,9 @@ def result(method: str, params: dict) -> dict | None:
         info = {"name": "misbehaving", "version": "1"}
         return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
     if method == "tools/list":
+        if FAULT == "lists-nonsense":
+            print("here is my list", file=sys.stderr, flush=True)
+            return {"tools": "none of your business"}
         return {"tools": [*TOOLS, *BROKEN] if FAULT == "broken-schemas" else TOOLS}
     return call(params["name"], params)
 
@@ -110,15 +136,14 @@ def misbehave() -> None:
             print("cannot find my configuration", file=sys.stderr)
             sys.exit(7)
         case "hangs-at-start":
+            print("still looking", file=sys.stderr)
             time.sleep(1000)
         case "garbage-at-start":
             print('Welcome to this server!\n{"not": "a message"}\n\n', flush=True)
         case "floods":
-            while True:
-                sys.stdout.write("nothing of use\n" * 1000)
+            flood("nothing of use\n" * 1000)
         case "one-endless-line":
-            while True:
-                sys.stdout.write("x" * 100_000)
+            flood("x" * 100_000)
         case "starts-slowly":
             time.sleep(1)
         case "deaf":
