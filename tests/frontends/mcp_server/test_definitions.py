@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from editor import Editor, connected, texts
+from editor import Editor, Pipe, connected, texts
 from hosting import wait_for
 from mcp_types import ToolListChangedNotification
 from terminal import Terminal, reply
@@ -53,6 +53,53 @@ def test_a_client_is_told_of_a_new_expert_and_can_call_it(terminal: Terminal, er
             assert "late" in await names(editor)
 
     wait_for(work(), 60)
+
+
+def test_prompts_and_resources_are_told_to_have_changed_too(terminal: Terminal, era: str) -> None:
+    kinds = {"handshake": "ListChangedNotification", "stateless": "ListChanged"}
+    heard: set[str] = set()
+
+    async def on_message(message: object) -> None:
+        heard.add(type(message).__name__)
+
+    async def work() -> None:
+        async with connected(terminal, era=era, message_handler=on_message) as editor, asyncio.TaskGroup() as group:
+            if era == "stateless":
+                heard_first = asyncio.Event()
+
+                async def follow() -> None:
+                    listening = editor.client.listen(
+                        tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
+                    )
+                    async with listening as events:
+                        heard_first.set()
+                        async for event in events:
+                            heard.add(type(event).__name__)
+
+                following = group.create_task(follow())
+                await heard_first.wait()
+            assert "late" not in await names(editor)
+            file = terminal.workspace / "perstack.toml"
+            file.write_text(file.read_text() + MORE)
+            while len([name for name in heard if name.endswith(kinds[era])]) < 3:
+                await editor.client.list_tools()
+            assert "late" in {prompt.name for prompt in (await editor.client.list_prompts()).prompts}
+            uris = {resource.uri for resource in (await editor.client.list_resources()).resources}
+            assert "perstack://experts/late" in uris
+            if era == "stateless":
+                following.cancel()
+
+    wait_for(work(), 60)
+
+
+def test_an_edit_while_the_server_starts_is_not_missed(terminal: Terminal) -> None:
+    client = Pipe(terminal)
+    client.greet()
+    file = terminal.workspace / "perstack.toml"
+    file.write_text(file.read_text() + MORE)
+    client.write("tools/list", 1)
+    assert "late" in {tool["name"] for tool in client.answer_to(1)["result"]["tools"]}
+    assert client.close() == (0, "")
 
 
 def test_an_edit_holds_for_the_next_call_at_once(terminal: Terminal) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
-from perstack.config.changes import matched, stamps
+from perstack.config.changes import Stamp, matched, stamps
 from perstack.config.load import LoadedProject, load_project
 from perstack.core.definitions import Expert
 from perstack.errors import DefinitionError, UsageError
@@ -34,7 +34,8 @@ class Definitions:
         self._taken = tuple(taken)
         self._loaded = loaded
         self._watched = loaded.files
-        self._seen = stamps(self._watched)
+        self._seen: tuple[Stamp, ...] = ()
+        """None to begin with: the files may have changed since they were read, while the server was starting."""
         self._matched = matched(loaded)
         self.experts = self._offered()
         """By the name of the tool."""
