@@ -26,6 +26,18 @@ SHAPES = {
 }
 
 
+FIELDS: dict[str, dict[str, object]] = {
+    "claude-code": {"type": "stdio"},
+    "codex": {"tool_timeout_sec": 3600, "startup_readiness": "catalog"},
+    "cursor": {"type": "stdio"},
+    "vscode": {"type": "stdio"},
+    "zed": {"env": {}, "timeout": 600},
+    "gemini": {"timeout": 3_600_000},
+    "opencode": {"type": "local", "enabled": True, "timeout": 60_000},
+}
+"""Besides the command: as the documentation of each client, or its source, has them in November 2026."""
+
+
 def printed(terminal: Terminal, client: str, *args: str) -> list[str]:
     """The command line that a client's settings hold."""
     done = terminal.run("mcp", "--print-config", client, *args)
@@ -55,6 +67,20 @@ def test_the_settings_of_each_client_start_this_perstack_from_anywhere(terminal:
         check=True,
     )
     assert json.loads(done.stdout)["result"]["serverInfo"]["name"] == "perstack"
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_settings_are_in_the_format_that_the_client_documents(client: str) -> None:
+    text = CLIENTS[client].text("/bin/perstack", ["mcp", "--workspace", "/a folder"])
+    found = tomllib.loads(text) if client == "codex" else json.loads(text)
+    assert found.pop("$schema", None) == ("https://opencode.ai/config.json" if client == "opencode" else None)
+    outer, name = SHAPES[client]
+    command = (
+        {"command": ["/bin/perstack", "mcp", "--workspace", "/a folder"]}
+        if client == "opencode"
+        else {"command": "/bin/perstack", "args": ["mcp", "--workspace", "/a folder"]}
+    )
+    assert found == {outer: {name: command | FIELDS[client]}}
 
 
 def test_options_that_were_given_are_in_the_settings_and_others_are_not(terminal: Terminal) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from perstack.frontends.mcp_server.greeting import NAME
 
 _HOUR = 3600
+_MINUTE = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,6 @@ class Snippet:
 
 
 def _mcp_servers(command: str, args: Sequence[str]) -> str:
-    return _json({"mcpServers": {NAME: {"command": command, "args": list(args)}}})
-
-
-def _claude_code(command: str, args: Sequence[str]) -> str:
     return _json({"mcpServers": {NAME: {"type": "stdio", "command": command, "args": list(args)}}})
 
 
@@ -40,11 +37,14 @@ def _vscode(command: str, args: Sequence[str]) -> str:
 
 
 def _zed(command: str, args: Sequence[str]) -> str:
-    return _json({"context_servers": {NAME: {"command": command, "args": list(args), "env": {}}}})
+    # in seconds, and the most that it takes; progress is not listened to
+    server = {"command": command, "args": list(args), "env": {}, "timeout": 10 * _MINUTE}
+    return _json({"context_servers": {NAME: server}})
 
 
 def _opencode(command: str, args: Sequence[str]) -> str:
-    server = {"type": "local", "command": [command, *args], "enabled": True}
+    # in milliseconds since the last progress
+    server = {"type": "local", "command": [command, *args], "enabled": True, "timeout": _MINUTE * 1000}
     return _json({"$schema": "https://opencode.ai/config.json", "mcp": {NAME: server}})
 
 
@@ -57,7 +57,7 @@ def _codex(command: str, args: Sequence[str]) -> str:
 
 
 CLIENTS = {
-    "claude-code": Snippet(".mcp.json in the project; Claude Code asks you to approve of it", _claude_code),
+    "claude-code": Snippet(".mcp.json in the project; Claude Code asks you to approve of it", _mcp_servers),
     "codex": Snippet("~/.codex/config.toml", _codex),
     "cursor": Snippet(".cursor/mcp.json in the project, or ~/.cursor/mcp.json", _mcp_servers),
     "vscode": Snippet(".vscode/mcp.json in the project", _vscode),
