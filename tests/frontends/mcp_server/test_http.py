@@ -102,6 +102,18 @@ def test_host_and_origin_are_checked(terminal: Terminal, header: str, value: str
         assert answer.status_code == status
 
 
+def test_beyond_loopback_the_token_and_the_name_are_asked_for(terminal: Terminal) -> None:
+    beyond = ("--http", "0.0.0.0:0", "--allow-host", "build.example")
+    with serving(terminal, *beyond, token="s3cret") as (everywhere, _):
+        url = everywhere.replace("0.0.0.0", "127.0.0.1")
+        known = {**ACCEPT, "Host": "build.example", "Authorization": "Bearer s3cret"}
+        assert httpx.post(url, json=INITIALIZE, headers=known).status_code == 200
+        assert httpx.post(url, json=INITIALIZE, headers={**known, "Authorization": ""}).status_code == 401
+        for header in ({"Host": "other.example"}, {"Host": "0.0.0.0"}):
+            assert httpx.post(url, json=INITIALIZE, headers={**known, **header}).status_code == 421
+        assert httpx.post(url, json=INITIALIZE, headers={**known, "Origin": "https://other.example"}).status_code == 403
+
+
 def test_a_name_that_is_allowed_is_answered(terminal: Terminal) -> None:
     with serving(terminal, "--allow-host", "build.example") as (url, _):
         headers = {**ACCEPT, "Host": "build.example:80", "Origin": "https://build.example"}

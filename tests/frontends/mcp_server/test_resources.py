@@ -64,11 +64,11 @@ def test_jobs_runs_checkpoints_and_experts_can_be_read(terminal: Terminal, era: 
     wait_for(work(), 60)
 
 
-def test_ids_are_completed(terminal: Terminal) -> None:
+def test_ids_are_completed(terminal: Terminal, era: str) -> None:
     terminal.script(solo=[reply("", ("think", {"thought": "x"})), reply("Done.")])
 
     async def work() -> None:
-        async with connected(terminal) as editor:
+        async with connected(terminal, era=era) as editor:
             job_id = structure(await editor.call("solo", query="Do it"))["id"]
 
             async def completed(template: str, name: str, typed: str) -> list[str]:

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
 from editor import ERAS, Editor, connected, structure, texts
 from hosting import wait_for
 from http_server import serving
 from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
@@ -241,6 +243,22 @@ def test_clients_of_one_server_with_different_folders_open_see_nothing_of_each_o
 
     with serving(started_in(terminal, places["home"])) as (url, _):
         wait_for(work(url), SECONDS)
+
+
+def test_beyond_loopback_no_client_is_asked_what_it_has_open(terminal: Terminal, make: Callable[[str], Path]) -> None:
+    home, red = make("home"), make("red")
+
+    async def work(url: str) -> None:
+        open_folders = Folders(red)
+        knowing = httpx2.AsyncClient(headers={"Authorization": "Bearer s3cret", "Host": "build.example"})
+        transport = streamable_http_client(url, http_client=knowing)
+        async with knowing, Client(transport, mode="legacy", **open_folders.callbacks) as client:  # type: ignore[arg-type]
+            assert await experts(client) == ["by_home"]
+            assert open_folders.asked == 0
+
+    beyond = ("--http", "0.0.0.0:0", "--allow-host", "build.example")
+    with serving(started_in(terminal, home), *beyond, token="s3cret") as (everywhere, _):
+        wait_for(work(everywhere.replace("0.0.0.0", "127.0.0.1")), SECONDS)
 
 
 def test_over_http_a_folder_that_others_can_write_to_is_not_served(

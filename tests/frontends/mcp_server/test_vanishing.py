@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import anyio
 import httpx
 import pytest
 import uvicorn
@@ -20,7 +21,7 @@ from hosting import wait_for
 from http_server import serving
 from mcp.client import Client
 from mcp.server.connection import Connection
-from mcp_types import ListRootsResult, Root
+from mcp_types import CallToolResult, ListRootsResult, Root
 from terminal import SECONDS, Terminal, reply
 
 from perstack.config.load import load_project
@@ -45,6 +46,12 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+def waiting(terminal: Terminal) -> Terminal:
+    """The second step of `solo` waits for a file."""
+    turns = [reply("", ("todo", {"newTodos": ["kept"]})), reply("", WAITING), reply("", ("todo", {})), reply("on")]
+    return terminal.script(**{"[[solo]]": turns})
+
+
 @contextmanager
 def calling(url: str, era: str) -> Iterator[subprocess.Popen[str]]:
     """A client in a process of its own, in the middle of the second step of its call."""
@@ -61,17 +68,6 @@ def calling(url: str, era: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_the_job_of_a_client_that_is_killed_in_mid_call_goes_on_and_is_found(terminal: Terminal, era: str) -> None:
-    terminal.script(
-        **{
-            "[[solo]]": [
-                reply("", ("todo", {"newTodos": ["kept"]})),
-                reply("", WAITING),
-                reply("", ("todo", {})),
-                reply("on"),
-            ]
-        }
-    )
-
     async def find(url: str) -> None:
         async with asyncio.timeout(SECONDS), Client(url, mode=ERAS[era]) as client:
             (job,) = structure(await client.call_tool("list_jobs"))["jobs"]
@@ -82,13 +78,44 @@ def test_the_job_of_a_client_that_is_killed_in_mid_call_goes_on_and_is_found(ter
             assert structure(found)["status"] == "completed"
             assert texts(found)[0] == "on"
 
-    with serving(terminal) as (url, _):
+    with serving(waiting(terminal)) as (url, _):
         with calling(url, era) as process:
             process.kill()
             process.wait(SECONDS)
         wait_for(find(url), SECONDS)
     (job,) = terminal.call("jobs", "--json").events
     assert terminal.call("verify", job["id"]).code == 0
+
+
+def test_a_client_that_cancels_its_call_stops_its_own_job_only(terminal: Terminal) -> None:
+    async def call(client: Client, is_waiting: asyncio.Event) -> CallToolResult:
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            if message and message.startswith("step 2: exec"):
+                is_waiting.set()
+
+        return await client.call_tool("solo", {"query": "go"}, progress_callback=hear)
+
+    async def work(url: str) -> None:
+        async with asyncio.timeout(SECONDS), Client(url, mode="legacy") as one, Client(url, mode="legacy") as other:
+            events = [asyncio.Event(), asyncio.Event()]
+            # both number their calls alike
+            goes_on = asyncio.create_task(call(other, events[1]))
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(call, one, events[0])
+                    for event in events:
+                        await event.wait()
+                    scope.cancel()
+            statuses: list[str] = []
+            while "stoppedByInterrupt" not in statuses:
+                statuses = [job["status"] for job in structure(await one.call_tool("list_jobs"))["jobs"]]
+            (terminal.workspace / "go").touch()
+            assert texts(await goes_on)[0] == "on"
+            statuses = [job["status"] for job in structure(await one.call_tool("list_jobs"))["jobs"]]
+            assert sorted(statuses) == ["completed", "stoppedByInterrupt"]
+
+    with serving(waiting(terminal)) as (url, _):
+        wait_for(work(url), SECONDS)
 
 
 @asynccontextmanager
