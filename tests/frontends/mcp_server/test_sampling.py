@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
+import tomli_w
 from editor import argv, structure
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
@@ -12,6 +15,7 @@ from mcp_types import (
     CreateMessageRequestParams,
     CreateMessageResult,
     CreateMessageResultWithTools,
+    ImageContent,
     SamplingCapability,
     SamplingToolsCapability,
     TextContent,
@@ -21,12 +25,20 @@ from mcp_types import (
 from terminal import SECONDS, TEAM, Terminal
 
 Model = Callable[[CreateMessageRequestParams], CreateMessageResult | CreateMessageResultWithTools]
+ASKING = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "asking.py"
 ALL = SamplingCapability(tools=SamplingToolsCapability())
 
 
-def ask(terminal: Terminal, model: Model | None, *, era: str = "legacy", capability: SamplingCapability = ALL) -> dict:
+def ask(
+    terminal: Terminal,
+    model: Model | None,
+    *,
+    era: str = "legacy",
+    capability: SamplingCapability = ALL,
+    toml: str = TEAM,
+) -> dict:
     """What comes of a call of the Expert `helper` by an editor with this model."""
-    terminal.project(TEAM)
+    terminal.project(toml)
 
     async def sample(context: object, params: CreateMessageRequestParams):
         assert model is not None
@@ -42,17 +54,23 @@ def ask(terminal: Terminal, model: Model | None, *, era: str = "legacy", capabil
     return asyncio.run(call())
 
 
+def _uses(name: str, **args: str) -> CreateMessageResultWithTools:
+    use = ToolUseContent(id=name, name=name, input=dict(args))
+    return CreateMessageResultWithTools(role="assistant", content=[use], model="m", stop_reason="toolUse")
+
+
+def _says(text: str) -> CreateMessageResultWithTools:
+    return CreateMessageResultWithTools(
+        role="assistant", content=[TextContent(text=text)], model="m", stop_reason="endTurn"
+    )
+
+
 def test_an_expert_works_on_the_editors_model_with_tools(terminal: Terminal) -> None:
     seen: list[CreateMessageRequestParams] = []
 
     def model(params: CreateMessageRequestParams) -> CreateMessageResultWithTools:
         seen.append(params)
-        if len(seen) == 1:
-            use = ToolUseContent(id="u1", name="think", input={"thought": "hm"})
-            return CreateMessageResultWithTools(role="assistant", content=[use], model="m", stop_reason="toolUse")
-        return CreateMessageResultWithTools(
-            role="assistant", content=[TextContent(text="Hello.")], model="m", stop_reason="endTurn"
-        )
+        return _uses("think", thought="hm") if len(seen) == 1 else _says("Hello.")
 
     job = ask(terminal, model)
     assert (job["status"], job["text"]) == ("completed", "Hello.")
@@ -61,6 +79,42 @@ def test_an_expert_works_on_the_editors_model_with_tools(terminal: Terminal) -> 
     roles = [message.role for message in seen[1].messages]
     assert roles == ["user", "assistant", "user"]
     assert isinstance(seen[1].messages[2].content_as_list[0], ToolResultContent)
+
+
+def test_an_image_that_a_tool_reads_is_shown_to_the_editors_model_and_a_pdf_is_told_of(terminal: Terminal) -> None:
+    (terminal.workspace / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64))
+    (terminal.workspace / "a.pdf").write_bytes(b"%PDF-1.7\n" + bytes(64))
+    seen: list[CreateMessageRequestParams] = []
+    script = [_uses("readImageFile", path="a.png"), _uses("readPdfFile", path="a.pdf"), _says("Seen.")]
+
+    def model(params: CreateMessageRequestParams) -> CreateMessageResultWithTools:
+        seen.append(params)
+        return script[len(seen) - 1]
+
+    assert ask(terminal, model)["text"] == "Seen."
+    image, document = (seen[2].messages[place].content_as_list[0] for place in (2, 4))
+    assert isinstance(image, ToolResultContent)
+    assert isinstance(document, ToolResultContent)
+    assert [part.mime_type for part in image.content if isinstance(part, ImageContent)] == ["image/png"]
+    told = [part.text for part in document.content if isinstance(part, TextContent)]
+    assert any("application/pdf" in text for text in told)
+
+
+def test_what_an_experts_server_asks_of_the_model_is_asked_of_the_editors(terminal: Terminal) -> None:
+    skill = {
+        "type": "mcpStdioSkill", "sampling": True, "command": sys.executable, "args": [str(ASKING), "handshake"],
+    }  # fmt: skip
+    toml = TEAM + tomli_w.dumps({"experts": {"helper": {"skills": {"asking": skill}}}})
+    seen: list[CreateMessageRequestParams] = []
+
+    def model(params: CreateMessageRequestParams) -> CreateMessageResultWithTools:
+        seen.append(params)
+        return [_uses("sum"), _says("4"), _says("It is 4.")][len(seen) - 1]
+
+    assert ask(terminal, model, toml=toml)["text"] == "It is 4."
+    asked = seen[1]
+    assert (asked.system_prompt, asked.max_tokens, asked.temperature) == ("[[calculator]]", 10, 0.5)
+    assert isinstance(asked.messages[-1].content_as_list[0], ImageContent)
 
 
 def test_a_reply_that_was_cut_is_told_as_such(terminal: Terminal) -> None:

@@ -66,7 +66,8 @@ async def sampled(context: Context | None, request: GenerationRequest, max_token
         warnings.simplefilter("ignore", MCPDeprecationWarning)
         asking = client.session.create_message(  # pyright: ignore[reportDeprecated]
             [message for message in messages if message is not None],
-            max_tokens=max_tokens,
+            max_tokens=request.max_tokens_within(max_tokens) or max_tokens,
+            temperature=request.temperature,
             system_prompt=request.instruction or None,
             model_preferences=preferences,
             tools=tools,
