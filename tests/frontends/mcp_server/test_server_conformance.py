@@ -12,8 +12,10 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tomli_w
 from http_server import serving
 from npm import installed
 from terminal import SECONDS, Terminal, reply
@@ -28,7 +30,7 @@ RUNS = {
     "0.2.0-alpha.12 at 2026-07-28": ("0.2.0-alpha.12", "--spec-version", "2026-07-28"),
 }
 SAY = [reply("This is a simple text response for testing.")]
-NAME, COLOR = (reply("", ("askUser", {"question": f"What is your {what}?"})) for what in ("name", "favorite color"))
+NAME = reply("", ("askUser", {"question": "What is your name?"}))
 EXPERTS = {
     "test_simple_text": SAY,
     "test_simple_prompt": SAY,
@@ -42,9 +44,32 @@ ASKING = {
     "test_input_required_result_elicitation": [NAME, reply("Hello.")],
     "test_input_required_result_request_state": [NAME, reply("Hello.")],
     "test_input_required_result_tampered_state": [NAME, reply("Hello.")],
-    "test_input_required_result_multi_round": [NAME, COLOR, reply("Hello.")],
 }
 """Those with a tool that asks the person."""
+OPTIONS = ("option1", "option2", "option3")
+TITLED = [{"const": "value1", "title": "First"}, {"const": "value2", "title": "Second"}]
+FORMS = {
+    "test_elicitation_sep1034_defaults": [
+        {
+            "name": {"type": "string", "default": "John Doe"},
+            "age": {"type": "integer", "default": 30},
+            "score": {"type": "number", "default": 95.5},
+            "status": {"type": "string", "enum": ["active", "inactive", "pending"], "default": "active"},
+            "verified": {"type": "boolean", "default": True},
+        }
+    ],
+    "test_elicitation_sep1330_enums": [
+        {
+            "untitledSingle": {"type": "string", "enum": OPTIONS},
+            "titledSingle": {"type": "string", "oneOf": TITLED},
+            "legacyEnum": {"type": "string", "enum": ["opt1", "opt2"], "enumNames": ["One", "Two"]},
+            "untitledMulti": {"type": "array", "items": {"type": "string", "enum": OPTIONS}},
+            "titledMulti": {"type": "array", "items": {"anyOf": TITLED}},
+        }
+    ],
+    "test_input_required_result_multi_round": [{"name": {"type": "string"}}, {"color": {"type": "string"}}],
+}
+"""Those with a tool at work that has forms filled in, and the fields of each form."""
 TOOL = """
 [experts.{name}.skills.user]
 type = "interactiveSkill"
@@ -57,7 +82,20 @@ inputJsonSchema = '{{"type": "object", "properties": {{"question": {{"type": "st
 def fixtures(terminal: Terminal) -> Terminal:
     toml = "".join(f'[experts.{name}]\ninstruction = "[[{name}]]"\n' for name in (*EXPERTS, *ASKING))
     toml += "".join(TOOL.format(name=name) for name in ASKING)
-    return terminal.project(toml, **{f"[[{name}]]": turns for name, turns in (EXPERTS | ASKING).items()})
+    toml += tomli_w.dumps({"experts": {name: filling(name, forms) for name, forms in FORMS.items()}})
+    filled = {name: [reply("", ("fill", {})), reply("Hello.")] for name in FORMS}
+    terminal.env |= {
+        "PERSTACK_PLUGINS": "perstack.testing.plugin,questionnaire",
+        "PYTHONPATH": str(QUERIES.parent),
+    }
+    return terminal.project(toml, **{f"[[{name}]]": turns for name, turns in (EXPERTS | ASKING | filled).items()})
+
+
+def filling(name: str, forms: list[dict[str, Any]]) -> dict[str, Any]:
+    """The definition of an Expert that has forms filled in."""
+    schemas = [{"type": "object", "properties": fields} for fields in forms]
+    skill = {"type": "pluginSkill", "plugin": "questionnaire", "settings": {"forms": schemas}}
+    return {"instruction": f"[[{name}]]", "skills": {"forms": skill}}
 
 
 @pytest.mark.timeout(350)  # the first time, the suites are installed

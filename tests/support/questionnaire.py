@@ -1,0 +1,54 @@
+"""A plugin whose tool has forms filled in: `PERSTACK_PLUGINS=questionnaire`, with this folder on the PYTHONPATH.
+
+The skill's settings list the forms: `settings = {forms = [JSON schema, …]}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perstack.core.base import JsonObject
+from perstack.core.definitions import PluginSkill, Skill
+from perstack.core.questions import Question
+from perstack.core.tools import ToolSpec
+from perstack.ports.hooks import hookimpl
+from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
+
+
+@dataclass
+class Questionnaire:
+    """Its tool `fill` asks each form in turn, and tells what was answered."""
+
+    forms: list[JsonObject]
+
+    async def tools(self) -> Toolset:
+        return Toolset((ToolSpec(name="fill", description="Has a person fill in forms"),))
+
+    async def call(self, call: ToolCall) -> ToolResult | Question:
+        if len(call.answers) < len(self.forms):
+            return Question(message="Please fill this in.", requested_schema=self.forms[len(call.answers)])
+        return ToolResult.text(str([answer.content for answer in call.answers]))
+
+    async def close(self) -> None:
+        pass
+
+
+class Questionnaires:
+    """Opens them."""
+
+    name = "questionnaire"
+
+    def handles(self, definition: Skill) -> bool:
+        return isinstance(definition, PluginSkill) and definition.plugin == "questionnaire"
+
+    async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
+        assert isinstance(definition, PluginSkill)
+        forms = definition.settings["forms"]
+        assert isinstance(forms, list)
+        return Questionnaire([form for form in forms if isinstance(form, dict)])
+
+
+@hookimpl
+def perstack_skills() -> Sequence[SkillFactory]:
+    return [Questionnaires()]
