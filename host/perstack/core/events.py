@@ -132,6 +132,8 @@ class StartGeneration(RunEvent):
     """Without tools: only the result is to be written."""
     guidance: str | None = None
     """What the skills say of their tools, and why one has none, for the model; None: the same as before."""
+    unreachable: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
+    """Skills that cannot be reached, and why, where the guidance tells of them."""
 
 
 class FinishGeneration(RunEvent):

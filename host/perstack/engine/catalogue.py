@@ -65,6 +65,7 @@ class Catalogue:
         missing: Mapping[str, str] | None = None,
         guidance: str = "",
         tool_search: ToolSearch = "auto",
+        unreachable: Mapping[str, str] | None = None,
     ) -> None:
         named = _with_unique_names(offered)
         self._division = divide(((one.spec, one.may_wait) for one in named), tool_search)
@@ -77,7 +78,8 @@ class Catalogue:
         self._missing = missing or {}
         """Skills whose tools are not offered, and why: told to a model that calls what is not there."""
         self.guidance = guidance
-        """What the skills themselves have to say to the model."""
+        """What the skills themselves have to say to the model, and which cannot be reached."""
+        self.unreachable = dict(unreachable or {})
 
     @property
     def shown(self) -> tuple[ToolSpec, ...]:

@@ -41,8 +41,15 @@ async def generate(
 ) -> None:
     """Call the model until it replies, or until trying again is no use now; either is recorded."""
     run = session.run
-    guidance = None if catalogue.guidance == run.guidance else catalogue.guidance
-    session.note(StartGeneration(**session.stamp(command.step), final=command.final, guidance=guidance))
+    is_new = catalogue.guidance != run.guidance
+    session.note(
+        StartGeneration(
+            **session.stamp(command.step),
+            final=command.final,
+            guidance=catalogue.guidance if is_new else None,
+            unreachable=catalogue.unreachable if is_new else {},
+        )
+    )
     await session.flush()
     run = session.run
     request = GenerationRequest(

@@ -233,6 +233,7 @@ class RunSkills:
     def _made(self, toolsets: Mapping[str, Toolset | None]) -> Catalogue:
         offered: list[Offered] = []
         missing: dict[str, str] = {}
+        unreachable: dict[str, str] = {}
         guidance: list[str] = []
         for definition in self._definitions:
             if isinstance(definition, InteractiveSkill):
@@ -244,8 +245,9 @@ class RunSkills:
                 work = self._work[name]
                 missing[name] = f"skill {name!r} is being connected to"
                 if work.done():
-                    missing[name] = problem = work.result().problem
-                    guidance.append(f"The tools of skill {name} are not there: {problem[:_LONGEST_PROBLEM]}")
+                    missing[name] = work.result().problem
+                    unreachable[name] = missing[name][:_LONGEST_PROBLEM]
+                    guidance.append(f"The tools of skill {name} are not there: {unreachable[name]}")
                 continue
             tools = skill_tools(definition, session, toolset.specs)
             offered += tools
@@ -256,6 +258,7 @@ class RunSkills:
             missing,
             "\n\n".join(guidance),
             self._expert.tool_search or self._project.tool_search or "auto",
+            unreachable,
         )
 
 

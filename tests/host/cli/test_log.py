@@ -368,3 +368,14 @@ def test_a_reader_that_has_seen_enough_is_no_error(team: Terminal) -> None:
     )
     assert done.stdout.count(b"\n") == 1
     assert done.stderr == b""
+
+
+def test_a_skill_that_could_not_be_reached_is_shown_with_the_reason(terminal: Terminal) -> None:
+    pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
+    skill = '[experts.a.skills.gone]\ntype = "mcpStdioSkill"\ncommand = "no-such-command"\n'
+    terminal.project('[experts.a]\ninstruction = "i"\n' + skill, a=[reply("ok")])
+    assert terminal.call("run", "a", "q", "--provider", "scripted").code == 0
+    for args in ((), ("--errors",)):
+        (row,) = [line for line in terminal.call("log", *args).lines if " lacks " in line]
+        assert "skill 'gone' could not be connected to: no-such-command was not found" in row
+    assert "lacks" not in terminal.call("log", "--tools").out

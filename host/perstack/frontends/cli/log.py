@@ -47,7 +47,9 @@ class _Request:
 )
 @click.option("--step", "steps", metavar="STEPS", help='Only these steps of each Run: 5, ">5", "<5", ">=5" or 1-10.')
 @click.option("--type", "types", multiple=True, metavar="TYPE[,TYPE]", help="Only these kinds of events.")
-@click.option("--errors", is_flag=True, help="Only what went wrong: failed Runs, failed calls, retries.")
+@click.option(
+    "--errors", is_flag=True, help="Only what went wrong: failed Runs, failed calls, missing skills, retries."
+)
 @click.option("--tools", is_flag=True, help="Only calls of tools and their results.")
 @click.option("--delegations", is_flag=True, help="Only what passed between Experts.")
 @click.option("--json", "as_json", is_flag=True, help="The stored lines as they are; a checkpoint as one JSON object.")

@@ -15,7 +15,7 @@ from perstack.core.job import JobStatus, JobSummary
 from perstack.core.messages import ToolCallPart
 from perstack.engine.read import RunLog
 from perstack.frontends.cli.log_rows import QUIET_TYPES, Around, Row, describe, run_label, tokens
-from perstack.frontends.cli.log_select import Entry, Wanted, expert_of, parse_line
+from perstack.frontends.cli.log_select import Entry, Wanted, expert_of, lacks_skills, parse_line
 from perstack.frontends.cli.show import Screen, ago, count, duration, pad, plain_text, shorten
 
 STATUS_WORDS: dict[JobStatus, tuple[str, str]] = {
@@ -142,7 +142,7 @@ def visible(entries: Sequence[Entry], wanted: Wanted, full: bool) -> list[Entry]
     """Without the events that only mark a place, unless they were asked for."""
     if full or not wanted.any_kind:
         return list(entries)
-    return [entry for entry in entries if entry.type not in QUIET_TYPES]
+    return [entry for entry in entries if entry.type not in QUIET_TYPES or lacks_skills(entry)]
 
 
 def print_damage(logs: Sequence[RunLog]) -> bool:

@@ -66,7 +66,7 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
         case ResumeRun():
             return [Row("resumes", _RESUMED[event.reason], "yellow"), *_settled(event)]
         case StartGeneration():
-            return [Row("generates", "only the result's text is to be written" if event.final else "")]
+            return _generation(event, around)
         case FinishGeneration():
             return _reply(event, around)
         case Retry():
@@ -182,6 +182,11 @@ def _calls(event: CallTools, around: Around) -> list[Row]:
     # a delegate's query and a person's question have events of their own
     calls = [call for call in event.calls if around.full or call.kind not in ("delegate", "interactive")]
     return [Row("calls", f"{call.tool_name} {arguments(around.calls.get(call.id))}".rstrip(), "cyan") for call in calls]
+
+
+def _generation(event: StartGeneration, around: Around) -> list[Row]:
+    generates = Row("generates", "only the result's text is to be written" if event.final else "")
+    return [Row("lacks", why, "red") for why in event.unreachable.values()] + [generates] * around.full
 
 
 def _result(event: FinishToolCall) -> Row:

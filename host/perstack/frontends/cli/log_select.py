@@ -163,7 +163,13 @@ def _is_wanted(entry: Entry, wanted: Wanted, delegated: frozenset[tuple[str, byt
 
 def _is_error(entry: Entry) -> bool:
     # in a text the quotes would be escaped, so this is the event's own key
-    return entry.type in ERROR_TYPES or (entry.type == "finishToolCall" and b'"isError":true' in entry.line)
+    failed = entry.type == "finishToolCall" and b'"isError":true' in entry.line
+    return failed or entry.type in ERROR_TYPES or lacks_skills(entry)
+
+
+def lacks_skills(entry: Entry) -> bool:
+    """Whether it tells of skills that cannot be reached."""
+    return entry.type == "startGeneration" and b'"unreachable":{' in entry.line
 
 
 def _is_delegation(entry: Entry, delegated: frozenset[tuple[str, bytes]]) -> bool:
