@@ -11,7 +11,7 @@ from jsonschema import validate
 from mcp.shared.exceptions import MCPError
 from terminal import Terminal, reply
 
-JOB_TOOLS = ["list_jobs", "get_job", "continue_job", "answer", "resume_job", "cancel_job", "get_checkpoint"]
+JOB_TOOLS = ["list_jobs", "get_job", "inbox", "continue_job", "answer", "resume_job", "cancel_job", "get_checkpoint"]
 
 
 def test_each_expert_is_a_tool_with_its_description_beside_those_for_jobs(terminal: Terminal, era: str) -> None:
@@ -27,7 +27,7 @@ def test_each_expert_is_a_tool_with_its_description_beside_those_for_jobs(termin
             for tool in tools.values():
                 assert tool.output_schema is not None
                 assert tool.annotations is not None
-                looks = tool.name in ("list_jobs", "get_job", "get_checkpoint")
+                looks = tool.name in ("list_jobs", "get_job", "inbox", "get_checkpoint")
                 assert tool.annotations.read_only_hint is looks
 
     wait_for(look(), 60)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from editor import connected, structure, texts
 from hosting import wait_for
-from terminal import SECONDS, Terminal
+from terminal import ASKING, SECONDS, Terminal, reply
 
 pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
 
@@ -46,3 +46,27 @@ def test_an_agent_keeps_a_task_that_a_later_process_goes_on_with(tmp_path: Path)
     wait_for(begin(), SECONDS)
     wait_for(go_on(), SECONDS)
     wait_for(without(), SECONDS)
+
+
+def test_the_inbox_is_the_same_in_an_editor(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path)
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")])
+    assert terminal.run("run", "guest", "Serve", "--provider", "scripted", "--job-id", "tea").code == 3
+    assert terminal.run("task", "create", "deploy", "--agent", "ci", "--start").code == 0
+    assert terminal.run("task", "pause", "deploy", "--reason", "human_approval", "--message", "Deploy?").code == 0
+
+    async def work() -> None:
+        async with connected(terminal, "--tasks") as editor:
+            shown = await editor.call("inbox")
+            job, task = structure(shown)["questions"]
+            assert (job["id"], job["job"], job["who"], job["text"]) == ("tea-1-5", "tea", "guest", "Tea or coffee?")
+            assert (task["id"], task["task"], task["who"], task["approval"]) == ("deploy", "deploy", "ci", True)
+            assert 'or by: perstack answer tea-1-5 "ANSWER"' in texts(shown)[0]
+            assert texts(await editor.call("answer", job="tea", question="tea-1-5", answer="Tea"))[0] == "Served."
+            assert (await editor.call("answer", job="tea", question="tea-1-5", answer="Coffee")).is_error
+            assert structure(await editor.call("task_answer", taskId="deploy", value=True))["answered"] is True
+            second = await editor.call("task_answer", taskId="deploy", value=False)
+            assert (second.is_error, texts(second)[0]) == (True, "task deploy has been answered already")
+            assert texts(await editor.call("inbox")) == ["nothing waits for a person"]
+
+    wait_for(work(), SECONDS)

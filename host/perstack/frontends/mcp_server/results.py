@@ -9,11 +9,12 @@ from mcp_types import CallToolResult, ContentBlock, TextContent
 from perstack.core.base import Fact, JsonObject
 from perstack.core.ids import event_id_of
 from perstack.core.job import JobSummary
+from perstack.engine.inbox import InboxItem
 from perstack.engine.read import UnsettledCall
 from perstack.errors import DefinitionError, PerstackError
 from perstack.frontends.cli.log_print import STATUS_WORDS
 from perstack.frontends.cli.show import count, one_line
-from perstack.frontends.mcp_server.schemas import JobDetails, JobView, OpenCall, RunView
+from perstack.frontends.mcp_server.schemas import JobDetails, JobView, OpenCall, OpenItem, RunView
 
 ERROR_KEY = "perstack/error"
 """Where in `_meta` the structure of an error is: a tool's output schema leaves no room for it in the result itself."""
@@ -115,6 +116,22 @@ def in_list(job: JobSummary) -> str:
     """A Job as a line of a list."""
     about = job.question or job.error or job.text or job.query
     return f"{job.id}  {job.expert_key or '?'}  {STATUS_WORDS[job.status][0]}  {one_line(about)[:200]}"
+
+
+def open_item(item: InboxItem) -> OpenItem:
+    """An open question, and how to answer it."""
+    tool = f"answer (job {item.job_id})" if item.task_id is None else "task_answer, where that is offered"
+    command = f'perstack answer {item.id} "ANSWER"'
+    return OpenItem(
+        id=item.id,
+        job=item.job_id,
+        task=item.task_id,
+        who=item.who,
+        text=item.text,
+        approval=item.is_approval,
+        since=item.since,
+        next=f"Give a person's answer with the tool {tool}, or by: {command}",
+    )
 
 
 def _latest_checkpoint(job: JobSummary) -> str | None:

@@ -47,6 +47,10 @@ class JobArguments(Arguments):
     job: _JobId
 
 
+class InboxArguments(Arguments):
+    """Of `inbox`."""
+
+
 class ContinueJobArguments(Arguments):
     """Of `continue_job`."""
 
@@ -143,6 +147,25 @@ class JobList(Fact):
 
     jobs: tuple[JobView, ...]
     next: str | None = Field(default=None, description="Ask for the page after this one with it; absent at the end.")
+
+
+class OpenItem(Fact):
+    """One open question of a Job or a task."""
+
+    id: str
+    job: str | None = None
+    task: str | None = None
+    who: str = Field(default="", description="The Expert that asks, or the agent of a task.")
+    text: str
+    approval: bool = Field(description="Whether a yes or no is asked for.")
+    since: int = Field(description="Milliseconds since 1970, UTC.")
+    next: str = Field(description="How to answer.")
+
+
+class Inbox(Fact):
+    """All of them, the oldest first."""
+
+    questions: tuple[OpenItem, ...]
 
 
 _A = TypeVar("_A", bound=Arguments)

@@ -20,12 +20,22 @@ from perstack.errors import UsageError
 from perstack.frontends.arguments import Arguments
 from perstack.frontends.mcp_server.driving import drive
 from perstack.frontends.mcp_server.jobs import Work
-from perstack.frontends.mcp_server.results import in_list, job_details, job_result, job_view, result, standing
+from perstack.frontends.mcp_server.results import (
+    in_list,
+    job_details,
+    job_result,
+    job_view,
+    open_item,
+    result,
+    standing,
+)
 from perstack.frontends.mcp_server.schemas import (
     AnswerArguments,
     CheckpointArguments,
     ContinueJobArguments,
     ExpertArguments,
+    Inbox,
+    InboxArguments,
     JobArguments,
     JobDetails,
     JobList,
@@ -89,6 +99,12 @@ async def _get_job(call: Call, args: JobArguments) -> Outcome:
     return result(job_details(job, open_calls), *texts, standing(job), *call.notes)
 
 
+async def _inbox(call: Call, args: InboxArguments) -> Outcome:
+    items = tuple(open_item(one) for one in await call.host.inbox())
+    lines = "\n".join(f"{one.id}  {one.who or '-'}  {one.text}\n  {one.next}" for one in items)
+    return result(Inbox(questions=items), lines or "nothing waits for a person", *call.notes)
+
+
 async def _continue_job(call: Call, args: ContinueJobArguments) -> Outcome:
     key = await _expert_of(call, args.job)
     work = partial(call.host.continue_job, key, args.query, job_id=args.job, resume_from=args.resume_from)
@@ -140,6 +156,15 @@ JOB_TOOLS = {
             JobDetails,
             _LOOKS,
             _get_job,
+        ),
+        JobTool(
+            "inbox",
+            "List open questions",
+            "Lists what waits for a person: every open question and approval of every Job and task, the oldest first.",
+            InboxArguments,
+            Inbox,
+            _LOOKS,
+            _inbox,
         ),
         JobTool(
             "continue_job",
