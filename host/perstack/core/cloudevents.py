@@ -19,7 +19,7 @@ class CloudEvent(Fact):
 
     specversion: str = Field(pattern=r"^1\.")
     id: str = Field(min_length=1)
-    source: str = Field(min_length=1)
+    source: str = Field(pattern=r"^\S+$")
     type: str = Field(min_length=1)
     data: JsonValue = None
 

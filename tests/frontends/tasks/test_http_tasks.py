@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from http_server import serving
-from terminal import Terminal
+from terminal import Terminal, reply
 
 pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
 
@@ -108,6 +111,37 @@ def test_a_webhook_needs_its_own_token_and_takes_an_event_once(server: httpx.Cli
     assert found["input"] == {"ok": True}
     assert "token" not in found
     outside.close()
+
+
+@pytest.mark.parametrize("door", ["webhook", "signal"])
+def test_what_comes_while_nothing_runs_resumes_a_task_at_the_next_start(tmp_path: Path, door: str) -> None:
+    terminal = Terminal(tmp_path)
+    terminal.project('[experts.fixer]\ninstruction = "[[fixer]] Fix."\n', fixer=[reply("Live.")])
+    event = {"specversion": "1.0", "id": "1", "source": "/ci", "type": "built", "data": {"build": 7}}
+
+    def task(*words: str) -> dict[str, Any]:
+        done = terminal.run("task", *words, "--json")
+        assert done.code == 0, done.err
+        return json.loads(done.out)
+
+    task("create", "deploy", "--agent", "fixer", "--state", '{"at": "b.py"}', "--start")
+    token = task("pause", "deploy", "--reason", "external_dependency", "--message", "the build")["token"]
+    if door == "webhook":
+        with serving(terminal) as (url, _):
+            told = httpx.post(f"{url.removesuffix('/mcp')}/v1/hooks/{token}", json=event)
+        assert told.status_code == 202
+    else:
+        told = terminal.run("signal", "deploy", "--provider", "scripted", stdin=json.dumps(event))
+        assert told.code == 0, told.err
+    assert task("get", "deploy")["status"] == "paused", "nothing runs that could wake it"
+    woken = terminal.run("task", "run-due", "--provider", "scripted")
+    assert (woken.code, woken.out) == (0, "deploy: worked, now completed\n")
+    done = task("get", "deploy")
+    assert (done["status"], done["result"]) == ("completed", "Live.")
+    (job,) = terminal.run("jobs", "--json").events
+    assert job["id"] == done["jobId"]
+    assert '"at": "b.py"' in job["query"]
+    assert '"build": 7' in job["query"]
 
 
 def test_an_event_in_headers_is_one_too(server: httpx.Client) -> None:
