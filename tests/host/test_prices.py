@@ -33,6 +33,12 @@ def test_what_is_not_known_costs_nothing_and_says_nothing(provider: str, model: 
     assert (usage.cost_usd, window) == (None, None)
 
 
+def test_without_the_extra_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perstack.engine.prices.find_spec", lambda name: None)
+    usage, window = known("anthropic", "claude-sonnet-4-5", Usage.of(1000, 100))
+    assert (usage.total_tokens, usage.cost_usd, window) == (1100, None, None)
+
+
 @given(st.permutations([Usage(cost_usd=cost) for cost in (0.1, 0.2, 0.3, 1e-9, None, 12.345678901)]))
 def test_a_sum_of_costs_is_the_same_in_any_order(usages: list[Usage]) -> None:
     total = Usage()

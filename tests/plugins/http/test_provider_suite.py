@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pages import rows
-from provider_suite import CAPABILITIES, PAGE, WIRES
+from provider_suite import CAPABILITIES, PAGE, WIRES, body_of, request_of
 from wire import Said, Wire
+from wire_openai import OLLAMA
 
 from perstack.errors import DefinitionError
 
@@ -35,6 +36,23 @@ def test_the_page_has_a_row_for_each_capability_and_a_column_for_each_wire() -> 
 def test_a_wrong_setting_is_told_with_its_key(wire: Wire) -> None:
     with pytest.raises(DefinitionError, match=r"provider\.setting\.baseURL"):
         wire.provider(None, baseURL="x")
+
+
+@every_wire
+def test_plain_http_goes_to_this_machine_and_to_ollama_only(wire: Wire) -> None:
+    assert wire.provider("http://localhost:1")
+    if wire is OLLAMA:
+        assert wire.provider("http://192.168.1.20:11434")
+        return
+    with pytest.raises(DefinitionError, match=r"provider\.setting\.baseUrl: http:// is allowed to this machine only"):
+        wire.provider("http://192.168.1.20:11434")
+
+
+@every_wire
+def test_each_reasoning_budget_makes_a_request_of_its_own_and_none_given_says_nothing_of_it(wire: Wire) -> None:
+    told = {budget: body_of(wire, request_of(wire, reasoning_budget=budget)) for budget in (None, "none", "high", 5000)}
+    assert told["none"] != told[None] != told["high"] != told["none"]
+    assert told[5000] not in (told[None], told["none"])
 
 
 def _split(stream: bytes, places: Iterable[int]) -> Iterator[bytes]:
