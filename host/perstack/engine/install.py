@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ class InstallStep:
     """Where a skill stands."""
 
     skill: str
+    """Its name, and the Expert's where others have another skill of that name."""
     status: Literal["starting", "ready", "failed"]
     tools: int = 0
     duration_ms: int = 0
@@ -70,14 +72,26 @@ async def ask_skills(
     factories: Sequence[SkillFactory], context: SkillContext, experts: Sequence[Expert], on_step: OnInstall
 ) -> tuple[Lock, tuple[InstallStep, ...]]:
     """Open all distinct skills of these Experts at the same time, and end them. One that fails is not in the lock."""
-    definitions = {
-        digest_of_skill(skill): shared_definition(skill)
-        for expert in experts
-        for skill in expert.skills
+    distinct = {
+        digest_of_skill(skill): (skill, expert.key)
+        for expert in reversed(experts)
+        for skill in reversed(expert.skills)
         if not isinstance(skill, InteractiveSkill) and not is_base_skill(skill)
     }
+    times = Counter(skill.name for skill, _ in distinct.values())
     async with asyncio.TaskGroup() as group:
-        asking = [group.create_task(_ask(factories, context, one, on_step)) for one in definitions.values()]
+        asking = [
+            group.create_task(
+                _ask(
+                    factories,
+                    context,
+                    shared_definition(skill),
+                    f"{skill.name} ({key})" if times[skill.name] > 1 else skill.name,
+                    on_step,
+                )
+            )
+            for skill, key in reversed(distinct.values())
+        ]
     answers = [task.result() for task in asking]
     locked = tuple(skill for skill, _ in answers if skill is not None)
     names = {expert.key: LockedExpert(digest=digest_of_expert(expert)) for expert in experts}
@@ -85,9 +99,9 @@ async def ask_skills(
 
 
 async def _ask(
-    factories: Sequence[SkillFactory], context: SkillContext, definition: Skill, on_step: OnInstall
+    factories: Sequence[SkillFactory], context: SkillContext, definition: Skill, name: str, on_step: OnInstall
 ) -> tuple[LockedSkill | None, InstallStep]:
-    name, began = definition.name, time.monotonic()
+    began = time.monotonic()
     on_step(InstallStep(name, "starting"))
 
     def took() -> int:

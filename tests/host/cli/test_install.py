@@ -52,6 +52,13 @@ def test_every_distinct_skill_is_asked_once_and_locked(shop: Terminal) -> None:
     assert [tool["name"] for tool in lock["skills"][0]["tools"]] == ["dig", "walk"]
 
 
+def test_skills_of_one_name_that_differ_are_told_apart_by_their_experts(shop: Terminal) -> None:
+    config = shop.workspace / "perstack.toml"
+    config.write_text(config.read_text() + skill("other", "tools", shop.workspace, timeout=20_000))
+    done = shop.call("install")
+    assert {line.split(":")[0] for line in done.err.splitlines()} == {"tools (lead)", "tools (other)", "more"}
+
+
 def test_the_same_answers_give_the_same_bytes(shop: Terminal) -> None:
     shop.call("install")
     first = (shop.workspace / "perstack.lock").read_bytes()

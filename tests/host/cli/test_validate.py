@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from terminal import ASKING, TEAM, Terminal
 
 
@@ -76,3 +77,21 @@ def test_what_tools_cost_at_every_step_is_shown(terminal: Terminal) -> None:
     found = json.loads(terminal.run("validate", "--tools", "--json").out)["tools"]["lead"]
     assert found["tokens"] == sum(one["tokens"] for one in found["tools"])
     assert not any(one["deferred"] for one in found["tools"])
+
+
+def test_an_expert_that_could_not_begin_is_named_and_the_others_costs_are_told(terminal: Terminal) -> None:
+    pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
+    needy = '[experts.a.skills.s]\ntype = "mcpStdioSkill"\ncommand = "x"\nrequiredEnv = ["NOT_SET_HERE"]\n'
+    gone = '[experts.b.skills.s]\ntype = "mcpStdioSkill"\ncommand = "no-such-command"\n'
+    terminal.project(f'[experts.a]\ninstruction = "i"\n{needy}[experts.b]\ninstruction = "i"\n{gone}')
+    shown = terminal.call("validate", "--tools")
+    assert shown.code == 1
+    assert shown.err.splitlines() == [
+        "error: a: skill 's' needs NOT_SET_HERE: set it in the environment or in a .env file",
+        "warning: b: skill 's' could not be connected to: no-such-command was not found: install it, or correct"
+        " `command`",
+    ]
+    assert shown.lines[-1].startswith("b: about ")
+    found = json.loads(terminal.call("validate", "--tools", "--json").out)["tools"]
+    assert found["a"]["tools"] == []
+    assert "NOT_SET_HERE" in found["a"]["problems"][0]

@@ -14,19 +14,33 @@ from perstack.core.definitions import Project
 from perstack.core.tools import ToolSpec
 from perstack.core.toolsearch import tokens_of
 from perstack.engine.tooling import OfferedTools
-from perstack.frontends.cli.show import Screen, count, table
+from perstack.errors import SkillError
+from perstack.frontends.cli.show import Screen, count, one_line, table
 from perstack.host import Host
 
 
 def tools_of(project: Project, workspace: str) -> dict[str, OfferedTools]:
-    """By Expert. Starts the skills of one Expert after the other, and ends them. Raises SkillError."""
+    """By Expert. Starts the skills of one Expert after the other, and ends them."""
 
     async def ask() -> dict[str, OfferedTools]:
         env = read_env(Path(workspace), project.env_path)
         async with Host(project, workspace=workspace, env=env) as host:
-            return {key: await host.tools(key) for key in project.experts}
+            return {key: await _offered(host, key) for key in project.experts}
 
     return asyncio.run(ask())
+
+
+async def _offered(host: Host, key: str) -> OfferedTools:
+    try:
+        return await host.tools(key)
+    except SkillError as error:
+        # the others' costs are still to be told
+        return OfferedTools((), problems=(str(error),))
+
+
+def can_run(tools: OfferedTools) -> bool:
+    """Whether an Expert's Runs would begin: a server that is not there costs only its own tools."""
+    return bool(tools.shown)
 
 
 def tools_to_json(offered: Mapping[str, OfferedTools]) -> JsonObject:
@@ -49,6 +63,10 @@ def print_tools(offered: Mapping[str, OfferedTools]) -> None:
     """A table for each Expert, a row for each skill."""
     screen = Screen.of_stdout()
     for key, tools in offered.items():
+        for problem in tools.problems:
+            click.echo(f"{'warning' if can_run(tools) else 'error'}: {key}: {one_line(problem)}", err=True)
+        if not can_run(tools):
+            continue
         click.echo()
         rows = [
             (skill, str(len(specs)), f"{_tokens(specs):,}" if not waits else f"({_tokens(specs):,})", names)
@@ -57,8 +75,6 @@ def print_tools(offered: Mapping[str, OfferedTools]) -> None:
         ]
         table(screen, (f"{key}: skill", "tools", "tokens", "names"), rows, right=(1, 2))
         click.echo(f"{key}: about {_tokens(tools.shown):,} tokens of tools at every step{_deferred(tools)}")
-        for problem in tools.problems:
-            click.echo(f"warning: {problem}", err=True)
 
 
 def _deferred(tools: OfferedTools) -> str:

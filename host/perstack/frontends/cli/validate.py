@@ -14,7 +14,7 @@ from perstack.config.problems import describe_problems, problems_to_json
 from perstack.core.definitions import Expert, Project
 from perstack.errors import DefinitionError, Problem, UsageError
 from perstack.frontends.cli.show import Screen, count, table
-from perstack.frontends.cli.tool_costs import print_tools, tools_of, tools_to_json
+from perstack.frontends.cli.tool_costs import can_run, print_tools, tools_of, tools_to_json
 
 
 @click.command("validate")
@@ -26,7 +26,8 @@ from perstack.frontends.cli.tool_costs import print_tools, tools_of, tools_to_js
 def validate_command(as_json: bool, strict: bool, with_tools: bool, config: str | None, workspace: str) -> None:
     """Check perstack.toml, and the files it includes, without running anything.
 
-    Every problem is named at once, with file, line and key. Exit status 0 if the file can be used, 2 if not.
+    Every problem is named at once, with file, line and key. Exit status 0 if the file can be used, 2 if not; with
+    --tools, 1 if an Expert could not begin, because a skill of it lacks a variable or a plugin.
     """
     path = _found(config, workspace)
     project: Project | None = None
@@ -44,7 +45,8 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, config: str 
     else:
         _print(project, problems, is_usable)
         print_tools(offered)
-    sys.exit(0 if is_usable else 2)
+    lacking = not all(map(can_run, offered.values()))
+    sys.exit(int(lacking) if is_usable else 2)
 
 
 def _found(config: str | None, workspace: str) -> Path:
