@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 from http_server import serving
 from terminal import Terminal, reply
@@ -171,6 +172,34 @@ def test_the_description_is_whole(server: httpx.Client) -> None:
     for reference in _references(found):
         assert reference.removeprefix("#/components/schemas/") in found["components"]["schemas"]
     assert "/v1/execution/{taskId}/pause" in server.get("/docs").text
+
+
+def test_the_description_is_valid_and_every_answer_is_as_it_says(server: httpx.Client) -> None:
+    found = server.get("/openapi.json").json()
+    validator = pytest.importorskip("openapi_spec_validator", reason="pip install openapi-spec-validator")
+    validator.validate(found, cls=validator.OpenAPIV31SpecValidator)
+
+    def check(method: str, path: str, body: object = None, task: str = "said") -> None:
+        url = f"/v1/execution{path}"
+        answer = server.request(method, url.format(taskId=task), json=body)
+        assert answer.is_success or task == "nosuch", answer.text
+        content = found["paths"][url][method.lower()]["responses"][str(answer.status_code)]["content"]
+        schema = content[answer.headers["content-type"]]["schema"]
+        jsonschema.validate(answer.json(), {**schema, "components": found["components"]})
+
+    check("POST", "", {"taskId": "said", "config": {"timeout": 60000, "onFailure": "retry"}})
+    check("PUT", "/{taskId}/checkpoint", {"state": {"n": 1}, "name": "one", "data": {"of": 3}})
+    check("POST", "/{taskId}/pause", {"reason": "external_dependency", "waitingFor": "the build"})
+    check("POST", "/{taskId}/answer", {"value": [1, None]})
+    check("GET", "")
+    check("GET", "/{taskId}/checkpoints")
+    check("POST", "/{taskId}/resume", {"checkpoint": "one"})
+    check("POST", "/{taskId}/fail", {"error": "no"})
+    check("POST", "/{taskId}/complete", {"result": {"pages": 3}})
+    check("GET", "/{taskId}")
+    check("POST", "/{taskId}/archive")
+    check("DELETE", "/{taskId}")
+    check("GET", "/{taskId}", task="nosuch")
 
 
 def _references(value: object) -> Iterator[str]:

@@ -138,6 +138,7 @@ def _hook() -> JsonObject:
         "requestBody": {"required": False, "content": _content({})},
         "responses": {
             "202": {"description": "taken"},
+            "400": {"description": "no JSON, or no CloudEvent 1.0"},
             "404": {"description": "no task waits for this token"},
             "409": {"description": "the token was used already"},
         },
