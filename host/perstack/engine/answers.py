@@ -25,18 +25,27 @@ def answer_to(question: Question, text: str) -> Answer:
     word = text.strip().lower()
     if word in _REFUSALS:
         return Answer(question=question, action="decline" if word == "decline" else "cancel")
-    fields = _fields(question)
+    fields = _fields(question.requested_schema)
     if not fields and word in _YES | _NO:
         return Answer(question=question, action="accept" if word in _YES else "decline")
     content = _content(fields, text)
     problem = _problem(question, content)
     if problem is not None:
-        raise UsageError(f"the answer does not fit: {problem}; {_wanted(question, fields)}")
+        raise UsageError(f"the answer does not fit: {problem}; {wanted(question.requested_schema)}")
     return Answer(question=question, action="accept", content=content or {})
 
 
-def _fields(question: Question) -> dict[str, JsonObject]:
-    found = question.requested_schema.get("properties")
+def wanted(requested_schema: JsonObject) -> str:
+    """What a person is to give for a question of this schema."""
+    fields = _fields(requested_schema)
+    if not fields:
+        return "answer yes or no"
+    names = ", ".join(f"{name} ({schema.get('type', 'string')})" for name, schema in fields.items())
+    return f"give a JSON object with {names}, or say decline"
+
+
+def _fields(requested_schema: JsonObject) -> dict[str, JsonObject]:
+    found = requested_schema.get("properties")
     fields = found if isinstance(found, dict) else {}
     return {name: schema if isinstance(schema, dict) else {} for name, schema in fields.items()}
 
@@ -81,10 +90,3 @@ def _problem(question: Question, content: JsonObject | None) -> str | None:
         return None
     place = "/".join(str(part) for part in error.absolute_path)
     return f"{place}: {error.message}" if place else error.message
-
-
-def _wanted(question: Question, fields: dict[str, JsonObject]) -> str:
-    if not fields:
-        return "answer yes or no"
-    names = ", ".join(f"{name} ({schema.get('type', 'string')})" for name, schema in fields.items())
-    return f"give a JSON object with {names}, or say decline"

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
+import tomli_w
 from acp import PROTOCOL_VERSION, RequestError, spawn_agent_process
 from acp.helpers import text_block
 from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
 from terminal import ASKING, SECONDS, TEAM, Terminal, reply
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -22,11 +28,14 @@ class Editor:
 
     choose: str | None = None
     updates: list[Any] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+    """That of each update."""
     asked: list[Any] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
         self.updates.append(update)
+        self.sessions.append(session_id)
         self.changed.set()
 
     async def request_permission(self, session_id: str, tool_call: Any, options: Any, **kwargs: Any):
@@ -41,8 +50,10 @@ class Editor:
     def kinds(self) -> list[str]:
         return [update.session_update for update in self.updates]
 
-    def texts(self, kind: str = "agent_message_chunk") -> str:
-        return "".join(update.content.text for update in self.updates if update.session_update == kind)
+    def texts(self, kind: str = "agent_message_chunk", session_id: str | None = None) -> str:
+        updates = zip(self.sessions, self.updates, strict=True)
+        of_session = (update for of, update in updates if session_id in (None, of))
+        return "".join(update.content.text for update in of_session if update.session_update == kind)
 
     async def until(self, kind: str) -> None:
         while kind not in self.kinds():
@@ -64,8 +75,8 @@ async def editing(terminal: Terminal, editor: Editor, *args: str) -> AsyncIterat
         yield agent
 
 
-def run(work) -> None:
-    asyncio.run(work)
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
 
 
 def test_a_prompt_is_a_run_with_its_tool_calls_and_its_text(terminal: Terminal) -> None:
@@ -190,7 +201,7 @@ def test_an_editor_that_goes_away_leaves_an_interrupted_job(terminal: Terminal) 
     assert (job["status"], job["totalSteps"]) == ("stoppedByInterrupt", 2)
 
 
-def test_what_is_wrong_is_told_in_words(terminal: Terminal, tmp_path) -> None:
+def test_what_is_wrong_is_told_in_words(terminal: Terminal, tmp_path: Path) -> None:
     terminal.project(TEAM, helper=[reply("ok")])
     empty = tmp_path / "elsewhere"
     empty.mkdir()
@@ -211,3 +222,123 @@ def test_what_is_wrong_is_told_in_words(terminal: Terminal, tmp_path) -> None:
                 await agent.set_session_mode(session_id=session.session_id, mode_id="lead")
 
     run(work())
+
+
+def travelling(terminal: Terminal, *tools: str) -> Terminal:
+    """An Expert that calls tools of an MCP server, which ask while they are called."""
+    server = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "asking.py"
+    skill = {"type": "mcpStdioSkill", "command": sys.executable, "args": [str(server), "handshake"]}
+    expert = {"instruction": "You travel.", "skills": {"asking": skill}}
+    turns = [*(reply("", (tool, {})) for tool in tools), reply("Off.")]
+    return terminal.project(tomli_w.dumps({"experts": {"traveller": expert}}), traveller=turns)
+
+
+def server_said(terminal: Terminal, session_id: str) -> list[str]:
+    log = terminal.run("log", "--job", session_id, "--type", "finishToolCall", "--json").events
+    return [event["contents"][0]["text"] for event in log]
+
+
+def test_a_tools_question_says_what_it_wants_and_the_next_prompt_answers_it(terminal: Terminal) -> None:
+    async def work() -> str:
+        editor = Editor()
+        async with editing(travelling(terminal, "book"), editor) as agent:
+            session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
+            await agent.prompt(session_id=session.session_id, prompt=[text_block("A trip")])
+            wanted = "you: where to?\n(give a JSON object with city (string), nights (integer), or say decline)"
+            assert editor.texts().endswith(wanted)
+            await agent.prompt(session_id=session.session_id, prompt=[text_block('{"city": "Rome"}')])
+            assert editor.texts().endswith("Off.")
+            assert not editor.asked
+            return session.session_id
+
+    session_id = run(work())
+    assert server_said(terminal, session_id) == ['accept {"city": "Rome", "nights": 2}']
+
+
+def test_a_tools_yes_or_no_is_a_permission_request(terminal: Terminal) -> None:
+    async def work() -> str:
+        editor = Editor("no")
+        async with editing(travelling(terminal, "pay"), editor) as agent:
+            session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
+            await agent.prompt(session_id=session.session_id, prompt=[text_block("A trip")])
+            ((title, options),) = editor.asked
+            assert "https://pay.example.com/7" in title
+            assert options == ["yes", "no"]
+            assert editor.texts().endswith("Off.")
+            return session.session_id
+
+    session_id = run(work())
+    assert server_said(terminal, session_id) == ["decline False"]
+
+
+def test_sessions_in_different_folders_run_at_once_and_see_nothing_of_each_other(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    names = ("red", "blue")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "perstack.toml").write_text(f'[experts.{name}]\ninstruction = "[[{name}]]"\n')
+    terminal.script(
+        **{
+            f"[[{name}]]": [reply("", ("writeTextFile", {"path": "who.txt", "text": name})), reply(f"I am {name}.")]
+            for name in names
+        }
+    )
+
+    async def work() -> None:
+        editor = Editor()
+        async with editing(terminal, editor) as agent:
+            sessions = {name: await agent.new_session(cwd=str(tmp_path / name), mcp_servers=[]) for name in names}
+            ids = {name: session.session_id for name, session in sessions.items()}
+            assert [session.modes.current_mode_id for session in sessions.values()] == list(names)
+            prompts = (agent.prompt(session_id=ids[name], prompt=[text_block("Who?")]) for name in names)
+            assert {done.stop_reason for done in await asyncio.gather(*prompts)} == {"end_turn"}
+            for name in names:
+                assert (tmp_path / name / "who.txt").read_text() == name
+                assert editor.texts(session_id=ids[name]) == f"I am {name}."
+                listed = await agent.list_sessions(cwd=str(tmp_path / name))
+                assert [one.session_id for one in listed.sessions] == [ids[name]]
+            with pytest.raises(RequestError, match=ids["red"]):
+                async with editing(terminal, Editor()) as other:
+                    await other.load_session(cwd=str(tmp_path / "blue"), session_id=ids["red"], mcp_servers=[])
+
+    run(work())
+
+
+def test_stdout_carries_the_protocol_and_nothing_else(terminal: Terminal) -> None:
+    (terminal.workspace / "chatty.py").write_text(
+        "import os\n"
+        "from perstack.ports.hooks import hookimpl\n"
+        "print('a plugin prints')\n"
+        "class Listener:\n"
+        "    def on_event(self, event, line):\n"
+        "        os.system('echo a child prints; cat')\n"
+        "@hookimpl\n"
+        "def perstack_listeners():\n"
+        "    return [Listener()]\n"
+    )
+    terminal.env |= {"PERSTACK_PLUGINS": "perstack.testing.plugin,chatty", "PYTHONPATH": str(terminal.workspace)}
+    terminal.project(TEAM, helper=[reply("Done.")])
+    command = [sys.executable, "-m", "perstack", "acp", "--provider", "scripted", "--expert", "helper"]
+    messages: list[tuple[str, dict[str, object]]] = [
+        ("initialize", {"protocolVersion": PROTOCOL_VERSION}),
+        ("session/new", {"cwd": str(terminal.workspace), "mcpServers": []}),
+        ("session/prompt", {"prompt": [{"type": "text", "text": "Go"}]}),
+    ]
+    answer: dict[str, Any] = {}
+    with subprocess.Popen(
+        command, env=terminal.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for number, (method, params) in enumerate(messages):
+            named = params | ({"sessionId": answer["result"]["sessionId"]} if method == "session/prompt" else {})
+            process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": named}) + "\n")
+            process.stdin.flush()
+            while (answer := json.loads(process.stdout.readline())).get("id") != number:
+                assert answer["jsonrpc"] == "2.0"
+        assert answer["result"]["stopReason"] == "end_turn"
+        out, err = process.communicate(timeout=SECONDS)
+    assert all(json.loads(line)["jsonrpc"] == "2.0" for line in out.splitlines())
+    assert all(words in err for words in ("a plugin prints", "a child prints"))
+    assert process.returncode == 0

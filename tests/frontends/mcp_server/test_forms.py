@@ -10,7 +10,7 @@ from perstack.core.base import JsonObject
 from perstack.core.job import OpenQuestion
 from perstack.core.questions import Question
 from perstack.engine.answers import answer_to
-from perstack.frontends.mcp_server.forms import form_of
+from perstack.frontends.mcp_server.forms import choices_of, form_of
 
 
 def asking(schema: JsonObject | None = None, **args: object) -> OpenQuestion:
@@ -119,3 +119,23 @@ def test_a_yes_or_no_has_no_fields() -> None:
     said = form_of(question).answer({})
     assert said == "{}"
     assert answer_to(Question(message="Sure?", requested_schema=fields()), said).action == "accept"
+
+
+@pytest.mark.parametrize(
+    ("question", "choices"),
+    [
+        (asking(question="Which?", options=["tea", "coffee"]), {"tea": "tea", "coffee": "coffee"}),
+        (asking(question="Which?"), {}),
+        (asking({"type": "object", "properties": {}}), {"yes": "yes", "no": "no"}),
+        (asking(fields(sure={"type": "boolean"})), {"yes": "yes", "no": "no"}),
+        (asking(fields(size={"type": "string", "enum": ["s", "m"]})), {"s": "s", "m": "m"}),
+        (asking(fields(size={"type": "string", "oneOf": [{"const": "s", "title": "Small"}]})), {"s": "Small"}),
+        (asking(fields(size={"type": "string", "enum": ["s"]}, sure={"type": "boolean"})), {}),
+        (asking(fields(name={"type": "string"})), {}),
+    ],
+)
+def test_one_choice_is_known_as_such(question: OpenQuestion, choices: dict[str, str]) -> None:
+    assert choices_of(form_of(question)) == choices
+    if question.requested_schema is not None:
+        asked = Question(message="?", requested_schema=question.requested_schema)
+        assert all(answer_to(asked, one).action in ("accept", "decline") for one in choices)

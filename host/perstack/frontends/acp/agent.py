@@ -40,11 +40,12 @@ from acp.schema import (
 )
 
 from perstack.core.job import JobSummary, OpenQuestion
+from perstack.engine.answers import wanted
 from perstack.errors import PerstackError, UsageError
 from perstack.frontends.acp.history import shown_again
 from perstack.frontends.acp.sessions import Session, Sessions
 from perstack.frontends.acp.updates import Sender, Updates
-from perstack.frontends.mcp_server.forms import ANSWER, form_of
+from perstack.frontends.mcp_server.forms import choices_of, form_of
 from perstack.version import VERSION
 
 _PROTOCOL = 1
@@ -97,7 +98,7 @@ class PerstackAgent:
             for update in shown_again(run.messages):
                 await self._client.session_update(session_id, update)
             if (asking := loaded.job.question) is not None:
-                await self._say(session, asking.text)
+                await self._say(session, _in_words(asking))
             return LoadSessionResponse(modes=_modes(session))
 
     async def list_sessions(
@@ -154,21 +155,16 @@ class PerstackAgent:
     async def _ask(self, session: Session, asking: OpenQuestion) -> str | None:
         """The answer, if the question has choices to put to the person; else it is said, and None."""
         form = form_of(asking)
-        fields = form.schema.get("properties")
-        field = fields.get(ANSWER) if isinstance(fields, dict) and not form.is_by_field else None
-        choices = field.get("enum") if isinstance(field, dict) else None
-        if not isinstance(choices, list):
-            await self._say(session, f"\n\n{form.message}")
-            return None
         options = [
-            PermissionOption(option_id=str(one), name=str(one), kind="reject_once" if one == "no" else "allow_once")
-            for one in choices
+            PermissionOption(option_id=one, name=name, kind="reject_once" if one == "no" else "allow_once")
+            for one, name in choices_of(form).items()
         ]
-        call = ToolCallUpdate(tool_call_id=asking.id, title=form.message, kind="other", status="pending")
-        reply = await self._client.request_permission(session_id=session.id, tool_call=call, options=options)
-        if isinstance(reply.outcome, AllowedOutcome):
-            return reply.outcome.option_id
-        await self._say(session, f"\n\n{form.message}")
+        if options:
+            call = ToolCallUpdate(tool_call_id=asking.id, title=form.message, kind="other", status="pending")
+            reply = await self._client.request_permission(session_id=session.id, tool_call=call, options=options)
+            if isinstance(reply.outcome, AllowedOutcome):
+                return reply.outcome.option_id
+        await self._say(session, f"\n\n{_in_words(asking)}")
         return None
 
     async def _say(self, session: Session, text: str) -> None:
@@ -182,6 +178,12 @@ def _errors() -> Generator[None]:
         yield
     except PerstackError as error:
         raise RequestError(-32000 if not isinstance(error, UsageError) else -32602, str(error)) from error
+
+
+def _in_words(asking: OpenQuestion) -> str:
+    """A question as it is said, for the next prompt to answer."""
+    message = form_of(asking).message
+    return message if asking.requested_schema is None else f"{message}\n({wanted(asking.requested_schema)})"
 
 
 def _modes(session: Session) -> SessionModeState:

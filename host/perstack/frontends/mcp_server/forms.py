@@ -66,6 +66,27 @@ def form_of(asking: OpenQuestion, *, has_lists: bool = True) -> Form:
     return Form(_message(asking), schema, is_by_field=True)
 
 
+def choices_of(form: Form) -> dict[str, str]:
+    """All that can be answered, each with its name, if it is one choice that the form asks for; else nothing."""
+    fields = form.schema.get("properties")
+    if not isinstance(fields, dict):
+        return {}
+    if not fields:
+        return dict(zip(_YES_NO, _YES_NO, strict=True))
+    field = fields.get(ANSWER) if not form.is_by_field else next(iter(fields.values())) if len(fields) == 1 else None
+    return _named(field) if isinstance(field, dict) else {}
+
+
+def _named(field: JsonObject) -> dict[str, str]:
+    if field.get("type") == "boolean":
+        return dict(zip(_YES_NO, _YES_NO, strict=True))
+    listed, titled = field.get("enum"), field.get("oneOf")
+    if isinstance(listed, list):
+        return {one: one for one in listed if isinstance(one, str)}
+    choices = [one for one in titled if isinstance(one, dict)] if isinstance(titled, list) else []
+    return {str(one["const"]): str(one.get("title", one["const"])) for one in choices if "const" in one}
+
+
 def _message(asking: OpenQuestion) -> str:
     """The question, and what else the model put beside it."""
     if asking.requested_schema is not None:

@@ -38,7 +38,7 @@ def _vscode(command: str, args: Sequence[str]) -> str:
 
 def _zed(command: str, args: Sequence[str]) -> str:
     # in seconds, and the most that it takes; progress is not listened to
-    server = {"command": command, "args": list(args), "env": {}, "timeout": 10 * _MINUTE}
+    server: dict[str, object] = {"command": command, "args": list(args), "env": {}, "timeout": 10 * _MINUTE}
     return _json({"context_servers": {NAME: server}})
 
 
