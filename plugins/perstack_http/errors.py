@@ -29,9 +29,12 @@ _NAMES = {
 
 _OVERFLOW = re.compile(
     r"prompt is too long|exceed\w* (the )?(available )?context|maximum context length|context_length_exceeded"
-    r"|tokens exceed the configured limit|exceeds the maximum number of tokens|input is too long|input tokens exceeded",
+    r"|tokens exceed the configured limit|exceeds the maximum number of tokens|input is too long|input tokens exceeded"
+    r"|maximum prompt length|exceeded model token limit",
     re.IGNORECASE,
 )
+_OVERFLOW_CODE = re.compile(r'"(?:code|type)"\s*:\s*"(?:context_length_exceeded|exceed_context_size_error)"')
+"""Of OpenAI's format, and of llama.cpp's server: some servers say it there alone."""
 _LONGEST_WORDS = 2000
 _RETRY_INFO = "google.rpc.RetryInfo"
 _DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
@@ -49,7 +52,7 @@ def error_name(status: int) -> str:
 
 def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str) -> ProviderError:
     """The error for a reply that is none. `headers` have lower-case names."""
-    words = words_of(body)
+    text, words = body.decode("utf-8", "replace"), words_of(body)
     message = words or f"HTTP {status} from {url} without a word of explanation"
     if status == 404:
         message = f"{message} (asked {url}: are the model's name and the base URL right?)"
@@ -59,16 +62,22 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str)
         message,
         status,
         retryable=_said_to_retry(headers),
-        retry_after=_first(retry_after(headers, datetime.now(UTC)), delay_in(body.decode("utf-8", "replace"))),
+        retry_after=_first(retry_after(headers, datetime.now(UTC)), delay_in(text)),
+        is_overflow=_OVERFLOW_CODE.search(text) is not None,
     )
 
 
 def made_error(
-    message: str, status: int, *, retryable: bool | None = None, retry_after: float | None = None
+    message: str,
+    status: int,
+    *,
+    retryable: bool | None = None,
+    retry_after: float | None = None,
+    is_overflow: bool = False,
 ) -> ProviderError:
     """An error by its status; also for one that came inside a stream. An overflow of the context has its own name."""
     name = error_name(status)
-    if name == "BadRequest" and _OVERFLOW.search(message):
+    if name == "BadRequest" and (is_overflow or _OVERFLOW.search(message)):
         name = "ContextOverflow"
         message = f"{message} — use a model with a longer context, or delegate parts of the work"
     return ProviderError(

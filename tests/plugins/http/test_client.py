@@ -192,6 +192,8 @@ def test_a_huge_error_body_is_cut_short() -> None:
         "Your input exceeds the context window of this model. Please adjust your input and try again.",
         "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 280000 tokens.",
         "This model's maximum context length is 131072 tokens. However, you requested 140000 tokens.",
+        "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+        "Input Tokens Exceeded: Number of input tokens exceeds maximum length.",
     ],
 )
 def test_an_overflow_of_the_context_has_its_own_name_and_says_what_to_do(words: str) -> None:
@@ -199,6 +201,13 @@ def test_an_overflow_of_the_context_has_its_own_name_and_says_what_to_do(words: 
     assert (error.name, error.is_retryable) == ("ContextOverflow", False)
     assert words in str(error)
     assert "longer context" in str(error)
+
+
+@pytest.mark.parametrize("code", [{"code": "context_length_exceeded"}, {"type": "exceed_context_size_error"}])
+def test_an_overflow_may_be_told_by_its_code_alone(code: dict[str, str]) -> None:
+    body = {"error": {"message": "Please reduce the length of the messages or completion.", **code}}
+    assert _error(Reply((json.dumps(body).encode(),), status=400)).name == "ContextOverflow"
+    assert _error(Reply((json.dumps(body).encode(),), status=500)).name == "ServerError"
 
 
 def test_a_redirect_is_not_followed_and_says_where_to() -> None:
