@@ -146,6 +146,7 @@ def test_without_forms_the_question_of_an_mcp_server_is_in_the_result_and_is_ans
         async with connected(travelling(terminal, "handshake", "book"), era=era) as editor:
             waiting = structure(await editor.call("traveller", query="A trip"))
             assert (waiting["question"], waiting["pauseReason"]) == ("you: where to?", "human_input")
+            assert "To answer, give a JSON object with city (string), nights (integer)" in waiting["next"]
             answered = await editor.call("answer", job=waiting["id"], answer='{"city": "Oslo"}')
             assert texts(answered)[0] == "Off."
             return waiting["id"]

@@ -9,6 +9,7 @@ from mcp_types import CallToolResult, ContentBlock, TextContent
 from perstack.core.base import Fact, JsonObject
 from perstack.core.ids import event_id_of
 from perstack.core.job import JobSummary
+from perstack.engine.answers import wanted
 from perstack.engine.inbox import InboxItem
 from perstack.engine.read import UnsettledCall
 from perstack.errors import DefinitionError, PerstackError
@@ -105,7 +106,11 @@ def next_step(job: JobSummary) -> str:
             return f"Go on with a new query: continue_job {job.id}."
         case "stoppedByInteractiveTool":
             command = f'perstack answer {job.id} "ANSWER"'
-            return f"It waits for a person's answer: give it with the tool answer (job {job.id}), or by: {command}"
+            schema = job.asking.requested_schema if job.asking is not None else None
+            form = f" To answer, {wanted(schema)}." if schema is not None else ""
+            return (
+                f"It waits for a person's answer: give it with the tool answer (job {job.id}), or by: {command}.{form}"
+            )
         case "stoppedByMaxSteps":
             return f"Go on with a higher limit: resume_job {job.id} with maxSteps."
         case "stoppedByInterrupt" | "stoppedByError":
