@@ -159,16 +159,13 @@ def _living_in(home: Path) -> list[int]:
     return found
 
 
-@pytest.mark.timeout(350)  # the first time, the agent is installed
-@pytest.mark.parametrize("agent", AGENTS, ids=str)
-def test_an_agent_program_calls_an_expert_and_tells_its_result(terminal: Terminal, home: Path, agent: Agent) -> None:
+def run(agent: Agent, terminal: Terminal, home: Path, settings: str) -> None:
+    """Have an agent call an Expert, and see that it tells the result, of a Job in its project."""
     cache = agent.package.rpartition("/")[2].replace("@", "-")
     program = installed(cache, (agent.package,), (agent.command,)) / agent.command
     terminal.script(**{"[[solo]]": [reply("", ("readTextFile", {"path": "notes.txt"})), reply(FOUND)]})
-    printed = terminal.run("mcp", "--print-config", agent.client, "--provider", "scripted")
-    assert printed.code == 0, printed.err
     with serving_model(FakeModel(agent.tool, FOUND, agent.namespace)) as model:
-        variables = agent.prepare(Home(home, printed.out, terminal.env, model.url))
+        variables = agent.prepare(Home(home, settings, terminal.env, model.url))
         done = subprocess.run(
             [str(program), *agent.args],
             cwd=home,
@@ -182,3 +179,28 @@ def test_an_agent_program_calls_an_expert_and_tells_its_result(terminal: Termina
     assert f"The Expert says: {FOUND}" in done.stdout, done.stdout + done.stderr
     (job,) = terminal.call("jobs", "--json").events
     assert (job["expertKey"], job["query"], job["status"]) == ("solo", "Read the note", "completed")
+
+
+def printed(terminal: Terminal, agent: Agent) -> str:
+    done = terminal.run("mcp", "--print-config", agent.client, "--provider", "scripted")
+    assert done.code == 0, done.err
+    return done.out
+
+
+@pytest.mark.timeout(350)  # the first time, the agent is installed
+@pytest.mark.parametrize("agent", AGENTS, ids=str)
+def test_an_agent_program_calls_an_expert_and_tells_its_result(terminal: Terminal, home: Path, agent: Agent) -> None:
+    run(agent, terminal, home, printed(terminal, agent))
+
+
+@pytest.mark.timeout(350)
+@pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent.client in ("claude-code", "gemini")], ids=str)
+def test_an_agent_that_names_no_workspace_is_served_the_folder_that_it_has_open(
+    terminal: Terminal, home: Path, agent: Agent
+) -> None:
+    settings: dict[str, Any] = json.loads(printed(terminal, agent))
+    server = settings["mcpServers"]["perstack"]
+    place = server["args"].index("--workspace")
+    command = [server["command"], *server["args"][:place], *server["args"][place + 2 :]]
+    server |= {"command": "sh", "args": ["-c", 'cd / && exec "$0" "$@"', *command]}
+    run(agent, terminal, home, json.dumps(settings))
