@@ -20,7 +20,7 @@ class TaskConfig(Fact):
     """Milliseconds that a running task may be silent (every write counts); then it is taken for failed."""
     on_failure: OnFailure = "fail"
     checkpoint_interval: int | None = Field(default=None, ge=1)
-    """Milliseconds after which its agent should make the next checkpoint: advice."""
+    """Milliseconds after which its agent should have made the next checkpoint: it is late then, and nothing else."""
 
 
 class WaitingFor(Fact):

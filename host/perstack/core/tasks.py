@@ -97,6 +97,8 @@ class TaskState(Fact):
     paused_at: int | None = None
     finished_at: int | None = None
     checkpointed_at: int | None = None
+    checkpoint_due_at: int | None = None
+    """When its agent, while it runs, should have made the next checkpoint."""
     archived_at: int | None = None
 
 
@@ -119,6 +121,7 @@ class TaskSummary(Fact):
     error: str | None = None
     retry_count: int = 0
     checkpoints: int = 0
+    checkpoint_due_at: int | None = None
     job_id: str | None = None
     created_at: int
     updated_at: int
@@ -218,6 +221,7 @@ def summary_of(task: TaskState) -> TaskSummary:
         error=task.error,
         retry_count=task.retry_count,
         checkpoints=task.checkpoints,
+        checkpoint_due_at=task.checkpoint_due_at,
         job_id=task.job_id,
         created_at=task.created_at,
         updated_at=task.updated_at,
@@ -243,7 +247,11 @@ def begin_task(event: CreateTask) -> TaskState:
 def evolve_task(task: TaskState, event: StoredTaskEvent) -> TaskState:
     """The state after one more fact."""
     changes = _changes(task, event)
-    return task.model_copy(update={**changes, "version": task.version + 1, "updated_at": event.timestamp})
+    runs, interval = changes.get("status", task.status) == "running", task.config.checkpoint_interval
+    # whatever is written of a task that runs is a checkpoint, or that it has begun to run
+    due = event.timestamp + interval if runs and interval is not None else None
+    always = {"version": task.version + 1, "updated_at": event.timestamp, "checkpoint_due_at": due}
+    return task.model_copy(update=changes | always)
 
 
 _NOT_WAITING: dict[str, object] = {

@@ -296,6 +296,8 @@ def query_for(task: TaskState) -> str:
         parts.append(f"With its latest checkpoint was kept:\n{_json(task.checkpoint_data)}")
     if task.input is not None:
         parts.append(f"What it was waiting for has come:\n{_json(task.input)}")
+    if task.config.checkpoint_interval is not None:
+        parts.append(f"Make a checkpoint of it at least every {max(1, task.config.checkpoint_interval // 1000)} s.")
     if task.error is not None:
         parts.append(f"It failed the last time: {task.error}")
     return "\n\n".join(parts)

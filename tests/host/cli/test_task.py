@@ -50,6 +50,18 @@ def test_a_task_is_shown_and_listed_in_tables(terminal: Terminal) -> None:
     assert "half" in terminal.call("task", "checkpoints", "tidy").out
 
 
+def test_a_task_whose_checkpoint_is_late_is_marked(terminal: Terminal) -> None:
+    made = task(terminal, "create", "slow", "--checkpoint-interval", "1ms", "--start")
+    assert made["checkpointDueAt"] == made["updatedAt"] + 1
+    task(terminal, "create", "quick", "--checkpoint-interval", "1h", "--start")
+    kept = task(terminal, "checkpoint", "quick")
+    assert kept["checkpointDueAt"] == kept["checkpointedAt"] + 3_600_000
+    late = [line.split()[0] for line in terminal.call("task", "list").lines if "running: checkpoint late" in line]
+    assert late == ["slow"]
+    assert "running: checkpoint late" in terminal.call("task", "get", "slow").out
+    assert "checkpointDueAt" not in task(terminal, "pause", "slow", "--reason", "checkpoint")
+
+
 def test_going_back_to_a_checkpoint_keeps_the_later_ones(terminal: Terminal) -> None:
     task(terminal, "create", "t", "--start")
     for number in (1, 2, 3):

@@ -57,7 +57,9 @@ def test_an_experts_task_gets_a_job_that_is_told_its_state(bench: Bench) -> None
 
     async def work() -> None:
         host = bench.host(provider, expert("fixer"))
-        await host.memory.create("fix", agent_id="fixer", description="Fix all.", state={"left": ["b.py"]}, start=True)
+        config = TaskConfig(checkpoint_interval=90_000)
+        left = {"left": ["b.py"]}
+        await host.memory.create("fix", agent_id="fixer", description="Fix all.", state=left, config=config, start=True)
         await host.memory.pause("fix", "human_approval", "May I?")
         assert await host.waker.once() == ()
         await host.memory.answer("fix", {"approved": True})
@@ -67,7 +69,7 @@ def test_an_experts_task_gets_a_job_that_is_told_its_state(bench: Bench) -> None
         assert task.job_id is not None
         job = await host.job(task.job_id)
         assert (job.status, job.expert_key) == ("completed", "fixer")
-        assert all(part in job.query for part in ("Fix all.", '"b.py"', '"approved": true'))
+        assert all(part in job.query for part in ("Fix all.", '"b.py"', '"approved": true', "every 90 s"))
 
     wait_for(work())
 

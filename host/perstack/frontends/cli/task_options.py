@@ -136,7 +136,7 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
         ("name", task.name if task.name != task.task_id else ""),
         ("description", task.description),
         ("agent", task.agent_id),
-        ("status", _status(task.status, task.pause_reason, answered=task.answered)),
+        ("status", _status(task, now)),
         ("message", task.pause_message or ""),
         ("waits for", waits.what if waits else ""),
         ("asks", " ".join(waits.command) if waits else ""),
@@ -149,6 +149,7 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
         ("error", task.error or ""),
         ("retries", f"{task.retry_count} of {task.config.max_retries}" if task.retry_count else ""),
         ("checkpoint", f"{task.checkpoint_id} ({task.checkpoints} in all)" if task.checkpoint_id else ""),
+        ("next due", when(task.checkpoint_due_at)),
         ("Job", task.job_id or ""),
         ("version", str(task.version)),
         ("written", ago(task.updated_at, now)),
@@ -162,7 +163,7 @@ def show_all(tasks: list[TaskSummary]) -> None:
         (
             task.task_id,
             task.agent_id,
-            _status(task.status, task.pause_reason, answered=task.answered),
+            _status(task, now),
             str(task.checkpoints),
             ago(task.updated_at, now),
             task.error or task.pause_message or when(task.resume_at) or task.name,
@@ -172,8 +173,11 @@ def show_all(tasks: list[TaskSummary]) -> None:
     table(Screen.of_stdout(), ("task", "agent", "status", "checkpoints", "when", "about"), rows, right=(3,))
 
 
-def _status(status: str, reason: str | None, *, answered: bool) -> str:
-    return status if reason is None else f"{status}: {reason}{', answered' if answered else ''}"
+def _status(task: TaskState | TaskSummary, now: int) -> str:
+    if task.pause_reason is not None:
+        return f"{task.status}: {task.pause_reason}{', answered' if task.answered else ''}"
+    is_late = task.checkpoint_due_at is not None and task.checkpoint_due_at < now
+    return f"{task.status}: checkpoint late" if is_late else task.status
 
 
 def when(moment: int | None) -> str:
