@@ -7,9 +7,11 @@ Version 4».
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from perstack.errors import MissingCredential, ProviderError, UsageError
 
@@ -50,7 +52,7 @@ class AwsAccount:
         async with self._one_at_a_time:
             try:
                 async with asyncio.timeout(_SECONDS):
-                    credentials = await asyncio.to_thread(self._credentials)
+                    credentials = await _in_a_thread(self._credentials)
             except TimeoutError:
                 message = f"AWS gave no credentials within {_SECONDS:.0f} s"
                 raise ProviderError(message, name="Timeout", is_retryable=True) from None
@@ -73,6 +75,25 @@ class AwsAccount:
             "provider amazon-bedrock found no credentials, neither in the environment nor in AWS's files: "
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`"
         )
+
+
+_T = TypeVar("_T")
+
+
+async def _in_a_thread(work: Callable[[], _T]) -> _T:
+    """As `asyncio.to_thread`, but the process can end while it blocks: botocore waits for a program without end."""
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="AWS credentials", daemon=True).start()
+    return await asyncio.wrap_future(future)
 
 
 def may_have_credentials(profile: str | None, env: Mapping[str, str]) -> bool:

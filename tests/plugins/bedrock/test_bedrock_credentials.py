@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import stat
+import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
@@ -209,6 +211,27 @@ def test_credentials_that_do_not_come_are_not_waited_for_for_ever(monkeypatch: p
     threading.Timer(1, may_end.set).start()
     error = _failed({**REGION, **KEYS})
     assert (error.name, error.is_retryable) == ("Timeout", True)
+
+
+def test_a_program_that_hangs_keeps_no_process_from_its_end(tmp_path: Path) -> None:
+    program = _program(tmp_path, "import sys\nsys.stdin.read()")
+    env = _files(tmp_path, f"[default]\nregion = eu-west-1\ncredential_process = {program}\n")
+    code = f"""
+import asyncio, perstack_bedrock.credentials as credentials
+credentials._SECONDS = 1
+account = credentials.AwsAccount(None, {env!r}, "eu-west-1")
+asyncio.run(account.signature("https://a.example", b"", {{}}))
+"""
+    paths = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
+    theirs, ours = os.pipe()  # the program ends with it
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", code], env=paths, stdin=theirs, capture_output=True, timeout=30, check=False
+        )
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    assert b"AWS gave no credentials within 1 s" in asked.stderr
 
 
 @pytest.mark.parametrize(
