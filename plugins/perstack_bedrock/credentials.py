@@ -33,6 +33,8 @@ _SOURCES = (
 _FILES = {"AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials", "AWS_CONFIG_FILE": "~/.aws/config"}
 _VENDOR_OF_MACHINE = Path("/sys/class/dmi/id/sys_vendor")
 
+_T = TypeVar("_T")
+
 
 class AwsAccount:
     """Signs requests with one identity's credentials, which are looked up once and renewed before they expire."""
@@ -75,25 +77,6 @@ class AwsAccount:
             "provider amazon-bedrock found no credentials, neither in the environment nor in AWS's files: "
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`"
         )
-
-
-_T = TypeVar("_T")
-
-
-async def _in_a_thread(work: Callable[[], _T]) -> _T:
-    """As `asyncio.to_thread`, but the process can end while it blocks: botocore waits for a program without end."""
-    future: Future[_T] = Future()
-
-    def run() -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="AWS credentials", daemon=True).start()
-    return await asyncio.wrap_future(future)
 
 
 def may_have_credentials(profile: str | None, env: Mapping[str, str]) -> bool:
@@ -169,3 +152,19 @@ def _signed(
 
 def _words(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+async def _in_a_thread(work: Callable[[], _T]) -> _T:
+    """As `asyncio.to_thread`, but the process can end while it blocks: botocore waits for a program without end."""
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="AWS credentials", daemon=True).start()
+    return await asyncio.wrap_future(future)
