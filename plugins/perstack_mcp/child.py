@@ -24,6 +24,7 @@ from perstack.ports.processes.group import end_group
 from perstack.ports.processes.owned import owned
 from perstack.ports.processes.start import started
 from perstack_mcp.launch import Launch
+from perstack_mcp.shown import LONGEST_LINE
 
 GRACE = 1.0
 """Seconds for a server to end by itself when its stdin has ended."""
@@ -31,9 +32,7 @@ GRACE = 1.0
 _DRAIN = 0.2
 """Seconds to wait for the last lines of stderr: a process that left the group may hold it open for ever."""
 
-_SHOWN_LINES = 1000
 _KEPT_LINES = 10
-_LONGEST_LINE = 1000
 _BUFFER = 1 << 20
 
 
@@ -44,25 +43,16 @@ class Child:
         self.process = process
         self.failure = ""
         """Why it was given up, if it was."""
-        self._on_stderr = on_stderr
+        self.show = on_stderr
+        """Takes a line for a person."""
         self._last: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._shown = 0
 
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
 
-    def show(self, line: str) -> None:
-        """A line for a person; of a flood only the beginning is shown, and the end kept for an error."""
-        line = line[:_LONGEST_LINE].rstrip()
-        self._shown += 1
-        if self._shown <= _SHOWN_LINES:
-            self._on_stderr(line)
-        elif self._shown == _SHOWN_LINES + 1:
-            self._on_stderr(f"(more than {_SHOWN_LINES} lines: the rest is not shown)")
-
     def note_stderr(self, line: str) -> None:
-        """What the server wrote."""
-        self._last.append(line[:_LONGEST_LINE].rstrip())
+        """What the server wrote; the end is kept for an error."""
+        self._last.append(line[:LONGEST_LINE].rstrip())
         self.show(line)
 
     @property
@@ -134,7 +124,7 @@ async def _pump(errors: asyncio.StreamReader, child: Child) -> None:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             child.note_stderr(line.decode("utf-8", "replace"))
-        rest = rest[-_LONGEST_LINE:]
+        rest = rest[-LONGEST_LINE:]
     if rest:
         child.note_stderr(rest.decode("utf-8", "replace"))
 

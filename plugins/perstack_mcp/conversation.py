@@ -32,6 +32,7 @@ from perstack_mcp.listing import Listing
 from perstack_mcp.open_calls import OpenCall, OpenCalls
 from perstack_mcp.repair import repairing
 from perstack_mcp.requests import Requests, demanded
+from perstack_mcp.shown import Shown
 from perstack_mcp.ways import Server, Way
 
 CALL_KEY = "perstack/callId"
@@ -99,11 +100,12 @@ class Conversation:
 
     async def _sent(self, one: OpenCall) -> ToolResult | Question:
         call = one.call
+        show = Shown(call.on_progress)
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             one.heard()
             of = "" if total is None else f"/{total:g}"
-            call.on_progress(f"{call.tool_name}: {message or ''} {progress:g}{of}".replace(":  ", ": "))
+            show(f"{call.tool_name}: {message or ''} {progress:g}{of}".replace(":  ", ": "))
 
         meta = cast("RequestParamsMeta", {CALL_KEY: call.key})
         try:

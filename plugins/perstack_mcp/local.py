@@ -14,6 +14,7 @@ from perstack.ports.skill import SkillContext
 from perstack_mcp.child import Child, running
 from perstack_mcp.eras import Eras
 from perstack_mcp.launch import launch_of
+from perstack_mcp.shown import Shown
 from perstack_mcp.ways import AUTO, LEGACY, Way
 
 
@@ -23,7 +24,7 @@ class LocalServer:
     def __init__(self, definition: McpStdioSkill, context: SkillContext) -> None:
         self.name = definition.name
         self.workspace: Path = context.workspace
-        self.show = context.on_stderr
+        self.show = Shown(context.on_stderr)
         self._launch = launch_of(definition, context)
         self._eras = Eras.of_user(context.env)
         self._child: Child | None = None

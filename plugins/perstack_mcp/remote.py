@@ -14,6 +14,7 @@ from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
 from perstack_mcp.addresses import refuse_private
 from perstack_mcp.logins import Logins, Place
+from perstack_mcp.shown import Shown
 from perstack_mcp.variables import filled
 from perstack_mcp.ways import AUTO, LEGACY, Way
 
@@ -30,7 +31,7 @@ class RemoteServer:
     def __init__(self, definition: McpSseSkill, context: SkillContext, auth: httpx2.Auth | None = None) -> None:
         self.name = definition.name
         self.workspace: Path = context.workspace
-        self.show = context.on_stderr
+        self.show = Shown(context.on_stderr)
         self._endpoint = definition.endpoint
         self._may_be_local = definition.allow_local_network
         self._headers = headers_of(definition, context.env)

@@ -18,6 +18,7 @@ from mcp_bed import Bed, words
 
 from perstack.core.definitions import McpStdioSkill
 from perstack.errors import SkillError
+from perstack_mcp.shown import MOST_LINES, Shown
 
 CONNECT = 20_000
 """Milliseconds: enough on a busy machine for a server that does connect."""
@@ -149,6 +150,34 @@ def test_what_is_no_answer_to_anything_is_passed_over(bed: Bed) -> None:
     assert (here, after) == ("here", "here")
     assert told.startswith("garbled: the server's answer is not as it should be")
     assert "(stdout, not a message) not a message" in bed.shown
+
+
+def test_a_server_that_talks_without_end_is_cut_short_and_its_answer_comes(bed: Bed) -> None:
+    async def run() -> str:
+        async with bed.session(bed.misbehaving(timeout=CONNECT)) as session:
+            await session.tools()
+            return words(await bed.call(session, "chatter"))
+
+    assert wait_for(run()) == "here"
+    assert MOST_LINES <= len(bed.shown) <= MOST_LINES + 10
+    assert "(more than 1000 lines at once: the next are not shown)" in bed.shown
+    assert MOST_LINES <= len(bed.progress) <= MOST_LINES + 10
+
+
+def test_after_a_flood_lines_are_shown_again_with_the_number_of_those_that_were_not() -> None:
+    seen: list[str] = []
+    now = 0.0
+    show = Shown(seen.append, lambda: now)
+    for number in range(MOST_LINES + 5):
+        show(str(number))
+    now = 11.0
+    show("x" * 5000)
+    assert seen[MOST_LINES - 1 :] == [
+        str(MOST_LINES - 1),
+        "(more than 1000 lines at once: the next are not shown)",
+        "(5 lines were not shown)",
+        "x" * 1000,
+    ]
 
 
 def test_a_silent_call_ends_at_the_timeout_is_cancelled_at_the_server_and_the_server_still_answers(bed: Bed) -> None:

@@ -71,3 +71,8 @@ def test_no_blob_is_made_of_a_short_text(bed: Bed) -> None:
     result = wait_for(_answer(bed, "echo"))
     assert not blob_parts(result)
     assert not bed.blobs.kept
+
+
+def test_what_a_server_logs_is_shown_with_its_level(bed: Bed) -> None:
+    wait_for(_answer(bed, "logs"))
+    assert [line for line in bed.shown if line.startswith("[")] == ["[warning] it is late", '[info] {"at": 9}']

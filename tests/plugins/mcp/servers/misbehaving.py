@@ -34,6 +34,8 @@ TOOLS = [
     tool("pour"),
     tool("babble"),
     tool("garbled"),
+    tool("chatter"),
+    tool("logs"),
     tool("hang"),
     tool("slow"),
     tool("huge"),
@@ -78,6 +80,17 @@ def call(name: str, params: dict) -> dict | None:
             send(id=10_000, result={})
             send(method="notifications/nobody-knows", params={"a": 1})
             send(method="notifications/progress", params={"progressToken": "no-such-token", "progress": 1})
+            return text("here")
+        case "chatter":
+            for number in range(1500):
+                print("chatter", number, file=sys.stderr)
+                send(method="notifications/message", params={"level": "info", "data": {"number": number}})
+                send(method="notifications/progress", params={"progressToken": token, "progress": number})
+            send(method="notifications/message", params={"level": "error", "data": "x" * 5000})
+            return text("here")
+        case "logs":
+            send(method="notifications/message", params={"level": "warning", "data": "it is late"})
+            send(method="notifications/message", params={"level": "info", "logger": "a", "data": {"at": 9}})
             return text("here")
         case "garbled":
             return {"content": [{"type": "hologram"}], "isError": "perhaps"}
