@@ -28,6 +28,7 @@ class Inspector:
         self._commands = commands
         self._terminal = terminal
         self._url = url
+        self.called: set[str] = set()
 
     def run(self, method: str, *args: str) -> dict[str, Any]:
         """What a method returns."""
@@ -54,6 +55,7 @@ class Inspector:
 
     def call(self, tool: str, **arguments: object) -> dict[str, Any]:
         """What a tool returns."""
+        self.called.add(tool)
         return self.run("tools/call", "--tool-name", tool, "--tool-args-json", json.dumps(arguments))
 
 
@@ -75,7 +77,8 @@ def test_it_lists_every_tool_and_finds_no_fault_in_the_schemas(inspector: Inspec
 
 def test_it_calls_every_tool(inspector: Inspector, terminal: Terminal) -> None:
     read = reply("", ("readTextFile", {"path": "notes.txt"}))
-    terminal.script(**{"[[solo]]": [read, reply("One note."), reply("Two notes.")]})
+    turns = {"[[solo]]": [read, reply("One note."), reply("Two notes.")], "[[researcher]]": [reply("Found.")]}
+    terminal.script(**turns, **{"[[lead]]": [reply("", ("researcher", {"query": "look"})), reply("It is known.")]})
     done = inspector.call("solo", query="go")
     assert done["content"][0]["text"] == "One note."
     job = done["structuredContent"]["id"]
@@ -87,3 +90,7 @@ def test_it_calls_every_tool(inspector: Inspector, terminal: Terminal) -> None:
         assert refused["isError"]
         assert words in refused["content"][0]["text"]
     assert inspector.call("continue_job", job=job, query="again")["content"][0]["text"] == "Two notes."
+    assert inspector.call("team_lead", query="go")["content"][0]["text"] == "It is known."
+    assert inspector.call("researcher", query="go")["content"][0]["text"] == "Found."
+    assert inspector.call("inbox")["structuredContent"]["questions"] == []
+    assert inspector.called == {tool["name"] for tool in inspector.run("tools/list")["tools"]}
