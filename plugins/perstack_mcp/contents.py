@@ -81,9 +81,9 @@ async def _blob(data: str, mime_type: str, name: str | None, blobs: BlobStore) -
 def _is_shown(structured: JsonValue, content: Sequence[ContentBlock]) -> bool:
     """Whether a text says the same, as servers are asked to do for clients that know no structured output."""
     same = [structured]
-    if isinstance(structured, dict) and structured.keys() == {"result"}:
-        # how the SDK's servers wrap what is no object
-        same.append(structured["result"])
+    if isinstance(structured, dict) and len(structured) == 1:
+        # how servers wrap what is no object: {"result": …}, {"content": …}
+        same += structured.values()
     return any(isinstance(block, TextContent) and _says_one_of(block.text, same) for block in content)
 
 

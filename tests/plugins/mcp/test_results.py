@@ -37,6 +37,10 @@ def test_every_kind_of_content_becomes_text_or_a_blob(bed: Bed) -> None:
     assert blobs[-1].name == "file:///b"
 
 
+def test_structured_output_that_only_wraps_the_text_is_not_said_twice(bed: Bed) -> None:
+    assert words(wait_for(_answer(bed, "wrapped"))) == "the text"
+
+
 def test_what_the_server_calls_an_error_is_one(bed: Bed) -> None:
     result = wait_for(_answer(bed, "wrong"))
     assert result.is_error

@@ -36,6 +36,7 @@ TOOLS = [
     tool("garbled"),
     tool("chatter"),
     tool("logs"),
+    tool("wrapped"),
     tool("hang"),
     tool("slow"),
     tool("huge"),
@@ -92,6 +93,8 @@ def call(name: str, params: dict) -> dict | None:
             send(method="notifications/message", params={"level": "warning", "data": "it is late"})
             send(method="notifications/message", params={"level": "info", "logger": "a", "data": {"at": 9}})
             return text("here")
+        case "wrapped":
+            return text("the text", structuredContent={"content": "the text"})
         case "garbled":
             return {"content": [{"type": "hologram"}], "isError": "perhaps"}
         case "die":
