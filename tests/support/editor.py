@@ -118,10 +118,10 @@ class Pipe:
             pass
         return message
 
-    def greet(self, version: str = "2025-11-25") -> dict[str, Any]:
+    def greet(self, version: str = "2025-11-25", **capabilities: object) -> dict[str, Any]:
         """The handshake; returns the server's answer."""
         client = {"name": "pipe", "version": "1"}
-        self.write("initialize", 0, protocolVersion=version, capabilities={}, clientInfo=client)
+        self.write("initialize", 0, protocolVersion=version, capabilities=capabilities, clientInfo=client)
         answer = self.answer_to(0)
         self.write("notifications/initialized")
         return answer

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
-from editor import connected, structure, texts
+from editor import Pipe, connected, structure, texts
 from hosting import wait_for
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
@@ -113,6 +114,23 @@ def test_a_job_that_waits_survives_the_editor_and_is_answered_in_the_next_sessio
             assert texts(await editor.call("answer", job=job_id, answer="tea"))[0] == "Served."
 
     wait_for(go_on(wait_for(begin(), 60)), 60)
+
+
+@pytest.mark.parametrize("leave", [Pipe.close, Pipe.kill])
+def test_an_editor_that_is_closed_while_it_shows_the_form_leaves_a_job_that_waits(
+    asking: Terminal, leave: Callable[[Pipe], object]
+) -> None:
+    client = Pipe(asking)
+    client.greet(elicitation={"form": {}})
+    client.call(1, "guest", query="Serve")
+    shown = client.read()
+    assert (shown["method"], shown["params"]["message"]) == ("elicitation/create", "Tea or coffee?\nwhy: I serve.")
+    leave(client)
+    (job,) = asking.run("jobs", "--json").events
+    assert job["status"] == "stoppedByInteractiveTool"
+    again = asking.run("answer", job["id"], "tea", "--provider", "scripted")
+    assert again.code == 3
+    assert "Sugar?" in again.err
 
 
 def test_an_answer_to_a_question_that_was_answered_elsewhere_meanwhile_is_not_taken(asking: Terminal, era: str) -> None:

@@ -92,6 +92,7 @@ def test_only_who_knows_the_token_is_let_in(terminal: Terminal) -> None:
     [
         ("Host", "evil.example", 421),
         ("Origin", "http://evil.example", 403),
+        ("Origin", "null", 403),
         ("Origin", "http://localhost:3000", 200),
         ("Host", "localhost:1", 200),
     ],

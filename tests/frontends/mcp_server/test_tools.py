@@ -27,6 +27,7 @@ def test_each_expert_is_a_tool_with_its_description_beside_those_for_jobs(termin
             for tool in tools.values():
                 assert tool.output_schema is not None
                 assert tool.annotations is not None
+                assert tool.annotations.open_world_hint is not None
                 looks = tool.name in ("list_jobs", "get_job", "inbox", "get_checkpoint")
                 assert tool.annotations.read_only_hint is looks
 
