@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import ssl
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from perstack.errors import ProviderError
 from perstack.testing.endpoint import FakeEndpoint, Reply, events
@@ -16,6 +24,7 @@ from perstack_http.client import StreamClient
 from perstack_http.endpoint import Endpoint
 from perstack_http.errors import retry_after, words_of
 
+HOUR = timedelta(hours=1)
 SECRET = "sk-very-secret-0123456789"
 
 
@@ -276,3 +285,69 @@ def test_a_proxy_never_sees_what_is_meant_for_this_machine(monkeypatch: pytest.M
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     assert _heard(Reply(events("end"))) == ["end"]
+
+
+def _certificate(folder: Path) -> ssl.SSLContext:
+    """For 127.0.0.1, signed by itself; the certificate is in `folder`."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "one's own authority")])
+    now = datetime.now(UTC)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    begun = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - HOUR, now + HOUR)
+    signed = begun.add_extension(address, False).add_extension(x509.BasicConstraints(True, None), True)
+    (folder / "cert.pem").write_bytes(signed.sign(key, SHA256()).public_bytes(Encoding.PEM))
+    (folder / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context
+
+
+def _heard_of(scheme: str, answer: bytes, context: ssl.SSLContext | None = None) -> list[str]:
+    """What a client hears of a server that gives one answer to whatever it is asked."""
+
+    async def scenario() -> list[str]:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        heard, client = Heard(), _client(f"{scheme}:{server.sockets[0].getsockname()[1]}")
+        try:
+            async with asyncio.timeout(30), server:
+                await client.post("/v1/x", b"{}", heard)
+        finally:
+            await client.close()
+        return heard.data
+
+    return asyncio.run(scenario())
+
+
+STREAM = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/event-stream\r\n\r\ndata: end\n\n"
+
+
+def test_a_certificate_that_is_not_trusted_is_told_with_what_makes_it_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = _certificate(tmp_path)
+    with pytest.raises(ProviderError, match="set SSL_CERT_FILE if the authority is your own") as caught:
+        _heard_of("https://127.0.0.1", STREAM, context)
+    assert (caught.value.name, caught.value.is_retryable) == ("Certificate", False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    assert _heard_of("https://127.0.0.1", STREAM, context) == ["end"]
+
+
+def test_a_proxy_that_refuses_is_named_and_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> tuple[str, ProviderError]:
+        async with FakeEndpoint(Reply(status=403)) as proxy:
+            monkeypatch.delenv("https_proxy", raising=False)
+            monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+            client = _client("https://vendor.example")
+            with pytest.raises(ProviderError) as caught:
+                await client.post("/v1/x", b"{}", Heard())
+            await client.close()
+            return proxy.asked[0].path, caught.value
+
+    asked, error = asyncio.run(scenario())
+    assert (asked, error.name, error.is_retryable) == ("vendor.example:443", "ProxyError", True)
+    assert "the proxy on the way to https://vendor.example" in str(error)
