@@ -203,6 +203,19 @@ def test_progress_is_told_and_extends_the_time_a_call_may_take(bed: Bed) -> None
     assert bed.progress[0] == "slow: 0/4"
 
 
+def test_one_task_connects_others_call_and_yet_another_closes(bed: Bed) -> None:
+    async def run() -> list[str]:
+        session = await asyncio.create_task(bed.open(bed.misbehaving(timeout=CONNECT)))
+        try:
+            await asyncio.create_task(session.tools())
+            calling = [asyncio.create_task(bed.call(session, "echo")) for _ in range(3)]
+            return [words(result) for result in await asyncio.gather(*calling)]
+        finally:
+            await asyncio.create_task(session.close())
+
+    assert wait_for(run()) == ["here"] * 3
+
+
 def test_cancelling_a_call_reaches_the_server(bed: Bed) -> None:
     async def run() -> str:
         async with bed.session(bed.misbehaving(timeout=CONNECT)) as session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from mcp_bed import MARK, MISBEHAVING, Bed
 
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, McpStdioSkill
+from perstack.core.job import JobSummary
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, text, tool, turn
 
@@ -86,6 +88,41 @@ def test_a_server_that_does_not_start_costs_only_its_own_tools(bed: Bed, fault: 
     for told in (shown, stored, results(seen, "gone_tool")[0], provider.requests[0].instruction):
         assert "skill 'gone' could not be connected to" in told
         assert all(words in told for words in FAULTS[fault]), told
+
+
+def test_the_rule_of_a_skill_reaches_the_prompt(bed: Bed) -> None:
+    provider = ScriptedProvider([text("ok")])
+    wait_for(_host(bed, provider, _with("a", _bad("server", rule="Echo once, not twice."))).run("a", "q"))
+    assert "Rules for the tools of server:\nEcho once, not twice." in provider.requests[0].instruction
+
+
+def test_cancelling_a_job_reaches_the_server_of_a_call_in_flight(bed: Bed) -> None:
+    seen = Seen()
+
+    async def run() -> JobSummary:
+        called = asyncio.Event()
+
+        def on_event(event, line) -> None:
+            seen(event, line)
+            if event.type == "skillStderr" and event.message == "hanging":
+                called.set()
+
+        host = _host(bed, [tool("hang"), text("never")], _with("a", _bad("server")))
+        running = asyncio.create_task(host.run("a", "q", job_id="job", on_event=on_event))
+        await called.wait()
+        await host.cancel("job")
+        await asyncio.wait({running})
+        return await host.job("job")
+
+    assert wait_for(run()).status == "stoppedByInterrupt"
+    assert any(event.message.startswith("cancelled") for event in seen.of("skillStderr"))
+
+
+def test_progress_becomes_events_of_its_call(bed: Bed) -> None:
+    seen = Seen()
+    wait_for(_host(bed, [tool("slow"), text("ok")], _with("a", _bad("server"))).run("a", "q", on_event=seen))
+    shown = [(event.tool_name, event.message) for event in seen.of("toolProgress")]
+    assert shown == [("slow", f"slow: {part}/4") for part in range(4)]
 
 
 def test_a_call_that_kills_its_server_is_an_error_and_the_next_one_works(bed: Bed) -> None:

@@ -101,6 +101,7 @@ def call(name: str, params: dict) -> dict | None:
             print("about to die", file=sys.stderr, flush=True)
             os._exit(3)
         case "hang":
+            print("hanging", file=sys.stderr, flush=True)
             return None
         case "slow":
             for part in range(4):
