@@ -255,3 +255,22 @@ def test_two_calls_at_once_do_not_mix(terminal: Terminal, era: str) -> None:
             assert len({structure(result)["id"] for result in results}) == 6
 
     wait_for(work(), 60)
+
+
+def test_two_servers_of_one_folder_see_each_others_jobs_and_keep_out_of_them(terminal: Terminal, era: str) -> None:
+    waiting = {"command": "sh", "args": ["-c", "while [ ! -e go ]; do sleep 0.05; done"], "timeout": 60_000}
+    terminal.script(**{"[[solo]]": [reply("", ("exec", waiting)), reply("on")]})
+
+    async def work() -> None:
+        async with connected(terminal, era=era) as one, connected(terminal, era=era) as other:
+            mine = structure(await one.call("solo", query="go", wait=False))["id"]
+            theirs = structure(await other.call("solo", query="go", wait=False))["id"]
+            for editor, job_id in ((other, mine), (one, theirs)):
+                await editor.until(job_id, "running")
+                refused = await editor.call("resume_job", job=job_id)
+                assert refused.is_error, texts(refused)
+            (terminal.workspace / "go").touch()
+            for editor, job_id in ((other, mine), (one, theirs)):
+                assert (await editor.until(job_id, "completed"))["text"] == "on"
+
+    wait_for(work(), 60)
