@@ -14,6 +14,8 @@ from perstack.config.load import load_project
 from perstack.core.job import PauseReason
 from perstack.core.task_events import TaskConfig
 from perstack.core.tasks import ALLOWED, MOST_STATE, TaskStatus
+from perstack.frontends.tasks.openapi import BASE
+from perstack.frontends.tasks.operations import OPERATIONS
 from perstack.memory import ExecutionMemory
 
 PAGE = page("docs/tasks.md")
@@ -44,6 +46,11 @@ def test_the_config_is_that_of_the_code_with_its_defaults() -> None:
     fields = TaskConfig.model_fields
     assert named == {one.alias: str(one.default).replace("None", "none") for one in fields.values()}
     assert MOST_STATE == 1 << 20
+
+
+def test_the_requests_are_the_operations() -> None:
+    table = [(row[0].strip("`"), row[1]) for row in rows(section(PAGE, "## Over MCP and HTTP"))]
+    assert table == [(f"{one.method} {BASE}{one.path}", one.name) for one in OPERATIONS]
 
 
 def test_the_commands_on_the_page_work_in_their_order(tmp_path: Path) -> None:

@@ -193,6 +193,19 @@ def outcome_of_failure(task: TaskState) -> OnFailure:
     return "fail" if wish == "retry" and task.retry_count >= task.config.max_retries else wish
 
 
+def answer_of(task: TaskState, said: JsonValue) -> JsonValue:
+    """What an answer means to a task: of an approval, words for yes and no are true and false."""
+    if task.pause_reason != "human_approval" or not isinstance(said, str):
+        return said
+    return _APPROVALS.get(said.strip().lower().rstrip(".!"), said)
+
+
+_APPROVALS = {
+    **dict.fromkeys(("yes", "y", "approve", "approved"), True),
+    **dict.fromkeys(("no", "n", "reject", "rejected"), False),
+}
+
+
 def due_at(task: TaskState) -> int | None:
     """When something is to be done about it without its agent; None if nothing is."""
     if task.status == "paused" and task.answered:
@@ -213,7 +226,7 @@ def summary_of(task: TaskState) -> TaskSummary:
         status=task.status,
         version=task.version,
         pause_reason=task.pause_reason,
-        pause_message=task.pause_message,
+        pause_message=task.pause_message or (task.waiting_for.what if task.waiting_for else "") or None,
         resume_at=task.resume_at,
         due_at=due_at(task),
         polls=bool(task.status == "paused" and task.waiting_for and task.waiting_for.command),

@@ -47,6 +47,7 @@ from perstack.core.tasks import (
     TaskState,
     TaskStatus,
     TaskSummary,
+    answer_of,
     check_allowed,
     check_task_id,
     outcome_of_failure,
@@ -253,7 +254,8 @@ class ExecutionMemory(TaskMemory):
             check_allowed(task, "answer")
             if task.pause_reason not in _ANSWERABLE:
                 raise UsageError(f"task {task_id} waits for no answer ({task.pause_reason}): resume it")
-            return [AnswerTask(task_id=task_id, timestamp=now_ms(), input=value, signal=event_id)]
+            said = answer_of(task, value)
+            return [AnswerTask(task_id=task_id, timestamp=now_ms(), input=said, signal=event_id)]
 
         return await self.log.change(task_id, decide, expected_version)
 
@@ -297,7 +299,7 @@ class ExecutionMemory(TaskMemory):
                 checkpoint_id=back_to.id if back_to is not None else None,
                 state=before if state is None else state,
                 data=back_to.data if back_to is not None else None,
-                input=value,
+                input=answer_of(task, value),
             )
             return [resumed]
 

@@ -104,6 +104,7 @@ class TaskMemory(Protocol):
     ) -> TaskState:
         """Say that what it waits for has come. It is due then: `run-due`, or its agent, resumes it.
 
+        For an approval, words such as `yes` and `no` become true and false.
         An event whose `event_id` it had already changes nothing. Raises Conflict if it has another answer.
         """
         ...

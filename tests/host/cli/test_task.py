@@ -41,6 +41,10 @@ def test_a_task_is_shown_and_listed_in_tables(terminal: Terminal) -> None:
     task(terminal, "pause", "tidy", "--reason", "human_input", "--message", "Which first?")
     task(terminal, "create", "other")
     shown = terminal.call("task", "get", "tidy").out
+    task(terminal, "create", "build", "--start")
+    waits = task(terminal, "pause", "build", "--reason", "external_dependency", "--waiting-for", "the nightly build")
+    assert waits["token"].startswith("build.")
+    assert "the nightly build" in terminal.call("task", "list").out
     for words in ("Tidy up", "paused: human_input", "Which first?", '{"left": []}', "tidy-3 (1 in all)"):
         assert words in shown
     listed = terminal.call("task", "list", "--status", "paused", "--agent", "me").out.splitlines()
@@ -86,8 +90,9 @@ def test_going_back_to_a_checkpoint_keeps_the_later_ones(terminal: Terminal) -> 
         (("checkpoint", "t", "--state", "[1]"), "--state must be a JSON object"),
         (("checkpoint", "t", "--state", "{"), "--state: Expecting"),
         (("checkpoint", "t", "--state", "@nosuch.json"), "nosuch.json: no such file"),
-        (("pause", "t", "--reason", "scheduled_wait"), "a scheduled wait needs `resumeAt`"),
+        (("pause", "t", "--reason", "scheduled_wait"), "--reason scheduled_wait needs --resume-at"),
         (("pause", "t", "--reason", "scheduled_wait", "--resume-at", "soon"), "--resume-at soon: give a moment"),
+        (("complete", "t", "--result", '{"a":'), "--result: Expecting"),
         (("list", "--older-than", "long"), "--older-than long: give a time"),
         (("list", "--after", "nonsense"), "is no place in the list"),
         (("cancel", "t", "--expected-version", "1"), "task t is of version 2, not 1"),

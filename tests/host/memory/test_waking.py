@@ -312,3 +312,19 @@ def test_a_tasks_job_that_pauses_for_a_rate_goes_on_as_the_same_job(
         assert len((await host.jobs()).jobs) == 1
 
     wait_for(work())
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [("Yes.", True), ("no", False), ("only b", "only b"), ({"ok": 1}, {"ok": 1})]
+)
+def test_a_word_for_yes_or_no_is_true_or_false_for_an_approval_alone(bench: Bench, said, meant) -> None:
+    async def work() -> None:
+        memory = bench.host([]).memory
+        for reason, expected in (("human_approval", meant), ("human_input", said)):
+            await memory.create(reason, start=True)
+            await memory.pause(reason, reason)
+            assert (await memory.answer(reason, said)).input == expected
+            resumed = await memory.resume(reason, value=said)
+            assert resumed.input == expected
+
+    wait_for(work())

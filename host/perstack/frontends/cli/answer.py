@@ -10,7 +10,6 @@ import click
 from perstack.core.ids import place_of
 from perstack.core.job import JobSummary
 from perstack.engine.emit import OnEvent
-from perstack.engine.inbox import InboxItem
 from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.drive import drive
 from perstack.frontends.cli.options import Setup, driving_options
@@ -48,7 +47,7 @@ async def _looked_up(host: Host, ident: str, said: str) -> str | None:
             return item.id
         if item is None and not await _is_task(host, ident):
             return await _question(host, ident)
-        await host.memory.answer(ident, _value(item, said))
+        await host.memory.answer(ident, said)
         return None
 
 
@@ -71,10 +70,3 @@ async def _is_task(host: Host, ident: str) -> bool:
     except (NotFound, UsageError):
         return False
     return True
-
-
-def _value(item: InboxItem | None, said: str) -> str | bool:
-    """What a task is told: of an approval whether it is one."""
-    words = {"yes": True, "approve": True, "approved": True, "no": False, "reject": False, "rejected": False}
-    is_approval = item is not None and item.is_approval
-    return words.get(said.strip().lower(), said) if is_approval else said

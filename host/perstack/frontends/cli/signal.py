@@ -34,7 +34,10 @@ def signal_command(target: str, setup: Setup) -> None:
         return
 
     async def work(on_event: OnEvent) -> JobSummary:
-        return await host.signal(target, event, on_event=on_event)
+        try:
+            return await host.signal(target, event, on_event=on_event)
+        except NotFound as error:
+            raise NotFound(f"no Job or task is {target} in {host.storage.location}") from error
 
     sys.exit(drive(setup.host(), work, stream=False))
 

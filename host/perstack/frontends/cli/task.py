@@ -9,6 +9,7 @@ import click
 from perstack.core.job import PauseReason
 from perstack.core.task_events import OnFailure, TaskConfig, WaitingFor
 from perstack.core.tasks import TaskStatus
+from perstack.errors import UsageError
 from perstack.frontends.cli.options import Place
 from perstack.frontends.cli.show import Screen, table
 from perstack.frontends.cli.task_ends import END_COMMANDS
@@ -244,6 +245,8 @@ def pause(
     import shlex
 
     kept, moment = read_object(state, "--state"), read_moment(resume_at, "--resume-at")
+    if reason == "scheduled_wait" and moment is None:
+        raise UsageError("--reason scheduled_wait needs --resume-at: when it is to go on, such as +5m")
     outside = None
     if waiting_for is not None or command is not None:
         outside = WaitingFor(what=waiting_for or "", command=tuple(shlex.split(command or "")))
@@ -276,7 +279,10 @@ def answer(
     workspace: str,
     storage: str | None,
 ) -> None:
-    """Give TASK what it waits for: ANSWER is words, JSON, @FILE, or - for stdin. It goes on when it is resumed."""
+    """Give TASK what it waits for.
+
+    ANSWER is words, JSON, @FILE, or - for stdin. The task goes on when it is resumed.
+    """
     said = read_answer(value, "ANSWER")
     place = Place(config, workspace, storage)
     task = on_memory(place, lambda memory: memory.answer(task_id, said, expected_version=expected_version))
@@ -301,7 +307,10 @@ def resume(
     workspace: str,
     storage: str | None,
 ) -> None:
-    """Go on with TASK, which is paused or failed, from its latest checkpoint or another."""
+    """Go on with TASK, paused or failed.
+
+    It goes on from where it stands, or from an earlier checkpoint.
+    """
     kept, said = read_object(state, "--state"), read_answer(answer, "--answer")
     task = on_memory(
         Place(config, workspace, storage),

@@ -61,7 +61,10 @@ def retry(
     workspace: str,
     storage: str | None,
 ) -> None:
-    """Try TASK, which has failed, again from where it stood, as often as it may be."""
+    """Try TASK, which has failed, again.
+
+    It goes on from where it stood. That is allowed as often as it was created to be retried.
+    """
     place = Place(config, workspace, storage)
     show(on_memory(place, lambda memory: memory.retry(task_id, expected_version=expected_version)), as_json=as_json)
 
@@ -98,7 +101,7 @@ def archive(
     workspace: str,
     storage: str | None,
 ) -> None:
-    """Leave TASK, which is completed or failed, out of lists from now on."""
+    """Leave TASK, which has ended, out of lists."""
     place = Place(config, workspace, storage)
     show(on_memory(place, lambda memory: memory.archive(task_id, expected_version=expected_version)), as_json=as_json)
 

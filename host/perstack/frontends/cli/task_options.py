@@ -80,7 +80,9 @@ def read_answer(text: str | None, what: str) -> JsonValue:
         return read_json(text, what)
     try:
         value: JsonValue = json.loads(text)
-    except ValueError:
+    except ValueError as error:
+        if text.startswith("{"):
+            raise UsageError(f"{what}: {error}; give JSON, words that begin with something else, or @FILE") from error
         return text
     return value
 
@@ -141,6 +143,7 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
         ("waits for", waits.what if waits else ""),
         ("asks", " ".join(waits.command) if waits else ""),
         ("token", task.token or ""),
+        ("webhook", f"POST /v1/hooks/{task.token}, where perstack mcp --http serves" if task.token else ""),
         ("resumes", when(task.resume_at)),
         ("input", text(task.input)),
         ("state", text(task.state)),
@@ -174,6 +177,8 @@ def show_all(tasks: list[TaskSummary]) -> None:
 
 
 def _status(task: TaskState | TaskSummary, now: int) -> str:
+    if task.archived_at is not None:
+        return f"{task.status}, archived"
     if task.pause_reason is not None:
         return f"{task.status}: {task.pause_reason}{', answered' if task.answered else ''}"
     is_late = task.checkpoint_due_at is not None and task.checkpoint_due_at < now

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each task that was looked after.")
 @driving_options
 def run_due(watch: bool, interval: str, as_json: bool, setup: Setup) -> None:
-    """Let tasks go on that are due: waits that are over, answers that came, commands that say yes.
+    """Let tasks go on that are due, once.
 
-    Those of Experts get a Job. Jobs that pause for their provider's rate go on as well. Tasks that were silent for too
-    long are taken for failed. Exit status 1 if something went wrong with one.
+    That is waits that are over, answers that came, commands that say yes. Tasks of Experts get a Job. Jobs that pause
+    for their provider's rate go on as well. Tasks that were silent for too long are taken for failed. Exit status 1 if
+    something went wrong with one.
     """
     pause = read_span(interval, "--interval") or 0
     if pause < 1:
