@@ -166,6 +166,27 @@ def test_keys_may_stand_in_files_which_never_come_before_the_environment(termina
     assert asyncio.run(scenario()) == [KEY, "from-local", "from-mine", "from-env"]
 
 
+@pytest.mark.parametrize("wire", [ANTHROPIC, BEDROCK], ids=str)
+def test_every_status_that_may_pass_is_tried_again_in_one_step(wire: Wire, terminal: Terminal) -> None:
+    statuses = (408, 409, 424, 429, 500, 502, 503, 504, 529)
+    half = wire.reply(Said("Half a reply"))
+    cut = Reply(half.chunks[:4], headers=half.headers, ending="cut")
+    failing = [wire.refused(status, "later", **{"retry-after": "0"}) for status in statuses]
+
+    async def scenario() -> tuple[Job, Seen]:
+        async with FakeEndpoint(cut, *failing, wire.reply(DONE)) as endpoint:
+            seen = Seen()
+            async with host_in(terminal.workspace, wire, endpoint.url, max_retries=20) as host:
+                return await host.run("a", "hi", on_event=seen), seen
+
+    job, seen = asyncio.run(scenario())
+    retries = seen.of("retry")
+    assert [event.error.status_code for event in retries] == [None, *statuses]
+    assert [event.attempt for event in retries] == list(range(1, 11))
+    assert (retries[0].error.name, retries[1].delay_ms, job.text, job.total_steps) == ("CutStream", 0, "Done.", 1)
+    assert job.usage.total_tokens == 150, "of the one that was whole"
+
+
 def test_a_server_that_cannot_be_reached_is_tried_again(terminal: Terminal) -> None:
     async def scenario() -> list[dict[str, Any]]:
         async with FakeEndpoint() as gone:
