@@ -85,13 +85,18 @@ def test_the_settings_are_in_the_format_that_the_client_documents(client: str) -
 
 def test_options_that_were_given_are_in_the_settings_and_others_are_not(terminal: Terminal) -> None:
     (terminal.workspace / "other.toml").write_text("")
-    command = printed(terminal, "zed", "--model", "m", "--config", "other.toml", "--max-steps", "7")
+    flags = ("--tasks", "--unattended")
+    command = printed(terminal, "zed", "--model", "m", "--config", "other.toml", "--max-steps", "7", *flags)
     tail = command[command.index("mcp") + 1 :]
     assert tail == [
         *("--workspace", str(terminal.workspace)),
         *("--config", str(terminal.workspace / "other.toml")),
         *("--model", "m", "--max-steps", "7"),
+        *flags,
     ]
+    refused = terminal.run("mcp", "--print-config", "zed", "--http", "8765")
+    assert (refused.code, refused.out) == (2, "")
+    assert "leave out --http" in refused.err
 
 
 def test_where_the_settings_go_is_said_beside_them(terminal: Terminal) -> None:

@@ -261,7 +261,7 @@ def test_beyond_loopback_no_client_is_asked_what_it_has_open(terminal: Terminal,
         wait_for(work(everywhere.replace("0.0.0.0", "127.0.0.1")), SECONDS)
 
 
-def test_over_http_a_folder_that_others_can_write_to_is_not_served(
+def test_over_http_a_folder_that_everyone_can_write_to_is_not_served(
     terminal: Terminal, make: Callable[[str], Path]
 ) -> None:
     home, red = make("home"), make("red")
@@ -269,7 +269,7 @@ def test_over_http_a_folder_that_others_can_write_to_is_not_served(
 
     async def work(url: str) -> None:
         async with over_http(url, Folders(red)) as editor:
-            with pytest.raises(MCPError, match="can be written by others than you"):
+            with pytest.raises(MCPError, match="everyone can write to it"):
                 await editor.client.list_tools()
             red.chmod(0o755)
             assert await experts(editor.client) == ["by_red"]

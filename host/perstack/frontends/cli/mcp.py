@@ -48,7 +48,9 @@ def mcp_command(
     """Serve the Experts of a project, and its Jobs, to editors and agents over MCP."""
     keys = tuple(key.strip() for key in experts.split(",") if key.strip()) if experts else ()
     if client is not None:
-        _print_config(client, setup, keys)
+        if address is not None:
+            raise UsageError("--print-config prints settings that start a server of their own: leave out --http")
+        _print_config(client, setup, keys, tasks=tasks)
         return
     if find_spec("mcp") is None:
         raise UsageError("`perstack mcp` needs the MCP SDK: pip install 'perstack[mcp]'")
@@ -144,13 +146,13 @@ def _load_if_needed(serving: _Serving) -> LoadedProject | PerstackError:
         return error
 
 
-def _print_config(client: str, setup: Setup, keys: tuple[str, ...]) -> None:
+def _print_config(client: str, setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> None:
     snippet = CLIENTS[client]
     click.echo(f"this goes into {snippet.file}:", err=True)
-    click.echo(snippet.text(*command_of(_arguments(setup, keys))))
+    click.echo(snippet.text(*command_of(_arguments(setup, keys, tasks=tasks))))
 
 
-def _arguments(setup: Setup, keys: tuple[str, ...]) -> list[str]:
+def _arguments(setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> list[str]:
     """The options that were given, with absolute paths: the client starts the server wherever it likes."""
     place, overrides = setup.place, setup.overrides
     given: dict[str, object] = {
@@ -166,4 +168,6 @@ def _arguments(setup: Setup, keys: tuple[str, ...]) -> list[str]:
         "--timeout": overrides.timeout,
     }
     arguments = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+    flags = {"--tasks": tasks, "--unattended": overrides.unattended}
+    arguments += [name for name, is_given in flags.items() if is_given]
     return [*arguments, *(part for path in setup.env_paths for part in ("--env-path", str(Path(path).resolve())))]

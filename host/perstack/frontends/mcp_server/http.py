@@ -149,7 +149,7 @@ def _only_own(open_root: OpenRoot | None) -> OpenRoot | None:
         for path in (folder, *((config, config.parent) if config is not None else ())):
             found = path.stat()
             if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
-                raise UsageError(f"{path} can be written by others than you: over HTTP it is not served")
+                raise UsageError(f"{path} is another user's, or everyone can write to it: over HTTP it is not served")
         return open_root(folder)
 
     return opened
