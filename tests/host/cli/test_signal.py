@@ -7,8 +7,8 @@ import json
 from terminal import ASKING, Result, Terminal, reply
 
 
-def event(number: str, data: object = "Tea") -> str:
-    return json.dumps({"specversion": "1.0", "id": number, "source": "/ci", "type": "said", "data": data})
+def event(number: str, data: object = "Tea", source: str = "/ci") -> str:
+    return json.dumps({"specversion": "1.0", "id": number, "source": source, "type": "said", "data": data})
 
 
 def signal(terminal: Terminal, target: str, text: str) -> Result:
@@ -46,8 +46,16 @@ def test_an_event_answers_a_task_once(terminal: Terminal) -> None:
     for _ in range(2):
         done = signal(terminal, "deploy", event("1", {"ok": True}))
         assert done.code == 0, done.err
-    assert signal(terminal, "deploy", event("2")).code == 1
+    for other in (event("2"), event("1", source="/other"), event("1", source="/ci1")):
+        refused = signal(terminal, "deploy", other)
+        assert (refused.code, refused.err) == (1, "error: task deploy has been answered already\n")
     assert json.loads(terminal.call("task", "get", "deploy", "--json").out)["input"] == {"ok": True}
+
+
+def test_what_has_no_such_id_is_told(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("ok")])
+    shown = signal(terminal, "nobody", event("1"))
+    assert (shown.code, shown.err.startswith("error: no Job or task is nobody in ")) == (2, True)
 
 
 def test_what_is_no_event_is_told_in_a_line(terminal: Terminal) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
-from terminal import Terminal, reply
+from processes import start, until
+from terminal import SECONDS, Terminal, reply
 
 
 def task(terminal: Terminal, *words: str) -> dict:
@@ -126,6 +128,36 @@ def test_run_due_wakes_an_expert_and_says_what_it_did(terminal: Terminal) -> Non
     job = json.loads(terminal.call("jobs", "--json").out)
     assert (job["id"], job["status"]) == (told["jobId"], "completed")
     assert terminal.call("task", "run-due", "--provider", "scripted").out == ""
+
+
+def test_run_due_watches_until_ctrl_c(terminal: Terminal) -> None:
+    terminal.project('[experts.fixer]\ninstruction = "[[fixer]] Fix."\n', fixer=[reply("Fixed.")])
+    process = start(terminal, "task", "run-due", "--watch", "--interval", "10ms")
+    assert process.stdout is not None
+    for name, agent, told in (("one", "me", "resumed, now running"), ("two", "fixer", "worked, now completed")):
+        task(terminal, "create", name, "--agent", agent, "--start")
+        task(terminal, "pause", name, "--reason", "scheduled_wait", "--resume-at", "+20ms")
+        assert process.stdout.readline() == f"{name}: {told}\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=SECONDS) == ("", "")
+    assert process.returncode == 0
+
+
+def test_run_due_is_interrupted_and_the_next_goes_on_with_the_same_job(terminal: Terminal) -> None:
+    late = {**reply("late"), "delay_ms": 100_000}
+    terminal.project('[experts.fixer]\ninstruction = "[[fixer]] Fix."\n', fixer=[late])
+    task(terminal, "create", "fix", "--agent", "fixer", "--start")
+    task(terminal, "pause", "fix", "--reason", "scheduled_wait", "--resume-at", "1")
+    process = start(terminal, "task", "run-due")
+    logs = "*/runs/*/events.jsonl"
+    until(lambda: any('"startGeneration"' in log.read_text() for log in terminal.jobs().glob(logs)), "the Job to begin")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    job = task(terminal, "get", "fix")["jobId"]
+    terminal.script(fixer=[reply("Fixed.")])
+    assert terminal.call("task", "run-due", "--provider", "scripted").out == "fix: worked, now completed\n"
+    assert task(terminal, "get", "fix")["jobId"] == job
 
 
 def test_an_experts_task_waits_on_until_its_job_can_begin(terminal: Terminal) -> None:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hosting import wait_for
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from perstack.core.job import PauseReason
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
 from perstack.memory import ExecutionMemory, TaskConfig
 from perstack.testing.memory_storage import MemoryStorages
@@ -110,9 +112,10 @@ class TaskMachine(RuleBasedStateMachine):
             if name is not None:
                 model.saved[name] = model.state
 
-    @rule(task=IDS, reason=st.sampled_from(["human_approval", "human_input", "external_dependency", "checkpoint"]))
-    def pause(self, task: str, reason) -> None:
-        if model := self.may(task, "pause", self.memory.pause(task, reason)):
+    @rule(task=IDS, reason=st.sampled_from(get_args(PauseReason)))
+    def pause(self, task: str, reason: PauseReason) -> None:
+        moment = 1 << 50 if reason == "scheduled_wait" else None
+        if model := self.may(task, "pause", self.memory.pause(task, reason, resume_at=moment)):
             model.go("paused")
             model.reason = reason
 
@@ -120,7 +123,8 @@ class TaskMachine(RuleBasedStateMachine):
     def answer(self, task: str, value: str | None) -> None:
         model = self.tasks.get(task)
         if model is not None and model.status == "paused" and not model.archived:
-            wrong = Conflict if model.answered else UsageError if model.reason == "checkpoint" else None
+            waits = model.reason in ("human_approval", "human_input", "external_dependency")
+            wrong = Conflict if model.answered else None if waits else UsageError
             if wrong is not None:
                 with pytest.raises(wrong):
                     wait_for(self.memory.answer(task, value))
