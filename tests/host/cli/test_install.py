@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from locking import did, listed, lock_of, offer, skill
+from locking import SERVER, did, listed, lock_of, offer, skill
 from terminal import SECONDS, Terminal
 
 pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
@@ -57,6 +57,17 @@ def test_skills_of_one_name_that_differ_are_told_apart_by_their_experts(shop: Te
     config.write_text(config.read_text() + skill("other", "tools", shop.workspace, timeout=20_000))
     done = shop.call("install")
     assert {line.split(":")[0] for line in done.err.splitlines()} == {"tools (lead)", "tools (other)", "more"}
+
+
+def test_arguments_and_values_of_variables_are_not_in_the_lock(shop: Terminal) -> None:
+    config, folder = shop.workspace / "perstack.toml", shop.workspace
+    line = f"exec {sys.executable} {SERVER} {folder}/tools.json {folder}/notes # --token=s3cret-argument"
+    secret = f'[experts.other.skills.secret]\ntype = "mcpStdioSkill"\ncommand = "sh"\nargs = ["-c", "{line}"]\n'
+    config.write_text(config.read_text() + secret + 'requiredEnv = ["TOKEN"]\n')
+    shop.env["TOKEN"] = "s3cret-value"
+    assert shop.call("install", "other").code == 0
+    assert "secret" in {one["name"] for one in lock_of(folder)["skills"]}
+    assert "s3cret" not in (folder / "perstack.lock").read_text()
 
 
 def test_the_same_answers_give_the_same_bytes(shop: Terminal) -> None:

@@ -247,6 +247,23 @@ def test_a_client_that_is_known_to_the_server_uses_its_secret_which_is_kept_nowh
     assert not any("s3cret-of-known" in path.read_text() for path in _files(bed))
 
 
+def test_a_client_logs_in_as_itself_without_anybody_and_nothing_is_kept(bed: Bed, guarded: Guarded) -> None:
+    bed.env["SECRET"] = "s3cret-of-known"
+    guarded.do("machine")
+
+    async def work(secret: str) -> Seen:
+        skill = _skill(guarded, OAuth(flow="clientCredentials", client_id="known", client_secret=secret))
+        async with _host(bed, skill) as host:
+            return await _run(host)
+
+    assert results(wait_for(work("${SECRET}"))) == ["read"]
+    assert guarded.did() == ["for a secret"]
+    assert _files(bed) == []
+    refused = _problem(wait_for(work("wrong")))
+    assert "invalid_client" in refused
+    assert "wrong" not in refused
+
+
 def test_a_login_that_was_revoked_is_forgotten_and_asked_for_again(bed: Bed, guarded: Guarded) -> None:
     async def work() -> Seen:
         async with _host(bed, _skill(guarded)) as host:

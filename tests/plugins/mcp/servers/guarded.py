@@ -3,17 +3,20 @@
 Its path, which is its argument, is /mcp, or /sse for that transport. It registers every client and lets every person
 in. `/did` lists what was asked of it, and `/reset` makes it new. `/expire` makes it forget the access tokens, `/revoke`
 the refresh tokens too. `/deny` lets nobody in, `/restrict` makes the tool ask for one more scope, `/down` gives no more
-tokens, and after `/unsaid` it no longer says how long a token is good for.
+tokens, and after `/unsaid` it no longer says how long a token is good for. After `/machine` the client `known` gets
+tokens for its secret alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import secrets
 import socket
 import sys
 import time
+from collections.abc import Mapping
 
 import uvicorn
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -55,6 +58,7 @@ class Provider:
         self.denies = False
         self.restricts = False
         self.is_down = False
+        self.takes_machines = False
         known = Known(
             client_id="known",
             client_secret="s3cret-of-known",
@@ -115,6 +119,15 @@ class Provider:
     async def load_access_token(self, token: str) -> AccessToken | None:
         return self.access.get(token)
 
+    def for_secret(self, request: Request, form: Mapping[str, object]) -> Response:
+        """The grant of client credentials (RFC 6749, section 4.4), which the SDK's servers do not have."""
+        secret = base64.b64encode(b"known:s3cret-of-known").decode()
+        if request.headers.get("authorization") != f"Basic {secret}" or form["grant_type"] != "client_credentials":
+            return JSONResponse({"error": "invalid_client"}, 401)
+        self.did.append("for a secret")
+        token = self._tokens(self.clients["known"], ["read"], str(form["resource"]))
+        return JSONResponse(token.model_dump(exclude={"refresh_token"}, exclude_none=True))
+
     def _tokens(self, client: OAuthClientInformationFull, scopes: list[str], resource: str | None) -> OAuthToken:
         access, refresh = f"access-{secrets.token_hex(16)}", f"refresh-{secrets.token_hex(16)}"
         self.access[access] = AccessToken(token=access, client_id=client.client_id, scopes=scopes, resource=resource)
@@ -169,6 +182,8 @@ async def main(path: str) -> None:
                 provider.restricts = True
             if action == "down":
                 provider.is_down = True
+            if action == "machine":
+                provider.takes_machines = True
             if action == "unsaid":
                 provider.lifetime = None
             return JSONResponse(provider.did)
@@ -180,15 +195,20 @@ async def main(path: str) -> None:
 
 
 class Restricting:
-    """Refuses calls of tools whose token has no scope `write`, once it was told to."""
+    """Refuses calls of tools whose token has no scope `write`, once it was told to, and is down, or for machines."""
 
     def __init__(self, app, provider: Provider) -> None:
         self.app = app
         self.provider = provider
 
     async def __call__(self, scope, receive, send) -> None:
-        if self.provider.is_down and scope["type"] == "http" and scope["path"] == "/token":
-            return await Response(status_code=503)(scope, receive, send)
+        if scope["type"] == "http" and scope["path"] == "/token":
+            if self.provider.is_down:
+                return await Response(status_code=503)(scope, receive, send)
+            if self.provider.takes_machines:
+                request = Request(scope, receive)
+                answer = self.provider.for_secret(request, await request.form())
+                return await answer(scope, receive, send)
         is_call = scope["type"] == "http" and (scope["method"], scope["path"]) == ("POST", "/mcp")
         if not is_call or not self.provider.restricts:
             return await self.app(scope, receive, send)
