@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,23 +20,24 @@ from wire import KEY, Said, Wire
 from wire_anthropic import ANTHROPIC
 from wire_bedrock import BEDROCK
 from wire_google import GOOGLE
-from wire_openai import DEEPSEEK, OPENAI
+from wire_openai import COMPATIBLE, DEEPSEEK, OPENAI
 from wire_vertex import VERTEX, VERTEX_CLAUDE
 
 from perstack.core.job import Job
 from perstack.testing.endpoint import FakeEndpoint, Reply
 
+SERVER = Path(__file__).parents[1] / "mcp" / "servers" / "misbehaving.py"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
 PDF = b"%PDF-1.7\n" + bytes(64)
 DONE = Said("Done.")
 
 
-def _project(terminal: Terminal, wire: Wire, url: str) -> None:
+def _project(terminal: Terminal, wire: Wire, url: str, **skills: dict[str, Any]) -> None:
     """A project on the wire's provider at `url`, with its credentials in the environment."""
     config = wire.config(url)
     provider = {"providerName": wire.factory.name, "setting": config.setting}
-    expert = {"a": {"instruction": "You are terse."}}
-    terminal.project(tomli_w.dumps({"model": wire.model, "provider": provider, "experts": expert}))
+    experts = {"a": {"instruction": "You are terse.", "skills": skills}}
+    terminal.project(tomli_w.dumps({"model": wire.model, "provider": provider, "experts": experts}))
     terminal.env = {"PATH": os.environ["PATH"], **config.env}
 
 
@@ -123,6 +125,23 @@ def test_files_that_tools_read_reach_the_model_and_are_kept_once(wire: Wire, ter
         assert base64.encode() not in b"".join(seen.lines)
     (job,) = terminal.jobs().iterdir()
     assert sorted(path.read_bytes() for path in (job / "blobs").iterdir()) == sorted([PDF, PNG])
+
+
+@pytest.mark.parametrize("wire", [ANTHROPIC, OPENAI, COMPATIBLE, GOOGLE, BEDROCK], ids=str)
+def test_files_that_an_mcp_server_returns_reach_the_model(wire: Wire, terminal: Terminal) -> None:
+    skill = {"type": "mcpStdioSkill", "command": sys.executable, "args": [str(SERVER), "none"]}
+
+    async def scenario() -> str:
+        asks = Said(calls=(("c1", "x"),), tool="mixed")
+        async with asyncio.timeout(60), FakeEndpoint(wire.reply(asks), wire.reply(DONE)) as endpoint:
+            _project(terminal, wire, endpoint.url, bad=skill)
+            await _run(terminal, "run", "a", "look")
+            return endpoint.asked[-1].body.decode()
+
+    sent = asyncio.run(scenario())
+    files = ("Images that a tool returns", "PDFs that a tool returns")
+    assert sent.count(b64encode(b"bytes").decode()) == sum(_shown(wire, row) for row in files)
+    assert "audio/wav, 5 bytes" in sent, "which no vendor is sent"
 
 
 PRICED = (ANTHROPIC, OPENAI, GOOGLE, DEEPSEEK, VERTEX, VERTEX_CLAUDE, BEDROCK)
