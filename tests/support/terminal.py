@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -106,11 +107,14 @@ class Terminal:
             mock.patch.object(sys, "stdout", out),
             mock.patch.object(sys, "stderr", err),
         ):
+            on_ctrl_c = signal.getsignal(signal.SIGINT)
             try:
                 entry()
                 code = 0
             except SystemExit as stop:
                 code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+            finally:
+                signal.signal(signal.SIGINT, on_ctrl_c)
         return Result(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
 
     def look(self, *args: str, columns: int = 80) -> str:

@@ -48,13 +48,32 @@ def test_a_second_ctrl_c_exits_at_once(terminal: Terminal) -> None:
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     assert "once more" in process.stderr.readline()
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=SECONDS)
+
+    def has_left() -> bool:
+        process.send_signal(signal.SIGINT)
+        return process.poll() is not None
+
+    until(has_left, "the process to leave")
+    process.communicate()
     assert process.returncode == 130
     for pid in pids:
         if alive(pid):
             os.killpg(os.getpgid(pid), signal.SIGKILL)
     assert terminal.call("resume", "job", "--provider", "scripted").code == 0
+
+
+def test_two_signals_at_once_are_one(terminal: Terminal) -> None:
+    slow = {**reply("late"), "delay_ms": 100_000}
+    terminal.project(ONE, solo=[reply("", ("todo", {"newTodos": ["kept"]})), slow])
+    process = start(terminal, "run", "solo", "q", "--job-id", "job")
+    assert process.stdout is not None
+    while '"step":2' not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, err.count("once more")) == (130, 1)
+    assert '"type":"stopRunByInterrupt"' in out
 
 
 def test_a_job_whose_process_was_killed_is_seen_as_interrupted_and_goes_on(terminal: Terminal) -> None:

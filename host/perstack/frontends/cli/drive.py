@@ -61,6 +61,10 @@ async def job_of(host: Host, lines: JsonLines) -> JobSummary | None:
     return await host.job(lines.job_id) if lines.job_id is not None else None
 
 
+_ECHO = 0.1
+"""Seconds within which a second signal is the first one again: `timeout` sends two, and so do shells around shells."""
+
+
 def until_done(
     host: Host, work: Callable[[], Awaitable[_T]], interrupted: Callable[[], Awaitable[_T | None]]
 ) -> _T | None:
@@ -82,17 +86,18 @@ def until_done(
 
 
 def _cancel_on_signals(task: asyncio.Future[_T]) -> None:
-    stopping = False
+    loop = asyncio.get_running_loop()
+    first: float | None = None
 
     def stop() -> None:
-        nonlocal stopping
-        if stopping:
+        nonlocal first
+        if first is None:
+            first = loop.time()
+            click.echo("stopping after cleaning up; once more to leave at once", err=True)
+            task.cancel()
+        elif loop.time() - first > _ECHO:
             os._exit(INTERRUPTED)
-        stopping = True
-        click.echo("stopping after cleaning up; once more to leave at once", err=True)
-        task.cancel()
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
 

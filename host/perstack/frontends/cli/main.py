@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import signal
 import sys
 
 import click
@@ -110,6 +111,9 @@ def entry() -> None:
     except PerstackError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
+    finally:
+        # all is written: one more Ctrl-C must not make a traceback of the last moments
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if __name__ == "__main__":
