@@ -151,6 +151,33 @@ def test_an_approval_is_a_permission_request(terminal: Terminal, choose: str | N
     run(work())
 
 
+def test_a_turn_that_is_cancelled_while_a_permission_is_asked_for_ends_as_cancelled(terminal: Terminal) -> None:
+    toml = ASKING.replace("tools.askUser]", "tools.askUser]\napproval = true")
+    terminal.project(toml, guest=[reply("", ("askUser", {"question": "Pay 5?"})), reply("Paid.")])
+
+    async def work() -> None:
+        is_asked, may_answer = asyncio.Event(), asyncio.Event()
+
+        class Slow(Editor):
+            async def request_permission(self, session_id: str, tool_call: Any, options: Any, **kwargs: Any):
+                is_asked.set()
+                await may_answer.wait()
+                return await super().request_permission(session_id, tool_call, options)
+
+        async with editing(terminal, Slow()) as agent:
+            session_id = (await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])).session_id
+            turn = asyncio.create_task(agent.prompt(session_id=session_id, prompt=[text_block("Pay")]))
+            await is_asked.wait()
+            await agent.cancel(session_id=session_id)
+            may_answer.set()
+            assert (await turn).stop_reason == "cancelled"
+            done = await agent.prompt(session_id=session_id, prompt=[text_block("yes")])
+            assert done.stop_reason == "end_turn"
+
+    run(work())
+    assert terminal.call("jobs", "--json").events[0]["text"] == "Paid."
+
+
 def test_cancelling_interrupts_the_job_which_a_later_process_loads_and_goes_on_with(terminal: Terminal) -> None:
     slow = {**reply("never"), "delayMs": 60_000}
     terminal.project(TEAM, helper=[reply("First.", ("think", {"thought": "x"})), slow])

@@ -126,13 +126,15 @@ class PerstackAgent:
         """One turn. A question that can be answered by a choice is put at once; any other ends the turn."""
         with _errors():
             session = self._sessions.get(session_id)
+            session.is_cancelled = False
             job = await self._turn(session, _text(prompt))
             while job.asking is not None:
                 said = await self._ask(session, job.asking)
                 if said is None:
                     break
                 job = await self._turn(session, said)
-        return PromptResponse(stop_reason=_reason(job))
+        # also while a permission is asked for, when nothing is driven (ACP, «Cancellation»)
+        return PromptResponse(stop_reason="cancelled" if session.is_cancelled else _reason(job))
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
         """Interrupt the turn: it is recorded, and the next prompt goes on."""

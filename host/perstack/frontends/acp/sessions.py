@@ -30,6 +30,8 @@ class Session:
     has_begun: bool = False
     turn: asyncio.Task[JobSummary] | None = field(default=None)
     """The Run that is driven now."""
+    is_cancelled: bool = False
+    """Whether the editor has cancelled the prompt that came last."""
 
     @property
     def workspace(self) -> Path:
@@ -50,6 +52,7 @@ class Session:
 
     def cancel(self) -> None:
         """Interrupt the turn, if there is one."""
+        self.is_cancelled = True
         if self.turn is not None:
             self.turn.cancel()
 
