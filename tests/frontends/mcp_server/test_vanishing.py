@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -85,6 +86,49 @@ def test_the_job_of_a_client_that_is_killed_in_mid_call_goes_on_and_is_found(ter
         wait_for(find(url), SECONDS)
     (job,) = terminal.call("jobs", "--json").events
     assert terminal.call("verify", job["id"]).code == 0
+
+
+class Rude:
+    """A client that writes bare requests, and never says goodbye."""
+
+    def __init__(self, url: str) -> None:
+        self.http = httpx.AsyncClient(timeout=SECONDS, headers={"Accept": "application/json, text/event-stream"})
+        self.url = url
+
+    async def __aenter__(self) -> Rude:
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        met = await self.post(id=1, method="initialize", params=hello)
+        self.http.headers["mcp-session-id"] = met.headers["mcp-session-id"]
+        await self.post(method="notifications/initialized")
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.http.aclose()
+
+    async def post(self, **message: object) -> httpx.Response:
+        return await self.http.post(self.url, json={"jsonrpc": "2.0", **message})
+
+
+def test_the_job_of_a_session_that_is_ended_in_mid_call_goes_on(terminal: Terminal) -> None:
+    async def work(url: str) -> None:
+        async with asyncio.timeout(SECONDS), Rude(url) as client, Client(url, mode="legacy") as other:
+            call = asyncio.create_task(
+                client.post(id=2, method="tools/call", params={"name": "solo", "arguments": {"query": "go"}})
+            )
+            jobs: list[dict[str, Any]] = []
+            while not jobs:
+                jobs = structure(await other.call_tool("list_jobs"))["jobs"]
+            while structure(await other.call_tool("get_job", {"job": jobs[0]["id"]}))["totalSteps"] < 2:
+                pass
+            assert (await client.http.delete(url)).status_code == 200
+            await asyncio.gather(call, return_exceptions=True)
+            (terminal.workspace / "go").touch()
+            while structure(found := await other.call_tool("get_job", {"job": jobs[0]["id"]}))["status"] == "running":
+                pass
+            assert texts(found)[0] == "on"
+
+    with serving(waiting(terminal)) as (url, _):
+        wait_for(work(url), SECONDS)
 
 
 def test_a_client_that_cancels_its_call_stops_its_own_job_only(terminal: Terminal) -> None:
@@ -162,17 +206,8 @@ def test_nothing_is_kept_of_sessions_that_ended_or_were_abandoned(terminal: Term
             await client.list_resources()
 
     async def rude(url: str) -> None:
-        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        accept = {"Accept": "application/json, text/event-stream"}
-
-        async def post(client: httpx.AsyncClient, headers: dict[str, str], **message: object) -> httpx.Response:
-            return await client.post(url, json={"jsonrpc": "2.0", **message}, headers=headers)
-
-        async with httpx.AsyncClient() as client:
-            met = await post(client, accept, id=1, method="initialize", params=hello)
-            headers = {**accept, "mcp-session-id": met.headers["mcp-session-id"]}
-            await post(client, headers, method="notifications/initialized")
-            listed = await post(client, headers, id=2, method="tools/list")
+        async with Rude(url) as client:
+            listed = await client.post(id=2, method="tools/list")
             (told,) = [line for line in listed.text.splitlines() if line.startswith("data: {")]
             assert json.loads(told.removeprefix("data: "))["result"]["tools"]
 
