@@ -149,7 +149,7 @@ class Host(Looking):
         def check(expert_key: str) -> None:
             self._check_provider(self._expert(expert_key))
 
-        jobs = Jobs(self.storage, self.run, self.resume, self.job, self._reader, check)
+        jobs = Jobs(self.storage, self.run, self.resume, self.job, self._reader, check, self.iterations)
         return Waker(self.memory, jobs, self.project.experts, self.workspace, self._env)
 
     async def close(self) -> None:

@@ -11,8 +11,9 @@ import json
 from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, assert_never
 
+from perstack.core.iterations import SeriesState, SeriesSummary
 from perstack.core.job import JobSummary
 from perstack.core.task_events import (
     AnswerTask,
@@ -31,6 +32,9 @@ from perstack.engine.read import JobReader
 from perstack.engine.task_log import Row
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError
 from perstack.ports.storage import Storage
+
+if TYPE_CHECKING:
+    from perstack.engine.iterate import Iterations
 
 _AT_ONCE = 8
 """How many tasks are looked after at the same time."""
@@ -51,12 +55,12 @@ class _Due:
     """What is to be looked after."""
 
     id: str
-    is_job: bool = False
+    kind: Literal["task", "job", "iterations"] = "task"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Woken:
-    """What was done about one task, or about a Job that is no task's."""
+    """What was done about one task, or about a Job or iterations that are no task's."""
 
     did: Did
     task_id: str | None = None
@@ -64,6 +68,8 @@ class Woken:
     """The task after that."""
     job: JobSummary | None = None
     """The Job after that."""
+    series: SeriesState | None = None
+    """The iterations after that."""
     error: str | None = None
 
 
@@ -84,6 +90,7 @@ class Jobs:
     reader: JobReader
     check: Callable[[str], None]
     """Raises UsageError or MissingCredential if a Job of an Expert could not begin."""
+    iterations: Iterations
 
     async def work_on(self, expert_key: str, query: str, job_id: str) -> JobSummary:
         """Start the Job of that id, or go on with it, to its end or stop."""
@@ -104,10 +111,25 @@ class Jobs:
         after: str | None = None
         while True:
             page = await self.reader.jobs(limit=_PAGE, after=after)
-            found += [job.id for job in page.jobs if job.pause_reason == "rate_limit" and (job.resume_at or 0) <= now]
+            found += [job.id for job in page.jobs if _is_over(job, now)]
             after = page.next
             if after is None or page.jobs[-1].updated_at < now - _LONGEST_PAUSE:
                 return found
+
+    async def due_iterations(self, now: int) -> list[str]:
+        """Those that pause for the same."""
+        found: list[str] = []
+        after: str | None = None
+        while True:
+            page = await self.iterations.list(limit=_PAGE, after=after)
+            found += [one.id for one in page.series if one.status == "paused" and _is_over(one, now)]
+            after = page.next
+            if after is None or (page.series and page.series[-1].updated_at < now - _LONGEST_PAUSE):
+                return found
+
+
+def _is_over(paused: JobSummary | SeriesSummary, now: int) -> bool:
+    return paused.pause_reason == "rate_limit" and (paused.resume_at or 0) <= now
 
 
 class Waker:
@@ -162,11 +184,20 @@ class Waker:
         rows = list(await self._memory.log.rows())
         tasks = [_Due(str(row["taskId"])) for row in rows if self._is_candidate(row, now)]
         of_tasks = {row.get("jobId") for row in rows}
-        jobs = [_Due(job_id, is_job=True) for job_id in await self._jobs.due(now) if job_id not in of_tasks]
-        return [*tasks, *jobs]
+        iterations = await self._jobs.due_iterations(now)
+        others = tuple(f"{series_id}-" for series_id in iterations)
+        jobs = [one for one in await self._jobs.due(now) if one not in of_tasks and not one.startswith(others)]
+        return [*tasks, *(_Due(one, "job") for one in jobs), *(_Due(one, "iterations") for one in iterations)]
 
     async def _wake(self, one: _Due) -> Woken | None:
-        return await (self._go_on_with_job(one.id) if one.is_job else self._look_after(one.id))
+        match one.kind:
+            case "task":
+                return await self._look_after(one.id)
+            case "job":
+                return await self._go_on_with_job(one.id)
+            case "iterations":
+                return await self._go_on_with_iterations(one.id)
+        assert_never(one.kind)
 
     async def _go_on_with_job(self, job_id: str) -> Woken | None:
         async with self._turn:
@@ -176,6 +207,15 @@ class Waker:
                 return None  # another process was quicker
             except PerstackError as error:
                 return Woken(did="failed", job=await self._jobs.find(job_id), error=str(error))
+
+    async def _go_on_with_iterations(self, series_id: str) -> Woken | None:
+        async with self._turn:
+            try:
+                return Woken(did="resumed", series=await self._jobs.iterations.resume(series_id))
+            except Conflict:
+                return None  # another process was quicker
+            except PerstackError as error:
+                return Woken(did="failed", series=await self._jobs.iterations.get(series_id), error=str(error))
 
     def _is_candidate(self, row: Row, now: int) -> bool:
         if row.get("archivedAt") is not None:

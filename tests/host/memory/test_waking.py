@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hosting import Bench, expert, wait_for
 
-from perstack.core.definitions import PluginSkill
+from perstack.core.definitions import Iterate, PluginSkill
 from perstack.core.task_events import WakeTask
 from perstack.engine.clock import now_ms
 from perstack.engine.waking import Woken
@@ -289,6 +289,25 @@ def test_a_job_that_pauses_for_a_rate_goes_on_when_that_is_over(bench: Bench, mo
         host = bench.host([text("done")], expert("a"))
         (woken,) = await host.waker.once()
         assert (woken.did, woken.job.id, woken.job.status) == ("resumed", job.id, "completed")
+        assert await host.waker.once() == ()
+
+    wait_for(work())
+
+
+def test_iterations_that_pause_for_a_rate_go_on_when_that_is_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        measured = expert("a", iterate=Iterate(evaluator="echo '{\"score\": 1}'", max_iterations=2))
+        limited = bench.host([fail(429, "come back", retry_after=3600)], measured)
+        series = await limited.iterations.begin("a", "q", series_id="it")
+        assert (series.status, series.pause_reason) == ("paused", "rate_limit")
+        assert await limited.waker.once() == (), "it is not due yet"
+        monkeypatch.setattr("perstack.engine.waking.now_ms", lambda: now_ms() + 3_700_000)
+        host = bench.host([text("done")], measured)
+        (woken,) = await host.waker.once()
+        assert (woken.did, woken.job, woken.series.id, woken.series.status) == ("resumed", None, "it", "completed")
+        assert [one.job_id for one in woken.series.iterations] == ["it-i1", "it-i2"]
         assert await host.waker.once() == ()
 
     wait_for(work())

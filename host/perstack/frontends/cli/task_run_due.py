@@ -66,10 +66,19 @@ def _say(one: Woken, *, as_json: bool) -> None:
         task = {} if one.task is None else {"status": one.task.status, "jobId": one.task.job_id}
         if one.job is not None:
             task = {"status": one.job.status, "jobId": one.job.id}
+        if one.series is not None:
+            task = {"status": one.series.status, "seriesId": one.series.id}
         said = {"taskId": one.task_id, "did": one.did, **task, "error": one.error}
         click.echo(json.dumps({key: value for key, value in said.items() if value is not None}, ensure_ascii=False))
         return
-    stands = one.job or one.task
+    stands = one.job or one.series or one.task
     now = "" if stands is None else f", now {stands.status}"
-    name = one.task_id or (f"Job {one.job.id}" if one.job is not None else "a Job")
-    click.echo(f"{name}: {one.did}{now}{'' if one.error is None else f': {one.error}'}")
+    click.echo(f"{_name(one)}: {one.did}{now}{'' if one.error is None else f': {one.error}'}")
+
+
+def _name(one: Woken) -> str:
+    if one.job is not None:
+        return f"Job {one.job.id}"
+    if one.series is not None:
+        return f"iterations {one.series.id}"
+    return one.task_id or "a Job"
