@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 STREAM_BYTES = 1_000_000
 CHUNK_BYTES = 4096
