@@ -26,6 +26,7 @@ from mcp_types import CallToolResult, ListRootsResult, Root
 from terminal import SECONDS, Terminal, reply
 
 from perstack.config.load import load_project
+from perstack.frontends.mcp_server import roots as asking_for_roots
 from perstack.frontends.mcp_server.server import build_server
 from perstack.frontends.mcp_server.workspaces import Offer, Workspaces, serving_all
 from perstack.host import Host
@@ -223,3 +224,27 @@ def test_nothing_is_kept_of_sessions_that_ended_or_were_abandoned(terminal: Term
                 await until_none_is_left()
 
     wait_for(work(), SECONDS)
+
+
+@pytest.mark.filterwarnings("ignore:The roots capability is deprecated")
+def test_a_client_that_never_says_what_it_has_open_is_served_home_after_a_while(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(asking_for_roots, "_PATIENCE", 0.05)
+    loaded = load_project(terminal.workspace / "perstack.toml")
+    home = Host(loaded.project, workspace=terminal.workspace, env=terminal.env), loaded
+
+    async def never(context: object) -> ListRootsResult:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def work() -> None:
+        async with (
+            serving_all(Offer(home, lambda folder: home)) as workspaces,
+            listening(workspaces, idle=SECONDS) as url,
+            Client(url, mode="legacy", list_roots_callback=never) as client,
+        ):
+            assert "solo" in {tool.name for tool in (await client.list_tools()).tools}
+
+    wait_for(work(), SECONDS)
+    assert "does not say which folders it has open" in capsys.readouterr().err
