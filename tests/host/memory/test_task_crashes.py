@@ -45,6 +45,8 @@ def test_a_script_killed_at_20_random_moments_processes_each_of_42_files_once(st
     ended = [run(chance.choice((0, 1, 1, 2, 3))) for _ in range(KILLS)]
     assert not all(ended)
     assert run(None)
+    files = [tmp_path / f"file{number}.py" for number in range(FILES)]
+    assert {file.read_text() for file in files} == {"refactored\n"}
 
     async def check() -> None:
         async with ExecutionMemory.open(workspace=tmp_path, storage=storage) as memory:
