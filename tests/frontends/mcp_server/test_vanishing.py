@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -23,9 +24,11 @@ from http_server import serving
 from mcp.client import Client
 from mcp.server.connection import Connection
 from mcp_types import CallToolResult, ListRootsResult, Root
+from starlette.requests import Request
 from terminal import SECONDS, Terminal, reply
 
 from perstack.config.load import load_project
+from perstack.frontends.mcp_server import clients as clients_told
 from perstack.frontends.mcp_server import roots as asking_for_roots
 from perstack.frontends.mcp_server.server import build_server
 from perstack.frontends.mcp_server.workspaces import Offer, Workspaces, serving_all
@@ -248,3 +251,29 @@ def test_a_client_that_never_says_what_it_has_open_is_served_home_after_a_while(
 
     wait_for(work(), SECONDS)
     assert "does not say which folders it has open" in capsys.readouterr().err
+
+
+def test_a_client_that_does_not_read_keeps_no_other_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients_told, "_PATIENCE", 0.05)
+
+    class Session:
+        def __init__(self, *, reads: bool) -> None:
+            self.reads = reads
+            self.told: list[str] = []
+
+        async def send_resource_updated(self, uri: str) -> None:
+            if not self.reads:
+                await asyncio.Event().wait()
+            self.told.append(uri)
+
+    stuck, alert = Session(reads=False), Session(reads=True)
+
+    async def work() -> None:
+        clients = clients_told.Clients()
+        for number, session in enumerate((stuck, alert)):
+            request = Request({"type": "http", "headers": [(b"mcp-session-id", str(number).encode())]})
+            clients.subscribe("perstack://jobs/x", SimpleNamespace(session=session, request=request))  # type: ignore[arg-type]
+        await clients.resource_updated("perstack://jobs/x")
+
+    wait_for(work())
+    assert (stuck.told, alert.told) == ([], ["perstack://jobs/x"])

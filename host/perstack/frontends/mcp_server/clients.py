@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 
 from mcp.server.connection import Connection
 from mcp.server.session import ServerSession
@@ -19,6 +21,9 @@ from starlette.requests import Request
 from perstack.frontends.mcp_server.asking import Context
 
 _SESSION_ID = "mcp-session-id"
+
+_PATIENCE = 2.0
+"""Seconds that a client has to take a notification."""
 
 
 def client_of(context: Context) -> str:
@@ -80,14 +85,12 @@ class Clients:
         """The three `list_changed` notifications to all of them. To one that has gone it is no error."""
         for event in (ToolsListChanged(), PromptsListChanged(), ResourcesListChanged()):
             await self._bus.publish(event)
-        for session in tuple(self._sessions.values()):
-            await tell_lists_changed(session)
+        await _all_in_time(tell_lists_changed(session) for session in self._sessions.values())
 
     async def resource_updated(self, uri: str) -> None:
         """`notifications/resources/updated` to those that subscribed to it."""
         await self._bus.publish(ResourceUpdated(uri=uri))
-        for session in tuple(self._subscribed.get(uri, {}).values()):
-            await session.send_resource_updated(uri)
+        await _all_in_time(session.send_resource_updated(uri) for session in self._subscribed.get(uri, {}).values())
 
 
 async def tell_lists_changed(session: ServerSession) -> None:
@@ -95,3 +98,14 @@ async def tell_lists_changed(session: ServerSession) -> None:
     await session.send_tool_list_changed()
     await session.send_prompt_list_changed()
     await session.send_resource_list_changed()
+
+
+async def _all_in_time(telling: Iterable[Coroutine[object, object, None]]) -> None:
+    """A client that does not read goes without, and holds up no other."""
+
+    async def in_time(one: Coroutine[object, object, None]) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await one
+
+    await asyncio.gather(*(in_time(one) for one in tuple(telling)))
