@@ -103,8 +103,10 @@ async def _started(launch: Launch, stdin: socket.socket, stdout: BinaryIO, stder
     try:
         return await started(asyncio.create_task(starting))
     except (OSError, ValueError) as error:
-        reason = "was not found: install it, or correct `command`" if isinstance(error, FileNotFoundError) else error
-        raise SkillError(f"{command} {reason}") from error
+        if isinstance(error, FileNotFoundError):
+            raise SkillError(f"{command} was not found: install it, or correct `command`") from error
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise SkillError(f"{command} cannot be started ({reason}): correct `command`") from error
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, cast
 
+import httpx2
 from mcp.client import Client, ClientRequestContext
 from mcp.client.session import IncomingMessage
 from mcp.shared.exceptions import MCPError
@@ -136,11 +137,19 @@ async def converse(
             await talk.run()
         except Exception as error:
             if talk.is_ready or number == len(ways) or not _is_refusal(error):
-                refusals.append(words(error))
+                refusals.append(_words(error))
                 raise SkillError("; then ".join(dict.fromkeys(refusals))) from error
-            refusals.append(words(error))
+            refusals.append(_words(error))
         else:
             return
+
+
+def _words(error: BaseException) -> str:
+    """With the address, where there is one that nobody answers at; the path may hold a secret."""
+    found = leaf(error)
+    if not isinstance(found, httpx2.ConnectError):
+        return words(error)
+    return f"nobody answers at {found.request.url.netloc.decode()} ({words(error)})"
 
 
 def _is_refusal(error: BaseException) -> bool:

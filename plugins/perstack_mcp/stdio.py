@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 LONGEST_MESSAGE = 64 << 20
 MOST_GARBAGE = 16 << 20
 """Bytes between two messages that are none."""
+MOST_GARBAGE_LINES = 100_000
+"""Each is tried, which takes all of the event loop's time if there is no end of them."""
 
 _PIECE = 1 << 18
 _WAITING = 64
@@ -47,18 +49,19 @@ async def streams_of(child: Child) -> AsyncGenerator[TransportStreams]:
 
 
 async def _read(child: Child, arrived: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-    garbage = 0
+    garbage = lines = 0
     with arrived:
         async for line in _lines(child):
             message = _parsed(line)
             if message is not None:
-                garbage = 0
+                garbage = lines = 0
                 await arrived.send(message)
                 continue
             if line.strip():
                 child.show(f"(stdout, not a message) {line[:200].decode('utf-8', 'replace')}")
             garbage += len(line) + 1
-            if garbage > MOST_GARBAGE:
+            lines += 1
+            if garbage > MOST_GARBAGE or lines > MOST_GARBAGE_LINES:
                 child.failure = "it floods stdout with what is no MCP message"
                 return
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import httpx2
-from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthTokenError
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
 from mcp.client.auth.utils import issuers_match, union_scopes
 from mcp.shared.auth import OAuthClientMetadata, OAuthMetadata
 from pydantic import BaseModel, PrivateAttr
@@ -97,8 +97,12 @@ _MALFORMED = "the authorization server's answer is not as it should be"
 
 def _words(error: OAuthFlowError) -> str:
     """Not those of a malformed answer, which show it: it may hold a token, or a secret."""
-    is_malformed = isinstance(error, OAuthTokenError) or error.__cause__ is not None
-    return _MALFORMED if is_malformed else " ".join(str(error).split())[:500]
+    if isinstance(error, OAuthTokenError) or error.__cause__ is not None:
+        return _MALFORMED
+    words = " ".join(str(error).split())[:500]
+    if isinstance(error, OAuthRegistrationError):
+        return f"the server did not register perstack as a client ({words}): it may want `clientId` in `oauth`"
+    return words
 
 
 async def _refusal(response: httpx2.Response) -> str:

@@ -60,12 +60,25 @@ def test_a_command_that_is_not_there_is_named(bed: Bed) -> None:
     )
 
 
+def test_a_command_that_cannot_be_started_is_named_with_the_reason(bed: Bed) -> None:
+    message = wait_for(_refusal(bed, McpStdioSkill(name="folder", command="/tmp")))
+    assert message == (
+        "skill 'folder' could not be connected to: /tmp cannot be started (Permission denied): correct `command`"
+    )
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [("floods", "floods stdout"), ("one-endless-line", "a message of more than 64 MB")],
 )
 def test_a_server_that_floods_stdout_is_given_up_without_filling_memory(bed: Bed, fault: str, said: str) -> None:
     assert said in wait_for(_refusal(bed, bed.misbehaving(fault, timeout=CONNECT)))
+
+
+def test_a_flood_of_short_lines_leaves_the_other_servers_their_time(bed: Bed) -> None:
+    began = time.process_time()
+    assert "floods stdout" in wait_for(_refusal(bed, McpStdioSkill(name="yes", command="yes", timeout=CONNECT)))
+    assert time.process_time() - began < 4, "8,388,608 lines, each tried, took 12 s"
 
 
 def test_garbage_on_stdout_is_shown_and_passed_over(bed: Bed) -> None:
