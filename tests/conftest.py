@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import at_work
 from terminal import Terminal
+
+_PATIENCE = 10
+"""Seconds for what has been told to end to be gone: the guard of a killed host gives its server two."""
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whatever a test starts has ended when it has."""
+    folder = tmp_path_factory.getbasetemp()
+    before = at_work(folder)
+    yield
+    until = time.monotonic() + _PATIENCE
+    while left := {one: command for one, command in at_work(folder).items() if one not in before}:
+        assert time.monotonic() < until, f"left behind: {left}"
+        time.sleep(0.02)  # a poll of other processes, bounded above
 
 
 @pytest.fixture

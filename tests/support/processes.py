@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -37,3 +38,41 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def at_work(folder: Path) -> dict[tuple[int, str], str]:
+    """The living processes that descend from this one, or work in a folder: their ids and times of start, and commands.
+
+    One whose parent has died is no descendant any more, but still in the folder of its test.
+    """
+    stats = {int(entry.parent.name): stat for entry in Path("/proc").glob("[0-9]*/stat") if (stat := _stat(entry))}
+    ours = {os.getpid()}
+    for pid in sorted(stats):
+        # a child has the greater number, but for the rare time that numbers begin anew
+        if stats[pid][1] in ours or _works_in(pid, folder):
+            ours.add(pid)
+    ours.discard(os.getpid())
+    return {(pid, stats[pid][2]): _command(pid) for pid in ours if stats[pid][0] not in "ZX"}
+
+
+def _stat(entry: Path) -> tuple[str, int, str] | None:
+    """State, parent and time of start."""
+    try:
+        fields = entry.read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[0], int(fields[1]), fields[19]
+
+
+def _works_in(pid: int, folder: Path) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cwd").readlink().is_relative_to(folder)
+    except OSError:
+        return False
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip()
+    except OSError:
+        return ""

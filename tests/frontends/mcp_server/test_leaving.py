@@ -195,7 +195,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_step_loses_nothing(slow: Ter
         in_the_call(client)
         until_it_sleeps(slow)
         client.kill()
-    os.kill(int((slow.workspace / "pid").read_text()), signal.SIGKILL)
+    os.killpg(int((slow.workspace / "pid").read_text()), signal.SIGKILL)
     interrupted(slow)
 
 
