@@ -71,6 +71,8 @@ def test_tasks_are_listed_by_what_they_are(server: httpx.Client) -> None:
     assert ids() == ["listed-0", "listed-1", "listed-2"]
     assert ids(status="paused") == ids(reason="rate_limit") == ["listed-1"]
     assert ids(archived=True) == []
+    server.post("/v1/execution", json={"taskId": "numbered", "agentId": "42"})
+    assert ids(agentId="42", olderThan=0) == ["numbered"]
     page = server.get("/v1/execution", params={"agentId": "lister", "limit": 2}).json()
     assert len(page["tasks"]) == 2
     assert ids(limit=2, after=page["next"]) == ["listed-0"]
@@ -85,6 +87,8 @@ def test_tasks_are_listed_by_what_they_are(server: httpx.Client) -> None:
         ("POST", "/v1/execution", b'{"taskId": "../x"}', "no legal task id"),
         ("POST", "/v1/execution", b'{"taskId": "x", "stat": {}}', "stat: Extra inputs"),
         ("GET", "/v1/execution?status=lost", b"", "status: Input should be"),
+        ("GET", "/v1/execution?limit=many", b"", "limit: Input should be a valid integer"),
+        ("DELETE", "/v1/execution/x?version=1", b"", "version: Extra inputs"),
         pytest.param("POST", "/v1/execution", b" " * ((4 << 20) + 1), "more than 4 MB", id="long"),
     ],
 )
@@ -171,7 +175,11 @@ def test_the_description_is_whole(server: httpx.Client) -> None:
     } <= described
     for reference in _references(found):
         assert reference.removeprefix("#/components/schemas/") in found["components"]["schemas"]
-    assert "/v1/execution/{taskId}/pause" in server.get("/docs").text
+    # a browser has no token
+    assert httpx.get(f"{server.base_url}/openapi.json").json() == found
+    assert "/v1/execution/{taskId}/pause" in httpx.get(f"{server.base_url}/docs").text
+    for path in ("docs/x", "openapi.jsonx", "docs/../v1/execution"):
+        assert httpx.get(f"{server.base_url}/{path}").status_code == 401
 
 
 def test_the_description_is_valid_and_every_answer_is_as_it_says(server: httpx.Client) -> None:

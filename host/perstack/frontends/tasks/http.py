@@ -21,6 +21,8 @@ from perstack.frontends.tasks.operations import OPERATIONS, Operation
 _LARGEST = 4 << 20
 """Bytes of a request."""
 
+_DESCRIPTION, _PAGE = _DESCRIBED = ("/openapi.json", "/docs")
+
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -33,14 +35,14 @@ def routes(memory: ExecutionMemory) -> list[Route]:
     return [
         *found,
         Route(f"{HOOKS}/{{token}}", _webhook(memory), methods=["POST"]),
-        Route("/openapi.json", _description, methods=["GET"]),
-        Route("/docs", _page, methods=["GET"]),
+        Route(_DESCRIPTION, _description, methods=["GET"]),
+        Route(_PAGE, _page, methods=["GET"]),
     ]
 
 
 def is_open(path: str) -> bool:
-    """Whether a path needs no token of the server: webhooks bring one of their own."""
-    return path.startswith(f"{HOOKS}/")
+    """Whether a path needs no token of the server: webhooks bring one of their own, and a browser has none."""
+    return path.startswith(f"{HOOKS}/") or path in _DESCRIBED
 
 
 def _endpoint(memory: ExecutionMemory, operation: Operation[Any]) -> Endpoint:
@@ -81,18 +83,13 @@ async def _page(request: Request) -> Response:
 async def _given(request: Request) -> JsonObject:
     """The arguments: of a GET or DELETE its query, else its body."""
     if request.method in ("GET", "DELETE"):
-        return {name: _from_query(value) for name, value in request.query_params.items()}
+        return dict(request.query_params.items())
     body = await _body(request)
     if body is None:
         return {}
     if not isinstance(body, dict):
         raise UsageError("the body must be a JSON object")
     return body
-
-
-def _from_query(text: str) -> JsonValue:
-    """Numbers and flags as such; whatever else is text."""
-    return {"true": True, "false": False}.get(text, int(text) if text.isdigit() and len(text) < 16 else text)
 
 
 async def _body(request: Request) -> JsonValue:
