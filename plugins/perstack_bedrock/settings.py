@@ -18,6 +18,8 @@ from perstack_http.endpoint import Endpoint, choose_base_url, is_loopback, read_
 
 BASE_URL = "AWS_ENDPOINT_URL_BEDROCK_RUNTIME"
 TOKEN = "AWS_BEARER_TOKEN_BEDROCK"  # noqa: S105 - the name of a variable
+KEY = "AWS_ACCESS_KEY_ID"
+SECRET = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - likewise
 INSTALL = "pip install 'perstack[bedrock]'"
 
 _REGION = r"^[a-z0-9-]+$"
@@ -69,12 +71,14 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
     if not may_have_credentials(settings.profile, env):
         if not is_loopback(base_url):
             raise MissingCredential(
-                f"provider amazon-bedrock has no credentials: set {TOKEN}, or AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY, in the environment or in .env, or name a profile of AWS's"
+                f"provider amazon-bedrock has no credentials: set {TOKEN}, or {KEY} and {SECRET}, "
+                "in the environment or in .env, or name a profile of AWS's"
             )
         return Access(endpoint, None)
     if region is None:
         raise _missing_region()
+    if settings.profile is None and env.get(KEY) and not env.get(SECRET):
+        raise MissingCredential(f"provider amazon-bedrock has half a pair of keys: set {SECRET} beside {KEY}")
     return Access(endpoint, AwsAccount(settings.profile, env, region))
 
 

@@ -249,12 +249,6 @@ def test_files_that_give_no_credentials_are_told_of_on_one_line(tmp_path: Path, 
     assert not error.is_retryable
 
 
-def test_half_a_pair_of_keys_is_told() -> None:
-    error = _failed({**REGION, "AWS_ACCESS_KEY_ID": ID})
-    assert "AWS_SECRET_ACCESS_KEY" in str(error)
-    assert not error.is_retryable
-
-
 @pytest.mark.parametrize(
     "words",
     [

@@ -54,11 +54,10 @@ async def _sent_by_botocore(wire: Wire, method: str, **params: Any) -> Asked:
 
     def ask(url: str) -> None:
         client: Any = Session().create_client("bedrock-runtime", region_name="eu-west-1", endpoint_url=url)
-        try:
-            replied = getattr(client, method)(**params)
-            assert list(replied["stream" if method == "converse_stream" else "body"])
-        finally:
-            client.close()
+        stream = getattr(client, method)(**params)["stream" if method == "converse_stream" else "body"]
+        assert list(stream)
+        stream.close()
+        client.close()
 
     async with asyncio.timeout(30), FakeEndpoint(wire.reply(SAID)) as endpoint:
         await asyncio.to_thread(ask, endpoint.url)

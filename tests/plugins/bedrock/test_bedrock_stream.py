@@ -24,7 +24,8 @@ from perstack.ports.provider import Generation
 from perstack.testing.endpoint import FakeEndpoint, Reply
 
 SAID = Said("Grüß Gott 😀", thinking="Hm.", calls=(("c1", "ä.txt"), ("c2", "b")))
-SERVICE: Any = Session().get_service_model("bedrock-runtime")
+SESSION = Session()
+SERVICE: Any = SESSION.get_service_model("bedrock-runtime")
 OPERATIONS = ((BEDROCK, "ConverseStream"), (BEDROCK_ANTHROPIC, "InvokeModelWithResponseStream"))
 EXCEPTIONS = [
     pytest.param(wire, name, shape.metadata["error"]["httpStatusCode"], id=f"{wire}-{name}")
@@ -60,12 +61,15 @@ def _read_by_botocore(wire: Wire, *frames: bytes) -> list[Any]:
 
     def ask(url: str) -> list[Any]:
         keys = {"aws_access_key_id": "a", "aws_secret_access_key": "s"}
-        client: Any = Session().create_client("bedrock-runtime", region_name="eu-west-1", endpoint_url=url, **keys)
+        client: Any = SESSION.create_client("bedrock-runtime", region_name="eu-west-1", endpoint_url=url, **keys)
+        if wire is BEDROCK:
+            stream = client.converse_stream(modelId=MODEL)["stream"]
+        else:
+            stream = client.invoke_model_with_response_stream(modelId=MODEL, body=b"{}")["body"]
         try:
-            if wire is BEDROCK:
-                return list(client.converse_stream(modelId=MODEL)["stream"])
-            return list(client.invoke_model_with_response_stream(modelId=MODEL, body=b"{}")["body"])
+            return list(stream)
         finally:
+            stream.close()
             client.close()
 
     async def scenario() -> list[Any]:

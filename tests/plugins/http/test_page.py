@@ -117,7 +117,7 @@ PERSTACK = {
         "resourceName apiVersion baseUrl headers useDeploymentBasedUrls",
         "AZURE_API_KEY AZURE_RESOURCE_NAME AZURE_API_VERSION AZURE_BASE_URL",
     ),
-    "amazon-bedrock": ("region", "AWS_ACCESS_KEY_ID AWS_REGION"),
+    "amazon-bedrock": ("region", "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_REGION"),
     "google-vertex": (
         "project location baseUrl headers",
         "GOOGLE_VERTEX_PROJECT GOOGLE_VERTEX_LOCATION GOOGLE_VERTEX_BASE_URL GOOGLE_APPLICATION_CREDENTIALS",
