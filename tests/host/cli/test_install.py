@@ -139,6 +139,7 @@ def test_ctrl_c_leaves_the_old_lock_and_no_process(shop: Terminal) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
+    assert errors.endswith(b"interrupted: perstack.lock was not written\n")
     assert b"Traceback" not in errors
     assert (folder / "perstack.lock").read_bytes() == before
     with pytest.raises(ProcessLookupError):

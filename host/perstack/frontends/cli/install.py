@@ -36,8 +36,12 @@ def install_command(
             return await host.install(*experts, on_step=on_step)
 
     progress = _Table() if sys.stderr.isatty() else _Lines()
-    with progress.shown():
-        done = asyncio.run(main(progress.take))
+    try:
+        with progress.shown():
+            done = asyncio.run(main(progress.take))
+    except KeyboardInterrupt:
+        click.echo("interrupted: perstack.lock was not written", err=True)
+        sys.exit(130)
     for step in done.failed:
         click.echo(f"error: {one_line(f'{step.skill}: {step.problem}')}", err=True)
     ready = len(done.skills) - len(done.failed)
