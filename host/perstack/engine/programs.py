@@ -46,7 +46,8 @@ async def ask_program(
         try:
             process = await started(asyncio.create_task(starting))
         except (OSError, ValueError) as error:
-            raise SkillError(f"{name} could not be started: {error}") from error
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise SkillError(f"{name} could not be started: {reason.lower()}") from error
         try:
             async with owned(process), asyncio.timeout(timeout / 1000):
                 status = await process.wait()

@@ -70,6 +70,8 @@ class Woken:
     """The Job after that."""
     series: SeriesState | None = None
     """The iterations after that."""
+    question: str | None = None
+    """What the task's Job asks: it waits for a person."""
     error: str | None = None
 
 
@@ -297,7 +299,8 @@ class Waker:
     async def _work(self, task: TaskState, job_id: str) -> Woken:
         job = await self._jobs.work_on(task.agent_id, query_for(task), job_id)
         task = await self._memory.get(task.task_id)
-        return await self._settle(task, job) or Woken(task_id=task.task_id, did="worked", task=task)
+        settled = await self._settle(task, job)
+        return settled or Woken(task_id=task.task_id, did="worked", task=task, question=job.question)
 
     async def _settle(self, task: TaskState, job: JobSummary) -> Woken | None:
         """What a Job's end means for its task, unless its Expert has said so itself."""

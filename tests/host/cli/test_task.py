@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from processes import start, until
-from terminal import SECONDS, Terminal, reply
+from terminal import ASKING, SECONDS, Terminal, reply
 
 
 def task(terminal: Terminal, *words: str) -> dict:
@@ -158,6 +158,22 @@ def test_run_due_is_interrupted_and_the_next_goes_on_with_the_same_job(terminal:
     terminal.script(fixer=[reply("Fixed.")])
     assert terminal.call("task", "run-due", "--provider", "scripted").out == "fix: worked, now completed\n"
     assert task(terminal, "get", "fix")["jobId"] == job
+
+
+def test_what_a_tasks_job_asks_is_told_and_the_answer_ends_the_task(terminal: Terminal) -> None:
+    turns = [reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")]
+    terminal.project(ASKING, guest=turns)
+    task(terminal, "create", "serve", "--agent", "guest", "--start")
+    task(terminal, "pause", "serve", "--reason", "scheduled_wait", "--resume-at", "1")
+    asked = terminal.call("task", "run-due", "--provider", "scripted")
+    assert (asked.code, asked.out) == (0, "serve: worked, now running, and asks: Tea or coffee?; see perstack inbox\n")
+    assert terminal.call("task", "run-due", "--provider", "scripted").out == "", "it is told once"
+    job = task(terminal, "get", "serve")["jobId"]
+    (question,) = terminal.call("inbox", "--json").events
+    assert (question["jobId"], question["text"]) == (job, "Tea or coffee?")
+    assert terminal.call("answer", job, "Tea", "--provider", "scripted").code == 0
+    assert terminal.call("task", "run-due", "--provider", "scripted").out == "serve: worked, now completed\n"
+    assert task(terminal, "get", "serve")["result"] == "Served."
 
 
 def test_an_experts_task_waits_on_until_its_job_can_begin(terminal: Terminal) -> None:

@@ -68,12 +68,13 @@ def _say(one: Woken, *, as_json: bool) -> None:
             task = {"status": one.job.status, "jobId": one.job.id}
         if one.series is not None:
             task = {"status": one.series.status, "seriesId": one.series.id}
-        said = {"taskId": one.task_id, "did": one.did, **task, "error": one.error}
+        said = {"taskId": one.task_id, "did": one.did, **task, "question": one.question, "error": one.error}
         click.echo(json.dumps({key: value for key, value in said.items() if value is not None}, ensure_ascii=False))
         return
     stands = one.job or one.series or one.task
     now = "" if stands is None else f", now {stands.status}"
-    click.echo(f"{_name(one)}: {one.did}{now}{'' if one.error is None else f': {one.error}'}")
+    asks = f", and asks: {one.question}; see perstack inbox" if one.question is not None else ""
+    click.echo(f"{_name(one)}: {one.did}{now}{asks}{'' if one.error is None else f': {one.error}'}")
 
 
 def _name(one: Woken) -> str:
