@@ -16,7 +16,7 @@ from perstack_bedrock.credentials import AwsAccount, may_have_credentials, regio
 from perstack_bedrock.plugin import REGIONS
 from perstack_http.endpoint import Endpoint, choose_base_url, is_loopback, read_key
 
-BASE_URL = "AWS_ENDPOINT_URL_BEDROCK_RUNTIME"
+BASE_URLS = ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_ENDPOINT_URL")
 TOKEN = "AWS_BEARER_TOKEN_BEDROCK"  # noqa: S105 - the name of a variable
 KEY = "AWS_ACCESS_KEY_ID"
 SECRET = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - likewise
@@ -60,9 +60,10 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
     if find_spec("botocore") is None:
         raise MissingCredential(f"provider amazon-bedrock needs AWS's library botocore: {INSTALL}")
     region = _region_of(settings, env)
-    if region is None and settings.base_url is None and not env.get(BASE_URL):
+    variable = next((name for name in BASE_URLS if env.get(name)), BASE_URLS[0])
+    if region is None and settings.base_url is None and not env.get(variable):
         raise _missing_region()
-    base_url = choose_base_url(settings, env, BASE_URL, _address_in(region or ""))
+    base_url = choose_base_url(settings, env, variable, _address_in(region or ""))
     token = read_key(env, TOKEN)
     headers = {"accept": accept, **({"authorization": f"Bearer {token}"} if token else {}), **settings.headers}
     endpoint = Endpoint(base_url, headers, settings.read_timeout / 1000)

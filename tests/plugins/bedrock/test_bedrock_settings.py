@@ -21,7 +21,7 @@ from perstack.errors import DefinitionError, MissingCredential, UsageError
 from perstack.ports.provider import ProviderConfig
 from perstack_bedrock.plugin import BedrockProviderFactory, perstack_providers
 from perstack_bedrock.request import encode
-from perstack_bedrock.settings import BASE_URL, BedrockSettings, access_of
+from perstack_bedrock.settings import BASE_URLS, BedrockSettings, access_of
 
 TOKEN = {"AWS_BEARER_TOKEN_BEDROCK": "a-token"}
 PAIR = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "s"}
@@ -55,8 +55,9 @@ def test_the_region_comes_from_the_settings_then_from_the_environment(tmp_path: 
 
 
 def test_another_address_is_taken_from_the_settings_then_from_the_environment() -> None:
-    env = {BASE_URL: "https://vpce.example/"}
-    assert _base_url(env) == "https://vpce.example", "a token needs no region there"
+    env = {name: f"https://vpce{number}.example/" for number, name in enumerate(BASE_URLS)}
+    assert _base_url(env) == "https://vpce0.example", "a token needs no region there"
+    assert _base_url({BASE_URLS[1]: env[BASE_URLS[1]]}) == "https://vpce1.example"
     assert _base_url(env, baseUrl="https://gate.example/bedrock") == "https://gate.example/bedrock"
 
 
@@ -97,7 +98,7 @@ def test_a_setting_that_cannot_be_is_refused(setting: dict[str, Any]) -> None:
     ("env", "words"),
     [
         ({"AWS_REGION": "evil.example/#"}, r"'evil\.example/#' is no region"),
-        ({"AWS_REGION": "eu-west-1", BASE_URL: "http://a.example"}, BASE_URL),
+        ({"AWS_REGION": "eu-west-1", BASE_URLS[1]: "http://a.example"}, BASE_URLS[1]),
     ],
 )
 def test_a_variable_that_cannot_be_is_named(env: dict[str, str], words: str) -> None:
