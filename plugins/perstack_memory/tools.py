@@ -68,6 +68,7 @@ async def list_tasks(
     status: TaskStatus | None = None,
     reason: PauseReason | None = None,
     agent_id: str | None = None,
+    older_than: Annotated[int | None, Field(ge=0)] = None,
     after: str | None = None,
 ) -> TaskPage:
     """List tasks, the one written to last first, at most 50.
@@ -76,9 +77,12 @@ async def list_tasks(
         status: only those of this status
         reason: only those that are paused for this reason
         agent_id: only those of this agent
+        older_than: only those not written to for so many milliseconds
         after: `next` of the page before
     """
-    return await _memory(context).list(status=status, reason=reason, agent_id=agent_id, limit=50, after=after)
+    return await _memory(context).list(
+        status=status, reason=reason, agent_id=agent_id, older_than=older_than, limit=50, after=after
+    )
 
 
 @kit.tool(name="checkpointTask")

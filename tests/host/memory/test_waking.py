@@ -247,7 +247,7 @@ def test_an_expert_keeps_its_own_task_with_the_skill(bench: Bench) -> None:
         tool("checkpointTask", {"task_id": "tidy", "state": {"left": ["b"]}}),
         tool("pauseTask", {"task_id": "tidy", "reason": "human_approval", "message": "Remove b?"}),
         tool("createTask", {"task_id": "tidy", "name": "Again"}),
-        tool("listTasks", {"status": "paused"}),
+        tool("listTasks", {"status": "paused", "older_than": 0}),
         text("I wait."),
     ]
     provider = ScriptedProvider(script)
