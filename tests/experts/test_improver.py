@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hosting import wait_for
 
 from perstack.config.load import load_project
@@ -13,33 +18,39 @@ from perstack.config.settings import Overrides
 from perstack.core.iterations import SeriesState
 from perstack.host import Host
 from perstack.ports.provider import GenerationRequest
-from perstack.testing.scripted import ScriptedProvider, Turn, tool, turn
+from perstack.testing.scripted import ScriptedProvider, Turn, text
 
 ROOT = Path(__file__).parents[2]
+PROGRAM = (ROOT / "experts" / "improver" / "maths.py").read_text()
 EDITS = (
-    ("return self.items.pop(0)", "return self.items.pop()"),
-    ("return self.items[0]", "return self.items.pop()"),
-    ("self.items) - 1", "self.items)"),
-    ("    def peek(self):\n        return self.items.pop()", "    def peek(self):\n        return self.items[-1]"),
+    ("range(1, number)", "range(1, number + 1)"),
+    ("year % 4 == 0", "year % 100 != 0"),
+    ("year % 100 != 0", "year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)"),
+    (
+        "sorted(numbers)[len(numbers) // 2]",
+        "(sorted(numbers)[(len(numbers) - 1) // 2] + sorted(numbers)[len(numbers) // 2]) / 2",
+    ),
 )
-"""What the model does in each iteration. The second is no full repair: peek takes the number away."""
+"""What the model does in each iteration. The second mends one case and breaks two."""
+
+
+def programs() -> Iterator[str]:
+    program = PROGRAM
+    for old, new in EDITS:
+        assert old in program
+        program = program.replace(old, new)
+        yield f"```python\n{program}```"
 
 
 def improve(workspace: Path) -> tuple[SeriesState, list[GenerationRequest]]:
     requests: list[GenerationRequest] = []
+    replies = programs()
 
     def model(request: GenerationRequest) -> Turn:
         requests.append(request)
-        old, new = EDITS[int(request.run_id.split("-i")[1].split("-")[0]) - 1]
-        calls = (
-            tool("readTextFile", {"path": "stack.py"}),
-            tool("editTextFile", {"path": "stack.py", "oldText": old, "newText": new}),
-            tool("attemptCompletion", {"result": f"I wrote {new.strip()}"}),
-        )
-        return turn(calls[request.step - 1], usage=(10, 1))
+        return text(next(replies), usage=(10, 1))
 
-    for name in ("stack.py", "check.py"):
-        shutil.copy(ROOT / "experts" / "improver" / name, workspace)
+    shutil.copy(ROOT / "experts" / "improver" / "check.py", workspace)
     host = Host(
         load_project(ROOT / "perstack.toml").project,
         workspace=workspace,
@@ -50,7 +61,7 @@ def improve(workspace: Path) -> tuple[SeriesState, list[GenerationRequest]]:
 
     async def work() -> SeriesState:
         async with host:
-            return await host.iterations.begin("improver", "Mend stack.py", series_id="mend")
+            return await host.iterations.begin("improver", PROGRAM, series_id="mend")
 
     return wait_for(work()), requests
 
@@ -58,12 +69,26 @@ def improve(workspace: Path) -> tuple[SeriesState, list[GenerationRequest]]:
 def test_it_mends_the_program_until_all_cases_pass_and_is_told_each_time_what_fails(tmp_path: Path) -> None:
     series, requests = improve(tmp_path)
     assert (series.status, series.finish_reason, series.best_iteration) == ("completed", "targetReached", 4)
-    assert [one.score for one in series.iterations] == [0.6, 0.6, 0.8, 1.0]
+    assert [one.score for one in series.iterations] == [0.8, 0.7, 0.9, 1.0]
     assert [one.job_id for one in series.iterations] == ["mend-i1", "mend-i2", "mend-i3", "mend-i4"]
-    assert series.iterations[0].failed == ("peek_gives_the_last_and_leaves_it", "size_counts_all")
-    assert all(one.usage.total_tokens == 33 for one in series.iterations)
-    queries = [str(request.messages[0]) for request in requests if request.step == 1]
+    assert series.iterations[0].failed == ("is_leap_year(1900)", "median([4, 1, 3, 2])")
+    assert series.iterations[1].regressions == ("is_leap_year(2023)", "is_leap_year(2000)")
+    assert all(one.usage.total_tokens == 11 for one in series.iterations)
+    assert all(not request.tools for request in requests)
+    queries = [str(request.messages[0]) for request in requests]
     assert "iteration" not in queries[0]
-    assert "Cases that fail: peek_gives_the_last_and_leaves_it, size_counts_all" in queries[1]
-    assert all(f"Iteration {number}: passed" in queries[3] for number in (1, 2, 3))
-    assert "I wrote return self.items.pop()" in queries[1]
+    assert "is_leap_year(1900) must be False, but is True" in queries[1]
+    assert "Cases that fail: is_leap_year(2023), is_leap_year(2000), median([4, 1, 3, 2])" in queries[2]
+    assert series.current_artefact is not None
+    assert "range(1, number + 1)" in series.current_artefact
+
+
+@pytest.mark.parametrize(
+    ("program", "words"), [("def", "cannot be run"), ("", "KeyError"), ("raise OSError", "OSError")]
+)
+def test_a_program_that_cannot_be_run_passes_no_case(program: str, words: str) -> None:
+    check = ROOT / "experts" / "improver" / "check.py"
+    ran = subprocess.run([sys.executable, check], input=program, capture_output=True, text=True, check=True)
+    measured = json.loads(ran.stdout)
+    assert measured["metrics"] == {"passed": 0}
+    assert words in measured["analysis"]
