@@ -199,7 +199,7 @@ class _Talk:
         async with client:
             await self._listing.begin(client)
             if self._way.worked is not None:
-                await self._way.worked()
+                await self._way.worked(client.session.initialize_result is None)
             self.is_ready = True
             async with asyncio.TaskGroup() as group:
                 following = [group.create_task(self._listing.follow(client))]

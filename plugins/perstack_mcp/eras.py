@@ -1,8 +1,9 @@
-"""Which servers refuse the handshake: a small file of the user, so that each is asked only once.
+"""What is known of the eras of servers: a small file of the user, so that each is asked only once.
 
 The SDK's probe for the stateless era waits ten seconds on a server that ignores what it does not know. So a process is
-offered the handshake first, which servers of both eras take, and probed only once it has refused that. A server that is
-in this file is probed at once. Losing the file costs one more question.
+offered the handshake first, which servers of both eras take, and probed only once it has refused that; one that is in
+this file is probed at once. A server on the web is probed, for which servers there are ready, and offered the handshake
+at once if it is in this file. Losing the file costs one more question.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _MOST = 500
 
 
 class Eras:
-    """The remembered servers, by a digest of their command lines: arguments may hold secrets."""
+    """The remembered servers, by a digest of their command lines or addresses: they may hold secrets."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -28,15 +29,27 @@ class Eras:
     def of_user(cls, env: Mapping[str, str]) -> Eras:
         """In the user's cache directory."""
         base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or Path.home()) / ".cache")
-        return cls(Path(base) / "perstack" / "mcp-stateless.json")
+        return cls(Path(base) / "perstack" / "mcp-eras.json")
 
     def is_stateless(self, argv: Sequence[str]) -> bool:
-        """Whether it has refused the handshake before."""
+        """Whether a process has refused the handshake before."""
         return _digest(argv) in self._read()
 
-    def remember(self, argv: Sequence[str]) -> None:
-        """It refuses the handshake. A cache that cannot be written is no error."""
-        known = [*self._read(), _digest(argv)][-_MOST:]
+    def remember_stateless(self, argv: Sequence[str]) -> None:
+        """A process refuses the handshake."""
+        self._remember(_digest(argv))
+
+    def takes_handshake(self, endpoint: str) -> bool:
+        """Whether a server on the web was of that era."""
+        return _digest(("handshake", endpoint)) in self._read()
+
+    def remember_handshake(self, endpoint: str) -> None:
+        """A server on the web is of that era."""
+        self._remember(_digest(("handshake", endpoint)))
+
+    def _remember(self, digest: str) -> None:
+        known = [*self._read(), digest][-_MOST:]
+        # a cache that cannot be written is no error
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self._path.parent)

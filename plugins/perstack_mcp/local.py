@@ -47,8 +47,9 @@ class LocalServer:
             return [Way(AUTO, transport)]
         return [Way(LEGACY, transport), Way(AUTO, transport, self._remember)]
 
-    async def _remember(self) -> None:
-        await asyncio.to_thread(self._eras.remember, self._launch.argv)
+    async def _remember(self, is_stateless: bool) -> None:
+        if is_stateless:
+            await asyncio.to_thread(self._eras.remember_stateless, self._launch.argv)
 
     def last_words(self) -> str:
         """The exit status and the end of stderr."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -13,6 +14,7 @@ from perstack.core.definitions import McpSseSkill, OAuth
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
 from perstack_mcp.addresses import refuse_private
+from perstack_mcp.eras import Eras
 from perstack_mcp.logins import Logins, Place
 from perstack_mcp.shown import Shown
 from perstack_mcp.variables import filled
@@ -38,6 +40,7 @@ class RemoteServer:
         self._oauth = oauth_of(definition, context.env)
         self._place = place_of(definition, context.env)
         self._auth = auth
+        self._eras = Eras.of_user(context.env)
         _check(definition)
 
     @asynccontextmanager
@@ -51,8 +54,14 @@ class RemoteServer:
 
         self._auth = self._auth or self._unattended()
         arguments = (self._endpoint, self._headers, self._may_be_local, self._auth)
-        ways = [Way(AUTO, partial(streamable, *arguments)), Way(LEGACY, partial(sse, *arguments))]
-        return ways[::-1] if urlsplit(self._endpoint).path.rstrip("/").endswith("/sse") else ways
+        http, older = partial(streamable, *arguments), Way(LEGACY, partial(sse, *arguments))
+        probing = Way(AUTO, http, self._remember)
+        newer = [Way(LEGACY, http), probing] if self._eras.takes_handshake(self._endpoint) else [probing]
+        return [older, *newer] if urlsplit(self._endpoint).path.rstrip("/").endswith("/sse") else [*newer, older]
+
+    async def _remember(self, is_stateless: bool) -> None:
+        if not is_stateless:
+            await asyncio.to_thread(self._eras.remember_handshake, self._endpoint)
 
     def _unattended(self) -> httpx2.Auth:
         from perstack_mcp.client_credentials import client_credentials

@@ -24,8 +24,8 @@ class Way:
 
     mode: str
     transport: Callable[[], Transport]
-    worked: Callable[[], Awaitable[None]] | None = None
-    """Told when a server answered this way."""
+    worked: Callable[[bool], Awaitable[None]] | None = None
+    """Told when a server answered this way, and whether in the stateless era."""
 
 
 class Server(Protocol):

@@ -44,13 +44,13 @@ def test_a_cache_that_is_damaged_or_cannot_be_written_is_only_forgotten(tmp_path
     eras = Eras(tmp_path / "file.json")
     (tmp_path / "file.json").write_text("{ torn")
     assert not eras.is_stateless(["a"])
-    eras.remember(["a"])
+    eras.remember_stateless(["a"])
     assert eras.is_stateless(["a"])
     assert not eras.is_stateless(["a", "b"])
     (tmp_path / "no-folder").write_text("")
-    Eras(tmp_path / "no-folder" / "file.json").remember(["a"])
+    Eras(tmp_path / "no-folder" / "file.json").remember_stateless(["a"])
 
 
 def test_the_cache_holds_no_arguments_which_may_be_secrets(tmp_path: Path) -> None:
-    Eras(tmp_path / "file.json").remember(["server", "--token=s3cret"])
+    Eras(tmp_path / "file.json").remember_stateless(["server", "--token=s3cret"])
     assert "s3cret" not in (tmp_path / "file.json").read_text()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from hosting import wait_for
@@ -26,8 +27,9 @@ SERVER = Path(__file__).parent / "servers" / "web.py"
 
 
 @contextmanager
-def _serving(kind: str, path: str) -> Iterator[str]:
-    with subprocess.Popen([sys.executable, str(SERVER), kind], stdout=subprocess.PIPE, text=True) as server:
+def _serving(kind: str, path: str, errors: TextIO | None = None) -> Iterator[str]:
+    command = [sys.executable, str(SERVER), kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as server:
         assert server.stdout is not None
         port = server.stdout.readline().strip()
         try:
@@ -55,6 +57,17 @@ def test_a_server_is_called_over_either_transport_with_the_headers_from_the_envi
 
     with _serving(kind, path) as endpoint:
         assert wait_for(run(endpoint)) == ("hello", "Bearer s3cret")
+
+
+def test_a_server_of_the_handshakes_era_is_probed_for_the_other_only_once(bed: Bed, tmp_path: Path) -> None:
+    async def run(endpoint: str) -> str:
+        async with bed.session(_skill(endpoint)) as session:
+            return words(await bed.call(session, "echo", text="hello"))
+
+    probes = tmp_path / "probes"
+    with probes.open("w") as errors, _serving("older", "/mcp", errors) as endpoint:
+        assert [wait_for(run(endpoint)) for _ in range(3)] == ["hello"] * 3
+    assert probes.read_text().count("probed") == 1, "a probe may take ten seconds"
 
 
 async def _refusal(bed: Bed, skill: McpSseSkill) -> str:
