@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -76,8 +76,9 @@ def internet(folder: Path, monkeypatch: pytest.MonkeyPatch, net: Internet) -> It
             self.send_response(reply.status)
             for name, value in {**reply.headers, "Content-Length": str(len(reply.body)), "Connection": "close"}.items():
                 self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(reply.body.encode())
+            with suppress(OSError):  # whoever refuses the reply by its status leaves before it is whole
+                self.end_headers()
+                self.wfile.write(reply.body.encode())
 
         def log_message(self, format: str, *args: object) -> None:
             pass
