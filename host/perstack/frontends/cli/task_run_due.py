@@ -28,8 +28,8 @@ def run_due(watch: bool, interval: str, as_json: bool, setup: Setup) -> None:
     """Let tasks go on that are due, once.
 
     That is waits that are over, answers that came, commands that say yes. Tasks of Experts get a Job. Jobs and
-    iterations that pause for their provider's rate go on as well. Tasks that were silent for too long are taken for failed. Exit status 1 if
-    something went wrong with one.
+    iterations that pause for their provider's rate go on as well. Tasks that were silent for too long are taken for
+    failed. Exit status 1 if something went wrong with one.
     """
     pause = read_span(interval, "--interval") or 0
     if pause < 1:
