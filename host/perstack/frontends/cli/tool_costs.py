@@ -40,7 +40,7 @@ async def _offered(host: Host, key: str) -> OfferedTools:
 
 def can_run(tools: OfferedTools) -> bool:
     """Whether an Expert's Runs would begin: a server that is not there costs only its own tools."""
-    return bool(tools.shown)
+    return bool(tools.shown) or not tools.problems
 
 
 def tools_to_json(offered: Mapping[str, OfferedTools]) -> JsonObject:
