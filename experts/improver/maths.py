@@ -7,13 +7,11 @@ def is_leap_year(year):
 
 
 def factorial(number):
-    """The product of all numbers from 1 to this one."""
     product = 1
     for factor in range(1, number):
         product *= factor
     return product
 
 
-def median(numbers):
-    """The middle one of the sorted numbers; of an even count, the mean of the middle two."""
-    return sorted(numbers)[len(numbers) // 2]
+def mean(numbers):
+    return sum(numbers) / (len(numbers) - 1)

@@ -26,10 +26,7 @@ EDITS = (
     ("range(1, number)", "range(1, number + 1)"),
     ("year % 4 == 0", "year % 100 != 0"),
     ("year % 100 != 0", "year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)"),
-    (
-        "sorted(numbers)[len(numbers) // 2]",
-        "(sorted(numbers)[(len(numbers) - 1) // 2] + sorted(numbers)[len(numbers) // 2]) / 2",
-    ),
+    ("(len(numbers) - 1)", "len(numbers)"),
 )
 """What the model does in each iteration. The second mends one case and breaks two."""
 
@@ -69,16 +66,16 @@ def improve(workspace: Path) -> tuple[SeriesState, list[GenerationRequest]]:
 def test_it_mends_the_program_until_all_cases_pass_and_is_told_each_time_what_fails(tmp_path: Path) -> None:
     series, requests = improve(tmp_path)
     assert (series.status, series.finish_reason, series.best_iteration) == ("completed", "targetReached", 4)
-    assert [one.score for one in series.iterations] == [0.8, 0.7, 0.9, 1.0]
+    assert [one.score for one in series.iterations] == [0.7, 0.6, 0.8, 1.0]
     assert [one.job_id for one in series.iterations] == ["mend-i1", "mend-i2", "mend-i3", "mend-i4"]
-    assert series.iterations[0].failed == ("is_leap_year(1900)", "median([4, 1, 3, 2])")
+    assert series.iterations[0].failed == ("is_leap_year(1900)", "mean([3, 1, 2])", "mean([4])")
     assert series.iterations[1].regressions == ("is_leap_year(2023)", "is_leap_year(2000)")
     assert all(one.usage.total_tokens == 11 for one in series.iterations)
     assert all(not request.tools for request in requests)
     queries = [str(request.messages[0]) for request in requests]
     assert "iteration" not in queries[0]
     assert "is_leap_year(1900) must be False, but is True" in queries[1]
-    assert "Cases that fail: is_leap_year(2023), is_leap_year(2000), median([4, 1, 3, 2])" in queries[2]
+    assert "Cases that fail: is_leap_year(2023), is_leap_year(2000), mean([3, 1, 2]), mean([4])" in queries[2]
     assert series.current_artefact is not None
     assert "range(1, number + 1)" in series.current_artefact
 
