@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, lock_path, merged, read_lock, write_lock
 from perstack.config.settings import Overrides
-from perstack.core.cloudevents import CloudEvent
-from perstack.core.definitions import Expert, Project
+from perstack.core.definitions import Expert, Project, Skill
 from perstack.core.events import ContinuedFrom, InitializeRuntime, Settlement
 from perstack.core.ids import check_job_id, event_id_of, job_id_of, place_of
 from perstack.core.job import Job, JobSummary
@@ -31,10 +30,7 @@ from perstack.engine.answers import answer_to
 from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent
-from perstack.engine.inbox import InboxItem, in_order, open_questions, waiting_tasks
-from perstack.engine.install import Installed, OnInstall, ask_skills, with_delegates
 from perstack.engine.load import LoadedJob
-from perstack.engine.logins import login_of
 from perstack.engine.looking import Looking
 from perstack.engine.plugins import Plugins, load_plugins
 from perstack.engine.providers import ProviderPool
@@ -49,14 +45,17 @@ from perstack.engine.resuming import (
 )
 from perstack.engine.session import Session
 from perstack.engine.skills import JobSkills
-from perstack.engine.tooling import OfferedTools, offered_tools
 from perstack.errors import Conflict, UsageError
-from perstack.ports.skill import SkillContext
+from perstack.ports.skill import LoginFactory, SkillContext
 from perstack.version import VERSION
 
 if TYPE_CHECKING:
+    from perstack.core.cloudevents import CloudEvent
+    from perstack.engine.inbox import InboxItem
+    from perstack.engine.install import Installed, OnInstall
     from perstack.engine.iterate import Iterations
     from perstack.engine.memory import ExecutionMemory
+    from perstack.engine.tooling import OfferedTools
     from perstack.engine.waking import Waker
 
 STATE_DIR = "perstack"
@@ -307,12 +306,12 @@ class Host(Looking):
         Raises UsageError if no Expert has such a skill, or if several declare it differently and `expert_key` names
         none of them; SkillError if the login does not come about within some minutes.
         """
-        factory, definition = login_of(self.plugins.skills, self.project.experts, skill_name, expert_key)
+        factory, definition = self._login_of(skill_name, expert_key)
         await factory.login(definition, SkillContext(self.workspace, "", self._env, STATE_DIR), present)
 
     async def logout(self, skill_name: str, *, expert_key: str | None = None) -> bool:
         """Forget a login. False if there was none."""
-        factory, definition = login_of(self.plugins.skills, self.project.experts, skill_name, expert_key)
+        factory, definition = self._login_of(skill_name, expert_key)
         return await factory.logout(definition, SkillContext(self.workspace, "", self._env, STATE_DIR))
 
     async def install(self, *expert_keys: str, on_step: OnInstall = lambda step: None) -> Installed:
@@ -321,6 +320,8 @@ class Host(Looking):
         Runs then offer that at once, and connect when a tool is first called. `on_step` is told how each skill stands.
         One that fails keeps what was locked of it. Raises StorageError if the file cannot be written.
         """
+        from perstack.engine.install import Installed, ask_skills, with_delegates
+
         if self.project.path is None:
             raise UsageError("there is no perstack.toml that a perstack.lock could stand beside")
         path = lock_path(self.project.path)
@@ -336,14 +337,23 @@ class Host(Looking):
 
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Every open question of every Job and task, the oldest first."""
+        from perstack.engine.inbox import in_order, open_questions, waiting_tasks
+
         return in_order(await open_questions(self._reader), await waiting_tasks(self.memory))
 
     async def tools(self, expert_key: str) -> OfferedTools:
         """What a Run of this Expert, as a Coordinator, would be offered; its skills are opened for it, and ended."""
+        from perstack.engine.tooling import offered_tools
+
         context = SkillContext(self.workspace, "tools", self._env, STATE_DIR)
         return await offered_tools(self.plugins.skills, context, self.project, self._expert(expert_key))
 
     # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _login_of(self, skill_name: str, expert_key: str | None) -> tuple[LoginFactory, Skill]:
+        from perstack.engine.logins import login_of
+
+        return login_of(self.plugins.skills, self.project.experts, skill_name, expert_key)
 
     async def _go_on(
         self,

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from pydantic import Field, ValidationError
 
 from perstack.core.base import Fact, JsonObject
 from perstack.errors import DefinitionError, Problem, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
+from perstack_local.names import MODEL
 from perstack_local.prompt import Prompt, prompt_of, reply_of
-from perstack_local.runtime import (
-    INSTALL,
-    Runtime,
-    RuntimeSettings,
-    is_installed,
-    require_library,
-    runtime_for,
-)
-from perstack_local.weights import MODEL_PATH_VARIABLE, find_model, is_present, weights_path
-
-MODEL = "qwen2.5-coder-1.5b-instruct"
-"""The name of the embedded model."""
+from perstack_local.runtime import Runtime, RuntimeSettings, require_library, runtime_for
+from perstack_local.weights import MODEL_PATH_VARIABLE, find_model
 
 
 class LocalSettings(Fact, extra="forbid"):
@@ -85,34 +75,18 @@ class LocalProvider:
         return body if prompt.grammar is None else {**body, "grammar": prompt.grammar}
 
 
-@dataclass(frozen=True, slots=True)
-class LocalProviderFactory:
-    """What the plugin registers."""
+def create(config: ProviderConfig) -> Provider:
+    """Loads nothing yet.
 
-    name: str = "local"
-    priority: int = 1000
-    """After every endpoint that has a key."""
-    default_model: str | None = MODEL
-    how_to_configure: str = (
-        f"install the embedded model with `{INSTALL}` and fetch its weights with `python -m perstack_local fetch`"
-    )
-
-    def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Whether the library is installed and there is a file to load."""
-        return is_installed() and (bool(env.get(MODEL_PATH_VARIABLE)) or is_present(weights_path(env)))
-
-    def create(self, config: ProviderConfig) -> Provider:
-        """Loads nothing yet.
-
-        Raises MissingCredential if the library is missing, DefinitionError if a setting is wrong, ProviderError if
-        there is no file to load.
-        """
-        require_library()
-        settings = _settings_of(config.setting)
-        path = find_model(settings.model_path, config.env)
-        runtime = runtime_for(RuntimeSettings(path, settings.context_length, settings.cache_ram_mib, settings.threads))
-        is_embedded = settings.model_path is None and not config.env.get(MODEL_PATH_VARIABLE)
-        return LocalProvider(settings, runtime, is_embedded=is_embedded)
+    Raises MissingCredential if the library is missing, DefinitionError if a setting is wrong, ProviderError if
+    there is no file to load.
+    """
+    require_library()
+    settings = _settings_of(config.setting)
+    path = find_model(settings.model_path, config.env)
+    runtime = runtime_for(RuntimeSettings(path, settings.context_length, settings.cache_ram_mib, settings.threads))
+    is_embedded = settings.model_path is None and not config.env.get(MODEL_PATH_VARIABLE)
+    return LocalProvider(settings, runtime, is_embedded=is_embedded)
 
 
 def _settings_of(setting: JsonObject) -> LocalSettings:

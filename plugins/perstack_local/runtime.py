@@ -24,10 +24,10 @@ from perstack.core.base import JsonObject
 from perstack.core.events import FinishReason
 from perstack.core.usage import Usage
 from perstack.errors import MissingCredential, ProviderError
+from perstack_local.names import INSTALL
 
 LIBRARY = "xllamacpp"
 
-INSTALL = "pip install 'perstack[local]'"
 
 BATCH = 128
 """Prompt tokens that are worked off between two looks at whether the generation was cancelled: some 3 s on 2 cores."""

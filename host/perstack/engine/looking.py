@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perstack.core.base import JsonObject
 from perstack.core.checkpoint import Checkpoint
@@ -11,9 +12,10 @@ from perstack.core.ids import check_job_id
 from perstack.core.job import JobSummary
 from perstack.engine.load import LoadedJob
 from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, StoredLine, UnsettledCall
-from perstack.engine.verify import Report, replay_job, verify_job
-from perstack.engine.watch import watch_job
 from perstack.ports.storage import Page, Storage
+
+if TYPE_CHECKING:
+    from perstack.engine.verify import Report
 
 
 class Looking:
@@ -69,15 +71,21 @@ class Looking:
 
     async def watch(self, job_id: str | None = None) -> AsyncGenerator[StoredLine]:
         """Every stored event of a Job, whoever drives it, until nobody does and all was shown."""
+        from perstack.engine.watch import watch_job
+
         async for line in watch_job(self.storage, await self._job_id(job_id)):
             yield line
 
     async def verify(self, job_id: str | None = None) -> Report:
         """Check a Job's logs against their chain and against the heads kept elsewhere."""
+        from perstack.engine.verify import verify_job
+
         return await verify_job(self.storage, await self._job_id(job_id))
 
     async def replay(self, job_id: str | None = None) -> Report:
         """Drive a Job again from its logs, without a model or a tool, and compare every decision."""
+        from perstack.engine.verify import replay_job
+
         return await replay_job(self.storage, await self._job_id(job_id))
 
     async def document(self, job_id: str | None = None) -> JsonObject:

@@ -26,7 +26,8 @@ from perstack.core.messages import (
 from perstack.core.tools import ToolSpec
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
-from perstack_local.provider import MODEL, LocalProviderFactory
+from perstack_local.names import MODEL
+from perstack_local.plugin import LocalProviderFactory
 from perstack_local.runtime import is_installed
 from perstack_local.weights import is_present, weights_path
 

@@ -14,9 +14,9 @@ from perstack.core.messages import TextPart, UserMessage
 from perstack.core.tools import ToolSpec
 from perstack.errors import DefinitionError, MissingCredential, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack_local import provider as module
-from perstack_local.plugin import perstack_providers
-from perstack_local.provider import MODEL, LocalProvider, LocalProviderFactory, LocalSettings
+from perstack_local.names import MODEL
+from perstack_local.plugin import LocalProviderFactory, perstack_providers
+from perstack_local.provider import LocalProvider, LocalSettings
 from perstack_local.runtime import Runtime, RuntimeSettings, Server
 from perstack_local.weights import EMBEDDED
 
@@ -136,7 +136,7 @@ def test_without_the_library_the_provider_is_not_configured_and_says_how_to_be(
 def test_it_is_configured_by_the_weights_or_by_a_file_of_ones_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str
 ) -> None:
-    monkeypatch.setattr(module, "is_installed", lambda: True)
+    monkeypatch.setattr("perstack_local.runtime.is_installed", lambda: True)
     factory = LocalProviderFactory()
     env = {"PERSTACK_CACHE_HOME": str(tmp_path)}
     assert not factory.is_configured(env)

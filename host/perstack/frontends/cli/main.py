@@ -94,7 +94,7 @@ def perstack() -> None:
 def entry() -> None:
     """The console script. Ends the process with the exit status of EXIT_CODES."""
     gc.freeze()
-    gc.set_threshold(50_000)  # imports make many objects and free none: collecting them costs 5% of a start
+    gc.set_threshold(100_000)  # imports make many objects and free none: collecting them costs 5% of a start
     try:
         perstack.main(standalone_mode=False)
     except click.exceptions.Exit as error:
