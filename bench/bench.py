@@ -251,6 +251,7 @@ def main() -> None:
     serving_an_editor()
     coming_back()
     in_parallel()
+    keeping_tasks()
     skills(ENV)
     providers()
 
