@@ -95,3 +95,24 @@ def test_an_expert_that_could_not_begin_is_named_and_the_others_costs_are_told(t
     found = json.loads(terminal.call("validate", "--tools", "--json").out)["tools"]
     assert found["a"]["tools"] == []
     assert "NOT_SET_HERE" in found["a"]["problems"][0]
+
+
+@pytest.mark.parametrize("where", ["", "experts.a."])
+def test_settings_that_a_provider_refuses_are_problems_and_a_missing_key_is_none(
+    terminal: Terminal, where: str
+) -> None:
+    expert = '[experts.a]\ninstruction = "i"\n'
+    table = f"[{where}provider]\nproviderName = {{name}}\n[{where}provider.setting]\n{{setting}}\n"
+    terminal.project(expert + table.format(name='"anthropic"', setting='baseUrls = "https://example.com"'))
+    shown = terminal.call("validate")
+    assert shown.code == 2
+    assert f"error: {where}provider.setting.baseUrls: " in shown.lines[0]
+    terminal.project(expert + table.format(name='"anthropic"', setting='baseUrl = "https://example.com"'))
+    assert terminal.call("validate").code == 0
+    terminal.project(expert + table.format(name='"antropic"', setting=""))
+    shown = terminal.call("validate")
+    assert (shown.code, f"{where}providerName" in shown.out.replace("provider.providerName", "providerName")) == (
+        2,
+        True,
+    )
+    assert "anthropic" in shown.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Sequence
@@ -33,7 +34,9 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, config: str 
     project: Project | None = None
     try:
         loaded = load_project(path)
-        project, problems = loaded.project, loaded.warnings
+        refused = _refused(loaded.project, workspace)
+        project = None if refused else loaded.project
+        problems = (*refused, *loaded.warnings)
     except DefinitionError as error:
         problems = error.problems
     is_usable = project is not None and not (strict and problems)
@@ -47,6 +50,18 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, config: str 
         print_tools(offered)
     lacking = not all(map(can_run, offered.values()))
     sys.exit(int(lacking) if is_usable else 2)
+
+
+def _refused(project: Project, workspace: str) -> tuple[Problem, ...]:
+    """What the providers say of their settings; they are asked only if there are some."""
+    if project.provider is None and all(expert.provider is None for expert in project.experts.values()):
+        return ()
+    from perstack.config.env import read_env
+    from perstack.engine.plugins import load_plugins
+    from perstack.engine.providers import refused_settings
+
+    env = read_env(Path(workspace))
+    return asyncio.run(refused_settings(project, load_plugins(env=env), env))
 
 
 def _found(config: str | None, workspace: str) -> Path:
