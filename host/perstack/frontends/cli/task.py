@@ -10,16 +10,14 @@ from perstack.core.job import PauseReason
 from perstack.core.task_events import OnFailure, TaskConfig, WaitingFor
 from perstack.core.tasks import TaskStatus
 from perstack.errors import UsageError
-from perstack.frontends.cli.options import Place
 from perstack.frontends.cli.show import Screen, table
 from perstack.frontends.cli.task_ends import END_COMMANDS
 from perstack.frontends.cli.task_options import (
-    on_memory,
+    Tasks,
     read_answer,
     read_moment,
     read_object,
     read_span,
-    show,
     show_all,
     task_options,
     text,
@@ -74,10 +72,7 @@ def create(
     on_failure: OnFailure,
     checkpoint_interval: str | None,
     start: bool,
-    as_json: bool,
-    config: str | None,
-    workspace: str,
-    storage: str | None,
+    tasks: Tasks,
 ) -> None:
     """Create TASK, an id of up to 128 of A-Z a-z 0-9 _ -"""
     begin = read_object(state, "--state")
@@ -87,38 +82,28 @@ def create(
         on_failure=on_failure,
         checkpoint_interval=read_span(checkpoint_interval, "--checkpoint-interval"),
     )
-    task = on_memory(
-        Place(config, workspace, storage),
+    tasks.show(
         lambda memory: memory.create(
             task_id, name=name, description=description, agent_id=agent, state=begin, config=treated, start=start
         ),
     )
-    show(task, as_json=as_json)
 
 
 @task_command.command("start")
 @click.argument("task_id", metavar="TASK")
 @version_option
 @task_options
-def start_task(
-    task_id: str,
-    expected_version: int | None,
-    as_json: bool,
-    config: str | None,
-    workspace: str,
-    storage: str | None,
-) -> None:
+def start_task(task_id: str, expected_version: int | None, tasks: Tasks) -> None:
     """Start TASK, which was only created."""
-    place = Place(config, workspace, storage)
-    show(on_memory(place, lambda memory: memory.start(task_id, expected_version=expected_version)), as_json=as_json)
+    tasks.show(lambda memory: memory.start(task_id, expected_version=expected_version))
 
 
 @task_command.command("get")
 @click.argument("task_id", metavar="TASK")
 @task_options
-def get(task_id: str, as_json: bool, config: str | None, workspace: str, storage: str | None) -> None:
+def get(task_id: str, tasks: Tasks) -> None:
     """Show TASK with its state."""
-    show(on_memory(Place(config, workspace, storage), lambda memory: memory.get(task_id)), as_json=as_json)
+    tasks.show(lambda memory: memory.get(task_id))
 
 
 @task_command.command("list")
@@ -142,15 +127,11 @@ def list_tasks(
     archived: bool,
     take: int,
     after: str | None,
-    as_json: bool,
-    config: str | None,
-    workspace: str,
-    storage: str | None,
+    tasks: Tasks,
 ) -> None:
     """List tasks, the one written to last first. With --json: an object with `tasks`, and `next` if there are more."""
     older, newer = read_span(older_than, "--older-than"), read_span(newer_than, "--newer-than")
-    page = on_memory(
-        Place(config, workspace, storage),
+    page = tasks.do(
         lambda memory: memory.list(
             status=status,
             reason=reason,
@@ -162,7 +143,7 @@ def list_tasks(
             after=after,
         ),
     )
-    if as_json:
+    if tasks.as_json:
         click.echo(page.to_json())
     elif not page.tasks:
         click.echo("no such tasks")
@@ -180,32 +161,22 @@ def list_tasks(
 @version_option
 @task_options
 def checkpoint(
-    task_id: str,
-    state: str | None,
-    name: str | None,
-    data: str | None,
-    expected_version: int | None,
-    as_json: bool,
-    config: str | None,
-    workspace: str,
-    storage: str | None,
+    task_id: str, state: str | None, name: str | None, data: str | None, expected_version: int | None, tasks: Tasks
 ) -> None:
     """Keep how far TASK is."""
     kept, notes = read_object(state, "--state"), read_object(data, "--data")
-    task = on_memory(
-        Place(config, workspace, storage),
+    tasks.show(
         lambda memory: memory.checkpoint(task_id, kept, name=name, data=notes, expected_version=expected_version),
     )
-    show(task, as_json=as_json)
 
 
 @task_command.command("checkpoints")
 @click.argument("task_id", metavar="TASK")
 @task_options
-def checkpoints(task_id: str, as_json: bool, config: str | None, workspace: str, storage: str | None) -> None:
+def checkpoints(task_id: str, tasks: Tasks) -> None:
     """List the checkpoints of TASK, the oldest first. With --json: one object a line, with its state."""
-    found = on_memory(Place(config, workspace, storage), lambda memory: memory.list_checkpoints(task_id))
-    if as_json:
+    found = tasks.do(lambda memory: memory.list_checkpoints(task_id))
+    if tasks.as_json:
         for one in found:
             click.echo(one.to_json())
     elif not found:
@@ -236,10 +207,7 @@ def pause(
     waiting_for: str | None,
     command: str | None,
     expected_version: int | None,
-    as_json: bool,
-    config: str | None,
-    workspace: str,
-    storage: str | None,
+    tasks: Tasks,
 ) -> None:
     """Let TASK wait. For an external dependency the token is shown that a webhook needs, this once."""
     import shlex
@@ -250,8 +218,7 @@ def pause(
     outside = None
     if waiting_for is not None or command is not None:
         outside = WaitingFor(what=waiting_for or "", command=tuple(shlex.split(command or "")))
-    task = on_memory(
-        Place(config, workspace, storage),
+    tasks.show(
         lambda memory: memory.pause(
             task_id,
             reason,
@@ -262,7 +229,6 @@ def pause(
             expected_version=expected_version,
         ),
     )
-    show(task, as_json=as_json)
 
 
 @task_command.command("answer")
@@ -270,23 +236,13 @@ def pause(
 @click.argument("value", metavar="ANSWER")
 @version_option
 @task_options
-def answer(
-    task_id: str,
-    value: str,
-    expected_version: int | None,
-    as_json: bool,
-    config: str | None,
-    workspace: str,
-    storage: str | None,
-) -> None:
+def answer(task_id: str, value: str, expected_version: int | None, tasks: Tasks) -> None:
     """Give TASK what it waits for.
 
     ANSWER is words, JSON, @FILE, or - for stdin. The task goes on when it is resumed.
     """
     said = read_answer(value, "ANSWER")
-    place = Place(config, workspace, storage)
-    task = on_memory(place, lambda memory: memory.answer(task_id, said, expected_version=expected_version))
-    show(task, as_json=as_json)
+    tasks.show(lambda memory: memory.answer(task_id, said, expected_version=expected_version))
 
 
 @task_command.command("resume")
@@ -302,23 +258,18 @@ def resume(
     state: str | None,
     answer: str | None,
     expected_version: int | None,
-    as_json: bool,
-    config: str | None,
-    workspace: str,
-    storage: str | None,
+    tasks: Tasks,
 ) -> None:
     """Go on with TASK, paused or failed.
 
     It goes on from where it stands, or from an earlier checkpoint.
     """
     kept, said = read_object(state, "--state"), read_answer(answer, "--answer")
-    task = on_memory(
-        Place(config, workspace, storage),
+    tasks.show(
         lambda memory: memory.resume(
             task_id, checkpoint=checkpoint, state=kept, value=said, expected_version=expected_version
         ),
     )
-    show(task, as_json=as_json)
 
 
 for _command in (*END_COMMANDS, run_due):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from perstack.frontends.cli.options import Place
-from perstack.frontends.cli.task_options import on_memory, read_answer, show, task_options, version_option
+from perstack.frontends.cli.task_options import Tasks, read_answer, task_options, version_option
 
 
 @click.command("complete")
@@ -13,20 +12,10 @@ from perstack.frontends.cli.task_options import on_memory, read_answer, show, ta
 @click.option("--result", metavar="RESULT", help="What came of it: words, JSON, @FILE, or -")
 @version_option
 @task_options
-def complete(
-    task_id: str,
-    result: str | None,
-    expected_version: int | None,
-    as_json: bool,
-    config: str | None,
-    workspace: str,
-    storage: str | None,
-) -> None:
+def complete(task_id: str, result: str | None, expected_version: int | None, tasks: Tasks) -> None:
     """Say that TASK is done, for good."""
     came = read_answer(result, "--result")
-    place = Place(config, workspace, storage)
-    task = on_memory(place, lambda memory: memory.complete(task_id, came, expected_version=expected_version))
-    show(task, as_json=as_json)
+    tasks.show(lambda memory: memory.complete(task_id, came, expected_version=expected_version))
 
 
 @click.command("fail")
@@ -34,39 +23,21 @@ def complete(
 @click.argument("error")
 @version_option
 @task_options
-def fail(
-    task_id: str,
-    error: str,
-    expected_version: int | None,
-    as_json: bool,
-    config: str | None,
-    workspace: str,
-    storage: str | None,
-) -> None:
+def fail(task_id: str, error: str, expected_version: int | None, tasks: Tasks) -> None:
     """Say that something went wrong in TASK. It is failed, paused or retried, as it was created to be."""
-    place = Place(config, workspace, storage)
-    task = on_memory(place, lambda memory: memory.fail(task_id, error, expected_version=expected_version))
-    show(task, as_json=as_json)
+    tasks.show(lambda memory: memory.fail(task_id, error, expected_version=expected_version))
 
 
 @click.command("retry")
 @click.argument("task_id", metavar="TASK")
 @version_option
 @task_options
-def retry(
-    task_id: str,
-    expected_version: int | None,
-    as_json: bool,
-    config: str | None,
-    workspace: str,
-    storage: str | None,
-) -> None:
+def retry(task_id: str, expected_version: int | None, tasks: Tasks) -> None:
     """Try TASK, which has failed, again.
 
     It goes on from where it stood. That is allowed as often as it was created to be retried.
     """
-    place = Place(config, workspace, storage)
-    show(on_memory(place, lambda memory: memory.retry(task_id, expected_version=expected_version)), as_json=as_json)
+    tasks.show(lambda memory: memory.retry(task_id, expected_version=expected_version))
 
 
 @click.command("cancel")
@@ -74,56 +45,30 @@ def retry(
 @click.option("--message", metavar="TEXT", help="Why it is given up.")
 @version_option
 @task_options
-def cancel(
-    task_id: str,
-    message: str | None,
-    expected_version: int | None,
-    as_json: bool,
-    config: str | None,
-    workspace: str,
-    storage: str | None,
-) -> None:
+def cancel(task_id: str, message: str | None, expected_version: int | None, tasks: Tasks) -> None:
     """Give TASK up: it is failed, and may be resumed."""
-    place = Place(config, workspace, storage)
-    task = on_memory(place, lambda memory: memory.cancel(task_id, message, expected_version=expected_version))
-    show(task, as_json=as_json)
+    tasks.show(lambda memory: memory.cancel(task_id, message, expected_version=expected_version))
 
 
 @click.command("archive")
 @click.argument("task_id", metavar="TASK")
 @version_option
 @task_options
-def archive(
-    task_id: str,
-    expected_version: int | None,
-    as_json: bool,
-    config: str | None,
-    workspace: str,
-    storage: str | None,
-) -> None:
+def archive(task_id: str, expected_version: int | None, tasks: Tasks) -> None:
     """Leave TASK, which has ended, out of lists."""
-    place = Place(config, workspace, storage)
-    show(on_memory(place, lambda memory: memory.archive(task_id, expected_version=expected_version)), as_json=as_json)
+    tasks.show(lambda memory: memory.archive(task_id, expected_version=expected_version))
 
 
 @click.command("delete")
 @click.argument("task_id", metavar="TASK")
 @version_option
 @task_options
-def delete(
-    task_id: str,
-    expected_version: int | None,
-    as_json: bool,
-    config: str | None,
-    workspace: str,
-    storage: str | None,
-) -> None:
+def delete(task_id: str, expected_version: int | None, tasks: Tasks) -> None:
     """Remove TASK for good, with its checkpoints. With --json: `{"deleted": "TASK"}`."""
     import json
 
-    place = Place(config, workspace, storage)
-    on_memory(place, lambda memory: memory.delete(task_id, expected_version=expected_version))
-    click.echo(json.dumps({"deleted": task_id}) if as_json else f"deleted {task_id}")
+    tasks.do(lambda memory: memory.delete(task_id, expected_version=expected_version))
+    click.echo(json.dumps({"deleted": task_id}) if tasks.as_json else f"deleted {task_id}")
 
 
 END_COMMANDS = (complete, fail, retry, cancel, archive, delete)

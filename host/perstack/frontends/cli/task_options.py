@@ -8,7 +8,9 @@ import re
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime
+from functools import wraps
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -28,10 +30,42 @@ _T = TypeVar("_T")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def task_options(command: _F) -> _F:
-    """Where the task is, and how it is shown."""
-    command = place_options(command)
-    return click.option("--json", "as_json", is_flag=True, help="The whole task as one JSON object.")(command)
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The tasks of one place: the values of `task_options`."""
+
+    place: Place
+    as_json: bool
+
+    def do(self, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
+        """What `work` gives on them."""
+
+        async def main() -> _T:
+            async with self.place.reader() as host:
+                return await work(host.memory)
+
+        return asyncio.run(main())
+
+    def show(self, work: Callable[[ExecutionMemory], Awaitable[TaskState]]) -> None:
+        """The task that `work` gives, for a program or a person."""
+        task = self.do(work)
+        if self.as_json:
+            click.echo(task.to_json())
+            return
+        rows = [(name, value) for name, value in _facts(task) if value]
+        table(Screen.of_stdout(), ("task", task.task_id), rows)
+
+
+def task_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Where the tasks are, and how one is shown, which the command is given as one `tasks: Tasks`."""
+
+    @wraps(command)
+    def gather(*, as_json: bool, config: str | None, workspace: str, storage: str | None, **others: object) -> None:
+        command(tasks=Tasks(Place(config, workspace, storage), as_json), **others)
+
+    return click.option("--json", "as_json", is_flag=True, help="The whole task as one JSON object.")(
+        place_options(gather)
+    )
 
 
 def version_option(command: _F) -> _F:
@@ -42,16 +76,6 @@ def version_option(command: _F) -> _F:
         metavar="N",
         help="Do nothing if the task is of another version.",
     )(command)
-
-
-def on_memory(place: Place, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
-    """Run `work(memory)` on the tasks of that place."""
-
-    async def main() -> _T:
-        async with place.reader() as host:
-            return await work(host.memory)
-
-    return asyncio.run(main())
 
 
 def read_json(text: str | None, what: str) -> JsonValue:
@@ -120,15 +144,6 @@ def read_moment(text: str | None, what: str) -> int | None:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError as error:
         raise UsageError(f"{what} {text}: give a moment such as +5m or 2026-11-22T08:00") from error
-
-
-def show(task: TaskState, *, as_json: bool) -> None:
-    """A task, for a program or a person."""
-    if as_json:
-        click.echo(task.to_json())
-        return
-    rows = [(name, value) for name, value in _facts(task) if value]
-    table(Screen.of_stdout(), ("task", task.task_id), rows)
 
 
 def _facts(task: TaskState) -> list[tuple[str, str]]:
