@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
 from typing import Annotated, Literal
 
 import pytest
-from hosting import Bench, Seen, expert, results, wait_for
-from pydantic import BaseModel, Field, SecretStr
+from hosting import Bench, Seen, results, wait_for
+from kits import Settings, call, with_kit
+from pydantic import BaseModel, Field
 
-from perstack.core.definitions import PluginSkill
 from perstack.core.messages import BlobPart, text_of
 from perstack.core.questions import Question
 from perstack.core.tools import ToolSpec
 from perstack.errors import PluginError, SkillError
 from perstack.ports.skill import ToolResult
-from perstack.ports.toolkit import Blob, Setup, ToolContext, Toolkit
+from perstack.ports.toolkit import Blob, ToolContext, Toolkit
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint
-from perstack.testing.scripted import ScriptedProvider, ToolUse, text, tool, turn
+from perstack.testing.scripted import ScriptedProvider, text, tool
 
 
 class Colour(Enum):
@@ -34,23 +32,6 @@ class Colour(Enum):
 class Point(BaseModel):
     x: int
     y: int = 0
-
-
-class Settings(BaseModel):
-    sides: int = Field(default=6, ge=2)
-    secret: SecretStr = SecretStr("")
-
-
-def with_kit(key: str = "a", plugin: str = "kit", **settings):
-    return expert(key).model_copy(update={"skills": (PluginSkill(name="mine", plugin=plugin, settings=settings),)})
-
-
-def call(bench: Bench, kit: Toolkit, *uses: ToolUse, **settings) -> tuple[Seen, ScriptedProvider]:
-    """A Run that makes these calls in one step, and must complete."""
-    seen, provider = Seen(), ScriptedProvider([turn(*uses), text("ok")])
-    job = wait_for(bench.host(provider, with_kit(**settings), plugins=(kit,)).run("a", "q", on_event=seen))
-    assert job.status == "completed"
-    return seen, provider
 
 
 def offered(bench: Bench, kit: Toolkit) -> dict[str, ToolSpec]:
@@ -296,119 +277,6 @@ def test_a_function_may_ask_a_person(bench: Bench) -> None:
     seen = Seen()
     assert wait_for(host.answer("yes", job_id="job", on_event=seen)).status == "completed"
     assert results(seen) == ["accept"]
-
-
-class Shop:
-    """Records how it was opened and closed, and in which task."""
-
-    def __init__(self, *, fails: bool = False) -> None:
-        self.opened: list[object] = []
-        self.closed: list[object] = []
-        self.fails = fails
-
-    @asynccontextmanager
-    async def lifespan(self, setup: Setup[Settings]) -> AsyncIterator[list[int]]:
-        if self.fails:
-            raise ConnectionError("nobody answers")
-        self.opened.append(asyncio.current_task())
-        try:
-            yield [setup.settings.sides]
-        finally:
-            self.closed.append(asyncio.current_task())
-
-    def kit(self) -> Toolkit[Settings, list[int]]:
-        kit = Toolkit("kit", settings=Settings, lifespan=self.lifespan)
-
-        @kit.tool(effect="readOnly")
-        async def push(context: ToolContext[Settings, list[int]]) -> int:
-            """Push."""
-            context.resource.append(0)
-            return len(context.resource)
-
-        return kit
-
-
-def test_what_a_lifespan_opens_is_shared_by_a_job_and_left_in_the_task_that_entered_it(bench: Bench) -> None:
-    shop = Shop()
-    seen, _ = call(bench, shop.kit(), tool("push"), tool("push"), sides=4)
-    assert sorted(results(seen)) == ["2", "3"]
-    assert len(shop.opened) == 1
-    assert shop.closed == shop.opened
-
-
-def test_a_lifespan_that_fails_costs_only_its_own_tools(bench: Bench) -> None:
-    seen, _ = call(bench, Shop(fails=True).kit(), tool("push"))
-    (reason,) = [event.reason for event in seen.of("skillDisconnected")]
-    assert reason.startswith("skill 'mine' could not be opened")
-    assert reason.endswith("ConnectionError: nobody answers")
-    assert reason in results(seen)[0], "a model that calls its tool is told why there is none"
-
-
-@dataclass
-class Line:
-    """A connection that can be cut."""
-
-    cut: asyncio.Event
-    gone: asyncio.Event
-
-
-@asynccontextmanager
-async def line(setup: Setup) -> AsyncIterator[Line]:
-    one = Line(asyncio.Event(), asyncio.Event())
-
-    async def break_off() -> None:
-        await one.cut.wait()
-        raise ConnectionError("the line is cut")
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(break_off())
-            yield one
-    finally:
-        one.gone.set()
-
-
-def test_a_lifespan_that_breaks_later_is_an_error_of_the_calls_that_follow(bench: Bench) -> None:
-    kit = Toolkit("kit", lifespan=line)
-
-    @kit.tool()
-    async def cut(context: ToolContext[None, Line]) -> None:
-        """Cut the line."""
-        context.resource.cut.set()
-        await context.resource.gone.wait()
-
-    seen = Seen()
-    host = bench.host([tool("cut"), tool("cut"), text("ok")], with_kit(), plugins=(kit,))
-    assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"
-    first, second = results(seen)
-    assert first == "Done."
-    assert second.endswith("did not stay open: ConnectionError: the line is cut")
-
-
-def test_a_run_that_is_cancelled_while_a_lifespan_opens_leaves_it(bench: Bench) -> None:
-    left: list[str] = []
-
-    async def run() -> None:
-        entering = asyncio.Event()
-
-        @asynccontextmanager
-        async def lifespan(setup: Setup) -> AsyncIterator[None]:
-            try:
-                entering.set()
-                await asyncio.Event().wait()
-                yield
-            finally:
-                left.append("left")
-
-        kit = Toolkit("kit", lifespan=lifespan)
-        host = bench.host([text("never")], with_kit(), plugins=(kit,))
-        work = asyncio.ensure_future(host.run("a", "q", job_id="job"))
-        await entering.wait()
-        work.cancel()
-        await asyncio.wait({work})
-
-    wait_for(run())
-    assert left == ["left"]
 
 
 @pytest.mark.parametrize(("effect", "runs"), [("readOnly", 2), ("idempotent", 2), ("sideEffect", 1)])

@@ -3,80 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from processes import alive, start, until
-from terminal import ASKING, SECONDS, Result, Terminal, reply
-
-SCRIPTED = ("--provider", "scripted")
-
-EVALUATOR = """
-import json, os, pathlib, sys
-number = os.environ["PERSTACK_ITERATION"]
-with pathlib.Path("measured").open("a") as log:
-    log.write(number + " ")
-pause = pathlib.Path("pause-" + number)
-if pause.exists():
-    pause.rename("paused-" + number)
-    pathlib.Path("reached").write_text(str(os.getpid()))
-    import time
-    time.sleep(300)  # the test ends it
-print("words before the answer")
-print(json.dumps(json.loads(pathlib.Path("answers.json").read_text())[int(number) - 1]))
-"""
-
-
-def project(terminal: Terminal, answers: Sequence[Any], *keys: str, said: str = "made") -> Terminal:
-    """An Expert `solo` whose results are measured as the answers say, one for each iteration."""
-    lines = "\n".join(keys)
-    terminal.project(
-        f"""
-[experts.solo]
-instruction = "You work alone."
-[experts.solo.iterate]
-evaluator = ["{sys.executable}", "measure.py"]
-{lines}
-""",
-        solo=[reply(said, usage=(10, 1))],
-    )
-    (terminal.workspace / "measure.py").write_text(EVALUATOR)
-    answer(terminal, answers)
-    return terminal
-
-
-def answer(terminal: Terminal, answers: Sequence[Any]) -> None:
-    (terminal.workspace / "answers.json").write_text(json.dumps(answers))
-
-
-def scores(*numbers: float) -> list[dict[str, float]]:
-    return [{"score": number} for number in numbers]
-
-
-def iterate(terminal: Terminal, *args: str) -> Result:
-    return terminal.call("iterate", "solo", "do it", "--id", "it", *SCRIPTED, *args)
-
-
-def listed(terminal: Terminal) -> dict[str, Any]:
-    (line,) = terminal.call("iterations", "--json").lines
-    return json.loads(line)
-
-
-def report(terminal: Terminal, *args: str) -> dict[str, Any]:
-    shown = terminal.call("report", "it", "--json", *args)
-    assert shown.code == 0, shown.err
-    return json.loads(shown.out)
-
-
-def queries(terminal: Terminal) -> list[str]:
-    """What the Expert was asked, iteration by iteration."""
-    jobs = sorted(path.name for path in terminal.jobs().iterdir() if path.name.startswith("it-i"))
-    starts = [json.loads(terminal.log_of(f"{job}-1").read_text().splitlines()[0]) for job in jobs]
-    return [start["query"] for start in starts]
+from iterating import SCRIPTED, answer, iterate, listed, project, queries, report, scores
+from processes import alive, until
+from terminal import ASKING, Terminal, reply
 
 
 def test_it_ends_when_the_target_is_reached(terminal: Terminal) -> None:
@@ -325,125 +258,6 @@ def test_the_step_limit_pauses(terminal: Terminal) -> None:
     stopped = iterate(terminal, "--max-steps", "1")
     assert stopped.code == 4
     assert terminal.call("resume", "it", "--max-steps", "5", *SCRIPTED).code == 0
-
-
-# --- being stopped ------------------------------------------------------------------------------------------------
-
-
-def paused_at(terminal: Terminal, number: int) -> int:
-    """Wait until the evaluator of an iteration is up; its process."""
-    reached = terminal.workspace / "reached"
-    until(lambda: reached.exists() and reached.read_text(), f"iteration {number} to be measured")
-    pid = int(reached.read_text())
-    reached.unlink()
-    return pid
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_pauses_and_resume_goes_on_with_what_is_in_hand(terminal: Terminal, number: signal.Signals) -> None:
-    project(terminal, scores(1, 5, 3), "maxIterations = 3")
-    (terminal.workspace / "pause-2").touch()
-    process = start(terminal, "iterate", "solo", "do it", "--id", "it")
-    evaluator = paused_at(terminal, 2)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 130
-    assert json.loads(out.splitlines()[-1])["type"] == "pauseSeries"
-    assert "paused after 1 iteration, the best is 1 with 1: interrupted; go on with: perstack resume it" in err
-    until(lambda: not alive(evaluator), "the evaluator to end")
-    summary = listed(terminal)
-    assert (summary["status"], summary["pauseReason"], summary["message"]) == ("paused", "checkpoint", "interrupted")
-    resumed = terminal.call("resume", "it", *SCRIPTED)
-    assert resumed.code == 0, resumed.err
-    assert (terminal.workspace / "measured").read_text().split() == ["1", "2", "2", "3"]
-    assert report(terminal)["bestIteration"] == 2
-
-
-def test_ctrl_c_in_a_job_pauses_and_the_same_job_goes_on(terminal: Terminal) -> None:
-    project(terminal, scores(1), "maxIterations = 1")
-    terminal.script(solo=[{**reply("late"), "delay_ms": 100_000}])
-    process = start(terminal, "iterate", "solo", "do it", "--id", "it")
-    assert process.stdout is not None
-    while '"startGeneration"' not in process.stdout.readline():
-        pass
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=SECONDS)
-    assert process.returncode == 130
-    terminal.script(solo=[reply("made")])
-    assert terminal.call("resume", "it", *SCRIPTED).code == 0
-    assert [path.name for path in terminal.jobs().iterdir()] == ["it-i1"]
-
-
-def test_what_is_driven_cannot_be_driven_twice(terminal: Terminal) -> None:
-    project(terminal, scores(1), "maxIterations = 1")
-    (terminal.workspace / "pause-1").touch()
-    process = start(terminal, "iterate", "solo", "do it", "--id", "it")
-    paused_at(terminal, 1)
-    assert listed(terminal)["status"] == "running"
-    refused = terminal.call("resume", "it", *SCRIPTED)
-    assert refused.code == 1
-    assert f"pid {process.pid}" in refused.err
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=SECONDS)
-
-
-STEPS = ("startSeries", *("startIteration", "startGeneration", "finishArtefact", "finishIteration") * 5)
-
-
-def killed_at(process: subprocess.Popen[str], kind: str) -> int:
-    """Kill a process as soon as it tells of this; how many iterations it has told to be done."""
-    assert process.stdout is not None
-    told = 0
-    for line in process.stdout:
-        found = json.loads(line)["type"]
-        told += found == "finishIteration"
-        if found == kind:
-            break
-    process.kill()
-    process.communicate(timeout=SECONDS)
-    return told
-
-
-@pytest.mark.parametrize("storage", ["file:perstack", "sqlite:perstack/state.db"])
-def test_killed_at_every_step_of_five_loops_it_reports_the_same_best(terminal: Terminal, storage: str) -> None:
-    project(terminal, scores(1, 4, 2, 5, 3))
-    terminal.script(solo=[{**reply("made", usage=(10, 1)), "delay_ms": 5}])
-    args = ["iterate", "solo", "do it", "--id", "it"]
-    told, killed = 0, 0
-    for kind in STEPS:
-        told += killed_at(start(terminal, *args, "--storage", storage), kind)
-        (line,) = terminal.call("iterations", "--json", "--storage", storage).lines
-        assert json.loads(line)["done"] >= told, kind
-        args = ["resume", "it"]
-        killed += 1
-        if json.loads(line)["status"] == "completed":
-            break
-    else:
-        assert terminal.call("resume", "it", *SCRIPTED, "--storage", storage).code == 0
-    shown = json.loads(terminal.call("report", "it", "--json", "--storage", storage).out)
-    assert [one["score"] for one in shown["scores"]] == [1, 4, 2, 5, 3]
-    assert (shown["status"], shown["bestIteration"], shown["done"]) == ("completed", 4, 5)
-    jobs = [json.loads(line)["id"] for line in terminal.call("jobs", "--json", "--storage", storage).lines]
-    assert sorted(jobs) == [f"it-i{number}" for number in (1, 2, 3, 4, 5)]
-    measured = (terminal.workspace / "measured").read_text().split()
-    assert sorted(measured) == measured
-    assert len(measured) <= 5 + killed
-
-
-def test_killed_while_the_evaluator_is_at_work_only_that_is_done_again(terminal: Terminal) -> None:
-    project(terminal, scores(1, 5, 3), "maxIterations = 3")
-    (terminal.workspace / "pause-2").touch()
-    process = start(terminal, "iterate", "solo", "do it", "--id", "it")
-    evaluator = paused_at(terminal, 2)
-    process.kill()
-    process.communicate(timeout=SECONDS)
-    until(lambda: not alive(evaluator), "the evaluator to end")
-    summary = listed(terminal)
-    assert (summary["status"], summary["message"], summary["done"]) == ("paused", "its process ended", 1)
-    resumed = terminal.call("resume", "it", *SCRIPTED)
-    assert resumed.code == 0
-    assert [event["number"] for event in resumed.events if event["type"] == "finishArtefact"] == [3]
-    assert report(terminal)["bestIteration"] == 2
 
 
 # --- looking ------------------------------------------------------------------------------------------------------

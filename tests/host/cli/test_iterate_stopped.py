@@ -1,0 +1,128 @@
+"""Iterations that are stopped: by Ctrl-C, by SIGKILL, and by another process that drives them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+
+import pytest
+from iterating import SCRIPTED, listed, project, report, scores
+from processes import alive, start, until
+from terminal import SECONDS, Terminal, reply
+
+
+def paused_at(terminal: Terminal, number: int) -> int:
+    """Wait until the evaluator of an iteration is up; its process."""
+    reached = terminal.workspace / "reached"
+    until(lambda: reached.exists() and reached.read_text(), f"iteration {number} to be measured")
+    pid = int(reached.read_text())
+    reached.unlink()
+    return pid
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_pauses_and_resume_goes_on_with_what_is_in_hand(terminal: Terminal, number: signal.Signals) -> None:
+    project(terminal, scores(1, 5, 3), "maxIterations = 3")
+    (terminal.workspace / "pause-2").touch()
+    process = start(terminal, "iterate", "solo", "do it", "--id", "it")
+    evaluator = paused_at(terminal, 2)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert json.loads(out.splitlines()[-1])["type"] == "pauseSeries"
+    assert "paused after 1 iteration, the best is 1 with 1: interrupted; go on with: perstack resume it" in err
+    until(lambda: not alive(evaluator), "the evaluator to end")
+    summary = listed(terminal)
+    assert (summary["status"], summary["pauseReason"], summary["message"]) == ("paused", "checkpoint", "interrupted")
+    resumed = terminal.call("resume", "it", *SCRIPTED)
+    assert resumed.code == 0, resumed.err
+    assert (terminal.workspace / "measured").read_text().split() == ["1", "2", "2", "3"]
+    assert report(terminal)["bestIteration"] == 2
+
+
+def test_ctrl_c_in_a_job_pauses_and_the_same_job_goes_on(terminal: Terminal) -> None:
+    project(terminal, scores(1), "maxIterations = 1")
+    terminal.script(solo=[{**reply("late"), "delay_ms": 100_000}])
+    process = start(terminal, "iterate", "solo", "do it", "--id", "it")
+    assert process.stdout is not None
+    while '"startGeneration"' not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    terminal.script(solo=[reply("made")])
+    assert terminal.call("resume", "it", *SCRIPTED).code == 0
+    assert [path.name for path in terminal.jobs().iterdir()] == ["it-i1"]
+
+
+def test_what_is_driven_cannot_be_driven_twice(terminal: Terminal) -> None:
+    project(terminal, scores(1), "maxIterations = 1")
+    (terminal.workspace / "pause-1").touch()
+    process = start(terminal, "iterate", "solo", "do it", "--id", "it")
+    paused_at(terminal, 1)
+    assert listed(terminal)["status"] == "running"
+    refused = terminal.call("resume", "it", *SCRIPTED)
+    assert refused.code == 1
+    assert f"pid {process.pid}" in refused.err
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=SECONDS)
+
+
+STEPS = ("startSeries", *("startIteration", "startGeneration", "finishArtefact", "finishIteration") * 5)
+
+
+def killed_at(process: subprocess.Popen[str], kind: str) -> int:
+    """Kill a process as soon as it tells of this; how many iterations it has told to be done."""
+    assert process.stdout is not None
+    told = 0
+    for line in process.stdout:
+        found = json.loads(line)["type"]
+        told += found == "finishIteration"
+        if found == kind:
+            break
+    process.kill()
+    process.communicate(timeout=SECONDS)
+    return told
+
+
+@pytest.mark.parametrize("storage", ["file:perstack", "sqlite:perstack/state.db"])
+def test_killed_at_every_step_of_five_loops_it_reports_the_same_best(terminal: Terminal, storage: str) -> None:
+    project(terminal, scores(1, 4, 2, 5, 3))
+    terminal.script(solo=[{**reply("made", usage=(10, 1)), "delay_ms": 5}])
+    args = ["iterate", "solo", "do it", "--id", "it"]
+    told, killed = 0, 0
+    for kind in STEPS:
+        told += killed_at(start(terminal, *args, "--storage", storage), kind)
+        (line,) = terminal.call("iterations", "--json", "--storage", storage).lines
+        assert json.loads(line)["done"] >= told, kind
+        args = ["resume", "it"]
+        killed += 1
+        if json.loads(line)["status"] == "completed":
+            break
+    else:
+        assert terminal.call("resume", "it", *SCRIPTED, "--storage", storage).code == 0
+    shown = json.loads(terminal.call("report", "it", "--json", "--storage", storage).out)
+    assert [one["score"] for one in shown["scores"]] == [1, 4, 2, 5, 3]
+    assert (shown["status"], shown["bestIteration"], shown["done"]) == ("completed", 4, 5)
+    jobs = [json.loads(line)["id"] for line in terminal.call("jobs", "--json", "--storage", storage).lines]
+    assert sorted(jobs) == [f"it-i{number}" for number in (1, 2, 3, 4, 5)]
+    measured = (terminal.workspace / "measured").read_text().split()
+    assert sorted(measured) == measured
+    assert len(measured) <= 5 + killed
+
+
+def test_killed_while_the_evaluator_is_at_work_only_that_is_done_again(terminal: Terminal) -> None:
+    project(terminal, scores(1, 5, 3), "maxIterations = 3")
+    (terminal.workspace / "pause-2").touch()
+    process = start(terminal, "iterate", "solo", "do it", "--id", "it")
+    evaluator = paused_at(terminal, 2)
+    process.kill()
+    process.communicate(timeout=SECONDS)
+    until(lambda: not alive(evaluator), "the evaluator to end")
+    summary = listed(terminal)
+    assert (summary["status"], summary["message"], summary["done"]) == ("paused", "its process ended", 1)
+    resumed = terminal.call("resume", "it", *SCRIPTED)
+    assert resumed.code == 0
+    assert [event["number"] for event in resumed.events if event["type"] == "finishArtefact"] == [3]
+    assert report(terminal)["bestIteration"] == 2
