@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from perstack.errors import ProviderError
@@ -15,10 +14,8 @@ from perstack_bedrock.request import encode
 from perstack_bedrock.settings import Access, BedrockSettings, access_of
 from perstack_bedrock.stream import MEDIA_TYPE, aws_events
 from perstack_http.endpoint import read_settings
+from perstack_http.lazy import LazyClient
 from perstack_http.parts import load_blobs, to_bytes
-
-if TYPE_CHECKING:
-    from perstack_http.client import StreamClient
 
 ANTHROPIC_VERSION = "bedrock-2023-05-31"
 
@@ -35,7 +32,7 @@ class BedrockProvider:
         self._endpoint = access.endpoint
         self._account = access.account
         self._settings = settings
-        self._client: StreamClient | None = None
+        self._client = LazyClient(access.endpoint, aws_events)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """One try of one generation. Raises ProviderError."""
@@ -52,8 +49,7 @@ class BedrockProvider:
 
     async def close(self) -> None:
         """Close its connections."""
-        if self._client is not None:
-            await self._client.close()
+        await self._client.close()
 
     async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:
         headers: dict[str, str] = {}
@@ -61,17 +57,9 @@ class BedrockProvider:
             url = self._endpoint.url(path)
             headers = await self._account.signature(url, body, self._endpoint.headers)
         try:
-            await self._opened().post(path, body, on_data, headers)
+            await self._client.post(path, body, on_data, headers)
         except ProviderError as error:
             raise _told_better(error) from error.__cause__
-
-    def _opened(self) -> StreamClient:
-        if self._client is None:
-            # httpx costs 100 ms to import: only who generates pays
-            from perstack_http.client import StreamClient
-
-            self._client = StreamClient(self._endpoint, aws_events)
-        return self._client
 
 
 def _told_better(error: ProviderError) -> ProviderError:

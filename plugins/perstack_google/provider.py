@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
@@ -12,13 +11,11 @@ from perstack_google.reply import ReplyDecoder
 from perstack_google.request import encode
 from perstack_google.settings import GoogleSettings, endpoint_of, path_of
 from perstack_http.endpoint import Endpoint, read_settings
+from perstack_http.lazy import LazyClient
 from perstack_http.parts import load_blobs
 
-if TYPE_CHECKING:
-    from perstack_http.client import StreamClient
-
 Post = Callable[[bytes, Callable[[str], bool]], Awaitable[None]]
-"""Sends a body, and hands on the data of each event, as `StreamClient.post` does."""
+"""Sends a body, and hands on the data of each event, as `LazyClient.post` does."""
 
 _REFUSED_SIGNATURE = re.compile(r"(invalid|corrupted) thought signature|thought signature is not valid")
 
@@ -27,30 +24,20 @@ class GoogleProvider:
     """The Gemini API at one endpoint."""
 
     def __init__(self, endpoint: Endpoint, settings: GoogleSettings) -> None:
-        self._endpoint = endpoint
         self._settings = settings
-        self._client: StreamClient | None = None
+        self._client = LazyClient(endpoint)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """One try of one generation. Raises ProviderError."""
 
         async def post(body: bytes, on_data: Callable[[str], bool]) -> None:
-            await self._opened().post(path_of(request.model), body, on_data)
+            await self._client.post(path_of(request.model), body, on_data)
 
         return await generate(request, self._settings, post, on_delta)
 
     async def close(self) -> None:
         """Close its connections."""
-        if self._client is not None:
-            await self._client.close()
-
-    def _opened(self) -> StreamClient:
-        if self._client is None:
-            # httpx costs 100 ms to import: only who generates pays
-            from perstack_http.client import StreamClient
-
-            self._client = StreamClient(self._endpoint)
-        return self._client
+        await self._client.close()
 
 
 async def generate(

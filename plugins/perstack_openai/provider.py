@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
+from perstack_http.lazy import LazyClient
 from perstack_http.parts import load_blobs
 from perstack_openai.dialect import Dialect
 from perstack_openai.settings import Connection
 
 if TYPE_CHECKING:
-    from perstack_http.client import StreamClient
     from perstack_openai.chat_reply import ChatDecoder
     from perstack_openai.responses_reply import ResponsesDecoder
 
@@ -23,7 +23,7 @@ class OpenAIProvider:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._client: StreamClient | None = None
+        self._client = LazyClient(connection.endpoint)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """One try of one generation. Raises ProviderError."""
@@ -34,8 +34,7 @@ class OpenAIProvider:
 
     async def close(self) -> None:
         """Close its connections."""
-        if self._client is not None:
-            await self._client.close()
+        await self._client.close()
 
     async def _chat(
         self, request: GenerationRequest, on_delta: Callable[[Delta], None], blobs: Mapping[str, bytes]
@@ -63,16 +62,8 @@ class OpenAIProvider:
         return await self._posted(request.model, encode_responses(request, plainer, blobs), decoder)
 
     async def _posted(self, model: str, body: bytes, decoder: ChatDecoder | ResponsesDecoder) -> Generation:
-        await self._opened().post(self._connection.path(model), body, decoder.feed)
+        await self._client.post(self._connection.path(model), body, decoder.feed)
         return decoder.finish()
-
-    def _opened(self) -> StreamClient:
-        if self._client is None:
-            # httpx costs 100 ms to import: only who generates pays
-            from perstack_http.client import StreamClient
-
-            self._client = StreamClient(self._connection.endpoint)
-        return self._client
 
 
 def _without_encrypted(dialect: Dialect, error: ProviderError) -> Dialect | None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack_anthropic.codec import ReplyDecoder, body_of
 from perstack_google.provider import generate as generate_by_gemini
 from perstack_http.endpoint import Endpoint, is_loopback, read_settings
+from perstack_http.lazy import LazyClient
 from perstack_http.parts import load_blobs, to_bytes
 from perstack_vertex.identity import Identity, identity_of
 from perstack_vertex.settings import Place, VertexSettings, endpoint_of, place_of
-
-if TYPE_CHECKING:
-    from perstack_http.client import StreamClient
 
 ANTHROPIC_VERSION = "vertex-2023-10-16"
 """Source: Anthropic documentation, «Claude on Vertex AI»."""
@@ -25,11 +22,10 @@ class VertexProvider:
     """Models of Google and of Anthropic, at one place of Vertex AI."""
 
     def __init__(self, endpoint: Endpoint, settings: VertexSettings, place: Place, identity: Identity | None) -> None:
-        self._endpoint = endpoint
         self._settings = settings
         self._place = place
         self._identity = identity
-        self._client: StreamClient | None = None
+        self._client = LazyClient(endpoint)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """One try of one generation. Raises ProviderError."""
@@ -45,8 +41,7 @@ class VertexProvider:
 
     async def close(self) -> None:
         """Close its connections."""
-        if self._client is not None:
-            await self._client.close()
+        await self._client.close()
 
     async def _by_claude(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         blobs = await load_blobs(request.messages, request.blobs)
@@ -60,7 +55,7 @@ class VertexProvider:
     async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:
         """Send with a token; one that was made earlier and is refused is replaced once."""
         if self._identity is None:
-            return await self._opened().post(path, body, on_data)
+            return await self._client.post(path, body, on_data)
         token = await self._identity.token()
         has_begun = False
 
@@ -70,20 +65,12 @@ class VertexProvider:
             return on_data(data)
 
         try:
-            return await self._opened().post(path, body, take, token.headers)
+            return await self._client.post(path, body, take, token.headers)
         except ProviderError as error:
             if error.status_code != 401 or token.is_new or has_begun:
                 raise
         token = await self._identity.token(instead_of=token)
-        return await self._opened().post(path, body, on_data, token.headers)
-
-    def _opened(self) -> StreamClient:
-        if self._client is None:
-            # httpx costs 100 ms to import: only who generates pays
-            from perstack_http.client import StreamClient
-
-            self._client = StreamClient(self._endpoint)
-        return self._client
+        return await self._client.post(path, body, on_data, token.headers)
 
 
 def create(config: ProviderConfig) -> VertexProvider:
