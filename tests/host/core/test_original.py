@@ -87,9 +87,14 @@ def test_the_same_files_in_another_order_make_the_same_events(case: str) -> None
 def test_a_run_cut_at_any_event_still_folds(case: str) -> None:
     job_id, runs, _ = original(case)
     whole = sorted((event for events in runs.values() for event in events), key=lambda event: event.timestamp)
+    last = states(from_original(job_id, runs))
+    counts = [0]
     for end in range(1, len(whole)):
         kept = {name: [event for event in events if event in whole[:end]] for name, events in runs.items()}
-        states(from_original(job_id, kept))
+        cut = states(from_original(job_id, kept))
+        assert set(cut) <= set(last)
+        counts.append(sum(state.step for state in cut.values()))
+    assert [*counts, sum(state.step for state in last.values())] == sorted(counts) + [max(counts)]
 
 
 def test_a_question_that_waits_waits_here_too() -> None:
