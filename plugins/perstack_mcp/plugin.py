@@ -23,7 +23,6 @@ class McpSkillFactory:
 
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
         """A session that connects when its tools are asked for. Raises SkillError for what its author must change."""
-        _require_sdk(definition)
         if isinstance(definition, McpStdioSkill):
             from perstack_mcp.local import LocalServer
             from perstack_mcp.session import McpSession
@@ -38,7 +37,6 @@ class McpSkillFactory:
 
     async def login(self, definition: Skill, context: SkillContext, present: Callable[[str], Awaitable[None]]) -> None:
         """By OAuth, for a server on the web. Raises SkillError."""
-        _require_sdk(definition)
         from perstack_mcp.login import log_in
 
         await log_in(_remote(definition), context, present)
@@ -48,13 +46,6 @@ class McpSkillFactory:
         from perstack_mcp.remote import place_of
 
         return await place_of(_remote(definition), context.env).forget()
-
-
-def _require_sdk(definition: Skill) -> None:
-    from importlib.util import find_spec
-
-    if find_spec("mcp") is None:
-        raise SkillError(f"skill {definition.name!r} needs the MCP SDK: pip install 'perstack[mcp]'")
 
 
 def _remote(definition: Skill) -> McpSseSkill:

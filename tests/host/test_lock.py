@@ -22,8 +22,6 @@ from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, text, tool, turn
 
-pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
-
 ONE = '[experts.a]\ninstruction = "[[a]] works."\n'
 PLUGIN = ONE + '[experts.a.skills.mine]\ntype = "pluginSkill"\nplugin = "late"\n'
 

@@ -1,6 +1,9 @@
-"""What tokens cost, where the extra `prices` is installed."""
+"""What tokens cost, where the price is known."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import pytest
 from hosting import Bench, Seen, expert, wait_for
@@ -33,10 +36,37 @@ def test_what_is_not_known_costs_nothing_and_says_nothing(provider: str, model: 
     assert (usage.cost_usd, window) == (None, None)
 
 
-def test_without_the_extra_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perstack.engine.prices.find_spec", lambda name: None)
-    usage, window = known("anthropic", "claude-sonnet-4-5", Usage.of(1000, 100))
-    assert (usage.total_tokens, usage.cost_usd, window) == (1100, None, None)
+def test_one_job_may_use_models_with_published_prices_and_without() -> None:
+    async def both() -> list[float | None]:
+        prices = Prices()
+        reply = Generation(ExpertMessage(), Usage.of(1000, 100), "stop")
+        asked = [("local", "y"), ("anthropic", "claude-sonnet-4-5"), ("local", "y")]
+        return [(await prices.known(*one, reply))[0].cost_usd for one in asked]
+
+    first, second, third = wait_for(both())
+    assert (first, third) == (None, None)
+    assert second is not None
+
+
+def test_prices_are_imported_while_the_first_model_with_published_ones_works() -> None:
+    program = (
+        "import asyncio, sys\n"
+        "from perstack.engine.prices import Prices\n"
+        "async def main():\n"
+        "    prices = Prices()\n"
+        "    prices.prepare('scripted')\n"
+        "    await asyncio.get_running_loop().shutdown_default_executor()\n"
+        "    print('genai_prices' in sys.modules)\n"
+        "asyncio.run(main())\n"
+        "async def again():\n"
+        "    prices = Prices()\n"
+        "    prices.prepare('anthropic')\n"
+        "    await asyncio.get_running_loop().shutdown_default_executor()\n"
+        "    print('genai_prices' in sys.modules)\n"
+        "asyncio.run(again())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["False", "True"]
 
 
 @given(st.permutations([Usage(cost_usd=cost) for cost in (0.1, 0.2, 0.3, 1e-9, None, 12.345678901)]))

@@ -65,6 +65,7 @@ async def generate(
         step=command.step,
     )
     show = _show_deltas(session, command.step, emit)
+    prices.prepare(run.start.provider)
     started = time.monotonic()
     for attempt in count(1):
         began = time.monotonic()

@@ -1,10 +1,9 @@
-"""What a generation cost, and how much its model can hold: as far as `genai-prices`, an extra, knows."""
+"""What a generation cost, and how much its model can hold: as far as `genai-prices` knows."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from importlib.util import find_spec
 
 from perstack.core.usage import Usage
 from perstack.ports.provider import Generation
@@ -24,20 +23,25 @@ Lookup = Callable[[str, str, Usage], tuple[float | None, int | None]]
 
 
 class Prices:
-    """Adds cost and context size to what a provider reported. Knows nothing where the extra is not installed."""
+    """Adds cost and context size to what a provider reported."""
 
     def __init__(self) -> None:
-        self._lookup: Lookup | None = None
-        self._is_there = find_spec("genai_prices") is not None
+        self._loading: asyncio.Future[Lookup] | None = None
+
+    def prepare(self, provider: str) -> None:
+        """Begin to load the prices, if those of this provider's models are published: they are needed soon."""
+        if self._loading is None and provider in _VENDORS:
+            # their import takes 0.2 s, which is best spent while the model works
+            self._loading = asyncio.get_running_loop().run_in_executor(None, _load)
 
     async def known(self, provider: str, model: str, generation: Generation) -> tuple[Usage, int | None]:
         """The usage with its cost, and how many tokens the model's context holds; None where unknown."""
+        self.prepare(provider)
         vendor = _VENDORS.get(provider)
-        if vendor is None or not self._is_there:
+        if vendor is None or self._loading is None:
             return generation.usage, generation.context_window
-        if self._lookup is None:
-            self._lookup = await asyncio.to_thread(_load)  # its import takes 0.15 s
-        cost, window = self._lookup(vendor, model, generation.usage)
+        look_up = await asyncio.shield(self._loading)
+        cost, window = look_up(vendor, model, generation.usage)
         return generation.usage.model_copy(update={"cost_usd": cost}), generation.context_window or window
 
 

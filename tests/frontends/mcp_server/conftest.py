@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from terminal import Terminal, reply
 
-pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
-
 TWO = """
 [experts.solo]
 description = "works alone"

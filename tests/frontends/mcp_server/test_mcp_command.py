@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -121,25 +120,6 @@ def test_an_expert_that_is_not_there_is_named(terminal: Terminal) -> None:
     assert done.code == 2
     assert "no Expert 'nosuch'" in done.err
     assert "@team/lead, researcher, solo" in done.err
-
-
-def test_without_the_sdk_its_install_command_is_named(terminal: Terminal) -> None:
-    hide = (
-        "import sys, importlib.util as u; f = u.find_spec; u.find_spec = lambda n, *a: None if n == 'mcp' else f(n, *a)"
-    )
-    code = f"{hide}; sys.argv = ['perstack', 'mcp']; from perstack.frontends.cli.main import entry; entry()"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=terminal.workspace,
-        env=terminal.env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr == "error: `perstack mcp` needs the MCP SDK: pip install 'perstack[mcp]'\n"
 
 
 def test_storage_and_workspace_are_those_of_the_options(terminal: Terminal, tmp_path: Path) -> None:

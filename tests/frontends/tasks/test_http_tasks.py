@@ -13,8 +13,6 @@ import pytest
 from http_server import serving
 from terminal import Terminal, reply
 
-pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:

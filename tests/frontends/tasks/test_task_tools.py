@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from editor import connected, structure, texts
 from hosting import wait_for
 from terminal import ASKING, SECONDS, Terminal, reply
-
-pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
 
 
 def test_an_agent_keeps_a_task_that_a_later_process_goes_on_with(tmp_path: Path) -> None:

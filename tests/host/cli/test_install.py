@@ -12,8 +12,6 @@ import pytest
 from locking import SERVER, did, listed, lock_of, offer, skill
 from terminal import SECONDS, Terminal
 
-pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
-
 EXPERTS = """
 [experts.lead]
 instruction = "You lead."

@@ -371,7 +371,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(team: Terminal) -> None:
 
 
 def test_a_skill_that_could_not_be_reached_is_shown_with_the_reason(terminal: Terminal) -> None:
-    pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
     skill = '[experts.a.skills.gone]\ntype = "mcpStdioSkill"\ncommand = "no-such-command"\n'
     terminal.project('[experts.a]\ninstruction = "i"\n' + skill, a=[reply("ok")])
     assert terminal.call("run", "a", "q", "--provider", "scripted").code == 0

@@ -143,7 +143,7 @@ def test_a_run_with_built_in_tools_imports_nothing_heavy_before_its_first_event(
         "from perstack.frontends.cli import drive\n"
         "class Peek(drive.JsonLines):\n"
         "    def __call__(self, event, line):\n"
-        "        heavy = {'httpx', 'mcp', 'jsonschema', 'rich', 'textual', 'openai', 'sqlite3', 'xllamacpp'}\n"
+        "        heavy = {'httpx', 'httpx2', 'mcp', 'jsonschema', 'rich', 'genai_prices', 'sqlite3', 'xllamacpp'}\n"
         "        print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
         "drive.JsonLines = Peek\n"
         "from perstack.frontends.cli.main import entry\n"

@@ -80,7 +80,6 @@ def test_what_tools_cost_at_every_step_is_shown(terminal: Terminal) -> None:
 
 
 def test_an_expert_that_could_not_begin_is_named_and_the_others_costs_are_told(terminal: Terminal) -> None:
-    pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
     needy = '[experts.a.skills.s]\ntype = "mcpStdioSkill"\ncommand = "x"\nrequiredEnv = ["NOT_SET_HERE"]\n'
     gone = '[experts.b.skills.s]\ntype = "mcpStdioSkill"\ncommand = "no-such-command"\n'
     terminal.project(f'[experts.a]\ninstruction = "i"\n{needy}[experts.b]\ninstruction = "i"\n{gone}')

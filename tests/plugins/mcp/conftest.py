@@ -22,7 +22,6 @@ NPM = {
 
 @pytest.fixture
 def bed(tmp_path: Path) -> Iterator[Bed]:
-    pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
     # its second of imports is no part of any test's deadline
     importlib.import_module("perstack_mcp.conversation")
     workspace = tmp_path / "workspace"

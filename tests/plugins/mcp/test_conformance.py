@@ -42,7 +42,6 @@ def _suite(version: str) -> list[str]:
 @pytest.mark.timeout(350)  # the first time, the suites are installed
 @pytest.mark.parametrize("run", RUNS)
 def test_all_scenarios_pass_but_those_that_are_named_with_a_reason(run: str) -> None:
-    pytest.importorskip("mcp", reason="the MCP SDK is not there: pip install 'perstack[mcp]'")
     version, *options = RUNS[run]
     with tempfile.TemporaryDirectory() as folder, Clients.listening(Path(folder)) as clients:
         command = [*_suite(version), "client", "--command", f"{sys.executable} -IS {STUB} {clients.socket}"]

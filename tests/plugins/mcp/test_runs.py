@@ -169,15 +169,6 @@ def test_nothing_of_the_sdk_is_imported_for_an_expert_without_such_a_skill(bed: 
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_without_the_sdk_the_error_names_the_command_that_installs_it(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    seen = Seen()
-    assert wait_for(_host(bed, [text("x")], _with("a", _bad("s"))).run("a", "q", on_event=seen)).status != "completed"
-    assert seen.of("errorRun")[0].error.message == "skill 's' needs the MCP SDK: pip install 'perstack[mcp]'"
-
-
 def test_a_call_costs_little_more_than_the_servers_own_time(bed: Bed) -> None:
     async def run() -> float:
         async with bed.session(_bad("server")) as session:

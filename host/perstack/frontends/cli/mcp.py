@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,8 +51,6 @@ def mcp_command(
             raise UsageError("--print-config prints settings that start a server of their own: leave out --http")
         _print_config(client, setup, keys, tasks=tasks)
         return
-    if find_spec("mcp") is None:
-        raise UsageError("`perstack mcp` needs the MCP SDK: pip install 'perstack[mcp]'")
     serving = _Serving(setup, keys, tasks, _names_no_place(click.get_current_context()))
     if address is not None:
         _serve_http(serving, address, names)
