@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hosting import Bench, Seen, expert, wait_for
 
 from perstack.core.definitions import Limits
-from perstack.core.retry import Again, GiveUp, Pause, after_failure, delay_before
+from perstack.core.retry import Again, GiveUp, Pause, after_failure, delay_before, time_for_try
 from perstack.testing.scripted import ScriptedProvider, fail, text, tool, turn
 
 
@@ -130,6 +132,29 @@ def test_all_tries_together_have_a_deadline() -> None:
     assert decide(attempt=1, spent=0.0, retry_after=301.0) == Pause(301.0)
     assert decide(attempt=1, spent=0.0, is_retryable=False) == GiveUp()
     assert decide(attempt=101, spent=0.0) == GiveUp()
+    assert isinstance(decide(attempt=1, spent=10.0, retry_after=0.0), GiveUp), "no time is left for a try"
+
+
+def test_a_try_may_take_what_is_left_of_all_tries_together() -> None:
+    limits = Limits(timeout=3_000, retry_timeout=10_000)
+    assert time_for_try(limits, 0.0) == (3.0, False)
+    assert time_for_try(limits, 8.0) == (2.0, True)
+    assert time_for_try(limits, 11.0) == (0.0, True)
+
+
+def test_a_try_in_hand_ends_with_the_time_for_all_tries(bench: Bench) -> None:
+    seen = Seen()
+    script = [fail(503, "busy", retry_after=0), turn(text="never", delay_ms=60_000, repeat=True)]
+    one = expert("a", retry_timeout=300)
+    began = time.monotonic()
+    job = wait_for(bench.host(script, one).run("a", "q", on_event=seen))
+    assert time.monotonic() - began < 20, "not the minute that the model takes"
+    assert job.status == "stoppedByError"
+    error = seen.of("errorRun")[0].error
+    assert error.name == "Timeout"
+    assert "given up after 2 tries" in error.message
+    assert "`retryTimeout`" in error.message
+    assert "--timeout" not in error.message, "which was not what ended it"
 
 
 def test_a_deadline_that_is_over_names_its_setting(bench: Bench) -> None:

@@ -34,6 +34,13 @@ class GiveUp:
     reason: str = ""
 
 
+def time_for_try(limits: Limits, spent: float) -> tuple[float, bool]:
+    """Seconds that a try may take which begins `spent` seconds after the first, and whether `retry_timeout` says so."""
+    left = max(0.0, limits.retry_timeout / 1000 - spent)
+    longest = limits.timeout / 1000
+    return (left, True) if left < longest else (longest, False)
+
+
 def after_failure(
     limits: Limits, *, is_retryable: bool, retry_after: float | None, attempt: int, spent: float, jitter: float
 ) -> Again | Pause | GiveUp:
@@ -42,10 +49,11 @@ def after_failure(
         return GiveUp()
     if retry_after is not None and retry_after > LONGEST_WAIT:
         return Pause(retry_after)
-    if attempt > limits.max_retries:
+    is_over = spent * 1000 >= limits.retry_timeout
+    if attempt > limits.max_retries and not is_over:
         return GiveUp()
     delay = delay_before(attempt, jitter, retry_after)
-    if (spent + delay) * 1000 > limits.retry_timeout:
+    if (spent + delay) * 1000 >= limits.retry_timeout:
         tries = f"{attempt} {'try' if attempt == 1 else 'tries'}"
         return GiveUp(f"given up after {tries} in {spent:.0f} s; `retryTimeout` of perstack.toml would allow more")
     return Again(delay)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import count
 
 from perstack.core.commands import Generate
+from perstack.core.definitions import Limits
 from perstack.core.events import (
     ErrorInfo,
     ErrorRun,
@@ -20,7 +21,7 @@ from perstack.core.events import (
     StreamText,
 )
 from perstack.core.messages import ExpertMessage, ToolCallPart
-from perstack.core.retry import GiveUp, Pause, after_failure
+from perstack.core.retry import GiveUp, Pause, after_failure, time_for_try
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import Emitter
@@ -70,9 +71,9 @@ async def generate(
     for attempt in count(1):
         began = time.monotonic()
         try:
-            generation = await _try_once(provider, request, show, run.limits.timeout)
+            generation = await _try_once(provider, request, show, run.limits, began - started)
         except ProviderError as error:
-            if not await _goes_on(session, error, attempt, began - started):
+            if not await _goes_on(session, error, attempt, time.monotonic() - started):
                 return
             continue
         usage, window = await prices.known(run.start.provider, request.model, generation)
@@ -137,13 +138,15 @@ def error_info(error: ProviderError) -> ErrorInfo:
 
 
 async def _try_once(
-    provider: Provider, request: GenerationRequest, show: Callable[[Delta], None], timeout_ms: int
+    provider: Provider, request: GenerationRequest, show: Callable[[Delta], None], limits: Limits, spent: float
 ) -> Generation:
+    seconds, is_last = time_for_try(limits, spent)
     try:
-        async with asyncio.timeout(timeout_ms / 1000):
+        async with asyncio.timeout(seconds):
             return await provider.generate(request, show)
     except TimeoutError as error:
-        message = f"no whole reply within {timeout_ms} ms; give more time with --timeout or `timeout`"
+        remedy = "" if is_last else "; give more time with --timeout or `timeout`"
+        message = f"no whole reply within {seconds * 1000:.0f} ms{remedy}"
         raise ProviderError(message, name="Timeout", is_retryable=True) from error
     except ProviderError:
         raise
