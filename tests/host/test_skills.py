@@ -92,6 +92,24 @@ def test_pick_and_omit_are_globs(bench: Bench) -> None:
     assert [spec.name for spec in provider.requests[0].tools if spec.skill_name == "mine"] == ["count"]
 
 
+class Stubborn(Counter):
+    """Does its work, and fails to end."""
+
+    async def close(self) -> None:
+        raise SkillError("the server did not end within 5 s")
+
+
+def test_a_skill_that_fails_to_end_is_shown_and_the_result_stays(bench: Bench) -> None:
+    seen = Seen()
+    host = bench.host([tool("count"), text("ok")], with_counter("a"), plugins=(Stubborn(),))
+    job = wait_for(host.run("a", "q", on_event=seen))
+    assert (job.status, job.text) == ("completed", "ok")
+    assert [event.reason for event in seen.of("skillDisconnected")] == [
+        "skill 'mine' did not end cleanly: the server did not end within 5 s"
+    ]
+    assert wait_for(host.job(job.id)).text == "ok"
+
+
 class Unreachable(Counter):
     """Opens, and then has no tools."""
 

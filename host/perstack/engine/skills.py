@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -104,12 +105,9 @@ class JobSkills:
         return skills
 
     async def close(self) -> None:
-        """End every skill, also when one of them fails to end."""
+        """End every skill. One that fails to end is shown; what its tools have done stands all the same."""
         opened, self._open = list(self._open.values()), {}
-        results = await asyncio.gather(*(self._end(one) for one in opened), return_exceptions=True)
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if failures:
-            raise SkillError(f"a skill did not end cleanly: {failures[0]}") from failures[0]
+        await asyncio.gather(*(self._end(one) for one in opened))
 
     def _opening(self, definition: Skill, run_id: str) -> _Opening:
         key = shared_definition(definition).to_json()
@@ -153,7 +151,8 @@ class JobSkills:
         try:
             toolset = await session.tools()
         except SkillError as error:
-            await session.close()
+            with suppress(Exception):  # why it could not be reached is what a person must know
+                await session.close()
             self._show_end(opening, str(error))
             raise
         took = round((time.monotonic() - began) * 1000)
@@ -175,7 +174,9 @@ class JobSkills:
             return
         try:
             await session.close()
-        finally:
+        except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Job's outcome stands
+            self._show_end(one, f"skill {one.name!r} did not end cleanly: {str(error) or type(error).__name__}")
+        else:
             if one.is_shown:
                 self._show_end(one)
 
