@@ -32,6 +32,7 @@ from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent
 from perstack.engine.load import LoadedJob
 from perstack.engine.looking import Looking
+from perstack.engine.own_task import in_own_task
 from perstack.engine.plugins import Plugins, load_plugins
 from perstack.engine.providers import ProviderPool
 from perstack.engine.read import UnsettledCall, unsettled_calls
@@ -169,9 +170,13 @@ class Host(Looking):
         expert = self._expert(expert_key)
         self._check_provider(expert)
         lock = self._lock()
-        loaded = LoadedJob(Job(await self._new_job(job_id)))
-        async with self._leased(loaded.job.id):
-            return await self._drive(loaded, lambda driver: driver.begin_run(expert, query), on_event, lock)
+
+        async def work() -> JobSummary:
+            loaded = LoadedJob(Job(await self._new_job(job_id)))
+            async with self._leased(loaded.job.id):
+                return await self._drive(loaded, lambda driver: driver.begin_run(expert, query), on_event, lock)
+
+        return await in_own_task(work())
 
     async def continue_job(
         self,
@@ -285,7 +290,11 @@ class Host(Looking):
         return await self.answer(event.text, question_id=asked, signal=event.key, on_event=on_event)
 
     async def cancel(self, job_id: str) -> None:
-        """Stop a Job that this Host drives: its Runs are recorded as interrupted. Raises UsageError otherwise."""
+        """Stop a Job that this Host drives. Its Runs are recorded as interrupted, and its skills have ended, on return.
+
+        Whoever called `run` sees CancelledError; the rest of that task is not waited for. Raises UsageError if the Job
+        is not driven here, and what kept it from being recorded.
+        """
         task = self._driving.get(check_job_id(job_id))
         if task is None:
             info = await self.storage.lease_info(job_id)
@@ -293,6 +302,8 @@ class Host(Looking):
             raise UsageError(f"Job {job_id} cannot be cancelled here: {where}")
         task.cancel()
         await asyncio.wait({task})
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
 
     async def delete(self, job_id: str) -> None:
         """Remove a Job for good. Raises NotFound, and Conflict while it is driven."""
@@ -362,9 +373,13 @@ class Host(Looking):
         on_event: OnEvent | None,
     ) -> JobSummary:
         lock = self._lock()
-        async with self._leased(job_id):
-            loaded = await self._reader.load(job_id)
-            return await self._drive(loaded, await begin(loaded), on_event, lock)
+
+        async def work() -> JobSummary:
+            async with self._leased(job_id):
+                loaded = await self._reader.load(job_id)
+                return await self._drive(loaded, await begin(loaded), on_event, lock)
+
+        return await in_own_task(work())
 
     async def _drive(
         self, loaded: LoadedJob, begin: Callable[[Driver], Session], on_event: OnEvent | None, lock: Lock

@@ -51,6 +51,8 @@ class Session:
         self._on_disk = 0
         self._waiting: list[tuple[StoredEvent, bytes, str, str]] = []
         self._writing = asyncio.Lock()
+        self._failure: BaseException | None = None
+        """What the first write that failed failed with."""
 
     @property
     def run(self) -> Run:
@@ -101,13 +103,19 @@ class Session:
         return event
 
     async def flush(self) -> None:
-        """Write what was noted, all or nothing, and show it. Raises Conflict if another driver wrote first."""
+        """Write what was noted, all or nothing, and show it. Raises Conflict if another driver wrote first.
+
+        After a write that failed nothing more is written: what comes later would not continue the log. Each flush then
+        raises what the first failed with.
+        """
         if not self._waiting:
             return
         await uninterrupted(self._write())
 
     async def _write(self) -> None:
         async with self._writing:
+            if self._failure is not None:
+                raise self._failure
             batch, self._waiting = self._waiting, []
             if not batch:
                 return
@@ -115,13 +123,20 @@ class Session:
                 line_of(payload, digest, chained, len(batch) if index == 0 else 1)
                 for index, (_, payload, digest, chained) in enumerate(batch)
             ]
-            await self._storage.append(self.ref, self._on_disk, lines)
-            if self._on_disk == 0:
-                await self._storage.put_run_setting(self.ref, run_setting(self.run.start).to_json())
-            self._on_disk += len(lines)
+            try:
+                await self._append(lines)
+            except BaseException as error:
+                self._failure = error
+                raise
             self._job.anchor(self.ref.run_id, self._on_disk, batch[-1][3])
             for (event, _, _, _), line in zip(batch, lines, strict=True):
                 self._emit(event, line)
+
+    async def _append(self, lines: list[bytes]) -> None:
+        await self._storage.append(self.ref, self._on_disk, lines)
+        if self._on_disk == 0:
+            await self._storage.put_run_setting(self.ref, run_setting(self.run.start).to_json())
+        self._on_disk += len(lines)
 
     async def write_checkpoint(self) -> None:
         """Keep the state's file for readers in a hurry. The log alone is enough for all of them."""
@@ -130,10 +145,15 @@ class Session:
 
 
 async def uninterrupted(work: Coroutine[Any, Any, _T]) -> _T:
-    """Await work that must not be left half done: a cancellation waits for its end, and then goes on."""
+    """Await work that must not be left half done: a cancellation waits for its end, and then goes on.
+
+    If the work failed, that is raised in place of the cancellation: it was there first, and says what is wrong.
+    """
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error from None
         raise

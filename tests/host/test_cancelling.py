@@ -1,0 +1,143 @@
+"""Cancelling a Job, from its caller's task and from another."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hosting import Bench, Seen, expert, wait_for
+
+from perstack.errors import StorageError
+from perstack.host import Host
+from perstack.testing.crashing_storage import CrashingStorage
+from perstack.testing.scripted import turn
+
+SLOW = [turn(text="late", delay_ms=60_000)]
+
+
+class Begun(Seen):
+    """Sees events, and says when the model is at work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generating = asyncio.Event()
+
+    def __call__(self, event, line: bytes) -> None:
+        super().__call__(event, line)
+        if event.type == "startGeneration":
+            self.generating.set()
+
+
+class FullDisk(CrashingStorage):
+    """Has no room from the moment that it is said to be full; it does not say so twice in the same words."""
+
+    is_full = False
+
+    async def append(self, run, expected_seq, records) -> None:
+        if self.is_full:
+            self.is_full = False
+            raise StorageError("events.jsonl: no space left on device")
+        await super().append(run, expected_seq, records)
+
+
+async def _begin(host: Host) -> tuple[asyncio.Task, Begun]:
+    seen = Begun()
+    task = asyncio.create_task(host.run("a", "q", job_id="job", on_event=seen))
+    async with asyncio.timeout(10):
+        await seen.generating.wait()
+    return task, seen
+
+
+def test_cancel_does_not_wait_for_what_else_its_caller_does(bench: Bench) -> None:
+    async def work() -> None:
+        async with bench.host(SLOW, expert("a")) as host:
+            may_end = asyncio.Event()
+            seen = Begun()
+
+            async def busy() -> str:
+                try:
+                    await host.run("a", "q", job_id="job", on_event=seen)
+                except asyncio.CancelledError:
+                    await may_end.wait()
+                return "did its other work"
+
+            task = asyncio.create_task(busy())
+            async with asyncio.timeout(10):
+                await seen.generating.wait()
+                await host.cancel("job")
+                assert seen.types()[-1] == "stopRunByInterrupt"
+                assert (await host.job("job")).status == "stoppedByInterrupt"
+            assert not task.done()
+            may_end.set()
+            assert await task == "did its other work"
+            assert task.cancelling() == 0, "only the Job was cancelled"
+
+    wait_for(work())
+
+
+def test_a_cancelled_job_can_be_resumed_at_once(bench: Bench) -> None:
+    async def work() -> None:
+        async with bench.host(SLOW, expert("a")) as host:
+            task, _ = await _begin(host)
+            await host.cancel("job")
+            assert task.cancelled()
+            seen = Begun()
+            again = asyncio.create_task(host.resume("job", on_event=seen))
+            async with asyncio.timeout(10):
+                await seen.generating.wait()
+            again.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await again
+            assert seen.types() == ["resumeRun", "startGeneration", "stopRunByInterrupt"]
+
+    wait_for(work())
+
+
+@pytest.mark.parametrize("door", ["host.cancel", "the caller's task"])
+def test_a_disk_error_while_a_job_is_cancelled_is_what_a_person_reads(bench: Bench, door: str) -> None:
+    async def work() -> None:
+        async with bench.host(SLOW, expert("a")) as host:
+            host.storage = disk = FullDisk(host.storage)
+            task, _ = await _begin(host)
+            disk.is_full = True
+            if door == "host.cancel":
+                with pytest.raises(StorageError, match="no space left"):
+                    await host.cancel("job")
+            else:
+                task.cancel()
+            with pytest.raises(StorageError, match="no space left"):
+                await task
+
+    wait_for(work())
+
+
+class SlowDisk(FullDisk):
+    """Takes until it is told to fail."""
+
+    def __init__(self, storage) -> None:
+        super().__init__(storage)
+        self.writing = asyncio.Event()
+        self.may_fail = asyncio.Event()
+
+    async def append(self, run, expected_seq, records) -> None:
+        if b'"finishRun"' in records[-1]:
+            self.writing.set()
+            await self.may_fail.wait()
+            self.is_full = True
+        await super().append(run, expected_seq, records)
+
+
+def test_a_write_that_fails_after_a_cancellation_has_come_is_what_a_person_reads(bench: Bench) -> None:
+    async def work() -> None:
+        async with bench.host([turn(text="quick")], expert("a")) as host:
+            host.storage = disk = SlowDisk(host.storage)
+            task = asyncio.create_task(host.run("a", "q", job_id="job"))
+            async with asyncio.timeout(10):
+                await disk.writing.wait()
+            task.cancel()
+            await asyncio.sleep(0)
+            disk.may_fail.set()
+            with pytest.raises(StorageError, match="no space left"):
+                await task
+
+    wait_for(work())
