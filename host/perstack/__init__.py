@@ -101,12 +101,14 @@ async def run(
     workspace: str | Path = ".",
     storage: str | None = None,
     job_id: str | None = None,
+    labels: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
     overrides: Overrides | None = None,
     plugins: Iterable[object] = (),
 ) -> JobSummary:
     """Run an Expert on a query as a new Job, and return where the Job stands when it ends or stops.
 
+    `labels` are what the Job is found by later.
     Look at `status` of what is returned: a model that fails, a question or the step limit stop a Job and raise nothing.
     `on_event` is called with each event and its line of JSON, and must not block. `config` is a perstack.toml; by
     default it is found from `workspace` upward. `env` stands in for the process's environment, `plugins` are used
@@ -120,7 +122,7 @@ async def run(
     async with Host.open(
         config=config, workspace=workspace, storage=storage, env=env, overrides=overrides, plugins=plugins
     ) as host:
-        return await host.run(expert, query, job_id=job_id, on_event=on_event)
+        return await host.run(expert, query, job_id=job_id, labels=labels, on_event=on_event)
 
 
 if not TYPE_CHECKING:  # type checkers read the imports above, and so find a misspelt name

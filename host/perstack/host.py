@@ -25,6 +25,7 @@ from perstack.core.definitions import Expert, Project, Skill
 from perstack.core.events import ContinuedFrom, InitializeRuntime, Settlement
 from perstack.core.ids import check_job_id, event_id_of, job_id_of, place_of
 from perstack.core.job import Job, JobSummary
+from perstack.core.labels import check_labels
 from perstack.core.run import Run, inheritable
 from perstack.engine.answers import answer_to
 from perstack.engine.clock import new_ulid, now_ms
@@ -160,21 +161,31 @@ class Host(Looking):
     # --- doing ----------------------------------------------------------------------------------------------------
 
     async def run(
-        self, expert_key: str, query: str, *, job_id: str | None = None, on_event: OnEvent | None = None
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        job_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Start a new Job and drive it to its end or stop.
 
         Nothing is written before Expert, model and provider are known to be there. A cancelled call is recorded as an
-        interrupt. Raises UsageError if `job_id` exists.
+        interrupt. `labels` are what the Job is found by later. Raises UsageError if `job_id` exists.
         """
-        expert = self._expert(expert_key)
+        expert, labels = self._expert(expert_key), check_labels(labels or {})
         self._check_provider(expert)
         lock = self._lock()
 
         async def work() -> JobSummary:
             loaded = LoadedJob(Job(await self._new_job(job_id)))
+
+            def begin(driver: Driver) -> Session:
+                return driver.begin_run(expert, query, labels=labels)
+
             async with self._leased(loaded.job.id):
-                return await self._drive(loaded, lambda driver: driver.begin_run(expert, query), on_event, lock)
+                return await self._drive(loaded, begin, on_event, lock)
 
         return await in_own_task(work())
 
@@ -185,20 +196,23 @@ class Host(Looking):
         *,
         job_id: str | None = None,
         resume_from: str | None = None,
+        labels: Mapping[str, str] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """A new Run of the Coordinator, with the messages of the last one, or of the checkpoint `resume_from`.
 
-        `job_id` None means the latest Job. The definition of today is used.
+        `job_id` None means the latest Job. The definition of today is used. `labels` are added to the Job's.
         """
-        expert = self._expert(expert_key)
+        expert, labels = self._expert(expert_key), check_labels(labels or {})
         job_id = await self._job_id(job_id)
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
             base = await self._base(loaded, resume_from)
             check_same_expert(base, expert, job_id)
-            place = ContinuedFrom(run_id=base.id, checkpoint_id=resume_from or event_id_of(base.id, base.head.seq))
-            return lambda driver: driver.begin_run(expert, query, continued_from=place, inherited=inheritable(base))
+            place = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
+            return lambda driver: driver.begin_run(
+                expert, query, continued_from=place, inherited=inheritable(base), labels=labels
+            )
 
         return await self._go_on(job_id, begin, on_event)
 

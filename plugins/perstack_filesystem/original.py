@@ -44,7 +44,7 @@ def read_original(job_id: str, runs: Folder, stamp: Stamp) -> OriginalJob:
         for event in log:
             lines, head = seal(head, [event.to_json()])
             logs[run_id] += lines
-    return OriginalJob(logs, upgraded.blobs)
+    return OriginalJob(logs, upgraded.blobs, upgraded.checkpoints)
 
 
 def _is_event(entry: os.DirEntry[str]) -> bool:

@@ -16,6 +16,8 @@ class OriginalJob:
 
     logs: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
     blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    checkpoints: dict[str, str] = field(default_factory=dict[str, str])
+    """Our ids of checkpoints, by the original's."""
 
 
 Stamp = tuple[tuple[str, int], ...]

@@ -345,6 +345,12 @@ class FilesystemStorage:
         finally:
             self._leave(log)
 
+    async def original_checkpoint(self, job_id: str, checkpoint_id: str) -> str | None:
+        """Our id of a checkpoint that the original wrote; None if the Job has none of that id."""
+        with ExitStack() as opened:
+            runs = self._find(opened, job_id, "runs")
+            return None if runs is None else self._originals.of(job_id, runs).checkpoints.get(checkpoint_id)
+
     def _original_log(self, run: RunRef) -> list[bytes]:
         with ExitStack() as opened:
             runs = self._find(opened, run.job_id, "runs")

@@ -15,7 +15,7 @@ from perstack.core.events import parse_event
 from perstack.core.messages import ToolMessage
 from perstack.core.original import Upgraded
 from perstack.core.original_export import blobs_of, to_original
-from perstack.errors import UsageError
+from perstack.errors import NotFound, UsageError
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
 
@@ -123,3 +123,28 @@ def test_a_run_that_does_not_say_its_provider_is_refused_with_the_way_out_and_no
     with pytest.raises(UsageError, match="--continue-job"):
         wait_for(host.answer("yes", job_id=job_id))
     assert sorted(path for path in runs.rglob("*") if path.is_file()) == before
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_checkpoint_of_the_original_is_found_by_its_own_id(files: Bench, case: str) -> None:
+    job_id, host = golden_job(files, case), files.host([])
+    kept = sorted((files.workspace / "perstack" / "jobs" / job_id / "checkpoints").iterdir())
+    assert kept
+    for file in kept:
+        theirs = json.loads(file.read_bytes())
+        checkpoint = wait_for(host.checkpoint(theirs["id"]))
+        assert (checkpoint.id, checkpoint.expert.key) == (theirs["id"], theirs["expert"]["key"])
+        assert checkpoint == wait_for(host.checkpoint(theirs["id"], job_id=job_id))
+        assert [message.type for message in checkpoint.messages] == [one["type"] for one in theirs["messages"]]
+    with pytest.raises(NotFound, match="no checkpoint nosuchplace"):
+        wait_for(host.checkpoint("nosuchplace"))
+
+
+def test_a_new_query_branches_from_a_checkpoint_of_the_original(files: Bench) -> None:
+    job_id = golden_job(files, "b_files")
+    provider = ScriptedProvider(lambda request: "branched")
+    host = files.host(provider, expert("filer"))
+    wait_for(host.continue_job("filer", "instead", job_id=job_id, resume_from="r0mjyolzcy9isug5aqoxdie4"))
+    whole = len(wait_for(host.checkpoint("d0pcnn3dk8plkq6n5csku58d")).messages)
+    assert len(provider.requests[0].messages) < whole
+    assert wait_for(host.replay(job_id)) is not None

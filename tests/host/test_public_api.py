@@ -42,15 +42,15 @@ NAMES = {
 RUN = (
     "(expert: 'str', query: 'str', *, on_event: 'OnEvent | None' = None, config: 'str | Path | None' = None,"
     " workspace: 'str | Path' = '.', storage: 'str | None' = None, job_id: 'str | None' = None,"
-    " env: 'Mapping[str, str] | None' = None, overrides: 'Overrides | None' = None,"
-    " plugins: 'Iterable[object]' = ()) -> 'JobSummary'"
+    " labels: 'Mapping[str, str] | None' = None, env: 'Mapping[str, str] | None' = None,"
+    " overrides: 'Overrides | None' = None, plugins: 'Iterable[object]' = ()) -> 'JobSummary'"
 )
 
 HOST = {
     "open": ("config", "workspace", "storage", "env", "overrides", "plugins"),
     "close": (),
-    "run": ("expert_key", "query", "job_id", "on_event"),
-    "continue_job": ("expert_key", "query", "job_id", "resume_from", "on_event"),
+    "run": ("expert_key", "query", "job_id", "labels", "on_event"),
+    "continue_job": ("expert_key", "query", "job_id", "resume_from", "labels", "on_event"),
     "answer": ("text", "job_id", "question_id", "signal", "on_event"),
     "signal": ("job_id", "event", "on_event"),
     "inbox": (),
@@ -61,7 +61,7 @@ HOST = {
     "logout": ("skill_name", "expert_key"),
     "install": ("expert_keys", "on_step"),
     "job": ("job_id",),
-    "jobs": ("limit", "after"),
+    "jobs": ("limit", "after", "labels"),
     "runs": ("job_id", "limit", "after"),
     "events": ("run_id", "job_id", "after", "limit", "through_step"),
     "logs": ("job_id", "run_id"),

@@ -108,6 +108,10 @@ class StartRun(RunEvent):
     reasoning_budget: ReasoningBudget | None = None
     delegated_by: DelegatedBy | None = None
     continued_from: ContinuedFrom | None = None
+    runtime_version: str = Field(default="", exclude_if=falsy)
+    """The version of perstack that started it."""
+    labels: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
+    """What a person adds to the Job, to find it by."""
 
 
 class ResumeRun(RunEvent):

@@ -53,6 +53,12 @@ def place_of(checkpoint_id: str) -> tuple[str, str, int]:
     return _split(run_id, "checkpoint")[0], run_id, seq
 
 
+def is_place(checkpoint_id: str) -> bool:
+    """Whether a checkpoint's id says its Run and its place; those of the original Perstack do not."""
+    run_id, separator, seq = checkpoint_id.rpartition("-")
+    return bool(separator) and seq.isdigit() and number_of_run(run_id) > 0
+
+
 def number_of_run(run_id: str) -> int:
     """Which Run of its Job this is; 0 for an id that bears no number, as those of the original Perstack."""
     head, separator, tail = check_id(run_id, "run").rpartition("-")

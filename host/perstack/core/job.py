@@ -61,6 +61,8 @@ class RunSummary(Fact):
     updated_at: int = 0
     head_seq: int = Field(default=0, exclude_if=falsy)
     head_hash: str = Field(default="", exclude_if=falsy)
+    job_id: str = Field(default="", exclude_if=falsy)
+    """Only in a list of the Runs of all Jobs."""
 
 
 class OpenQuestion(Fact):
@@ -107,7 +109,12 @@ class JobSummary(Fact):
 
     id: str
     expert_key: str
+    coordinator_expert_key: str = ""
+    """The same, under the original's name."""
+    runtime_version: str = Field(default="", exclude_if=falsy)
+    """The version of perstack that started the Coordinator's Run; empty where its log does not say."""
     query: str
+    labels: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
     status: JobStatus
     lifecycle: Lifecycle
     pause_reason: PauseReason | None = None
@@ -116,6 +123,8 @@ class JobSummary(Fact):
     total_steps: int = 0
     max_steps: int | None = None
     usage: Usage = NO_USAGE
+    usage_by_expert: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)
+    """The same by the Expert that used it, over all its Runs."""
     started_at: int = 0
     updated_at: int = 0
     finished_at: int | None = None
@@ -252,6 +261,14 @@ class Job:
                 return next(reversed(tally.questions.values()))
         return None
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """Those of all Runs that a person started; of one key the latest."""
+        found: dict[str, str] = {}
+        for tally in sorted(self.coordinators, key=lambda tally: number_of_run(tally.start.run_id)):
+            found |= tally.start.labels
+        return found
+
     def _root(self, tally: RunTally) -> RunTally:
         while tally.start.delegated_by is not None:
             tally = self.runs[tally.start.delegated_by.run_id]
@@ -275,7 +292,10 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
     return JobSummary(
         id=job.id,
         expert_key=last.start.expert_key,
+        coordinator_expert_key=last.start.expert_key,
+        runtime_version=last.start.runtime_version,
         query=first.start.query,
+        labels=job.labels,
         status=status,
         lifecycle=lifecycle_of(status),
         pause_reason=pause_reason_of(
@@ -285,6 +305,7 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         total_steps=job.total_steps,
         max_steps=last.start.limits.max_steps,
         usage=job.usage,
+        usage_by_expert=_usage_by_expert(job),
         started_at=first.start.timestamp,
         updated_at=updated,
         finished_at=updated if status == "completed" else None,
@@ -295,6 +316,14 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         error=last.error,
         runs=tuple(_run_summary(tally) for tally in job.runs.values()),
     )
+
+
+def _usage_by_expert(job: Job) -> dict[str, Usage]:
+    found: dict[str, Usage] = {}
+    for tally in job.runs.values():
+        key = tally.start.expert_key
+        found[key] = found.get(key, NO_USAGE) + tally.usage
+    return found
 
 
 def lifecycle_of(status: JobStatus) -> Lifecycle:

@@ -74,6 +74,8 @@ class Upgraded:
     """The events of each Run, by our Run ids."""
     blobs: dict[str, bytes]
     """Images and files that stood in messages, by their sha256 in hex."""
+    checkpoints: dict[str, str] = field(default_factory=dict[str, str])
+    """Our ids of checkpoints, by the original's."""
 
 
 @dataclass(slots=True)
@@ -110,6 +112,7 @@ class _Upgrade:
         self._blobs: dict[str, bytes] = {}
         self._places: dict[str, tuple[Run, str]] = {}
         """By the id of the last message of a checkpoint: the Run as it was there."""
+        self._checkpoints: dict[str, str] = {}
         self._chain_of: dict[str, _Chain] = {}
         """By the original's run id."""
         self._chains: list[_Chain] = []
@@ -125,7 +128,7 @@ class _Upgrade:
         for chain in self._chains:
             for event in chain.events:
                 self._convert(chain, event)
-        return Upgraded({chain.id: chain.log for chain in self._chains if chain.log}, self._blobs)
+        return Upgraded({chain.id: chain.log for chain in self._chains if chain.log}, self._blobs, self._checkpoints)
 
     def _link(self, run: list[theirs.Event]) -> None:
         """Make a run a chain of its own, or the end of the one that it goes on with."""
@@ -366,8 +369,10 @@ class _Upgrade:
         chain.log.append(event)
         chain.state = evolve(chain.state, event, Head(len(chain.log)))
         message = _last_message(source.checkpoint)
-        if message and "checkpoint_id" in facts:
-            self._places[message] = (chain.state, event.id)
+        if source.checkpoint and "checkpoint_id" in facts:
+            self._checkpoints[source.checkpoint.id] = event.id
+            if message:
+                self._places[message] = (chain.state, event.id)
 
     def _common(self, chain: _Chain, source: theirs.Event, step: int) -> dict[str, object]:
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -66,6 +67,7 @@ from perstack.engine.skills import JobSkills, RunSkills
 from perstack.engine.toolrun import ToolSurroundings, call_key, run_tools
 from perstack.errors import PerstackError
 from perstack.ports.storage import RunRef, Storage
+from perstack.version import VERSION
 
 _SUMMARY_EVERY = 1.0
 """Seconds between two writes of job.json while a Job runs."""
@@ -114,6 +116,7 @@ class Driver:
         delegated_by: DelegatedBy | None = None,
         continued_from: ContinuedFrom | None = None,
         inherited: History | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Session:
         """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up."""
         settings = self._settings(expert, is_coordinator=delegated_by is None)
@@ -140,6 +143,8 @@ class Driver:
                 reasoning_budget=settings.reasoning_budget,
                 delegated_by=delegated_by,
                 continued_from=continued_from,
+                runtime_version=VERSION,
+                labels=dict(labels or {}),
             )
         )
         return session

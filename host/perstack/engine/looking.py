@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,12 +29,22 @@ class Looking:
         """Where a Job, or the latest one, stands."""
         return await self._reader.job(await self._job_id(job_id))
 
-    async def jobs(self, *, limit: int = 100, after: str | None = None) -> JobPage:
-        """Jobs, the one written to last first; `after` is the `next` of the page before."""
-        return await self._reader.jobs(limit=limit, after=after)
+    async def jobs(
+        self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> JobPage:
+        """Jobs, the one written to last first; `after` is the `next` of the page before.
 
-    async def runs(self, job_id: str, *, limit: int = 100, after: str | None = None) -> RunPage:
-        """The Runs of a Job, in the order they were decided on; `after` is the `next` of the page before."""
+        With `labels` only those that have all of them; such a page may have more than `limit`.
+        """
+        return await self._reader.jobs(limit=limit, after=after, labels=labels or {})
+
+    async def runs(self, job_id: str | None = None, *, limit: int = 100, after: str | None = None) -> RunPage:
+        """The Runs of a Job, in the order they were decided on; `after` is the `next` of the page before.
+
+        Without an id those of all Jobs, the Job written to last first, each with its `job_id`.
+        """
+        if job_id is None:
+            return await self._reader.all_runs(limit=limit, after=after)
         return await self._reader.runs(job_id, limit=limit, after=after)
 
     async def events(

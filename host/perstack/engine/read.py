@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,22 +13,22 @@ from pydantic import ValidationError
 from perstack.core.chain import Head, check, open_line
 from perstack.core.checkpoint import Checkpoint, checkpoint_file, checkpoint_of
 from perstack.core.events import StoredEvent
-from perstack.core.ids import check_id, check_job_id, job_of_run, place_of
+from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.job import Job, JobSummary, RunSummary, summarize
+from perstack.core.labels import has_labels
 from perstack.core.run import Run, is_unsettled
 from perstack.engine.load import (
     LoadedJob,
     checkpoint_at,
     event_of,
-    is_checkpoint,
     load_job,
     load_run,
     readable,
     run_ids,
 )
 from perstack.engine.toolrun import call_key
-from perstack.errors import Damaged, NotFound, StorageError
-from perstack.ports.storage import Page, RunRef, Storage
+from perstack.errors import Damaged, NotFound, StorageError, UsageError
+from perstack.ports.storage import Page, ReadsOriginals, RunRef, Storage
 
 _PAGE = 10_000
 
@@ -102,18 +103,28 @@ class JobReader:
                 return summary
         return await self._derive(job_id)
 
-    async def jobs(self, *, limit: int = 100, after: str | None = None) -> JobPage:
-        """Jobs, the one written to last first."""
-        page = await self._storage.jobs(limit=limit, after=after)
+    async def jobs(
+        self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> JobPage:
+        """Jobs, the one written to last first; only those with these labels, if any are given."""
         found: list[JobSummary] = []
-        for job_id in page.ids:
+        while True:
+            page = await self._storage.jobs(limit=limit, after=after)
+            found += [job for job in await self._summaries(page.ids) if has_labels(job.labels, labels or {})]
+            after = page.next
+            if after is None or not labels or len(found) >= limit:
+                return JobPage(tuple(found), after)
+
+    async def _summaries(self, job_ids: Iterable[str]) -> list[JobSummary]:
+        found: list[JobSummary] = []
+        for job_id in job_ids:
             try:
                 found.append(await self.job(job_id))
             except NotFound:
                 continue
             except StorageError as error:
                 found.append(_unreadable(job_id, error))
-        return JobPage(tuple(found), page.next)
+        return found
 
     async def latest_job_id(self) -> str:
         """The Job written to last, of those that have begun. Raises NotFound if there is none."""
@@ -144,6 +155,22 @@ class JobReader:
             raise NotFound(f"Job {job_id} has no Run {after} to list after")
         page = every[begin : begin + limit]
         return RunPage(page, page[-1].id if begin + limit < len(every) else None)
+
+    async def all_runs(self, *, limit: int = 100, after: str | None = None) -> RunPage:
+        """The Runs of all Jobs, the Job written to last first. Raises UsageError for a cursor that is none."""
+        place, run_id = _cursor(after)
+        found: list[RunSummary] = []
+        while True:
+            page = await self._storage.jobs(limit=1, after=place)
+            for job in await self._summaries(page.ids):
+                runs = _after(job.runs, run_id)
+                room = limit - len(found)
+                found += [run.model_copy(update={"job_id": job.id}) for run in runs[:room]]
+                if len(runs) > room:
+                    return RunPage(tuple(found), f"{place or ''}/{found[-1].id}" if found else after)
+            place, run_id = page.next, None
+            if place is None or len(found) >= limit:
+                return RunPage(tuple(found), None if place is None else f"{place}/")
 
     async def events(
         self,
@@ -180,7 +207,7 @@ class JobReader:
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """The ids of a Job's checkpoints, Run by Run, oldest first, from after the checkpoint `after` on."""
         ids = await run_ids(self._storage, check_job_id(job_id))
-        ref = None if after is None else await self._run_of(after, job_id)
+        ref = None if after is None else (await self._place_of(after, job_id))[0]
         found: list[str] = []
         for run_id in ids if ref is None else ids[ids.index(ref.run_id) :]:
             found += [one for line in await self.events(run_id, job_id=job_id) if (one := checkpoint_at(line.event))]
@@ -192,8 +219,8 @@ class JobReader:
 
     async def state_at(self, checkpoint_id: str, job_id: str | None = None) -> Run:
         """The Run as it was at a checkpoint. Raises NotFound."""
-        ref = await self._run_of(checkpoint_id, job_id)
-        run = await load_run(self._storage, ref, through=checkpoint_id)
+        ref, place = await self._place_of(checkpoint_id, job_id)
+        run = await load_run(self._storage, ref, through=place)
         if run is None:
             raise NotFound(f"there is no checkpoint {checkpoint_id}")
         return run
@@ -205,7 +232,7 @@ class JobReader:
 
     async def checkpoint_path(self, checkpoint_id: str, job_id: str | None = None) -> Path | None:
         """The file of a checkpoint, written now if it was not there; None where checkpoints are no files."""
-        ref = await self._run_of(checkpoint_id, job_id)
+        ref, _ = await self._place_of(checkpoint_id, job_id)
         path = self._storage.checkpoint_path(ref.job_id, checkpoint_id)
         if path is not None and await self._storage.checkpoint(ref.job_id, checkpoint_id) is None:
             file = checkpoint_file(await self.state_at(checkpoint_id, job_id))
@@ -239,21 +266,35 @@ class JobReader:
         unset = {"pause_reason": None, "text": None, "question": None, "finished_at": None}
         return summarize(job, is_driven=False).model_copy(update={**failed, **unset})
 
-    async def _run_of(self, checkpoint_id: str, job_id: str | None) -> RunRef:
-        if job_id is None:
-            owner, run_id, _ = place_of(checkpoint_id)
-            return RunRef(owner, run_id)
+    async def _place_of(self, checkpoint_id: str, job_id: str | None) -> tuple[RunRef, str]:
+        """The Run that has this checkpoint, and the id that its log knows it by."""
         check_id(checkpoint_id, "checkpoint")
-        ids = await run_ids(self._storage, check_job_id(job_id))
-        run_id = checkpoint_id.rpartition("-")[0]
-        if run_id in ids:
-            return RunRef(job_id, run_id)
-        for candidate in ids:
-            if any(is_checkpoint(line.event, checkpoint_id) for line in await self.events(candidate, job_id=job_id)):
-                return RunRef(job_id, candidate)
-        raise NotFound(
-            f"there is no checkpoint {checkpoint_id} in Job {job_id}; `perstack log --job {job_id}` shows them"
-        )
+        if is_place(checkpoint_id):
+            owner, run_id, _ = place_of(checkpoint_id)
+            if job_id is None or run_id in await run_ids(self._storage, check_job_id(job_id)):
+                return RunRef(job_id or owner, run_id), checkpoint_id
+        else:
+            owner, place = await self._of_original(checkpoint_id, job_id)
+            if place is not None:
+                return RunRef(owner, place_of(place)[1]), place
+        within = f" in Job {job_id}; `perstack log --job {job_id}` shows them" if job_id else ""
+        raise NotFound(f"there is no checkpoint {checkpoint_id}{within}")
+
+    async def _of_original(self, checkpoint_id: str, job_id: str | None) -> tuple[str, str | None]:
+        """The Job, and our id, of a checkpoint that the original wrote. Without a Job, the one that has its file."""
+        if not isinstance(self._storage, ReadsOriginals):
+            return "", None
+        if job_id is not None:
+            return job_id, await self._storage.original_checkpoint(check_job_id(job_id), checkpoint_id)
+        after: str | None = None
+        while True:
+            page = await self._storage.jobs(limit=_PAGE, after=after)
+            for one in page.ids:
+                if await self._storage.checkpoint(one, checkpoint_id) is not None:
+                    return one, await self._storage.original_checkpoint(one, checkpoint_id)
+            after = page.next
+            if after is None:
+                return "", None
 
 
 def unsettled_calls(loaded: LoadedJob) -> tuple[UnsettledCall, ...]:
@@ -271,6 +312,22 @@ def unsettled_calls(loaded: LoadedJob) -> tuple[UnsettledCall, ...]:
         for call in run.calls.values()
         if is_unsettled(call)
     )
+
+
+def _cursor(after: str | None) -> tuple[str | None, str | None]:
+    """The place in the list of Jobs, and the Run of the next Job, that a page ended at."""
+    if after is None:
+        return None, None
+    place, separator, run_id = after.partition("/")
+    if not separator:
+        raise UsageError(f"{after!r} is no place in the list of Runs: use `next` of the page before")
+    return place or None, run_id or None
+
+
+def _after(runs: tuple[RunSummary, ...], run_id: str | None) -> tuple[RunSummary, ...]:
+    """Those that follow a Run; all, if it is not there any more."""
+    begin = next((n for n, run in enumerate(runs, 1) if run.id == run_id), 0)
+    return runs[begin:]
 
 
 def _unreadable(job_id: str, error: StorageError) -> JobSummary:

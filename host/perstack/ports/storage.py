@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +148,15 @@ class Storage(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class ReadsOriginals(Protocol):
+    """What a storage can do besides that opens folders of the original Perstack."""
+
+    async def original_checkpoint(self, job_id: str, checkpoint_id: str) -> str | None:
+        """Our id of a checkpoint that the original wrote; None if the Job has none of that id."""
+        ...
 
 
 class StorageFactory(Protocol):

@@ -98,3 +98,18 @@ def test_lines_fit_a_terminal(three: Terminal) -> None:
     assert max(map(len, seen.splitlines())) == 70
     assert "…" in seen
     assert "long " * 50 in three.run("jobs").out
+
+
+def test_labels_given_to_a_run_find_its_job(terminal: Terminal) -> None:
+    terminal.project('[experts.a]\ninstruction = "i"\n', a=[reply("Done.")])
+    for name, team in (("one", "blue"), ("two", "red")):
+        run = ("run", "a", "q", "--provider", "scripted", "--job-id", name, "--label", f"team={team}", "--label", "x=1")
+        assert terminal.call(*run).code == 0
+    assert [job["labels"] for job in terminal.call("jobs", "--json").events] == [
+        {"team": "red", "x": "1"},
+        {"team": "blue", "x": "1"},
+    ]
+    assert [job["id"] for job in terminal.call("jobs", "--json", "--label", "team=blue").events] == ["one"]
+    assert terminal.call("jobs", "--label", "team=green").lines == ["no Jobs with team=green"]
+    wrong = terminal.call("run", "a", "q", "--provider", "scripted", "--label", "team")
+    assert (wrong.code, "KEY=VALUE" in wrong.err) == (2, True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 import click
 
 from perstack.core.job import JobSummary
+from perstack.core.labels import parse_labels
 from perstack.frontends.cli.log_print import STATUS_WORDS
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.show import Screen, ago, count, table
@@ -22,6 +24,7 @@ _PAGE = 20
     "--take", type=click.IntRange(min=1), metavar="N", default=_PAGE, show_default=True, help="How many, the newest."
 )
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the N newest.")
+@click.option("--label", multiple=True, metavar="KEY=VALUE", help="Only Jobs with this label; may be given again.")
 @click.option("--all", "everything", is_flag=True, help="All of them, in place of --take.")
 @place_options
 def jobs_command(
@@ -29,20 +32,22 @@ def jobs_command(
     take: int,
     offset: int,
     everything: bool,
+    label: tuple[str, ...],
     config: str | None,
     workspace: str,
     storage: str | None,
 ) -> None:
     """List Jobs, the one written to last first, with the question of those that wait for an answer."""
+    labels = parse_labels(label)
     host = Place(config, workspace, storage).reader()
-    jobs, has_more = asyncio.run(_some(host, None if everything else take, offset))
+    jobs, has_more = asyncio.run(_some(host, None if everything else take, offset, labels))
     if as_json:
         for job in jobs:
             click.echo(job.to_json())
         return
     screen = Screen.of_stdout()
     if not jobs:
-        click.echo("no Jobs" + (" beyond these" if offset else " yet; start one with: perstack run EXPERT QUERY"))
+        click.echo("no Jobs" + _why_none(offset, labels))
         return
     _print(screen, jobs)
     if has_more:
@@ -50,13 +55,21 @@ def jobs_command(
         click.echo(screen.paint(text, dim=True), color=screen.colours)
 
 
-async def _some(host: Host, take: int | None, offset: int) -> tuple[list[JobSummary], bool]:
+def _why_none(offset: int, labels: Mapping[str, str]) -> str:
+    if offset:
+        return " beyond these"
+    if labels:
+        return f" with {' and '.join(f'{key}={value}' for key, value in labels.items())}"
+    return " yet; start one with: perstack run EXPERT QUERY"
+
+
+async def _some(host: Host, take: int | None, offset: int, labels: Mapping[str, str]) -> tuple[list[JobSummary], bool]:
     """The Jobs wanted, and whether there are older ones."""
     async with host:
         found: list[JobSummary] = []
         after: str | None = None
         while take is None or len(found) <= offset + take:
-            page = await host.jobs(limit=100 if take is None else offset + take + 1, after=after)
+            page = await host.jobs(limit=100 if take is None else offset + take + 1, after=after, labels=labels)
             found.extend(page.jobs)
             after = page.next
             if after is None:

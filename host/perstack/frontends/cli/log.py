@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import click
 
-from perstack.core.ids import check_id, check_job_id, job_of_run, place_of
+from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.engine.read import RunLog
 from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.log_messages import print_checkpoint, print_messages
@@ -106,7 +106,7 @@ def _job_of(job_id: str | None, run_id: str | None, checkpoint_id: str | None) -
         return check_job_id(job_id)
     if run_id is not None:
         return job_of_run(run_id)
-    return None if checkpoint_id is None else place_of(checkpoint_id)[0]
+    return place_of(checkpoint_id)[0] if checkpoint_id is not None and is_place(checkpoint_id) else None
 
 
 async def _closing(host: Host, show: Coroutine[object, object, int]) -> int:

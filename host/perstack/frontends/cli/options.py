@@ -85,6 +85,12 @@ class Place:
         return Host(project, workspace=self.workspace, storage=self.storage, env=dict(os.environ))
 
 
+def label_option(command: _F) -> _F:
+    """`--label KEY=VALUE`, as `label: tuple[str, ...]`."""
+    text = "A label of the Job, to find it by; may be given again."
+    return click.option("--label", multiple=True, metavar="KEY=VALUE", help=text)(command)
+
+
 def parse_budget(text: str | None) -> Budget | None:
     """A reasoning budget as typed. Raises UsageError."""
     if text is None or text in ("none", "minimal", "low", "medium", "high"):

@@ -9,10 +9,11 @@ import click
 
 from perstack.core.ids import check_job_id
 from perstack.core.job import JobSummary
+from perstack.core.labels import parse_labels
 from perstack.engine.emit import OnEvent
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import drive
-from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.options import Setup, driving_options, label_option
 
 
 @click.command("run")
@@ -29,6 +30,7 @@ from perstack.frontends.cli.options import Setup, driving_options
     help="With --continue or --continue-job: QUERY answers the question the Job is stopped at.",
 )
 @click.option("--job-id", metavar="ID", help="The new Job's id: up to 128 of A-Z a-z 0-9 _ -")
+@label_option
 @click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
 @click.option("--runtime", hidden=True, help="Taken for the original's sake; there is one runtime.")
 @driving_options
@@ -40,6 +42,7 @@ def run_command(
     resume_from: str | None,
     is_answer: bool,
     job_id: str | None,
+    label: tuple[str, ...],
     stream: bool,
     runtime: str | None,
     setup: Setup,
@@ -48,14 +51,19 @@ def run_command(
     _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
     if query == "-":
         query = sys.stdin.read()
+    labels = parse_labels(label)
+    if labels and is_answer:
+        raise UsageError("--label is for a new Run: leave it out when answering")
     host = setup.host()
 
     def work(on_event: OnEvent) -> Awaitable[JobSummary]:
         if is_answer:
             return host.answer(query, job_id=continue_job, on_event=on_event)
         if go_on or continue_job:
-            return host.continue_job(expert, query, job_id=continue_job, resume_from=resume_from, on_event=on_event)
-        return host.run(expert, query, job_id=job_id, on_event=on_event)
+            return host.continue_job(
+                expert, query, job_id=continue_job, resume_from=resume_from, labels=labels, on_event=on_event
+            )
+        return host.run(expert, query, job_id=job_id, labels=labels, on_event=on_event)
 
     sys.exit(drive(host, work, stream=stream))
 
