@@ -83,7 +83,7 @@ class TaskState(Fact):
     answered: bool = Field(default=False, exclude_if=falsy)
     """Whether what a paused task waits for has come: `input` has it."""
     input: JsonValue = None
-    """What a person, or an event from outside, has said last."""
+    """What a person, or an event from outside, has said since its latest pause began."""
     result: JsonValue = None
     error: str | None = None
     retry_count: int = 0
@@ -318,6 +318,7 @@ def _paused(reason: PauseReason, message: str | None, event: PauseTask | FailTas
     return {
         **_NOT_WAITING,
         "status": "paused",
+        "input": None,  # what the pause before was told answers nothing that is asked now
         "pause_reason": reason,
         "pause_message": message,
         "paused_at": event.timestamp,

@@ -347,3 +347,23 @@ def test_a_word_for_yes_or_no_is_true_or_false_for_an_approval_alone(bench: Benc
             assert resumed.input == expected
 
     wait_for(work())
+
+
+def test_an_answer_is_of_the_pause_that_it_was_given_to(bench: Bench) -> None:
+    provider = ScriptedProvider([text("Deployed.")])
+
+    async def work() -> None:
+        host = bench.host(provider, expert("fixer"))
+        await host.memory.create("deploy", agent_id="fixer", start=True)
+        await host.memory.pause("deploy", "human_approval", "Staging?")
+        await host.memory.answer("deploy", "yes")
+        assert (await host.memory.resume("deploy")).input is True
+        paused = await host.memory.pause("deploy", "human_approval", "PRODUCTION?")
+        assert (paused.answered, paused.input) == (False, None)
+        assert (await host.memory.resume("deploy")).input is None, "nobody has answered that"
+        await host.memory.pause("deploy", "scheduled_wait", resume_at=1)
+        assert did(await host.waker.once()) == [("deploy", "worked")]
+        (job,) = (await host.jobs()).jobs
+        assert "has come" not in job.query
+
+    wait_for(work())
