@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, TypeAdapter
+from pydantic import BeforeValidator, Field, JsonValue, TypeAdapter
 
 from perstack.core.base import Fact, JsonObject
 from perstack.core.job import PauseReason
+from perstack.core.shell import argv_of
 
 OnFailure = Literal["pause", "fail", "retry"]
 
@@ -27,8 +28,11 @@ class WaitingFor(Fact):
     """What is outside, and must come before a task can go on."""
 
     what: str = ""
-    command: tuple[str, ...] = ()
-    """Asks whether it has come: exit status 0 says yes, and a JSON value on stdout is the task's input then."""
+    command: Annotated[tuple[str, ...], BeforeValidator(argv_of)] = ()
+    """Asks whether it has come: exit status 0 says yes, and a JSON value on stdout is the task's input then.
+
+    A line of text is one for `sh`.
+    """
 
 
 class TaskEvent(Fact):

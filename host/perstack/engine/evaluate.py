@@ -10,6 +10,7 @@ from typing import cast
 
 from perstack.core.definitions import Evaluator, ExpertEvaluator, FunctionEvaluator
 from perstack.core.measurements import Measurement, measurement_in, measurement_of
+from perstack.core.shell import argv_of
 from perstack.engine.programs import ask_program
 from perstack.errors import SkillError
 from perstack.ports.evaluator import EvaluatorFunction, Made
@@ -37,9 +38,8 @@ async def measure_by_command(
     Raises SkillError, which names it.
     """
     name = name_of(command)
-    argv = ("sh", "-c", command) if isinstance(command, str) else command
     child_env = inherited(env) | {"PWD": str(made.workspace), "PERSTACK_ITERATION": str(made.iteration)}
-    said = await ask_program(name, argv, made.workspace, child_env, timeout, made.artefact.encode())
+    said = await ask_program(name, argv_of(command), made.workspace, child_env, timeout, made.artefact.encode())
     try:
         return measurement_in(said.out.decode("utf-8", "replace"))
     except ValueError as error:

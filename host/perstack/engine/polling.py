@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 from pydantic_core import from_json
 
+from perstack.core.shell import line_of
 from perstack.core.tasks import MOST_STATE
 from perstack.engine.programs import ask_program
 from perstack.errors import SkillError
@@ -30,7 +31,7 @@ async def ask_command(command: Sequence[str], directory: Path, env: Mapping[str,
 
     Raises SkillError if the command cannot be started, takes longer than a minute, or says more than a task can hold.
     """
-    name = f"command `{' '.join(command)}`"
+    name = f"command `{line_of(command)}`"
     said = await ask_program(name, command, directory, env, _PATIENCE)
     if said.status != 0:
         return Word(has_come=False)

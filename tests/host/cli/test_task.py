@@ -130,6 +130,19 @@ def test_run_due_wakes_an_expert_and_says_what_it_did(terminal: Terminal) -> Non
     assert terminal.call("task", "run-due", "--provider", "scripted").out == ""
 
 
+def test_what_a_paused_task_asks_is_a_line_for_the_shell(terminal: Terminal) -> None:
+    terminal.project('[experts.fixer]\ninstruction = "x"\n')
+    task(terminal, "create", "deploy", "--start")
+    line = "test -f built && echo '{\"ok\": true}' | cat"
+    paused = task(terminal, "pause", "deploy", "--reason", "external_dependency", "--command", line)
+    assert paused["waitingFor"]["command"] == ["sh", "-c", line]
+    assert f"asks     {line}" in terminal.call("task", "get", "deploy").out
+    assert terminal.call("task", "run-due", "--provider", "scripted").out == ""
+    (terminal.workspace / "built").touch()
+    assert terminal.call("task", "run-due", "--provider", "scripted").out == "deploy: resumed, now running\n"
+    assert task(terminal, "get", "deploy")["input"] == {"ok": True}
+
+
 def test_run_due_watches_until_ctrl_c(terminal: Terminal) -> None:
     terminal.project('[experts.fixer]\ninstruction = "[[fixer]] Fix."\n', fixer=[reply("Fixed.")])
     process = start(terminal, "task", "run-due", "--watch", "--interval", "10ms")

@@ -349,6 +349,20 @@ def test_a_word_for_yes_or_no_is_true_or_false_for_an_approval_alone(bench: Benc
     wait_for(work())
 
 
+def test_a_command_that_is_one_line_is_asked_by_sh(bench: Bench) -> None:
+    async def work() -> None:
+        host = bench.host([])
+        await host.memory.create("deploy", start=True)
+        waits = WaitingFor(command="test -f built && cat built | tr a-z A-Z")
+        await host.memory.pause("deploy", "external_dependency", waiting_for=waits)
+        assert await host.waker.once() == ()
+        (bench.workspace / "built").write_text("seven")
+        assert did(await host.waker.once()) == [("deploy", "resumed")]
+        assert (await host.memory.get("deploy")).input == "SEVEN"
+
+    wait_for(work())
+
+
 def test_an_answer_is_of_the_pause_that_it_was_given_to(bench: Bench) -> None:
     provider = ScriptedProvider([text("Deployed.")])
 

@@ -7,6 +7,7 @@ from typing import get_args
 import click
 
 from perstack.core.job import PauseReason
+from perstack.core.shell import argv_of
 from perstack.core.task_events import OnFailure, TaskConfig, WaitingFor
 from perstack.core.tasks import TaskStatus
 from perstack.errors import UsageError
@@ -194,7 +195,7 @@ def checkpoints(task_id: str, tasks: Tasks) -> None:
 @click.option("--resume-at", metavar="TIME", help="When a scheduled wait or rate limit ends: +5m, 2026-11-22T08:00.")
 @click.option("--waiting-for", metavar="TEXT", help="With external_dependency: what has to come.")
 @click.option(
-    "--command", metavar="LINE", help="With external_dependency: a command that ends with 0 once it has come."
+    "--command", metavar="LINE", help="With external_dependency: a line for `sh` that ends with 0 once it has come."
 )
 @version_option
 @task_options
@@ -210,14 +211,12 @@ def pause(
     tasks: Tasks,
 ) -> None:
     """Let TASK wait. For an external dependency the token is shown that a webhook needs, this once."""
-    import shlex
-
     kept, moment = read_object(state, "--state"), read_moment(resume_at, "--resume-at")
     if reason == "scheduled_wait" and moment is None:
         raise UsageError("--reason scheduled_wait needs --resume-at: when it is to go on, such as +5m")
     outside = None
     if waiting_for is not None or command is not None:
-        outside = WaitingFor(what=waiting_for or "", command=tuple(shlex.split(command or "")))
+        outside = WaitingFor(what=waiting_for or "", command=argv_of(command or ""))
     tasks.show(
         lambda memory: memory.pause(
             task_id,

@@ -17,6 +17,7 @@ import click
 from pydantic import JsonValue
 
 from perstack.core.base import JsonObject
+from perstack.core.shell import line_of
 from perstack.core.tasks import TaskState, TaskSummary
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Place, place_options
@@ -156,7 +157,7 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
         ("status", _status(task, now)),
         ("message", task.pause_message or ""),
         ("waits for", waits.what if waits else ""),
-        ("asks", " ".join(waits.command) if waits else ""),
+        ("asks", line_of(waits.command) if waits else ""),
         ("token", task.token or ""),
         ("webhook", f"POST /v1/hooks/{task.token}, where perstack mcp --http serves" if task.token else ""),
         ("resumes", when(task.resume_at)),
