@@ -361,10 +361,11 @@ class Host(Looking):
         return Installed(path, steps)
 
     async def inbox(self) -> tuple[InboxItem, ...]:
-        """Every open question of every Job and task, the oldest first."""
-        from perstack.engine.inbox import in_order, open_questions, waiting_tasks
+        """Every open question of every Job and task, and every task that does not read, the oldest first."""
+        from perstack.engine.inbox import damaged_tasks, in_order, open_questions, waiting_tasks
 
-        return in_order(await open_questions(self._reader), await waiting_tasks(self.memory))
+        of_tasks = (await waiting_tasks(self.memory), await damaged_tasks(self.memory))
+        return in_order(await open_questions(self._reader), *of_tasks)
 
     async def tools(self, expert_key: str) -> OfferedTools:
         """What a Run of this Expert, as a Coordinator, would be offered; its skills are opened for it, and ended."""

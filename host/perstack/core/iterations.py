@@ -126,6 +126,8 @@ class SeriesSummary(Fact):
     pause_reason: PauseReason | None = None
     resume_at: int | None = None
     message: str | None = None
+    damaged: bool = Field(default=False, exclude_if=falsy)
+    """Whether its log does not read: `message` says where, and the rest is what comes before that."""
     usage: Usage = NO_USAGE
     started_at: int
     updated_at: int
@@ -345,6 +347,25 @@ def summary_of_series(series: SeriesState) -> SeriesSummary:
         updated_at=series.updated_at,
         finished_at=series.finished_at,
     )
+
+
+def damaged_series(series_id: str, readable: SeriesState | None, damage: str) -> SeriesSummary:
+    """A series whose log does not read, as it is listed: as far as it was readable, and failed."""
+    known = SeriesSummary(
+        id=series_id,
+        status="failed",
+        expert_key="",
+        user_input="",
+        done=0,
+        max_iterations=0,
+        metric="",
+        started_at=0,
+        updated_at=0,
+    )
+    if readable is not None:
+        known = summary_of_series(readable)
+    unset = {"pause_reason": None, "resume_at": None, "finished_at": None}
+    return known.model_copy(update={**unset, "status": "failed", "message": damage, "damaged": True})
 
 
 _MOST_CASES = 100

@@ -119,6 +119,8 @@ class TaskSummary(Fact):
     """Whether a command is to be asked if it may go on."""
     answered: bool = Field(default=False, exclude_if=falsy)
     error: str | None = None
+    damaged: bool = Field(default=False, exclude_if=falsy)
+    """Whether its log does not read: `error` says where, and the rest is what comes before that."""
     retry_count: int = 0
     checkpoints: int = 0
     checkpoint_due_at: int | None = None
@@ -240,6 +242,14 @@ def summary_of(task: TaskState) -> TaskSummary:
         updated_at=task.updated_at,
         archived_at=task.archived_at,
     )
+
+
+def damaged_task(task_id: str, readable: TaskState | None, damage: str) -> TaskSummary:
+    """A task whose log does not read, as it is listed: as far as it was readable, and failed."""
+    known = summary_of(readable or TaskState(task_id=task_id, name=""))
+    unset = {"pause_reason": None, "pause_message": None, "resume_at": None, "due_at": None, "polls": False}
+    unset |= {"answered": False, "checkpoint_due_at": None}
+    return known.model_copy(update={**unset, "status": "failed", "error": damage, "damaged": True})
 
 
 def begin_task(event: CreateTask) -> TaskState:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from perstack.core.job import JobSummary, OpenQuestion
 from perstack.core.tasks import TaskSummary
+from perstack.engine.memory import ExecutionMemory
 from perstack.engine.read import JobReader
 from perstack.ports.tasks import TaskMemory
 
@@ -29,6 +30,8 @@ class InboxItem:
     asking: OpenQuestion | None = None
     """The question, if it is a Job's."""
     task_id: str | None = None
+    damaged: bool = False
+    """Whether it is no question, but a task that does not read: `text` says where."""
 
 
 async def open_questions(reader: JobReader) -> tuple[InboxItem, ...]:
@@ -53,6 +56,14 @@ async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
         after = page.next
         if after is None:
             return tuple(sorted(found, key=_age))
+
+
+async def damaged_tasks(memory: ExecutionMemory) -> tuple[InboxItem, ...]:
+    """Tasks that may have asked something, and do not read: somebody has to see to them."""
+    return tuple(
+        InboxItem(one.task_id, one.agent_id, one.error or "", one.updated_at, False, task_id=one.task_id, damaged=True)
+        for one in await memory.damaged()
+    )
 
 
 def in_order(*lists: tuple[InboxItem, ...]) -> tuple[InboxItem, ...]:

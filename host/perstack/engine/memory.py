@@ -173,7 +173,12 @@ class ExecutionMemory(TaskMemory):
 
         rows = {str(row["taskId"]): row for row in await self.log.rows() if fits(row)}
         page = newest_first(((_written(row), task_id) for task_id, row in rows.items()), limit, after)
-        return TaskPage(tasks=tuple(TaskSummary.model_validate(rows[task_id]) for task_id in page.ids), next=page.next)
+        return TaskPage(tasks=tuple([await self.log.summary(rows[one]) for one in page.ids]), next=page.next)
+
+    async def damaged(self) -> tuple[TaskSummary, ...]:
+        """The tasks whose logs do not read, as far as lists have found that out, but for archived ones."""
+        rows = [row for row in await self.log.rows() if row.get("damaged") and row.get("archivedAt") is None]
+        return tuple([await self.log.summary(row) for row in rows])
 
     async def history(self, task_id: str) -> tuple[StoredTaskEvent, ...]:
         """Everything that happened to a task. Raises NotFound."""

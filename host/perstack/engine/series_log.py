@@ -12,8 +12,16 @@ from pydantic import ValidationError
 from perstack.core.chain import EMPTY_LOG, Head, open_line, seal
 from perstack.core.ids import check_job_id, run_id_of
 from perstack.core.iteration_events import StartSeries, StoredSeriesEvent, parse_series_event
-from perstack.core.iterations import SeriesState, SeriesSummary, begin_series, evolve_series, summary_of_series
-from perstack.errors import Conflict, Damaged, NotFound, UsageError
+from perstack.core.iterations import (
+    SeriesState,
+    SeriesSummary,
+    begin_series,
+    damaged_series,
+    evolve_series,
+    summary_of_series,
+)
+from perstack.engine.load import readable
+from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
 
 SPACE = "iterations"
@@ -72,20 +80,29 @@ class SeriesLog:
 
     async def load(self, series_id: str) -> LoadedSeries:
         """Fold its facts. Raises NotFound, and Damaged."""
-        state: SeriesState | None = None
-        head = EMPTY_LOG
-        for line in await self._storage.read(_ref(check_job_id(series_id))):
-            sealed = open_line(line)
-            head = Head(head.seq + 1, sealed.hash)
-            try:
-                event = parse_series_event(sealed.payload)
-            except ValidationError as error:
-                words = "no event that this version knows: a newer one has written it"
-                raise Damaged(f"{series_id}, event {head.seq}: {words}", readable=head.seq - 1) from error
-            state = _after(state, event)
-        if state is None:
+        loaded, damage = await self._as_far_as_readable(series_id)
+        if damage is not None:
+            raise damage
+        if loaded is None:
             raise NotFound(f"there are no iterations {series_id} in {self._place}; `perstack iterations` lists them")
-        return LoadedSeries(state, head)
+        return loaded
+
+    async def _as_far_as_readable(self, series_id: str) -> tuple[LoadedSeries | None, Damaged | None]:
+        lines, damage = await readable(self._storage, _ref(check_job_id(series_id)))
+        loaded: LoadedSeries | None = None
+        for seq, line in enumerate(lines, start=1):
+            sealed = open_line(line)
+            try:
+                state = _after(None if loaded is None else loaded.state, parse_series_event(sealed.payload))
+            except ValidationError:
+                words = "no event that this version knows: a newer one has written it"
+            except (ValueError, IndexError, UsageError) as error:
+                words = f"it does not follow from what comes before it ({error})"
+            else:
+                loaded = LoadedSeries(state, Head(seq, sealed.hash))
+                continue
+            return loaded, Damaged(f"{series_id}, event {seq}: {words}", readable=seq - 1)
+        return loaded, damage
 
     async def get(self, series_id: str) -> SeriesState:
         """Where it stands: one that is running and that nobody drives is paused."""
@@ -95,12 +112,16 @@ class SeriesLog:
         return state.model_copy(update={"status": "paused", "pause_reason": "checkpoint", "message": ENDED})
 
     async def list(self, limit: int, after: str | None) -> SeriesPage:
-        """The one written to last first."""
+        """The one written to last first. One that does not read is a row that says so."""
         page = await self._storage.jobs(limit=limit, after=after)
         found: list[SeriesSummary] = []
         for series_id in page.ids:
-            with suppress(NotFound):  # one whose process died before its first fact
+            try:
                 found.append(await self._summary(series_id))
+            except NotFound:  # one whose process died before its first fact
+                continue
+            except StorageError as error:
+                found.append(await self._of_damaged(series_id, error))
         return SeriesPage(tuple(found), page.next)
 
     async def _summary(self, series_id: str) -> SeriesSummary:
@@ -111,13 +132,19 @@ class SeriesLog:
                 return summary
         return summary_of_series(await self.get(series_id))
 
+    async def _of_damaged(self, series_id: str, error: StorageError) -> SeriesSummary:
+        loaded: LoadedSeries | None = None
+        with suppress(StorageError):
+            loaded, _ = await self._as_far_as_readable(series_id)
+        return damaged_series(series_id, None if loaded is None else loaded.state, str(error))
+
 
 def _after(state: SeriesState | None, event: StoredSeriesEvent) -> SeriesState:
     if state is not None:
         return evolve_series(state, event)
     if isinstance(event, StartSeries):
         return begin_series(event)
-    raise Damaged(f"the log of {event.series_id} does not begin with startSeries", readable=0)
+    raise ValueError("the first is not startSeries")
 
 
 def _ref(series_id: str) -> RunRef:

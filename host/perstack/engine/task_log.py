@@ -16,9 +16,18 @@ from pydantic_core import from_json
 from perstack.core.chain import EMPTY_LOG, Head, open_line, seal
 from perstack.core.ids import run_id_of
 from perstack.core.task_events import CreateTask, StoredTaskEvent, parse_task_event
-from perstack.core.tasks import TaskState, TaskSummary, begin_task, check_task_id, evolve_task, summary_of
+from perstack.core.tasks import (
+    TaskState,
+    TaskSummary,
+    begin_task,
+    check_task_id,
+    damaged_task,
+    evolve_task,
+    summary_of,
+)
+from perstack.engine.load import readable
 from perstack.engine.session import uninterrupted
-from perstack.errors import Conflict, Damaged, NotFound
+from perstack.errors import Conflict, Damaged, NotFound, StorageError
 from perstack.ports.storage import RunRef, Storage
 
 SPACE = "tasks"
@@ -27,6 +36,9 @@ _TRIES = 50
 
 Row = dict[str, object]
 """A summary as JSON has it."""
+
+_KEYS = frozenset(("taskId", "name", "status", "version", "createdAt", "updatedAt"))
+"""What every row has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,39 +85,79 @@ class TaskLog:
 
     async def load(self, task_id: str) -> LoadedTask:
         """Fold its facts. Raises NotFound, and Damaged."""
-        facts = await self._facts(task_id)
-        state: TaskState | None = None
-        for event, _ in facts:
-            state = begin_task(event) if isinstance(event, CreateTask) else _evolved(state, event)
-        if state is None:
+        loaded, damage = await self._as_far_as_readable(task_id)
+        if damage is not None:
+            raise damage
+        if loaded is None:
             raise NotFound(f"there is no task {task_id} in {self.location}; `perstack task list` shows what there is")
-        return LoadedTask(state, facts[-1][1])
+        return loaded
+
+    async def _as_far_as_readable(self, task_id: str) -> tuple[LoadedTask | None, Damaged | None]:
+        loaded: LoadedTask | None = None
+        facts, damage = await self._facts(task_id)
+        for event, head in facts:
+            try:
+                loaded = LoadedTask(_after(None if loaded is None else loaded.state, event), head)
+            except ValueError as error:
+                words = f"task {task_id}, event {head.seq}: it does not follow from what comes before it ({error})"
+                return loaded, Damaged(words, readable=head.seq - 1)
+        return loaded, damage
 
     async def events(self, task_id: str) -> list[StoredTaskEvent]:
         """Its facts, in order; no fact if there is no such task. Raises Damaged."""
-        return [event for event, _ in await self._facts(task_id)]
+        facts, damage = await self._facts(task_id)
+        if damage is not None:
+            raise damage
+        return [event for event, _ in facts]
 
     async def rows(self) -> list[Row]:
-        """The summaries of all tasks, in no order."""
+        """The summaries of all tasks, in no order. One that does not read is a row that says so."""
         entries = await self._storage.entries()
         found = _parsed(entries.values())
         if len(found) < len(entries):
             found += await self._missing(entries.keys() - {str(row.get("taskId")) for row in found})
         return found
 
+    async def summary(self, row: Row) -> TaskSummary:
+        """A row as it is shown: from the log, if the row is not what it should be. Raises NotFound."""
+        try:
+            return TaskSummary.model_validate(row)
+        except ValidationError:
+            return await self._summary(str(row["taskId"]))
+
     async def _missing(self, task_ids: Iterable[str]) -> list[Row]:
         """The summaries of tasks whose entries were lost, or are being written."""
         found: list[Row] = []
         for task_id in task_ids:
-            with suppress(NotFound):
-                summary = summary_of((await self.load(task_id)).state)
-                await self._storage.put_entry(task_id, summary.version, summary.to_json())
-                found.append(summary.model_dump(mode="json", by_alias=True))
+            try:
+                summary = await self._summary(task_id)
+            except NotFound:
+                continue
+            found.append(summary.model_dump(mode="json", by_alias=True))
         return found
+
+    async def _summary(self, task_id: str) -> TaskSummary:
+        """From its log. Raises NotFound."""
+        try:
+            loaded, damage = await self._as_far_as_readable(task_id)
+        except StorageError as error:
+            return damaged_task(task_id, None, str(error))
+        if damage is not None:
+            return damaged_task(task_id, None if loaded is None else loaded.state, str(damage))
+        if loaded is None:
+            raise NotFound(f"there is no task {task_id}")
+        summary = summary_of(loaded.state)
+        with suppress(StorageError):  # a list is whole without it
+            await self._storage.put_entry(task_id, summary.version, summary.to_json())
+        return summary
 
     async def delete(self, task_id: str, expected_version: int | None) -> None:
         """Remove it. Raises NotFound, and Conflict if it is, or becomes, of another version than expected."""
-        check_version((await self.load(task_id)).state, expected_version)
+        try:
+            check_version((await self.load(task_id)).state, expected_version)
+        except Damaged:
+            if expected_version is not None:
+                raise
         expected = None if expected_version is None else (_ref(task_id), expected_version)
         try:
             await uninterrupted(self._storage.delete_job(task_id, expected=expected))
@@ -121,24 +173,23 @@ class TaskLog:
         await self._storage.append(_ref(task_id), head.seq, records)
         state = None if loaded is None else loaded.state
         for event in events:
-            state = begin_task(event) if isinstance(event, CreateTask) else _evolved(state, event)
+            state = _after(state, event)
         if state is None:
             raise ValueError("a task needs a first fact")
         await self._storage.put_entry(task_id, state.version, summary_of(state).to_json())
         return state
 
-    async def _facts(self, task_id: str) -> list[tuple[StoredTaskEvent, Head]]:
-        ref, found = _ref(check_task_id(task_id)), list[tuple[StoredTaskEvent, Head]]()
-        for seq, line in enumerate(await self._storage.read(ref), start=1):
+    async def _facts(self, task_id: str) -> tuple[list[tuple[StoredTaskEvent, Head]], Damaged | None]:
+        found = list[tuple[StoredTaskEvent, Head]]()
+        lines, damage = await readable(self._storage, _ref(check_task_id(task_id)))
+        for seq, line in enumerate(lines, start=1):
             sealed = open_line(line)
             try:
                 found.append((parse_task_event(sealed.payload), Head(seq, sealed.hash)))
-            except ValidationError as error:
-                raise Damaged(
-                    f"task {task_id}, event {seq}: no event that this version knows: a newer one has written it",
-                    readable=seq - 1,
-                ) from error
-        return found
+            except ValidationError:
+                words = f"task {task_id}, event {seq}: no event that this version knows: a newer one has written it"
+                return found, Damaged(words, readable=seq - 1)
+        return found, damage
 
 
 def check_version(task: TaskState, expected: int | None) -> None:
@@ -155,10 +206,13 @@ def _ref(task_id: str) -> RunRef:
     return RunRef(task_id, run_id_of(task_id, 1))
 
 
-def _evolved(state: TaskState | None, event: StoredTaskEvent) -> TaskState:
-    if state is None:
-        raise Damaged(f"the log of task {event.task_id} does not begin with createTask", readable=0)
-    return evolve_task(state, event)
+def _after(state: TaskState | None, event: StoredTaskEvent) -> TaskState:
+    """Raises ValueError if it cannot follow."""
+    if state is not None:
+        return evolve_task(state, event)
+    if isinstance(event, CreateTask):
+        return begin_task(event)
+    raise ValueError("the first is not createTask")
 
 
 def _parsed(entries: Iterable[bytes]) -> list[Row]:
@@ -167,8 +221,10 @@ def _parsed(entries: Iterable[bytes]) -> list[Row]:
     try:
         rows: list[Row] = from_json(b"[" + b",".join(whole) + b"]")
     except ValueError:
-        rows = [row for entry in whole for row in _row(entry)]
-    return rows
+        rows = []
+    if len(rows) == len(whole) and all(type(row) is dict and row.keys() >= _KEYS for row in rows):
+        return rows
+    return [row for entry in whole for row in _row(entry)]
 
 
 def _row(entry: bytes) -> list[Row]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, assert_never
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, assert_never
 
 from perstack.core.iterations import SeriesState, SeriesSummary
 from perstack.core.job import JobSummary
@@ -26,11 +26,12 @@ from perstack.core.task_events import (
 )
 from perstack.core.tasks import TaskState, due_at
 from perstack.engine.clock import new_ulid, now_ms
+from perstack.engine.groups import leaves
 from perstack.engine.memory import ExecutionMemory, failure
 from perstack.engine.polling import ask_command
 from perstack.engine.read import JobReader
 from perstack.engine.task_log import Row
-from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError
+from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.ports.storage import Storage
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ _LONGEST_PAUSE = 7 * 24 * 3_600_000
 
 _PAGE = 500
 
+_T = TypeVar("_T")
+
 Did = Literal["resumed", "worked", "timedOut", "failed"]
 
 
@@ -55,7 +58,10 @@ class _Due:
     """What is to be looked after."""
 
     id: str
-    kind: Literal["task", "job", "iterations"] = "task"
+    kind: Literal["task", "job", "iterations", "list"] = "task"
+    """`list`: not one of them, but all that there are of a kind."""
+    problem: str | None = field(default=None, compare=False)
+    """Why it cannot be looked after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +72,10 @@ class Woken:
     task_id: str | None = None
     task: TaskState | None = None
     """The task after that."""
+    job_id: str | None = None
     job: JobSummary | None = None
     """The Job after that."""
+    series_id: str | None = None
     series: SeriesState | None = None
     """The iterations after that."""
     question: str | None = None
@@ -115,22 +123,28 @@ class Jobs:
             page = await self.reader.jobs(limit=_PAGE, after=after)
             found += [job.id for job in page.jobs if _is_over(job, now)]
             after = page.next
-            if after is None or page.jobs[-1].updated_at < now - _LONGEST_PAUSE:
+            if after is None or _are_old(page.jobs, now):
                 return found
 
-    async def due_iterations(self, now: int) -> list[str]:
-        """Those that pause for the same."""
-        found: list[str] = []
+    async def due_iterations(self, now: int) -> list[SeriesSummary]:
+        """Those that pause for the same, and those that do not read, which may be due."""
+        found: list[SeriesSummary] = []
         after: str | None = None
         while True:
             page = await self.iterations.list(limit=_PAGE, after=after)
-            found += [one.id for one in page.series if one.status == "paused" and _is_over(one, now)]
+            found += [one for one in page.series if one.damaged or (one.status == "paused" and _is_over(one, now))]
             after = page.next
-            if after is None or (page.series and page.series[-1].updated_at < now - _LONGEST_PAUSE):
+            if after is None or _are_old(page.series, now):
                 return found
 
 
-def _is_over(paused: JobSummary | SeriesSummary, now: int) -> bool:
+def _are_old(page: Sequence[JobSummary | SeriesSummary], now: int) -> bool:
+    """Whether none of a page, and so none after it, can pause any more; what does not read says nothing of its age."""
+    written = [one.updated_at for one in page if one.updated_at]
+    return bool(written) and max(written) < now - _LONGEST_PAUSE
+
+
+def _is_over(paused: JobSummary | SeriesSummary | SeriesState, now: int) -> bool:
     return paused.pause_reason == "rate_limit" and (paused.resume_at or 0) <= now
 
 
@@ -158,7 +172,8 @@ class Waker:
     async def watch(self, interval: int, on_woken: Callable[[Woken], None]) -> None:
         """The same again every `interval` milliseconds, until it is cancelled. A long Job holds up nothing else.
 
-        What goes wrong with one in the same way again and again is told once.
+        What goes wrong with one ends nothing else: it is tried again at the next look. What goes wrong in the same way
+        again and again is told once.
         """
         errors: dict[_Due, str] = {}
 
@@ -182,60 +197,90 @@ class Waker:
                 await asyncio.sleep(interval / 1000)
 
     async def _candidates(self) -> list[_Due]:
+        """Whatever may be due. A list that cannot be had is one of them, with what is wrong with it."""
         now = now_ms()
-        rows = list(await self._memory.log.rows())
-        tasks = [_Due(str(row["taskId"])) for row in rows if self._is_candidate(row, now)]
+        rows, no_rows = await _had("tasks", self._memory.log.rows())
+        due = [*no_rows, *(_due_task(row) for row in rows if self._is_candidate(row, now))]
+        paused, no_series = await _had("iterations", self._jobs.due_iterations(now))
+        due += [*no_series, *(_Due(one.id, "iterations", one.message if one.damaged else None) for one in paused)]
+        if no_rows or no_series:
+            return due  # whose the Jobs are is not known
         of_tasks = {row.get("jobId") for row in rows}
-        iterations = await self._jobs.due_iterations(now)
-        others = tuple(f"{series_id}-" for series_id in iterations)
-        jobs = [one for one in await self._jobs.due(now) if one not in of_tasks and not one.startswith(others)]
-        return [*tasks, *(_Due(one, "job") for one in jobs), *(_Due(one, "iterations") for one in iterations)]
+        of_series = tuple(f"{one.id}-" for one in paused)
+        jobs, no_jobs = await _had("Jobs", self._jobs.due(now))
+        mine = [one for one in jobs if one not in of_tasks and not one.startswith(of_series)]
+        return [*due, *no_jobs, *(_Due(one, "job") for one in mine)]
 
     async def _wake(self, one: _Due) -> Woken | None:
+        """Look after one of them. Whatever goes wrong with it, others are looked after all the same."""
+        try:
+            async with self._turn:
+                return await self._look_after(one)
+        except (Conflict, NotAllowed, NotFound):
+            return None  # another process was quicker
+        except Exception as error:  # noqa: BLE001 - a storage or an Expert's code may raise anything
+            return await self._failed(one, _words_of(error))
+
+    async def _failed(self, one: _Due, error: str) -> Woken:
         match one.kind:
             case "task":
-                return await self._look_after(one.id)
+                return Woken(did="failed", task_id=one.id, error=error)
+            case "job":
+                job = await _or_nothing(self._jobs.find(one.id))
+                return Woken(did="failed", job_id=one.id, job=job, error=error)
+            case "iterations":
+                series = await _or_nothing(self._jobs.iterations.get(one.id))
+                return Woken(did="failed", series_id=one.id, series=series, error=error)
+            case "list":
+                return Woken(did="failed", error=f"what there is of {one.id} cannot be listed: {error}")
+        assert_never(one.kind)
+
+    async def _look_after(self, one: _Due) -> Woken | None:
+        if one.problem is not None:
+            return await self._failed(one, one.problem)
+        match one.kind:
+            case "task":
+                task = await self._memory.get(one.id)
+                return await (self._resume(task) if task.status == "paused" else self._attend(task))
             case "job":
                 return await self._go_on_with_job(one.id)
             case "iterations":
                 return await self._go_on_with_iterations(one.id)
+            case "list":
+                return None
         assert_never(one.kind)
 
     async def _go_on_with_job(self, job_id: str) -> Woken | None:
-        async with self._turn:
-            try:
-                return Woken(did="resumed", job=await self._jobs.resume(job_id))
-            except Conflict:
-                return None  # another process was quicker
-            except PerstackError as error:
-                return Woken(did="failed", job=await self._jobs.find(job_id), error=str(error))
+        if not _is_over(await self._jobs.job(job_id), now_ms()):
+            return None  # another process was quicker
+        try:
+            job = await self._jobs.resume(job_id)
+        except UsageError:
+            if _is_over(await self._jobs.job(job_id), now_ms()):
+                raise
+            return None
+        return Woken(did="resumed", job_id=job_id, job=job)
 
     async def _go_on_with_iterations(self, series_id: str) -> Woken | None:
-        async with self._turn:
-            try:
-                return Woken(did="resumed", series=await self._jobs.iterations.resume(series_id))
-            except Conflict:
-                return None  # another process was quicker
-            except PerstackError as error:
-                return Woken(did="failed", series=await self._jobs.iterations.get(series_id), error=str(error))
+        if not _is_over(await self._jobs.iterations.get(series_id), now_ms()):
+            return None  # another process was quicker
+        try:
+            series = await self._jobs.iterations.resume(series_id)
+        except UsageError:
+            if _is_over(await self._jobs.iterations.get(series_id), now_ms()):
+                raise
+            return None
+        return Woken(did="resumed", series_id=series_id, series=series)
 
     def _is_candidate(self, row: Row, now: int) -> bool:
         if row.get("archivedAt") is not None:
             return False
+        if row.get("damaged"):
+            return True
         due = row.get("dueAt")
         is_due = isinstance(due, int) and due <= now
         works = row.get("status") == "running" and row.get("jobId") is not None
         return is_due or bool(row.get("polls")) or works
-
-    async def _look_after(self, task_id: str) -> Woken | None:
-        async with self._turn:
-            try:
-                task = await self._memory.get(task_id)
-                return await (self._resume(task) if task.status == "paused" else self._attend(task))
-            except (Conflict, NotAllowed, NotFound):
-                return None  # another process was quicker
-            except PerstackError as error:
-                return Woken(task_id=task_id, did="failed", error=str(error))
 
     async def _resume(self, task: TaskState) -> Woken | None:
         """A paused task goes on, if what it waits for has come."""
@@ -313,6 +358,31 @@ class Waker:
             return await self._go_on(task, [event], "worked")
         task = await self._memory.log.change(task.task_id, lambda _: [event], task.version)
         return Woken(task_id=task.task_id, did="worked", task=task)
+
+
+def _due_task(row: Row) -> _Due:
+    return _Due(str(row["taskId"]), problem=str(row.get("error")) if row.get("damaged") else None)
+
+
+async def _had(what: str, listing: Awaitable[list[_T]]) -> tuple[list[_T], list[_Due]]:
+    """A list; or nothing, and what is wrong."""
+    try:
+        return await listing, []
+    except Exception as error:  # noqa: BLE001 - a storage may raise anything
+        return [], [_Due(what, "list", _words_of(error))]
+
+
+async def _or_nothing(work: Awaitable[_T]) -> _T | None:
+    try:
+        return await work
+    except Exception:  # noqa: BLE001 - what went wrong before is what is told
+        return None
+
+
+def _words_of(error: Exception) -> str:
+    """The first thing that went wrong, in one line."""
+    first = leaves(error)[0]
+    return str(first) if isinstance(first, PerstackError) else f"{type(first).__name__}: {first}"
 
 
 def _told_by(task: TaskState, job: JobSummary) -> StoredTaskEvent | None:

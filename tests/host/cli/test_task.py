@@ -195,8 +195,8 @@ def test_an_experts_task_waits_on_until_its_job_can_begin(terminal: Terminal) ->
     task(terminal, "pause", "fix", "--reason", "human_approval")
     before = task(terminal, "answer", "fix", "yes")
     failed = terminal.call("task", "run-due", "--provider", "nosuch")
-    assert (failed.code, failed.out.count("\n")) == (1, 1)
-    assert failed.out.startswith("fix: failed: no provider 'nosuch' is installed")
+    assert (failed.code, failed.out, failed.err.count("\n")) == (1, "", 1)
+    assert failed.err.startswith("fix: failed: no provider 'nosuch' is installed")
     assert task(terminal, "get", "fix") == before
     assert terminal.call("task", "run-due", "--provider", "scripted").out == "fix: worked, now completed\n"
 

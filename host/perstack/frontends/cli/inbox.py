@@ -37,6 +37,8 @@ def inbox_command(as_json: bool, config: str | None, workspace: str, storage: st
 
 def _to_json(item: InboxItem) -> JsonObject:
     common: JsonObject = {"id": item.id, "text": item.text, "since": item.since, "approval": item.is_approval}
+    if item.damaged:
+        common["damaged"] = True
     if item.asking is None:
         return {**common, "taskId": item.task_id, "agentId": item.who}
     return {**common, "jobId": item.job_id, **json.loads(item.asking.to_json())}
@@ -49,7 +51,7 @@ def _print(items: tuple[InboxItem, ...]) -> None:
             item.id,
             "task" if item.asking is None else "Job",
             item.who or "-",
-            ago(item.since, now),
+            ago(item.since, now) if item.since else "?",
             _wanted(item),
             item.text,
         )
@@ -60,6 +62,8 @@ def _print(items: tuple[InboxItem, ...]) -> None:
 
 
 def _wanted(item: InboxItem) -> str:
+    if item.damaged:
+        return "repair"
     if item.is_approval:
         return "approval"
     schema = item.asking.requested_schema if item.asking is not None else None

@@ -42,12 +42,12 @@ def _print(page: SeriesPage) -> None:
     rows = [
         (
             one.id,
-            one.status,
-            one.expert_key,
+            "damaged" if one.damaged else one.status,
+            one.expert_key or "?",
             f"{one.done}/{one.max_iterations}",
             _best(one),
-            ago(one.started_at, now),
-            ago(one.updated_at, now),
+            _when(one.started_at, now),
+            _when(one.updated_at, now),
             one.user_input if one.message is None else one.message,
         )
         for one in page.series
@@ -55,6 +55,10 @@ def _print(page: SeriesPage) -> None:
     table(screen, ("id", "status", "Expert", "done", "best", "began", "when", "query"), rows, right=(3,))
     if page.next is not None:
         click.echo(screen.paint("there are more: see them with --take N", dim=True), color=screen.colours)
+
+
+def _when(moment: int, now: int) -> str:
+    return ago(moment, now) if moment else "?"
 
 
 def _best(one: SeriesSummary) -> str:

@@ -184,7 +184,7 @@ def show_all(tasks: list[TaskSummary]) -> None:
             task.agent_id,
             _status(task, now),
             str(task.checkpoints),
-            ago(task.updated_at, now),
+            ago(task.updated_at, now) if task.updated_at else "?",
             task.error or task.pause_message or when(task.resume_at) or task.name,
         )
         for task in tasks
@@ -193,6 +193,8 @@ def show_all(tasks: list[TaskSummary]) -> None:
 
 
 def _status(task: TaskState | TaskSummary, now: int) -> str:
+    if isinstance(task, TaskSummary) and task.damaged:
+        return "damaged"
     if task.archived_at is not None:
         return f"{task.status}, archived"
     if task.pause_reason is not None:

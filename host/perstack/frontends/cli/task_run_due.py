@@ -12,6 +12,7 @@ import click
 
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.show import one_line
 from perstack.frontends.cli.task_options import read_span
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def run_due(watch: bool, interval: str, as_json: bool, setup: Setup) -> None:
 
     That is waits that are over, answers that came, commands that say yes. Tasks of Experts get a Job. Jobs and
     iterations that pause for their provider's rate go on as well. Tasks that were silent for too long are taken for
-    failed. Exit status 1 if something went wrong with one.
+    failed. What goes wrong with one is a line on stderr, and ends nothing else; exit status 1 if something did.
     """
     pause = read_span(interval, "--interval") or 0
     if pause < 1:
@@ -64,22 +65,24 @@ async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
 def _say(one: Woken, *, as_json: bool) -> None:
     if as_json:
         task = {} if one.task is None else {"status": one.task.status, "jobId": one.task.job_id}
-        if one.job is not None:
-            task = {"status": one.job.status, "jobId": one.job.id}
-        if one.series is not None:
-            task = {"status": one.series.status, "seriesId": one.series.id}
+        if one.job_id is not None:
+            task = {"status": one.job.status if one.job else None, "jobId": one.job_id}
+        if one.series_id is not None:
+            task = {"status": one.series.status if one.series else None, "seriesId": one.series_id}
         said = {"taskId": one.task_id, "did": one.did, **task, "question": one.question, "error": one.error}
         click.echo(json.dumps({key: value for key, value in said.items() if value is not None}, ensure_ascii=False))
+    if as_json and one.error is None:
         return
     stands = one.job or one.series or one.task
     now = "" if stands is None else f", now {stands.status}"
     asks = f", and asks: {one.question}; see perstack inbox" if one.question is not None else ""
-    click.echo(f"{_name(one)}: {one.did}{now}{asks}{'' if one.error is None else f': {one.error}'}")
+    wrong = "" if one.error is None else f": {one_line(one.error)}"
+    click.echo(f"{_name(one)}: {one.did}{now}{asks}{wrong}", err=one.error is not None)
 
 
 def _name(one: Woken) -> str:
-    if one.job is not None:
-        return f"Job {one.job.id}"
-    if one.series is not None:
-        return f"iterations {one.series.id}"
-    return one.task_id or "a Job"
+    if one.job_id is not None:
+        return f"Job {one.job_id}"
+    if one.series_id is not None:
+        return f"iterations {one.series_id}"
+    return one.task_id or "run-due"

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field, JsonValue, ValidationError
 
-from perstack.core.base import Fact, JsonObject
+from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.events import Settlement
 from perstack.core.job import JobStatus, Lifecycle, PauseReason
 from perstack.core.run import RunStatus
@@ -150,7 +150,7 @@ class JobList(Fact):
 
 
 class OpenItem(Fact):
-    """One open question of a Job or a task."""
+    """One open question of a Job or a task, or a task that does not read."""
 
     id: str
     job: str | None = None
@@ -160,6 +160,9 @@ class OpenItem(Fact):
     approval: bool = Field(description="Whether a yes or no is asked for.")
     since: int = Field(description="Milliseconds since 1970, UTC.")
     next: str = Field(description="How to answer.")
+    damaged: bool = Field(
+        default=False, exclude_if=falsy, description="Whether it is a task that does not read: `text` says where."
+    )
 
 
 class Inbox(Fact):

@@ -1,0 +1,155 @@
+"""A task or a series whose log does not read is a row of its own, and ends no list."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from damaging import edit
+from hosting import Bench, expert, wait_for
+from terminal import Terminal
+
+from perstack.core.definitions import Iterate
+from perstack.errors import Damaged, NotFound
+from perstack.host import Host
+from perstack.testing.scripted import text
+
+MEASURED = expert("a", iterate=Iterate(evaluator="echo '{\"score\": 1}'", max_iterations=1))
+
+
+async def damaged_task(bench: Bench, host: Host, task_id: str = "broken", edited: bytes = b"scheduled_wait") -> None:
+    """A task among two healthy ones, which its log does not tell of any more, and neither does its entry."""
+    for one in ("before", task_id, "after"):
+        await host.memory.create(one, name=f"the {one}", agent_id="me", start=True)
+        if one == task_id:
+            await host.memory.pause(one, "scheduled_wait", resume_at=1)
+        else:
+            await host.memory.pause(one, "human_input")
+    edit(bench.workspace, bench.storage, edited, b"x" * len(edited))
+    await host.storage.space("tasks").put_entry(task_id, 99, b"")
+
+
+def test_a_damaged_task_is_listed_as_far_as_it_reads_beside_the_others(bench: Bench) -> None:
+    async def work() -> None:
+        host = bench.host([])
+        await damaged_task(bench, host)
+        listed = {one.task_id: one for one in (await host.memory.list()).tasks}
+        assert {name: one.damaged for name, one in listed.items()} == {"before": False, "broken": True, "after": False}
+        broken = listed["broken"]
+        assert (broken.status, broken.name, broken.agent_id, broken.version) == ("failed", "the broken", "me", 2)
+        assert "broken" in (broken.error or "")
+        with pytest.raises(Damaged):
+            await host.memory.get("broken")
+        assert [one.task_id for one in (await host.memory.list(status="failed")).tasks] == ["broken"]
+        assert [one.task_id for one in (await host.memory.list(status="paused")).tasks] == ["after", "before"]
+
+    wait_for(work())
+
+
+def test_a_task_of_which_nothing_reads_is_listed_and_can_be_deleted(bench: Bench) -> None:
+    async def work() -> None:
+        host = bench.host([])
+        await damaged_task(bench, host, edited=b"the broken")
+        (broken,) = [one for one in (await host.memory.list()).tasks if one.damaged]
+        assert (broken.task_id, broken.name, broken.version, broken.updated_at) == ("broken", "", 0, 0)
+        with pytest.raises(Damaged):
+            await host.memory.delete("broken", expected_version=1)
+        await host.memory.delete("broken")
+        with pytest.raises(NotFound):
+            await host.memory.get("broken")
+        assert len((await host.memory.list()).tasks) == 2
+
+    wait_for(work())
+
+
+def test_a_damaged_task_stands_in_the_inbox_beside_the_questions(bench: Bench) -> None:
+    async def work() -> None:
+        host = bench.host([])
+        await damaged_task(bench, host)
+        found = {item.id: item for item in await host.inbox()}
+        assert {name: item.damaged for name, item in found.items()} == {"before": False, "broken": True, "after": False}
+        assert "broken" in found["broken"].text
+
+    wait_for(work())
+
+
+def test_run_due_tells_of_a_damaged_task_and_wakes_the_others(bench: Bench) -> None:
+    async def work() -> None:
+        host = bench.host([])
+        await damaged_task(bench, host)
+        await host.memory.answer("after", "go on")
+        woken = {one.task_id: one for one in await host.waker.once()}
+        assert {name: one.did for name, one in woken.items()} == {"after": "resumed", "broken": "failed"}
+        assert "broken" in (woken["broken"].error or "")
+
+    wait_for(work())
+
+
+@pytest.mark.parametrize("entry", [b"7", b'{"taskId":"t"}', b'"x"', b"{", b'{"taskId":1},{"taskId":2}'])
+def test_an_entry_that_is_none_is_made_anew_from_the_log(bench: Bench, entry: bytes) -> None:
+    async def work() -> None:
+        host = bench.host([])
+        await host.memory.create("t", name="the task", start=True)
+        await host.storage.space("tasks").put_entry("t", 99, entry)
+        (task,) = (await host.memory.list()).tasks
+        assert (task.task_id, task.name, task.status) == ("t", "the task", "running")
+
+    wait_for(work())
+
+
+async def damaged_series(bench: Bench, host: Host, edited: bytes) -> None:
+    """Iterations among others, whose log was edited, and whose summary is lost."""
+    for one in ("before", "broken", "after"):
+        await host.iterations.begin("a", f"query of {one}", series_id=one)
+    edit(bench.workspace, bench.storage, edited, b"x" * len(edited))
+    await host.storage.space("iterations").put_summary("broken", b"")
+
+
+@pytest.mark.parametrize(
+    ("edited", "key", "done"),
+    [(b'"seriesId":"broken","timestamp"', "", 0), (b'"number":1,"jobId":"broken-i1"', "a", 0)],
+    ids=["from the first fact on", "from the second on"],
+)
+def test_damaged_iterations_are_listed_as_far_as_they_read_beside_the_others(
+    bench: Bench, edited: bytes, key: str, done: int
+) -> None:
+    async def work() -> None:
+        host = bench.host([text("made")], MEASURED)
+        await damaged_series(bench, host, edited)
+        listed = {one.id: one for one in (await host.iterations.list()).series}
+        assert {name: one.damaged for name, one in listed.items()} == {"before": False, "broken": True, "after": False}
+        broken = listed["broken"]
+        assert (broken.status, broken.expert_key, broken.done) == ("failed", key, done)
+        assert "broken" in (broken.message or "")
+        (woken,) = await host.waker.once()
+        assert (woken.did, woken.series_id, woken.error) == ("failed", "broken", broken.message)
+
+    wait_for(work())
+
+
+def test_a_person_and_a_program_see_damage_in_lists(terminal: Terminal) -> None:
+    terminal.project('[experts.a]\ninstruction = "You work."\n')
+    for one in ("before", "broken", "after"):
+        assert terminal.call("task", "create", one, "--start").code == 0
+    edit(terminal.workspace, "file:perstack", b'"taskId":"broken"', b'"taskId":"brokem"')
+    (terminal.workspace / "perstack/tasks/entries.jsonl").unlink()
+    listed = terminal.call("task", "list")
+    assert listed.code == 0, listed.err
+    (row,) = [line for line in listed.lines if line.startswith("broken")]
+    assert "damaged" in row
+    page = json.loads(terminal.call("task", "list", "--json").out)
+    assert {one["taskId"]: one.get("damaged", False) for one in page["tasks"]} == {
+        "before": False,
+        "broken": True,
+        "after": False,
+    }
+    inbox = terminal.call("inbox")
+    assert "repair" in inbox.lines[1]
+    (item,) = terminal.call("inbox", "--json").events
+    assert (item["taskId"], item["damaged"]) == ("broken", True)
+    due = terminal.call("task", "run-due", "--provider", "scripted")
+    assert (due.code, due.out, due.err.count("\n")) == (1, "", 1)
+    assert due.err.startswith("broken: failed: ")
+    told = terminal.call("task", "run-due", "--provider", "scripted", "--json")
+    assert json.loads(told.out)["taskId"] == "broken"
+    assert told.err == due.err
