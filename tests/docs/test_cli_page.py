@@ -15,7 +15,17 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8
 
 ROOT = click.Context(perstack, info_name="perstack")
 WHERE = ("config", "workspace", "storage")
-MODEL = ("provider", "model", "reasoning_budget", "max_steps", "max_retries", "timeout", "env_path", "unattended")
+MODEL = (
+    "provider",
+    "model",
+    "reasoning_budget",
+    "max_steps",
+    "max_retries",
+    "timeout",
+    "env_path",
+    "strict_skills",
+    "unattended",
+)
 
 BAR = "\\|"
 """How a table's cell has the sign that divides cells."""

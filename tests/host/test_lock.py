@@ -197,3 +197,17 @@ def test_a_lock_that_does_not_read_stops_a_run_before_anything_is_written(tmp_pa
     with pytest.raises(UsageError, match="run perstack install"):
         wait_for(_host(tmp_path, [text("ok")]).run("a", "q"))
     assert not (tmp_path / "perstack" / "jobs").exists() or not list((tmp_path / "perstack" / "jobs").iterdir())
+
+
+def test_a_required_skill_is_connected_to_though_it_is_locked(tmp_path: Path) -> None:
+    late = Late("walk")
+    _locked(tmp_path, PLUGIN, late)
+    (tmp_path / "perstack.toml").write_text(PLUGIN + "required = true\n")
+    late.asked, late.problem = 0, "skill 'mine' is away"
+    provider = ScriptedProvider([text("ok")])
+    job = wait_for(_host(tmp_path, provider, late).run("a", "q"))
+    assert (job.status, job.error) == ("stoppedByError", "skill 'mine' is required and missing: skill 'mine' is away")
+    assert not provider.requests
+    late.problem = ""
+    assert wait_for(_host(tmp_path, provider, late).resume(job.id)).text == "ok"
+    assert late.asked > 1, "the lock still holds: that it is required is no other skill"

@@ -53,8 +53,8 @@ def scores(*numbers: float) -> list[dict[str, float]]:
     return [{"score": number} for number in numbers]
 
 
-def iterate(terminal: Terminal, *args: str) -> Result:
-    return terminal.call("iterate", "solo", "do it", "--id", "it", *SCRIPTED, *args)
+def iterate(terminal: Terminal, *args: str, attended: bool = False) -> Result:
+    return terminal.call("iterate", "solo", "do it", "--id", "it", *SCRIPTED, *args, attended=attended)
 
 
 def listed(terminal: Terminal) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import subprocess
 import sys
 import time
@@ -22,6 +24,46 @@ def start(terminal: Terminal, *args: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+class Attended:
+    """A command as `start` begins it, with a terminal for its stderr."""
+
+    def __init__(self, terminal: Terminal, *args: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self._seen = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "perstack", *args, "--provider", "scripted"],
+            cwd=terminal.workspace,
+            env={**terminal.env, "TERM": "dumb"},
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
+        )
+        os.close(theirs)
+
+    def reads(self, words: str) -> None:
+        """Wait until the terminal shows these words."""
+        while words not in self._seen.decode(errors="replace") and (data := self._read()):
+            self._seen += data
+        assert words in self._seen.decode(errors="replace")
+
+    def end(self) -> tuple[str, str]:
+        """Wait for its end: what it wrote to stdout, and what the terminal showed."""
+        out, _ = self.process.communicate(timeout=SECONDS)
+        while data := self._read():
+            self._seen += data
+        os.close(self._ours)
+        return out, self._seen.decode().replace("\r\n", "\n")
+
+    def _read(self) -> bytes:
+        ready, _, _ = select.select([self._ours], [], [], SECONDS)
+        assert ready, "the terminal stays silent"
+        # Linux says EIO when the last process has closed the other end
+        try:
+            return os.read(self._ours, 65536)
+        except OSError:
+            return b""
 
 
 def until(condition: Callable[[], object], what: str) -> None:

@@ -97,9 +97,13 @@ class Terminal:
         )
         return Result(done.returncode, done.stdout, done.stderr)
 
-    def call(self, *args: str) -> Result:
-        """The command in this process: the same but for the start of Python, and much faster."""
-        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    def call(self, *args: str, attended: bool = False) -> Result:
+        """The command in this process: the same but for the start of Python, and much faster.
+
+        `attended`: its stderr is a terminal.
+        """
+        kinds = (io.TextIOWrapper, _Attended if attended else io.TextIOWrapper)
+        out, err = (kind(io.BytesIO(), "utf-8", write_through=True) for kind in kinds)
         with (
             chdir(self.workspace),
             mock.patch.dict(os.environ, self.env, clear=True),
@@ -143,6 +147,13 @@ class Terminal:
     def log_of(self, run_id: str) -> Path:
         """A Run's log."""
         return self.jobs() / run_id.rpartition("-")[0] / "runs" / run_id / "events.jsonl"
+
+
+class _Attended(io.TextIOWrapper):
+    """Text that goes to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def _read(fd: int) -> bytes:

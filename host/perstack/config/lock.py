@@ -138,7 +138,7 @@ class Lock(Fact):
 
 def shared_definition(definition: Skill) -> Skill:
     """What makes two declarations the same skill: all but how an Expert uses it."""
-    return definition.model_copy(update={"pick": (), "omit": (), "rule": None, "description": None})
+    return definition.model_copy(update={"pick": (), "omit": (), "rule": None, "description": None, "required": False})
 
 
 def digest_of_skill(definition: Skill) -> str:

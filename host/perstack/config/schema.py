@@ -112,10 +112,15 @@ _SKILL: Table = {
     "omit": Key("texts", "not these tools (patterns)"),
 }
 
+_REQUIRED: Table = {
+    "required": Key("flag", "end the Run before its model is called if this skill is missing; false if not given"),
+}
+
 _STARTING: Table = {
     "lazyInit": Key("flag", "connect at the first use; false if not given"),
     "sampling": Key("flag", "let the server ask the Expert's model for generations; false if not given"),
     "timeout": Key("number", "milliseconds that one call may take", least=1),
+    **_REQUIRED,
 }
 
 SKILLS: Mapping[str, Table] = {
@@ -145,6 +150,7 @@ SKILLS: Mapping[str, Table] = {
         **_SKILL,
         "plugin": Key("text", "the plugin's name, as `perstack plugins` lists it", required=True, least=1),
         "settings": Key("json", "settings as the plugin's page names them"),
+        **_REQUIRED,
     },
 }
 

@@ -22,6 +22,8 @@ class Overrides:
     timeout: int | None = None
     unattended: bool = False
     """Nobody answers what a tool asks: it is declined at once."""
+    strict_skills: bool = False
+    """Every skill is taken for required."""
 
 
 @dataclass(frozen=True, slots=True)

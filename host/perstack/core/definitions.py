@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perstack.core.base import Fact, JsonObject
+from perstack.core.base import Fact, JsonObject, falsy
 
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
 """How much a model may think: a word that each provider maps, or a number of tokens."""
@@ -49,6 +49,8 @@ class McpStdioSkill(_SkillFields):
     sampling: bool = False
     """Whether the server may ask the Run's own model for generations."""
     timeout: int | None = None
+    required: bool = Field(default=False, exclude_if=falsy)
+    """Whether a Run without it is to end before its model is called."""
 
 
 class OAuth(Fact):
@@ -80,6 +82,8 @@ class McpSseSkill(_SkillFields):
     sampling: bool = False
     """Whether the server may ask the Run's own model for generations."""
     timeout: int | None = None
+    required: bool = Field(default=False, exclude_if=falsy)
+    """Whether a Run without it is to end before its model is called."""
 
 
 class InteractiveTool(Fact):
@@ -108,6 +112,8 @@ class PluginSkill(_SkillFields):
     name: str
     plugin: str
     settings: JsonObject = Field(default_factory=dict)
+    required: bool = Field(default=False, exclude_if=falsy)
+    """Whether a Run without it is to end before its model is called."""
 
 
 Skill = Annotated[McpStdioSkill | McpSseSkill | InteractiveSkill | PluginSkill, Field(discriminator="type")]
@@ -229,6 +235,15 @@ class Project(Fact):
             return None
         found = self.experts.get(name)
         return found if found is not None and found.version == version else None
+
+
+def with_skills_required(expert: Expert) -> Expert:
+    """The definition with every skill that can be missing declared as required."""
+    skills = tuple(
+        skill if isinstance(skill, InteractiveSkill) else skill.model_copy(update={"required": True})
+        for skill in expert.skills
+    )
+    return expert.model_copy(update={"skills": skills})
 
 
 def without_secrets(expert: Expert) -> Expert:

@@ -24,7 +24,7 @@ from perstack.core.commands import (
     RunTools,
     StartDelegates,
 )
-from perstack.core.definitions import Expert, Limits, Project, with_secrets, without_secrets
+from perstack.core.definitions import Expert, Limits, Project, with_secrets, with_skills_required, without_secrets
 from perstack.core.events import (
     AnswerQuestion,
     AttemptCompletion,
@@ -138,7 +138,7 @@ class Driver:
                     directory=self._wiring.directory,
                     is_coordinator=delegated_by is None,
                 ),
-                expert=without_secrets(expert),
+                expert=without_secrets(self._strict(expert)),
                 limits=settings.limits,
                 reasoning_budget=settings.reasoning_budget,
                 delegated_by=delegated_by,
@@ -233,7 +233,7 @@ class Driver:
         start = session.run.start
         try:
             return await self._wiring.skills.open(
-                with_secrets(start.expert, self._wiring.project.experts.get(start.expert_key)),
+                with_secrets(self._strict(start.expert), self._wiring.project.experts.get(start.expert_key)),
                 self._wiring.project,
                 run_id=start.run_id,
                 is_coordinator=session.run.is_coordinator,
@@ -241,6 +241,9 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its words
             await fail(session, ErrorInfo(name=type(error).__name__, message=str(error)))
             return None
+
+    def _strict(self, expert: Expert) -> Expert:
+        return with_skills_required(expert) if self._wiring.overrides.strict_skills else expert
 
     async def _perform(  # noqa: C901 - one case for each command
         self, session: Session, command: Command, skills: RunSkills

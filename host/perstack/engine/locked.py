@@ -46,13 +46,17 @@ class LockedSession:
         live = await self._session.tools()
         return self._offered if live is self._first else live
 
-    async def call(self, call: ToolCall) -> ToolResult | Question:
-        """Raises SkillError if the skill cannot be reached: it is tried once, as without a lock."""
+    async def connect(self) -> None:
+        """Connect now, if that was not tried before. Raises SkillError if the skill cannot be reached."""
         async with self._lock:
             if self._problem:
                 raise SkillError(self._problem)
             if self._first is None:
                 await self._meet()
+
+    async def call(self, call: ToolCall) -> ToolResult | Question:
+        """Raises SkillError if the skill cannot be reached: it is tried once, as without a lock."""
+        await self.connect()
         if call.tool_name in self._gone:
             return ToolResult.text(
                 f"Skill {self._name!r} no longer has a tool {call.tool_name!r}: perstack.lock is out of date.",

@@ -85,9 +85,10 @@ class JobSkills:
         self._numbers = count(1)
 
     async def open(self, expert: Expert, project: Project, *, run_id: str, is_coordinator: bool) -> RunSkills:
-        """The skills of a Run of this Expert. Those with `lazyInit` are not waited for.
+        """The skills of a Run of this Expert. Those with `lazyInit` are not waited for, unless they are required.
 
-        Raises SkillError for a skill that nothing provides, or whose definition or environment must change.
+        Raises SkillError for a skill that nothing provides, or whose definition or environment must change, and for
+        one that is required and cannot be reached.
         """
         definitions = with_base(expert.skills)
         openings = {
@@ -99,6 +100,7 @@ class JobSkills:
         awaited = [openings[one.name].work for one in definitions if one.name in openings and not _is_lazy(one)]
         if awaited:
             await asyncio.wait(awaited)
+        await _all_there({one.name: openings[one.name].work for one in definitions if _is_required(one)})
         work = {name: one.work for name, one in openings.items()}
         skills = RunSkills(expert, project, definitions, work, is_coordinator=is_coordinator)
         await skills.refresh()
@@ -284,6 +286,31 @@ async def _all_made(sessions: Collection[asyncio.Task[SkillSession]]) -> None:
         raise errors[0]
 
 
+async def _all_there(required: Mapping[str, asyncio.Task[_Up]]) -> None:
+    """Raises SkillError that names every skill which cannot be reached, and why."""
+    problems = await asyncio.gather(*(_problem(work) for work in required.values()))
+    missing = [
+        f"skill {name!r} is required and missing: {problem}"
+        for name, problem in zip(required, problems, strict=True)
+        if problem is not None
+    ]
+    if missing:
+        raise SkillError("; ".join(missing))
+
+
+async def _problem(work: asyncio.Task[_Up]) -> str | None:
+    """Why a skill cannot be reached. One that is known from the lock is connected to, to see whether it can."""
+    up = await asyncio.shield(work)
+    if up.session is None:
+        return up.problem
+    if isinstance(up.session, LockedSession):
+        try:
+            await up.session.connect()
+        except SkillError as error:
+            return str(error)
+    return None
+
+
 def _result(task: asyncio.Task[_T]) -> _T | None:
     """What came of a task that is done; None if nothing did."""
     return None if task.cancelled() or task.exception() is not None else task.result()
@@ -294,7 +321,11 @@ def _bounded(text: str) -> str:
 
 
 def _is_lazy(definition: Skill) -> bool:
-    return isinstance(definition, McpStdioSkill | McpSseSkill) and definition.lazy_init
+    return isinstance(definition, McpStdioSkill | McpSseSkill) and definition.lazy_init and not definition.required
+
+
+def _is_required(definition: Skill) -> bool:
+    return not isinstance(definition, InteractiveSkill) and definition.required
 
 
 def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFactory:

@@ -66,7 +66,7 @@ def test_who_would_rather_not_answer_is_told_how_to_do_it_later(asking: Terminal
     job_id = wait_for(work(), 60)
     again = asking.run("run", "guest", "coffee", "--continue-job", job_id, "-i", "--provider", "scripted")
     assert again.code == 3
-    assert "Sugar?" in again.err
+    assert "Sugar?" in again.out
 
 
 def test_a_client_without_forms_is_told_what_is_asked_and_answers_with_the_tool(asking: Terminal, era: str) -> None:
@@ -130,7 +130,7 @@ def test_an_editor_that_is_closed_while_it_shows_the_form_leaves_a_job_that_wait
     assert job["status"] == "stoppedByInteractiveTool"
     again = asking.run("answer", job["id"], "tea", "--provider", "scripted")
     assert again.code == 3
-    assert "Sugar?" in again.err
+    assert "Sugar?" in again.out
 
 
 def test_an_answer_to_a_question_that_was_answered_elsewhere_meanwhile_is_not_taken(asking: Terminal, era: str) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 
 import pytest
-from processes import alive, start, until
+from processes import Attended, alive, start, until
 from terminal import SECONDS, Terminal, reply
 
 ONE = '[experts.solo]\ninstruction = "You work alone."\n'
@@ -25,11 +25,11 @@ def test_ctrl_c_ends_the_tools_children_records_the_interrupt_and_resume_goes_on
     terminal: Terminal, number: signal.Signals
 ) -> None:
     terminal.project(ONE, solo=[reply("", SLEEP), reply("went on")])
-    process = start(terminal, "run", "solo", "q", "--job-id", "job")
+    command = Attended(terminal, "run", "solo", "q", "--job-id", "job")
     pids = pids_of(terminal)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 130
+    command.process.send_signal(number)
+    out, err = command.end()
+    assert command.process.returncode == 130
     assert json.loads(out.splitlines()[-1])["type"] == "stopRunByInterrupt"
     assert "perstack resume job" in err
     until(lambda: not any(alive(pid) for pid in pids), "the tool's processes to end")
@@ -43,18 +43,17 @@ def test_ctrl_c_ends_the_tools_children_records_the_interrupt_and_resume_goes_on
 def test_a_second_ctrl_c_exits_at_once(terminal: Terminal) -> None:
     stubborn = {"command": "sh", "args": ["-c", "trap '' TERM; echo $$ $$ > pids; while :; do sleep 300; done"]}
     terminal.project(ONE, solo=[reply("", ("exec", {**stubborn, "timeout": 200_000})), reply("end")])
-    process = start(terminal, "run", "solo", "q", "--job-id", "job")
-    pids = pids_of(terminal)
+    command = Attended(terminal, "run", "solo", "q", "--job-id", "job")
+    process, pids = command.process, pids_of(terminal)
     process.send_signal(signal.SIGINT)
-    assert process.stderr is not None
-    assert "once more" in process.stderr.readline()
+    command.reads("once more")
 
     def has_left() -> bool:
         process.send_signal(signal.SIGINT)
         return process.poll() is not None
 
     until(has_left, "the process to leave")
-    process.communicate()
+    command.end()
     assert process.returncode == 130
     for pid in pids:
         if alive(pid):
@@ -65,14 +64,27 @@ def test_a_second_ctrl_c_exits_at_once(terminal: Terminal) -> None:
 def test_two_signals_at_once_are_one(terminal: Terminal) -> None:
     slow = {**reply("late"), "delay_ms": 100_000}
     terminal.project(ONE, solo=[reply("", ("todo", {"newTodos": ["kept"]})), slow])
-    process = start(terminal, "run", "solo", "q", "--job-id", "job")
+    command = Attended(terminal, "run", "solo", "q", "--job-id", "job")
+    process = command.process
     assert process.stdout is not None
     while '"step":2' not in process.stdout.readline():
         pass
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=SECONDS)
+    out, err = command.end()
     assert (process.returncode, err.count("once more")) == (130, 1)
+    assert '"type":"stopRunByInterrupt"' in out
+
+
+def test_an_interrupt_is_nothing_wrong_where_no_person_looks(terminal: Terminal) -> None:
+    terminal.project(ONE, solo=[{**reply("late"), "delay_ms": 100_000}])
+    process = start(terminal, "run", "solo", "q", "--job-id", "job")
+    assert process.stdout is not None
+    while '"startGeneration"' not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, err) == (130, "")
     assert '"type":"stopRunByInterrupt"' in out
 
 

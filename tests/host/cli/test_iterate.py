@@ -14,7 +14,7 @@ from terminal import ASKING, Terminal, reply
 
 def test_it_ends_when_the_target_is_reached(terminal: Terminal) -> None:
     project(terminal, scores(0.2, 0.9, 1), "target = 0.8")
-    done = iterate(terminal)
+    done = iterate(terminal, attended=True)
     assert done.code == 0, done.err
     assert "completed: 2 iterations, the best is 2 with 0.9; the target is reached; perstack report it" in done.err
     facts = [event["type"] for event in done.events if "seriesId" in event]
@@ -35,7 +35,7 @@ def test_it_ends_when_the_target_is_reached(terminal: Terminal) -> None:
 
 def test_it_ends_when_the_iterations_are_used_and_the_best_need_not_be_the_last(terminal: Terminal) -> None:
     project(terminal, scores(0.2, 0.9, 0.5))
-    done = iterate(terminal, "--max-iterations", "3", "--target", "1")
+    done = iterate(terminal, "--max-iterations", "3", "--target", "1", attended=True)
     assert done.code == 0
     assert "none is left, and the target 1 is not reached" in done.err
     assert report(terminal)["iteration"]["number"] == 2
@@ -68,7 +68,7 @@ def test_failed_cases_are_carried_into_the_next_query_and_regressions_are_counte
         [cases(a=True, b=False), cases(a=False, b=True), cases(b=False), cases(a=False, b=True)],
         "maxIterations = 4",
     )
-    done = iterate(terminal)
+    done = iterate(terminal, attended=True)
     assert "iteration 2 of 5" not in done.err
     assert "iteration 2 of 4: score 1, 1 case failed, 1 regression" in done.err
     found = [report(terminal, "--iteration", str(number))["iteration"] for number in (1, 2, 3, 4)]
@@ -242,7 +242,7 @@ def test_a_question_pauses_until_it_is_answered(terminal: Terminal) -> None:
         ASKING + '[experts.guest.iterate]\nevaluator = "echo \'{\\"score\\": 1}\'"\nmaxIterations = 1\n',
         guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")],
     )
-    asked = terminal.call("iterate", "guest", "Serve", "--id", "it", *SCRIPTED)
+    asked = terminal.call("iterate", "guest", "Serve", "--id", "it", *SCRIPTED, attended=True)
     assert asked.code == 3
     assert "Job it-i1 asks: Tea or coffee?" in asked.err
     assert listed(terminal)["pauseReason"] == "human_input"

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from iterating import SCRIPTED, listed, project, report, scores
-from processes import alive, start, until
+from processes import Attended, alive, start, until
 from terminal import SECONDS, Terminal, reply
 
 
@@ -25,11 +25,11 @@ def paused_at(terminal: Terminal, number: int) -> int:
 def test_ctrl_c_pauses_and_resume_goes_on_with_what_is_in_hand(terminal: Terminal, number: signal.Signals) -> None:
     project(terminal, scores(1, 5, 3), "maxIterations = 3")
     (terminal.workspace / "pause-2").touch()
-    process = start(terminal, "iterate", "solo", "do it", "--id", "it")
+    command = Attended(terminal, "iterate", "solo", "do it", "--id", "it")
     evaluator = paused_at(terminal, 2)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 130
+    command.process.send_signal(number)
+    out, err = command.end()
+    assert command.process.returncode == 130
     assert json.loads(out.splitlines()[-1])["type"] == "pauseSeries"
     assert "paused after 1 iteration, the best is 1 with 1: interrupted; go on with: perstack resume it" in err
     until(lambda: not alive(evaluator), "the evaluator to end")

@@ -13,7 +13,7 @@ ONE = '[experts.solo]\ninstruction = "You work alone."\n'
 SCRIPTED = ("--provider", "scripted")
 
 
-def test_stdout_carries_only_events_one_a_line_and_stderr_the_words(terminal: Terminal) -> None:
+def test_stdout_carries_only_events_one_a_line_and_stderr_is_empty_without_a_terminal(terminal: Terminal) -> None:
     terminal.project(TEAM, lead=[reply("", ("helper", {"query": "x"})), reply("ok")], helper=[reply("done")])
     ran = terminal.run("run", "lead", "q", *SCRIPTED)
     assert ran.code == 0
@@ -25,7 +25,7 @@ def test_stdout_carries_only_events_one_a_line_and_stderr_the_words(terminal: Te
     for event in (event for event in ran.events if "digest" in event):
         assert event["stepNumber"] == event["step"] >= 1
         assert event["expertKey"] in ("lead", "helper")
-    assert "completed: 3 steps" in ran.err
+    assert ran.err == "", "nothing is wrong, and nobody looks"
 
 
 def test_stdout_is_what_stands_in_the_logs(terminal: Terminal) -> None:
@@ -55,23 +55,75 @@ def test_a_query_of_a_dash_is_read_from_stdin(terminal: Terminal) -> None:
 
 def test_each_way_a_job_ends_has_its_exit_status_and_says_what_to_do_next(terminal: Terminal) -> None:
     terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea?"})), reply("Served.")])
-    asks = terminal.call("run", "guest", "q", *SCRIPTED, "--job-id", "tea")
+    asks = terminal.call("run", "guest", "q", *SCRIPTED, "--job-id", "tea", attended=True)
     assert (asks.code, 'asks: Tea?; answer with: perstack answer tea "ANSWER"' in asks.err) == (
         3,
         True,
     )
-    answered = terminal.call("run", "guest", "yes", "--continue", "-i", *SCRIPTED)
+    answered = terminal.call("run", "guest", "yes", "--continue", "-i", *SCRIPTED, attended=True)
     assert (answered.code, "completed: 2 steps" in answered.err) == (0, True)
 
     terminal.project(ONE, solo=[{**reply("", ("todo", {})), "repeat": 3}, reply("end")])
-    limited = terminal.call("run", "solo", "q", *SCRIPTED, "--max-steps", "2", "--job-id", "long")
+    limited = terminal.call("run", "solo", "q", *SCRIPTED, "--max-steps", "2", "--job-id", "long", attended=True)
     assert (limited.code, "perstack resume long --max-steps N" in limited.err) == (4, True)
-    resumed = terminal.call("resume", "long", "--max-steps", "9", *SCRIPTED)
+    resumed = terminal.call("resume", "long", "--max-steps", "9", *SCRIPTED, attended=True)
     assert (resumed.code, "completed: 4 steps" in resumed.err) == (0, True)
 
     terminal.script(solo=[{"error": {"status": 401, "message": "bad key"}}])
     failed = terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "sad")
     assert (failed.code, "bad key" in failed.err, "perstack resume sad" in failed.err) == (1, True, True)
+
+
+def test_without_a_terminal_a_question_and_a_limit_leave_stderr_empty_and_stdout_whole(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea?"})), reply("Served.")])
+    asks = terminal.call("run", "guest", "q", *SCRIPTED, "--job-id", "tea")
+    assert (asks.code, asks.err, asks.events[-1]["type"]) == (3, "", "stopRunByInteractiveTool")
+    answered = terminal.call("answer", "tea", "yes", *SCRIPTED)
+    assert (answered.code, answered.err, answered.events[-1]["type"]) == (0, "", "finishRun")
+    terminal.project(ONE, solo=[{**reply("", ("todo", {})), "repeat": 3}, reply("end")])
+    limited = terminal.call("run", "solo", "q", *SCRIPTED, "--max-steps", "2", "--job-id", "long")
+    assert (limited.code, limited.err, limited.events[-1]["type"]) == (4, "", "stopRunByExceededMaxSteps")
+
+
+GONE = (
+    ONE
+    + """
+[experts.solo.skills.tools]
+type = "mcpStdioSkill"
+command = "no-such-command"
+[experts.solo.skills.others]
+type = "mcpStdioSkill"
+command = "nor-this-one"
+lazyInit = true
+"""
+)
+
+
+def test_a_missing_skill_is_named_on_stderr_and_the_run_goes_on(terminal: Terminal) -> None:
+    ran = terminal.project(GONE.partition("[experts.solo.skills.others]")[0], solo=[reply("ok")]).call(
+        "run", "solo", "q", *SCRIPTED
+    )
+    assert ran.code == 0
+    (line,) = ran.err.splitlines()
+    assert line.startswith("warning: ")
+    assert "'tools'" in line
+    assert "no-such-command" in line
+
+
+@pytest.mark.parametrize("way", ["required = true", "--strict-skills"])
+def test_a_required_skill_that_is_missing_ends_the_run_before_its_model_is_called(terminal: Terminal, way: str) -> None:
+    flags = (way,) if way.startswith("--") else ()
+    toml = GONE if flags else GONE.replace("command =", f"{way}\ncommand =")
+    terminal.project(toml, solo=[reply("ok")])
+    ran = terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "job", *flags)
+    assert ran.code == 1
+    stored = [event for event in ran.events if "digest" in event]
+    assert [event["type"] for event in stored] == ["startRun", "errorRun"]
+    for words in ("skill 'tools' is required and missing: ", "no-such-command", "skill 'others' is required", "nor-th"):
+        assert words in stored[1]["error"]["message"]
+        assert words in ran.err
+    again = terminal.call("resume", "job", *SCRIPTED, *flags)
+    assert (again.code, again.events[-1]["type"]) == (1, "errorRun")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from typing import TypeVar
 
 import click
 
-from perstack.core.events import Event
+from perstack.core.events import Event, SkillDisconnected
 from perstack.core.job import JobStatus, JobSummary
 from perstack.engine.emit import OnEvent
+from perstack.frontends.cli.show import one_line, remark
 from perstack.host import Host
 
 _T = TypeVar("_T")
@@ -34,12 +35,13 @@ _STREAMED = frozenset({"streamText", "streamReasoning"})
 
 
 class JsonLines:
-    """Writes each event as one line of JSON to stdout, flushed."""
+    """Writes each event as one line of JSON to stdout, flushed, and to stderr which skills are missing."""
 
     def __init__(self, *, stream: bool) -> None:
         self._stream = stream
         self._out = sys.stdout.buffer
         self.job_id: str | None = None
+        self._warned: set[str] = set()
 
     def __call__(self, event: Event, line: bytes) -> None:
         self.job_id = event.job_id
@@ -47,6 +49,14 @@ class JsonLines:
             return
         self._out.write(line + b"\n")
         self._out.flush()
+        if isinstance(event, SkillDisconnected) and event.reason:
+            self._warn(event.skill_name, event.reason)
+
+    def _warn(self, skill_name: str, reason: str) -> None:
+        text = reason if repr(skill_name) in reason else f"skill {skill_name!r}: {reason}"
+        if text not in self._warned:
+            self._warned.add(text)
+            click.echo(f"warning: {one_line(text)}", err=True)
 
 
 def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], *, stream: bool) -> int:
@@ -93,7 +103,7 @@ def _cancel_on_signals(task: asyncio.Future[_T]) -> None:
         nonlocal first
         if first is None:
             first = loop.time()
-            click.echo("stopping after cleaning up; once more to leave at once", err=True)
+            remark("stopping after cleaning up; once more to leave at once")
             task.cancel()
         elif loop.time() - first > _ECHO:
             os._exit(INTERRUPTED)
@@ -103,7 +113,10 @@ def _cancel_on_signals(task: asyncio.Future[_T]) -> None:
 
 
 def say(job: JobSummary) -> int:
-    """One line for a person: how it stands, and what to do next. Returns the exit status."""
+    """One line for a person: how it stands, and what to do next. Returns the exit status.
+
+    That it failed is said on every stderr, all else at a terminal only.
+    """
     cost = f", ${job.usage.cost_usd:.4f}" if job.usage.cost_usd is not None else ""
     did = f"{job.total_steps} step{'' if job.total_steps == 1 else 's'}, {job.usage.total_tokens:,} tokens{cost}"
     text = {
@@ -114,7 +127,10 @@ def say(job: JobSummary) -> int:
         "stoppedByInterrupt": f"{_why_stopped(job)} after {did}; go on with: perstack resume {job.id}",
         "running": f"is still running: {did}",
     }[job.status]
-    click.echo(f"{job.expert_key} {text}", err=True)
+    if job.status == "stoppedByError":
+        click.echo(f"{job.expert_key} {text}", err=True)
+    else:
+        remark(f"{job.expert_key} {text}")
     return EXIT_STATUS[job.status]
 
 

@@ -143,6 +143,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         max_retries: int | None,
         timeout: int | None,
         unattended: bool,
+        strict_skills: bool,
         env_path: tuple[str, ...],
         config: str | None,
         workspace: str,
@@ -150,7 +151,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         **others: object,
     ) -> None:
         budget = parse_budget(reasoning_budget)
-        overrides = Overrides(model, provider, budget, max_steps, max_retries, timeout, unattended)
+        overrides = Overrides(model, provider, budget, max_steps, max_retries, timeout, unattended, strict_skills)
         command(setup=Setup(Place(config, workspace, storage), overrides, env_path), **others)
 
     return _model_options(place_options(gather))
@@ -161,6 +162,11 @@ def _model_options(command: _F) -> _F:
     for option in (
         click.option(
             "--unattended", is_flag=True, help="Nobody answers: what a tool at work asks is declined at once."
+        ),
+        click.option(
+            "--strict-skills",
+            is_flag=True,
+            help="End a Run before its model is called if any of its skills is missing.",
         ),
         click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again."),
         click.option("--timeout", type=click.IntRange(min=1), metavar="MS", help="Milliseconds for one generation."),

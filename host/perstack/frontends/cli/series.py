@@ -10,7 +10,7 @@ import click
 from perstack.core.iteration_events import FinishIteration, StoredSeriesEvent
 from perstack.core.iterations import SeriesState, SeriesStatus
 from perstack.frontends.cli.drive import EXIT_STATUS, INTERRUPTED, JsonLines
-from perstack.frontends.cli.show import count, duration
+from perstack.frontends.cli.show import count, duration, remark
 from perstack.host import Host
 
 SERIES_COLOURS: dict[SeriesStatus, str] = {
@@ -24,7 +24,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 class SeriesLines:
-    """Writes the facts of a series and the events of its Jobs as JSON to stdout, one a line, and words to stderr."""
+    """Writes the facts of a series and the events of its Jobs as JSON to stdout, and words to a terminal."""
 
     def __init__(self, *, stream: bool) -> None:
         self.on_event = JsonLines(stream=stream)
@@ -35,7 +35,7 @@ class SeriesLines:
         sys.stdout.buffer.write(line + b"\n")
         sys.stdout.buffer.flush()
         if isinstance(fact, FinishIteration):
-            click.echo(_measured(series), err=True)
+            remark(_measured(series))
 
     async def state(self, host: Host) -> SeriesState | None:
         """Where the series stands whose facts were written; None if none were."""
@@ -54,7 +54,10 @@ def say_series(series: SeriesState) -> int:
         "paused": f"paused after {did}: {series.message}; go on with: perstack resume {series.id}",
         "running": f"is still running: {did}",
     }[series.status]
-    click.echo(f"{series.expert_key} {text}", err=True)
+    if series.status == "failed":
+        click.echo(f"{series.expert_key} {text}", err=True)
+    else:
+        remark(f"{series.expert_key} {text}")
     return _exit_status(series)
 
 

@@ -53,6 +53,12 @@ def shorten(text: str, cells: int) -> str:
     return set_cell_size(line, cells - 1).rstrip() + "…"
 
 
+def remark(text: str) -> None:
+    """Words for a person at a terminal, beside what goes to stdout. Elsewhere stderr is for what is wrong."""
+    if sys.stderr.isatty():
+        click.echo(one_line(text), err=True)
+
+
 def one_line(text: str) -> str:
     """White space and control characters, which could move the cursor, become spaces."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
