@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
 from perstack.core.chain import EMPTY_LOG, Head, line_of, link
 from perstack.core.checkpoint import checkpoint_file, run_setting
@@ -16,9 +15,9 @@ from perstack.core.run import Run, begin, evolve
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import Emitter
 from perstack.ports.storage import RunRef, Storage
+from perstack.ports.uninterrupted import uninterrupted as uninterrupted
 
 _E = TypeVar("_E", bound=StoredEvent)
-_T = TypeVar("_T")
 
 
 class Stamp(TypedDict):
@@ -142,18 +141,3 @@ class Session:
         """Keep the state's file for readers in a hurry. The log alone is enough for all of them."""
         file = checkpoint_file(self.run)
         await self._storage.put_checkpoint(self.ref.job_id, file.id, file.to_json())
-
-
-async def uninterrupted(work: Coroutine[Any, Any, _T]) -> _T:
-    """Await work that must not be left half done: a cancellation waits for its end, and then goes on.
-
-    If the work failed, that is raised in place of the cancellation: it was there first, and says what is wrong.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error from None
-        raise
