@@ -19,8 +19,8 @@ class Log:
     """An open events.jsonl. Appending costs what is appended, however long the log is."""
 
     def __init__(self, fd: int, path: Path) -> None:
-        self.users = 0
-        """How many threads are at work on it; it is not to be closed before there is none."""
+        self._users = 0
+        self._is_retired = False
         self._fd = fd
         self._path = path
         self._scan = Scan()
@@ -31,9 +31,28 @@ class Log:
         """Whether the file has lost its name since it was opened."""
         return os.fstat(self._fd).st_nlink == 0
 
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
+    @property
+    def is_used(self) -> bool:
+        """Whether somebody is at work on it, maybe in a thread."""
+        return self._users > 0
+
+    def enter(self) -> None:
+        """Begin to work on it: until `leave` it stays open. Not for several threads at once, nor the next two."""
+        self._users += 1
+
+    def leave(self) -> None:
+        """The end of that."""
+        self._users -= 1
+        self._close_if_unused()
+
+    def retire(self) -> None:
+        """Close the file as soon as nobody is at work on it: its number may be another file's from then on."""
+        self._is_retired = True
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self._is_retired and not self._users:
+            os.close(self._fd)
 
     def read(self, after: int, limit: int | None) -> list[bytes]:
         """The records after place `after`. Reading from the first on verifies them anew from the disk."""

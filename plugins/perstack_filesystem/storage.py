@@ -32,6 +32,7 @@ from perstack.ports.appending import head_after, stale
 from perstack.ports.leases import hold, holder_of
 from perstack.ports.paging import check_space, checkpoint_order, is_id, newest_first, page_of, run_order
 from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
+from perstack.ports.uninterrupted import uninterrupted
 from perstack_filesystem.entries import forget_entry, put_entry, read_entries
 from perstack_filesystem.folders import Folder, explained
 from perstack_filesystem.listing import jobs_with_times
@@ -108,7 +109,7 @@ class FilesystemStorage:
         if not records:
             return
         if self._pace.is_slow:
-            await asyncio.to_thread(self._append, run, expected_seq, records)
+            await uninterrupted(asyncio.to_thread(self._append, run, expected_seq, records))
         else:
             self._append(run, expected_seq, records)
 
@@ -262,13 +263,15 @@ class FilesystemStorage:
                     for entry in jobs.entries():
                         if entry.name.startswith(_DOOMED):
                             shutil.rmtree(entry.name, ignore_errors=True, dir_fd=jobs.fd)
-        for run in [run for run in self._logs if run.job_id == job_id]:
-            self._logs.pop(run).close()
+        with self._turn:
+            for run in [run for run in self._logs if run.job_id == job_id]:
+                self._logs.pop(run).retire()
 
     async def close(self) -> None:
         """Close the open files."""
-        while self._logs:
-            self._logs.popitem()[1].close()
+        with self._turn:
+            while self._logs:
+                self._logs.popitem()[1].retire()
         for space in self._spaces.values():
             await space.close()
 
@@ -280,12 +283,12 @@ class FilesystemStorage:
         with self._turn:
             log = self._log(run)
             if log is not None:
-                log.users += 1
+                log.enter()
             return log
 
     def _leave(self, log: Log) -> None:
         with self._turn:
-            log.users -= 1
+            log.leave()
 
     def _log(self, run: RunRef) -> Log | None:
         """The log, from the open ones if it is among them; None if there is none."""
@@ -294,7 +297,7 @@ class FilesystemStorage:
             self._logs.move_to_end(run)
             return log
         if log is not None:
-            self._logs.pop(run).close()
+            self._logs.pop(run).retire()
         check_id(run.run_id, "run")
         with ExitStack() as opened:
             folder = self._find(opened, run.job_id, "runs", run.run_id)
@@ -305,9 +308,9 @@ class FilesystemStorage:
 
     def _keep(self, run: RunRef, log: Log) -> Log:
         self._logs[run] = log
-        unused = [run for run, one in self._logs.items() if not one.users and one is not log]
+        unused = [run for run, one in self._logs.items() if not one.is_used and one is not log]
         for run in unused[: max(0, len(self._logs) - _MOST_OPEN_LOGS)]:
-            self._logs.pop(run).close()
+            self._logs.pop(run).retire()
         return log
 
     def _begin(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:

@@ -3,7 +3,8 @@
 `perstack.testing.storage_contract` is the suite that every storage passes in full. The promises:
 
 1. `append` is all or nothing; a stale `expected_seq` raises Conflict. That is also the fence: of two drivers on one
-   Run the second loses at its first write.
+   Run the second loses at its first write. One that is cancelled has been done, or never will be, when its caller
+   hears of it.
 2. When `append` returns, the records survive power loss.
 3. `read` is ordered and gapless. A torn tail after a crash (a partial line, or an append of several whose last is
    missing) is ignored and repaired by the next append, never an error. Damage anywhere else raises Damaged, which
@@ -13,7 +14,8 @@
 5. Summaries, checkpoints and entries are caches: losing them loses nothing. They need not be synced.
 
 Ids reach a storage checked (`core.ids`); one that builds paths of them still goes through directory handles or an
-equal guard. All methods may raise StorageError. Calls may block for as long as the medium does.
+equal guard. All methods may raise StorageError. A call that may take long, because of a lock or a slow medium, does not
+keep the event loop from other work meanwhile (`ports.uninterrupted` is for those that write).
 """
 
 from __future__ import annotations

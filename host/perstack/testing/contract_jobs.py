@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from collections.abc import Awaitable
+from contextlib import suppress
 
 import pytest
 
@@ -245,5 +248,33 @@ class JobContract(ContractBase):
             writer = await new_writer(storage)
             await writer.append("new")
             assert await storage.read(RUN) == writer.written
+
+        wait_for(work())
+
+    def test_deleting_a_job_that_is_read_and_written_to_spares_every_other(self, opener: Opener) -> None:
+        async def ends(work: Awaitable[object]) -> None:
+            with suppress(Conflict, NotFound):
+                await work
+
+        async def work() -> None:
+            storage = opener()
+            others: list[Writer] = []
+            for number in range(20):
+                writer = await new_writer(storage)
+                await writer.append("x")
+                other = await new_writer(storage, RunRef(f"other-{number}", f"other-{number}-1"))
+                others.append(other)
+                async with asyncio.TaskGroup() as group:
+                    for doing in (
+                        writer.append("y"),
+                        storage.delete_job(JOB),
+                        storage.read(RUN),
+                        other.append("a", "b"),
+                    ):
+                        group.create_task(ends(doing))
+                assert not await storage.has_job(JOB)
+                assert await storage.read(RUN) == []
+            for other in others:
+                assert await storage.read(other.run) == other.written
 
         wait_for(work())

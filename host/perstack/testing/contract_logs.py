@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 import pytest
 
 from perstack.core.chain import EMPTY_LOG, Head, seal
@@ -246,6 +249,28 @@ class LogContract(ContractBase):
                 await writer.storage.close()
                 writer = writer.again(opener())
             assert await writer.storage.read(RUN) == writer.written
+
+        wait_for(work())
+
+    def test_an_append_that_is_cancelled_is_whole_or_absent_when_its_caller_hears_of_it(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            writer = await new_writer(storage)
+            await writer.append("first")
+            for turns in range(12):
+                lines, head = seal(writer.head, [payload("a"), payload("b")])
+                writing = asyncio.create_task(storage.append(RUN, writer.head.seq, lines))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                writing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await writing
+                found = await storage.read(RUN)
+                assert found in (writer.written, [*writer.written, *lines])
+                if found != writer.written:
+                    writer = Writer(storage, RUN, head, found)
+                await writer.append("next")
+            assert await opener().read(RUN) == writer.written
 
         wait_for(work())
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,61 @@ def test_a_job_without_a_summary_stands_at_its_folders_time(root: Path, storage:
     wait_for(storage.put_summary("middle", b"{}"))
     os.utime(root / "jobs" / "middle" / "job.json", (2000, 2000))
     assert wait_for(storage.jobs()).ids == ("new", "middle", "old")
+
+
+async def _comes_true(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_a_log_that_a_thread_works_on_is_not_closed_under_it_when_its_job_is_deleted(
+    tmp_path: Path, storage: FilesystemStorage, log: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+
+    async def work() -> list[int]:
+        writer = await new_writer(storage)
+        await writer.append("a")
+        storage._pace._mean = 1.0  # as on a slow disk: appends are done in a thread
+        with log.open() as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            writing = asyncio.create_task(writer.append("b"))
+            await _comes_true(lambda: any(one.is_used for one in storage._logs.values()))
+            await storage.delete_job(JOB)
+            # whoever opens a file now gets the number of one that was closed
+            taken = [os.open(victim, os.O_RDWR) for _ in range(30)]
+        with pytest.raises(Conflict, match="deleted"):
+            await writing
+        return taken
+
+    taken = wait_for(work())
+    for descriptor in taken:
+        os.close(descriptor)
+    assert victim.read_text() == "precious"
+
+
+def test_an_append_that_is_cancelled_on_a_slow_disk_is_done_or_not_when_its_caller_hears_of_it(
+    storage: FilesystemStorage, log: Path
+) -> None:
+    async def work() -> None:
+        writer = await new_writer(storage)
+        await writer.append("a")
+        storage._pace._mean = 1.0
+        with log.open() as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            writing = asyncio.create_task(writer.append("b"))
+            await _comes_true(lambda: any(one.is_used for one in storage._logs.values()))
+            writing.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not writing.done(), "nobody knows yet what becomes of it"
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert len(await storage.read(RUN)) == 2
+
+    wait_for(work())
 
 
 def test_damage_is_named_by_file_line_and_byte(storage: FilesystemStorage, log: Path) -> None:
