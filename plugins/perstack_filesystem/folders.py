@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from perstack.errors import StorageError
+from perstack.ports.state_folder import FILE_MODE, FOLDER_MODE, make_state_folder
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CHUNK = 1 << 20
@@ -47,9 +48,8 @@ class Folder:
     def top(cls, path: Path, *, create: bool = False) -> Folder | None:
         """The state directory itself, which alone may be reached through a link; None if it is not there."""
         with explained(path):
-            if create and not path.is_dir():
-                path.mkdir(parents=True, exist_ok=True)
-                _sync_directory(path.parent)
+            if create:
+                make_state_folder(path)
             try:
                 return cls(os.open(path, _DIRECTORY), path)
             except FileNotFoundError:
@@ -83,7 +83,7 @@ class Folder:
         """Make a directory whose name survives power loss; False if something of that name is there."""
         with explained(self.path / name):
             try:
-                os.mkdir(name, dir_fd=self.fd)
+                os.mkdir(name, FOLDER_MODE, dir_fd=self.fd)
             except FileExistsError:
                 return False
         self.sync()
@@ -106,7 +106,7 @@ class Folder:
         """A descriptor; None if the file is not there."""
         with explained(self.path / name):
             try:
-                return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=self.fd)
+                return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE, dir_fd=self.fd)
             except FileNotFoundError:
                 return None
 
@@ -127,7 +127,7 @@ class Folder:
         temporary = f".{name}.{os.getpid()}.tmp"
         with explained(self.path / name):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(temporary, flags, 0o666, dir_fd=self.fd)
+            fd = os.open(temporary, flags, FILE_MODE, dir_fd=self.fd)
             try:
                 write_all(fd, data)
                 if modified_ns is not None:
@@ -153,11 +153,3 @@ def write_all(fd: int, data: bytes) -> None:
     written = os.write(fd, data)
     while written < len(data):
         written += os.write(fd, memoryview(data)[written : written + _CHUNK])
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, _DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

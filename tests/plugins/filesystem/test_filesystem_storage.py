@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -178,6 +179,33 @@ def test_an_append_that_is_cancelled_on_a_slow_disk_is_done_or_not_when_its_call
         assert len(await storage.read(RUN)) == 2
 
     wait_for(work())
+
+
+def test_a_state_folder_that_is_made_is_its_users_alone_and_left_out_of_git(
+    root: Path, storage: FilesystemStorage
+) -> None:
+    async def work() -> None:
+        await (await new_writer(storage)).append("x")
+        await storage.put_summary(JOB, b"{}")
+        await storage.put_entry(JOB, 1, b"{}")
+        await storage.put_checkpoint(JOB, f"{JOB}-1-1", b"{}")
+        await storage.put_blob(JOB, b"x")
+        async with storage.lease(JOB, "me"):
+            pass
+
+    wait_for(work())
+    ignored = root / ".gitignore"
+    assert ignored.read_text() == "*\n"
+    made = [root, *(path for path in root.rglob("*") if path != ignored)]
+    assert {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in made} == {(True, 0o700), (False, 0o600)}
+
+
+def test_a_state_folder_that_is_there_is_left_as_it_is(root: Path, storage: FilesystemStorage) -> None:
+    root.mkdir()
+    root.chmod(0o755)
+    wait_for(storage.create_job(JOB))
+    assert stat.S_IMODE(root.stat().st_mode) == 0o755
+    assert not (root / ".gitignore").exists()
 
 
 def test_damage_is_named_by_file_line_and_byte(storage: FilesystemStorage, log: Path) -> None:
