@@ -1,25 +1,34 @@
-"""The file: its tables, and one connection a process."""
+"""The file: its tables, and its connections, each with a thread of its own."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
+from typing import TypeVar
 
 from perstack.errors import StorageError
+from perstack.ports.state_folder import FILE_MODE, make_state_folder, sync_directory
+from perstack.ports.uninterrupted import uninterrupted
+from perstack_sqlite.worker import Worker
+
+T = TypeVar("T")
 
 _APPLICATION = 0x70727374  # "prst"
-_VERSION = 2
+_VERSION = 3
 _MAGIC = b"SQLite format 3\0"
 _NO_DATABASE = "this is no SQLite database; name another file in `storage`"
 _BUSY_SECONDS = 10.0
 
+SPACE = "substr(job_id, 1, instr(job_id, '/'))"
+"""The space of a row, as it is in the index of Jobs."""
+
 # A record's key is its Run's number here (runs.n) times 2^32 plus its place: one tree in the order of reading.
 _TABLES = """
 CREATE TABLE jobs (job_id TEXT PRIMARY KEY, written INTEGER NOT NULL, summary BLOB) WITHOUT ROWID;
-CREATE INDEX jobs_by_time ON jobs (written, job_id);
 CREATE TABLE runs (n INTEGER PRIMARY KEY, job_id TEXT NOT NULL, run_id TEXT NOT NULL, setting BLOB,
     UNIQUE (job_id, run_id));
 CREATE TABLE records (key INTEGER PRIMARY KEY, line BLOB NOT NULL);
@@ -28,83 +37,95 @@ CREATE TABLE checkpoints (job_id TEXT NOT NULL, checkpoint_id TEXT NOT NULL, dat
 CREATE TABLE blobs (job_id TEXT NOT NULL, sha256 TEXT NOT NULL, data BLOB NOT NULL, PRIMARY KEY (job_id, sha256));
 """
 
-_SINCE_2 = "CREATE TABLE entries (job_id TEXT PRIMARY KEY, seq INTEGER NOT NULL, entry BLOB NOT NULL)"
+_SINCE = {
+    2: "CREATE TABLE entries (job_id TEXT PRIMARY KEY, seq INTEGER NOT NULL, entry BLOB NOT NULL)",
+    3: f"""
+DROP INDEX IF EXISTS jobs_by_time;
+CREATE INDEX IF NOT EXISTS jobs_by_space ON jobs ({SPACE}, written, job_id)
+""",
+}
+"""What each version has more than the one before it."""
 
 
 class Database:
-    """Opens the file when it is first used, and again in a child process: a connection must not cross a fork."""
+    """Opens the file when it is first used.
+
+    Another process may keep it locked for seconds, and a disk may be slow: so SQLite works in threads, one that writes
+    and one that reads, and reading never waits for a write that waits.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._connection: sqlite3.Connection | None = None
-        self._process = 0
+        self._opening = Lock()
+        self._reader = Worker(self._open, "perstack-sqlite-read")
+        self._writer = Worker(self._open, "perstack-sqlite-write")
 
-    @contextmanager
-    def reading(self) -> Generator[sqlite3.Connection | None]:
-        """The connection; None if the file does not exist. Raises StorageError for SQLite's errors."""
-        with self._explained():
-            yield self._connect() if self._is_open() or self.path.exists() else None
+    async def read(self, work: Callable[[sqlite3.Connection | None], T]) -> T:
+        """What `work` returns, given a connection; None if the file does not exist.
 
-    @contextmanager
-    def writing(self, *, synced: bool = True) -> Generator[sqlite3.Connection]:
-        """A transaction that is done when the block ends, or not at all if it raises.
-
-        Unless `synced` is false it survives power loss then; otherwise with the next one that is.
+        Raises StorageError for SQLite's errors. `work` runs in a thread, and is abandoned by a cancellation.
         """
-        with self._explained():
-            connection = self._connect()
-            connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
-            connection.execute("BEGIN IMMEDIATE")
+
+        def reading() -> T:
+            with self._explained():
+                return work(self._reader.connection() if self._reader.is_open or self.path.exists() else None)
+
+        return await self._reader.do(reading)
+
+    async def write(self, work: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
+        """What `work` returns, in a transaction that is done when it ends, or not at all if it raises.
+
+        Unless `synced` is false it survives power loss then; otherwise with the next one that is. `work` runs in a
+        thread; a cancellation waits until it has been done or not, so that nothing happens behind its caller's back.
+        """
+
+        def writing() -> T:
+            with self._explained():
+                connection = self._writer.connection()
+                connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
+                with _transaction(connection):
+                    return work(connection)
+
+        return await uninterrupted(self._writer.do(writing))
+
+    async def close(self) -> None:
+        """Close the connections, when what has begun has been done."""
+        await uninterrupted(self._reader.close())
+        await uninterrupted(self._writer.close())
+
+    def _open(self) -> sqlite3.Connection:
+        with self._opening:
+            is_new = not self.path.exists()
+            if is_new:
+                make_state_folder(self.path.parent)
+                # SQLite gives the files beside it the mode of this one
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+            else:
+                self._check_magic()
+            connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
             try:
-                yield connection
-                connection.execute("COMMIT")
+                self._prepare(connection)
             except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                connection.close()
                 raise
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._connection is not None and self._is_open():
-            self._connection.close()
-        self._connection = None
-
-    def _is_open(self) -> bool:
-        return self._connection is not None and self._process == os.getpid()
-
-    def _connect(self) -> sqlite3.Connection:
-        if self._connection is not None and self._is_open():
-            return self._connection
-        is_new = not self.path.exists()
-        if is_new:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        else:
-            self._check_magic()
-        connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
-        try:
-            self._prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        if is_new:
-            _sync_directory(self.path.parent)
-        self._connection, self._process = connection, os.getpid()
-        return connection
+            if is_new:
+                sync_directory(self.path.parent)
+            return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         if not _is_empty(connection):
             self._check_identity(connection)
+            if _pragma(connection, "user_version") == _VERSION:
+                return
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("BEGIN IMMEDIATE")
-        # looked at again inside the transaction: another process may have made the tables meanwhile
-        if _is_empty(connection):
-            for statement in _TABLES.split(";"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-        if pragma(connection, "user_version") < _VERSION:
-            connection.execute(_SINCE_2)
-            connection.execute(f"PRAGMA user_version = {_VERSION}")
-        connection.execute("COMMIT")
+        with _transaction(connection):
+            # looked at again inside the transaction: another process may have made the tables meanwhile
+            if _is_empty(connection):
+                _execute_all(connection, _TABLES)
+                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            for version in range(max(_pragma(connection, "user_version"), 1) + 1, _VERSION + 1):
+                _execute_all(connection, _SINCE[version])
+                connection.execute(f"PRAGMA user_version = {version}")
 
     def _check_magic(self) -> None:
         # SQLite itself takes a very short file for an empty one, and would write over it
@@ -114,9 +135,9 @@ class Database:
             raise StorageError(f"{self.path}: {_NO_DATABASE}")
 
     def _check_identity(self, connection: sqlite3.Connection) -> None:
-        if pragma(connection, "application_id") != _APPLICATION:
+        if _pragma(connection, "application_id") != _APPLICATION:
             raise StorageError(f"{self.path}: this is the database of another program; name another file in `storage`")
-        version = pragma(connection, "user_version")
+        version = _pragma(connection, "user_version")
         if version > _VERSION:
             raise StorageError(f"{self.path}: written by a newer perstack (schema {version}); upgrade perstack")
 
@@ -130,13 +151,30 @@ class Database:
             raise StorageError(f"{self.path}: {(error.strerror or str(error)).lower()}") from error
 
 
-def pragma(connection: sqlite3.Connection, name: str) -> int:
-    """The value of a numeric pragma."""
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Generator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _execute_all(connection: sqlite3.Connection, statements: str) -> None:
+    # executescript() would end the transaction
+    for statement in statements.split(";"):
+        connection.execute(statement)
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:
-    return pragma(connection, "schema_version") == 0
+    return _pragma(connection, "schema_version") == 0
 
 
 def _reason(error: sqlite3.Error) -> str:
@@ -146,11 +184,3 @@ def _reason(error: sqlite3.Error) -> str:
     if "locked" in text:
         return f"another process has kept it locked for {_BUSY_SECONDS:.0f} s; try again when it is done"
     return text
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -19,14 +19,24 @@ from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
 from perstack.ports.appending import head_after, stale
 from perstack.ports.leases import hold, holder_of
-from perstack.ports.paging import check_space, checkpoint_order, newest_first, page_of, run_order
+from perstack.ports.paging import check_space, checkpoint_order, newest_first, page_of, place_in_jobs, run_order
+from perstack.ports.state_folder import FILE_MODE, FOLDER_MODE
 from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
-from perstack_sqlite.database import Database
+from perstack.ports.uninterrupted import uninterrupted
+from perstack_sqlite.database import SPACE, Database
 
 T = TypeVar("T")
 
 _PLACES = 1 << 32
 """How many records a Run may have."""
+
+_LATEST = (1 << 63) - 1
+
+JOBS = (
+    f"SELECT written, job_id FROM jobs WHERE {SPACE} = ? AND (written, job_id) < (?, ?)"  # noqa: S608 - no input
+    " ORDER BY written DESC, job_id DESC LIMIT ?"
+)
+ENTRIES = f"SELECT job_id, coalesce(entry, x'') FROM jobs LEFT JOIN entries USING (job_id) WHERE {SPACE} = ?"  # noqa: S608
 
 
 class SqliteStorage:
@@ -53,118 +63,113 @@ class SqliteStorage:
     async def create_job(self, job_id: str) -> None:
         """Make an empty Job. Raises Conflict if the id exists."""
         row = (self._key(job_id), time.time_ns())
-        with self._database.writing() as db:
-            if not db.execute("INSERT OR IGNORE INTO jobs (job_id, written) VALUES (?, ?)", row).rowcount:
-                raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
+        query = "INSERT OR IGNORE INTO jobs (job_id, written) VALUES (?, ?)"
+        if not await self._database.write(lambda db: db.execute(query, row).rowcount):
+            raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
 
     async def has_job(self, job_id: str) -> bool:
         """Whether there is a Job of that id."""
         key = self._key(job_id)
-        with self._database.reading() as db:
-            return db is not None and _has_job(db, key)
+        return await self._database.read(lambda db: db is not None and _has_job(db, key))
 
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
         """Job ids, the one whose summary was written last first."""
-        with self._database.reading() as db:
-            rows = _rows(
-                db, "SELECT written, job_id FROM jobs WHERE substr(job_id, 1, instr(job_id, '/')) = ?", (self._prefix,)
-            )
+        written, job_id = (_LATEST, "") if after is None else place_in_jobs(after)
+        # one more than is wanted, to see whether there are more
+        values = (self._prefix, written, self._prefix + job_id, limit + 1)
+        rows = await self._database.read(lambda db: _rows(db, JOBS, values))
         return newest_first(((int(str(written)), self._id(key)) for written, key in rows), limit, after)
 
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """Ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
-        with self._database.reading() as db:
-            self._require(db, job_id)
-            rows = _rows(
-                db,
-                "SELECT run_id FROM runs WHERE job_id = ?"
-                " AND EXISTS (SELECT 1 FROM records WHERE key = runs.n * ? + 1)",
-                (self._key(job_id), _PLACES),
-            )
+        query = "SELECT run_id FROM runs WHERE job_id = ? AND EXISTS (SELECT 1 FROM records WHERE key = runs.n * ? + 1)"
+        rows = await self._rows_of_job(job_id, query, (self._key(job_id), _PLACES))
         return page_of((str(run_id) for (run_id,) in rows), run_order, limit, after)
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         """Add records after the first `expected_seq`; they survive power loss when this returns. Raises Conflict."""
         if not records:
             return
-        with self._database.writing() as db:
+        check_id(run.run_id, "run")
+        self._key(run.job_id)
+
+        def work(db: sqlite3.Connection) -> None:
             base = self._number(db, run) * _PLACES
             head = self._head_at(db, run, base, expected_seq)
             head_after(head, records, self._place(run))
             keyed = [(base + expected_seq + 1 + index, record) for index, record in enumerate(records)]
             db.executemany("INSERT INTO records (key, line) VALUES (?, ?)", keyed)
 
+        await self._database.write(work)
+
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
         """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
         check_id(run.run_id, "run")
         key = self._key(run.job_id)
-        with self._database.reading() as db:
+
+        def work(db: sqlite3.Connection | None) -> list[bytes]:
             base = None if db is None else _find_run(db, key, run.run_id)
-            if db is None or base is None:
+            if base is None:
                 return []
             # the record before is read too: the chain goes on from it
             last = _PLACES - 1 if limit is None else min(after + limit, _PLACES - 1)
             span = (base + max(after, 1), base + last)
             rows = _rows(db, "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
-        return self._verified(run, after, [(int(str(key)) - base, _bytes(line)) for key, line in rows])
+            return self._verified(run, after, [(int(str(key)) - base, _bytes(line)) for key, line in rows])
+
+        return await self._database.read(work)
 
     async def put_summary(self, job_id: str, summary: bytes) -> None:
         """Replace the Job's summary."""
         row = (summary, time.time_ns(), self._key(job_id))
-        with self._database.writing(synced=False) as db:
-            if not db.execute("UPDATE jobs SET summary = ?, written = ? WHERE job_id = ?", row).rowcount:
-                raise self._no_job(job_id)
+        query = "UPDATE jobs SET summary = ?, written = ? WHERE job_id = ?"
+        if not await self._database.write(lambda db: db.execute(query, row).rowcount, synced=False):
+            raise self._no_job(job_id)
 
     async def summary(self, job_id: str) -> bytes | None:
         """The summary; None if there is none."""
         key = self._key(job_id)
-        with self._database.reading() as db:
-            return _one(db, "SELECT summary FROM jobs WHERE job_id = ?", (key,))
+        return await self._database.read(lambda db: _one(db, "SELECT summary FROM jobs WHERE job_id = ?", (key,)))
 
     async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
         """Replace a Job's entry, unless it is of a later place."""
-        with self._database.writing(synced=synced) as db:
-            self._require(db, job_id)
-            db.execute(
-                "INSERT INTO entries VALUES (?, ?, ?) ON CONFLICT (job_id) DO UPDATE"
-                " SET seq = excluded.seq, entry = excluded.entry WHERE excluded.seq >= seq",
-                (self._key(job_id), seq, entry),
-            )
+        query = (
+            "INSERT INTO entries VALUES (?, ?, ?) ON CONFLICT (job_id) DO UPDATE"
+            " SET seq = excluded.seq, entry = excluded.entry WHERE excluded.seq >= seq"
+        )
+        await self._put(job_id, query, (self._key(job_id), seq, entry), synced=synced)
 
     async def entries(self) -> Mapping[str, bytes]:
         """The entry of every Job."""
-        query = (
-            "SELECT job_id, coalesce(entry, x'') FROM jobs LEFT JOIN entries USING (job_id)"
-            " WHERE substr(job_id, 1, instr(job_id, '/')) = ?"
-        )
-        with self._database.reading() as db:
-            return {self._id(key): _bytes(entry) for key, entry in _rows(db, query, (self._prefix,))}
+        rows = await self._database.read(lambda db: _rows(db, ENTRIES, (self._prefix,)))
+        return {self._id(key): _bytes(entry) for key, entry in rows}
 
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Replace the Run's setting."""
-        with self._database.writing(synced=False) as db:
-            number = self._number(db, run)
-            db.execute("UPDATE runs SET setting = ? WHERE n = ?", (setting, number))
+        check_id(run.run_id, "run")
+        self._key(run.job_id)
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("UPDATE runs SET setting = ? WHERE n = ?", (setting, self._number(db, run)))
+
+        await self._database.write(work, synced=False)
 
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
         """Replace a checkpoint."""
         check_id(checkpoint_id, "checkpoint")
-        with self._database.writing(synced=False) as db:
-            self._require(db, job_id)
-            row = (self._key(job_id), checkpoint_id, data)
-            db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", row)
+        query = "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)"
+        await self._put(job_id, query, (self._key(job_id), checkpoint_id, data), synced=False)
 
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
         """What was put under that id; None if nothing was."""
         ids = (self._key(job_id), check_id(checkpoint_id, "checkpoint"))
-        with self._database.reading() as db:
-            return _one(db, "SELECT data FROM checkpoints WHERE job_id = ? AND checkpoint_id = ?", ids)
+        query = "SELECT data FROM checkpoints WHERE job_id = ? AND checkpoint_id = ?"
+        return await self._database.read(lambda db: _one(db, query, ids))
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """Ids of the checkpoints that were put, in the order of their ids' Run and place."""
-        with self._database.reading() as db:
-            self._require(db, job_id)
-            rows = _rows(db, "SELECT checkpoint_id FROM checkpoints WHERE job_id = ?", (self._key(job_id),))
+        query = "SELECT checkpoint_id FROM checkpoints WHERE job_id = ?"
+        rows = await self._rows_of_job(job_id, query, (self._key(job_id),))
         return page_of((str(one) for (one,) in rows), checkpoint_order, limit, after)
 
     def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path | None:
@@ -174,16 +179,15 @@ class SqliteStorage:
     async def put_blob(self, job_id: str, data: bytes) -> str:
         """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
         name = new_sha256(data).hexdigest()
-        with self._database.writing() as db:
-            self._require(db, job_id)
-            db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)", (self._key(job_id), name, data))
+        query = "INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)"
+        await self._put(job_id, query, (self._key(job_id), name, data), synced=True)
         return name
 
     async def blob(self, job_id: str, sha256: str) -> bytes:
         """Raises NotFound, and StorageError if the content is not what its name says."""
         ids = (self._key(job_id), check_id(sha256, "blob"))
-        with self._database.reading() as db:
-            data = _one(db, "SELECT data FROM blobs WHERE job_id = ? AND sha256 = ?", ids)
+        query = "SELECT data FROM blobs WHERE job_id = ? AND sha256 = ?"
+        data = await self._database.read(lambda db: _one(db, query, ids))
         if data is None:
             raise NotFound(f"job {job_id} has no blob {sha256}")
         if new_sha256(data).hexdigest() != sha256:
@@ -213,21 +217,41 @@ class SqliteStorage:
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
         """Remove a Job. Raises NotFound, and Conflict while it is driven or if its log is not as expected."""
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
-            key = self._key(job_id)
-            with self._database.writing() as db:
-                if expected is not None:
-                    run, seq = expected
-                    self._head_at(db, run, self._number(db, run) * _PLACES, seq)
-                for (number,) in _rows(db, "SELECT n FROM runs WHERE job_id = ?", (key,)):
-                    base = int(str(number)) * _PLACES
-                    db.execute("DELETE FROM records WHERE key BETWEEN ? AND ?", (base, base + _PLACES - 1))
-                for table in ("runs", "checkpoints", "blobs", "entries", "jobs"):
-                    db.execute(f"DELETE FROM {table} WHERE job_id = ?", (key,))  # noqa: S608 - names from above
-            self._lease_file(job_id).unlink(missing_ok=True)
+            await uninterrupted(self._delete(job_id, expected))
+
+    async def _delete(self, job_id: str, expected: tuple[RunRef, int] | None) -> None:
+        key = self._key(job_id)
+
+        def work(db: sqlite3.Connection) -> None:
+            if expected is not None:
+                run, seq = expected
+                self._head_at(db, run, self._number(db, run) * _PLACES, seq)
+            for (number,) in _rows(db, "SELECT n FROM runs WHERE job_id = ?", (key,)):
+                base = int(str(number)) * _PLACES
+                db.execute("DELETE FROM records WHERE key BETWEEN ? AND ?", (base, base + _PLACES - 1))
+            for table in ("runs", "checkpoints", "blobs", "entries", "jobs"):
+                db.execute(f"DELETE FROM {table} WHERE job_id = ?", (key,))  # noqa: S608 - names from above
+
+        await self._database.write(work)
+        self._lease_file(job_id).unlink(missing_ok=True)
 
     async def close(self) -> None:
         """Close the file."""
-        self._database.close()
+        await self._database.close()
+
+    async def _put(self, job_id: str, query: str, row: tuple[object, ...], *, synced: bool) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            self._require(db, job_id)
+            db.execute(query, row)
+
+        await self._database.write(work, synced=synced)
+
+    async def _rows_of_job(self, job_id: str, query: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
+        def work(db: sqlite3.Connection | None) -> list[tuple[object, ...]]:
+            self._require(db, job_id)
+            return _rows(db, query, values)
+
+        return await self._database.read(work)
 
     def _verified(self, run: RunRef, after: int, rows: list[tuple[int, bytes]]) -> list[bytes]:
         """The records behind place `after`, each checked against the one before it."""
@@ -276,8 +300,8 @@ class SqliteStorage:
 
     def _open_lease(self, job_id: str) -> int:
         try:
-            self._leases.mkdir(exist_ok=True)
-            return os.open(self._lease_file(job_id), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            self._leases.mkdir(FOLDER_MODE, exist_ok=True)
+            return os.open(self._lease_file(job_id), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise StorageError(f"{self._lease_file(job_id)}: {(error.strerror or str(error)).lower()}") from error
 

@@ -11,6 +11,8 @@ from perstack.ports.storage import Page
 
 Order = tuple[int, int, str]
 
+_NO_TIME = 1 << 63
+
 
 def check_space(name: str) -> str:
     """The name of a space, if it may be one. Raises UsageError."""
@@ -58,15 +60,17 @@ def newest_first(jobs: Iterable[tuple[int, str]], limit: int, after: str | None)
     """A page of Jobs, given each with the time (or count) of its last writing."""
     ordered = sorted(jobs, reverse=True)
     if after is not None:
-        cursor = _place(after)
+        cursor = place_in_jobs(after)
         ordered = [one for one in ordered if one < cursor]
     page = ordered[:limit]
     more = f"{page[-1][0]}:{page[-1][1]}" if page and len(ordered) > limit else None
     return Page(tuple(name for _, name in page), more)
 
 
-def _place(cursor: str) -> tuple[int, str]:
-    time, separator, name = cursor.partition(":")
-    if not separator or not time.isdigit():
-        raise UsageError(f"{cursor!r} is no place in the list of jobs: use `next` of the page before")
-    return int(time), name
+def place_in_jobs(cursor: str) -> tuple[int, str]:
+    """The last Job of the page before, and its time (or count), below 2^63. Raises UsageError."""
+    written, separator, name = cursor.partition(":")
+    place = int(written) if written.isascii() and written.isdigit() and len(written) < 20 else _NO_TIME
+    if not separator or place >= _NO_TIME or not is_id(name):
+        raise UsageError(f"{cursor[:200]!r} is no place in the list of jobs: use `next` of the page before")
+    return place, name

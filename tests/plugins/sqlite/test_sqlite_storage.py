@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
-from contextlib import closing
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from perstack.core.chain import EMPTY_LOG, seal
-from perstack.errors import Damaged, StorageError
+from perstack.errors import Damaged, StorageError, UsageError
 from perstack.testing.opener import JOB, RUN, new_writer, payload, wait_for
 from perstack_sqlite.plugin import SqliteStorages
-from perstack_sqlite.storage import SqliteStorage
+from perstack_sqlite.storage import ENTRIES, JOBS, SqliteStorage
 
 
 @pytest.fixture
@@ -75,20 +79,26 @@ def test_a_file_of_the_first_version_is_brought_up_to_todays(path: Path, storage
     wait_for(storage.close())
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("DROP TABLE entries")
+        db.execute("DROP INDEX jobs_by_space")
+        db.execute("CREATE INDEX jobs_by_time ON jobs (written, job_id)")
         db.execute("PRAGMA user_version = 1")
     later = SqliteStorage(path)
     wait_for(later.put_entry(JOB, 1, b"{}"))
     assert wait_for(later.entries()) == {JOB: b"{}"}
+    assert wait_for(later.jobs()).ids == (JOB,)
     wait_for(later.close())
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'jobs_by%'").fetchall() == [
+            ("jobs_by_space",)
+        ]
 
 
 def test_records_are_committed_to_a_synced_write_ahead_log_and_caches_without_a_sync(
     storage: SqliteStorage, path: Path
 ) -> None:
     def mode() -> int:
-        with storage._database.reading() as db:
-            assert db is not None
-            return db.execute("PRAGMA synchronous").fetchone()[0]
+        writer = storage._database._writer
+        return wait_for(writer.do(lambda: writer.connection().execute("PRAGMA synchronous").fetchone()[0]))
 
     writer = wait_for(new_writer(storage))
     with closing(sqlite3.connect(path)) as db:
@@ -110,6 +120,121 @@ def test_a_locked_file_is_waited_for_and_then_named(
             wait_for(storage.create_job("other"))
         other.execute("ROLLBACK")
     wait_for(storage.create_job("other"))
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another program has the file locked for writing."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def test_while_a_write_waits_for_a_lock_the_loop_runs_and_reading_goes_on(storage: SqliteStorage, path: Path) -> None:
+    async def work() -> None:
+        writer = await new_writer(storage)
+        first = await writer.append("a")
+        with locked(path):
+            waiting = asyncio.create_task(writer.append("b"))
+            began = time.monotonic()
+            for _ in range(20):
+                assert await storage.read(RUN) == first
+                assert (await storage.jobs()).ids == (JOB,)
+            assert time.monotonic() - began < 5, "it waited for the lock"
+            assert not waiting.done()
+            other = SqliteStorage(path)
+            assert await other.read(RUN) == first, "opening the file waits for no lock"
+            await other.close()
+        await waiting
+        assert await storage.read(RUN) == writer.written
+
+    wait_for(work())
+
+
+def test_a_write_that_is_cancelled_while_it_waits_for_a_lock_is_done_or_not_when_its_caller_hears_of_it(
+    storage: SqliteStorage, path: Path
+) -> None:
+    async def work() -> None:
+        writer = await new_writer(storage)
+        first = await writer.append("a")
+        lines, head = seal(writer.head, [payload("b")])
+        with locked(path):
+            writing = asyncio.create_task(storage.append(RUN, 1, lines))
+            for _ in range(3):  # a cancellation that is repeated does not let go of it either
+                await storage.read(RUN)
+                writing.cancel()
+            await storage.read(RUN)
+            assert not writing.done(), "nobody knows yet what becomes of it"
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert await storage.read(RUN) == [*first, *lines]
+        await storage.append(RUN, 2, seal(head, [payload("c")])[0])
+        assert len(await storage.read(RUN)) == 3
+
+    wait_for(work())
+
+
+def test_a_write_that_fails_while_it_is_cancelled_says_so(
+    storage: SqliteStorage, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perstack_sqlite.database._BUSY_SECONDS", 0.3)
+
+    async def work() -> None:
+        writer = await new_writer(storage)
+        with locked(path):
+            writing = asyncio.create_task(writer.append("b"))
+            await storage.read(RUN)
+            writing.cancel()
+            with pytest.raises(StorageError, match="locked"):
+                await writing
+        assert await storage.read(RUN) == []
+
+    wait_for(work())
+
+
+@pytest.mark.parametrize("query", [JOBS, ENTRIES])
+def test_lists_find_their_jobs_in_the_index_and_sort_nothing(storage: SqliteStorage, path: Path, query: str) -> None:
+    wait_for(storage.create_job(JOB))
+    with closing(sqlite3.connect(path)) as db:
+        values = ("", 1, "", 10)[: query.count("?")]
+        plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {query}", values)]
+    assert plan[0].startswith("SEARCH jobs USING")
+    assert "INDEX jobs_by_space (<expr>=?" in plan[0]
+    assert not [step for step in plan if "SCAN" in step or "TEMP B-TREE" in step]
+
+
+def test_a_cursor_beyond_every_time_is_refused(storage: SqliteStorage) -> None:
+    wait_for(storage.create_job(JOB))
+    for cursor in (f"{2**63}:a", "9" * 5000 + ":a", "²:a", "1:a/b"):
+        with pytest.raises(UsageError, match="no place in the list of jobs"):
+            wait_for(storage.jobs(after=cursor))
+
+
+def test_a_folder_that_is_made_for_the_file_is_its_users_alone_and_left_out_of_git(
+    storage: SqliteStorage, path: Path
+) -> None:
+    async def work() -> None:
+        await (await new_writer(storage)).append("x")
+        async with storage.lease(JOB, "me"):
+            pass
+
+    wait_for(work())
+    modes = {
+        one.relative_to(path.parent).as_posix(): stat.S_IMODE(one.stat().st_mode) for one in path.parent.rglob("*")
+    }
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert modes.pop("jobs.db-leases") == 0o700
+    assert {modes.pop("jobs.db"), modes.pop("jobs.db-wal"), modes.pop(f"jobs.db-leases/{JOB}")} == {0o600}
+    assert (path.parent / ".gitignore").read_text() == "*\n"
+
+
+def test_a_folder_that_is_there_is_left_as_it_is(storage: SqliteStorage, path: Path) -> None:
+    path.parent.mkdir()
+    path.parent.chmod(0o755)
+    wait_for(storage.create_job(JOB))
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
+    assert not (path.parent / ".gitignore").exists()
 
 
 def test_a_record_missing_in_the_middle_is_damage(storage: SqliteStorage, path: Path) -> None:
