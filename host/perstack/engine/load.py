@@ -10,6 +10,7 @@ from perstack.core.events import ContinuedFrom, ResumeRun, StartRun, StoredEvent
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
 from perstack.core.messages import History
+from perstack.core.places import is_at_home
 from perstack.core.run import Run, begin, evolve, inheritable
 from perstack.core.upgrades import TooNew, upgrade
 from perstack.errors import Damaged, NotFound
@@ -92,9 +93,16 @@ async def load_run(
 
 
 def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
-    """The event at place `seq`, in today's shape. Raises Damaged if it is whole but this version cannot read it."""
+    """The event at place `seq`, in today's shape.
+
+    Raises Damaged if it is whole but this version cannot read it, or if its ids name another place: what is done by
+    them, such as writing files that are named after them, would be done elsewhere.
+    """
     try:
-        return upgrade(parse_event(payload))
+        event = upgrade(parse_event(payload))
+        if is_at_home(event, ref.job_id, ref.run_id, seq):
+            return event
+        words = "its ids do not say this place, so it was not written here"
     except TooNew as error:
         words = str(error)
     except ValueError:

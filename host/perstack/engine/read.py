@@ -99,7 +99,7 @@ class JobReader:
                 summary = JobSummary.model_validate_json(cached)
             except ValidationError:
                 summary = None
-            if summary is not None and (summary.status != "running" or await self._storage.lease_info(job_id)):
+            if summary is not None and summary.id == job_id and (summary.status != "running" or await self._storage.lease_info(job_id)):
                 return summary
         return await self._derive(job_id)
 
