@@ -172,19 +172,22 @@ class Host(Looking):
         """Start a new Job and drive it to its end or stop.
 
         Nothing is written before Expert, model and provider are known to be there. A cancelled call is recorded as an
-        interrupt. `labels` are what the Job is found by later. Raises UsageError if `job_id` exists.
+        interrupt. `labels` are what the Job is found by later. Raises UsageError if `job_id` exists and has begun.
         """
         expert, labels = self._expert(expert_key), check_labels(labels or {})
         self._check_provider(expert)
         lock = self._lock()
 
         async def work() -> JobSummary:
-            loaded = LoadedJob(Job(await self._new_job(job_id)))
+            made = await self._new_job(job_id)
+            loaded = LoadedJob(Job(made))
 
             def begin(driver: Driver) -> Session:
                 return driver.begin_run(expert, query, labels=labels)
 
-            async with self._leased(loaded.job.id):
+            async with self._leased(made):
+                if made == job_id:
+                    await self._check_not_begun(made)  # again, now that nobody else can begin it
                 return await self._drive(loaded, begin, on_event, lock)
 
         return await in_own_task(work())
@@ -458,11 +461,22 @@ class Host(Looking):
                 return job_id
         try:
             await self.storage.create_job(check_job_id(job_id))
-        except Conflict as error:
-            raise UsageError(
-                f"Job {job_id} exists; go on with it with --continue-job, or choose another --job-id"
-            ) from error
+        except Conflict:
+            await self._check_not_begun(job_id)
         return job_id
+
+    async def _check_not_begun(self, job_id: str) -> None:
+        """Raises UsageError for a Job that has begun. One whose process ended before its first event can be taken over.
+
+        Where a head of a log is known that is not there, somebody removed the log: that id is not used again.
+        """
+        begun = await self._reader.begun(job_id)
+        if begun == "begun":
+            raise UsageError(f"Job {job_id} exists; continue it with --continue-job, or choose another --job-id")
+        if begun == "removed":
+            raise UsageError(
+                f"Job {job_id} had events, and its logs are gone: put them back, or choose another --job-id"
+            )
 
     def _check_provider(self, expert: Expert) -> None:
         """Raises UsageError or MissingCredential if a Run of the Expert could not begin."""

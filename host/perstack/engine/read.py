@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -99,7 +100,11 @@ class JobReader:
                 summary = JobSummary.model_validate_json(cached)
             except ValidationError:
                 summary = None
-            if summary is not None and summary.id == job_id and (summary.status != "running" or await self._storage.lease_info(job_id)):
+            if (
+                summary is not None
+                and summary.id == job_id
+                and (summary.status != "running" or await self._storage.lease_info(job_id))
+            ):
                 return summary
         return await self._derive(job_id)
 
@@ -144,8 +149,25 @@ class JobReader:
         check_job_id(job_id)
         loaded = await load_job(self._storage, job_id)
         if not loaded.runs:
-            raise NotFound(f"Job {job_id} has no Run; `perstack jobs` lists what there is")
+            raise NotFound(
+                f"Job {job_id} ended before its first event; begin it again with"
+                f" `perstack run EXPERT QUERY --job-id {job_id}`"
+            )
         return loaded
+
+    async def begun(self, job_id: str) -> Literal["no", "begun", "removed"]:
+        """Whether a Job that exists has events; `removed` if job.json knows of some that are not there."""
+        for run_id in await run_ids(self._storage, job_id):
+            with suppress(Damaged):
+                if not await self._storage.read(RunRef(job_id, run_id), limit=1):
+                    continue
+            return "begun"
+        kept = await self._storage.summary(job_id)
+        try:
+            heads = () if kept is None else JobSummary.model_validate_json(kept).runs
+        except ValidationError:
+            return "no"
+        return "removed" if any(run.head_seq for run in heads) else "no"
 
     async def runs(self, job_id: str, *, limit: int = 100, after: str | None = None) -> RunPage:
         """The Runs of a Job, from after the Run `after` on. Raises NotFound."""
