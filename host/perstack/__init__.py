@@ -21,6 +21,7 @@ from perstack.version import VERSION
 
 if TYPE_CHECKING:
     from perstack.config.settings import Overrides
+    from perstack.core.by import By
     from perstack.core.definitions import Expert, Project
     from perstack.core.events import Event
     from perstack.core.job import JobSummary
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 __all__ = [
+    "By",
     "Conflict",
     "Damaged",
     "DefinitionError",
@@ -69,6 +71,7 @@ __all__ = [
 
 _HOMES = {
     "perstack.config.settings": ("Overrides",),
+    "perstack.core.by": ("By",),
     "perstack.core.definitions": ("Expert", "Project"),
     "perstack.core.events": ("Event",),
     "perstack.core.job": ("JobSummary",),

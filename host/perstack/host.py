@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, lock_path, merged, read_lock, write_lock
 from perstack.config.settings import Overrides
+from perstack.core.answers import read_job_answer
+from perstack.core.by import By
 from perstack.core.definitions import Expert, Project, Skill
 from perstack.core.events import ContinuedFrom, InitializeRuntime, Settlement
 from perstack.core.ids import check_job_id, event_id_of, job_id_of, place_of
 from perstack.core.job import Job, JobSummary
 from perstack.core.labels import check_labels
 from perstack.core.run import Run, inheritable
-from perstack.engine.answers import answer_to
 from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent
@@ -47,6 +48,7 @@ from perstack.engine.resuming import (
 )
 from perstack.engine.session import Session
 from perstack.engine.skills import JobSkills
+from perstack.engine.who import this_user
 from perstack.errors import Conflict, UsageError
 from perstack.ports.skill import LoginFactory, SkillContext
 from perstack.version import VERSION
@@ -226,14 +228,15 @@ class Host(Looking):
         job_id: str | None = None,
         question_id: str | None = None,
         signal: str | None = None,
+        by: By | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Answer the question that a Job is stopped at, and drive it on.
 
-        What a tool at work asks (an elicitation of an MCP server) is answered as its schema says: `answer_to` in
-        `perstack.engine.answers` tells how. Raises UsageError if nothing is asked, or the answer does not fit, and
+        `perstack.core.answers` tells how an answer is read: a yes or no and an approval take nothing else, and what a
+        tool at work asks what its schema says. Raises UsageError if nothing is asked, or the answer does not fit, and
         Conflict if `question_id` is given and has been answered already. `signal` names the event that answers, if it
-        is no person: the Job takes each only once.
+        is no person: the Job takes each only once. `by` is recorded with the answer; this process's user if not given.
         """
         job_id = place_of(question_id)[0] if question_id is not None else await self._job_id(job_id)
 
@@ -244,11 +247,11 @@ class Host(Looking):
                 raise Conflict(f"question {question_id} has been answered already; `perstack inbox` lists what is open")
             if run.status != "stoppedByInteractiveTool" or asking is None:
                 raise UsageError(f"Job {job_id} asks nothing ({run.status}); leave out -i to go on with a new query")
-            question = loaded.runs[asking.run_id].calls[asking.tool_call_id].question
-            answer = text if question is None else answer_to(question, text)
+            answer = read_job_answer(asking, text)
 
             def take_up(driver: Driver) -> Session:
                 driver.answers[asking.run_id], driver.signal = answer, signal
+                driver.answered_by = by or this_user()
                 return driver.take_up(run, "answer", limits=new_limits(run, self._overrides))
 
             return take_up
@@ -293,7 +296,9 @@ class Host(Looking):
 
         return await self._go_on(job_id, begin, on_event)
 
-    async def signal(self, job_id: str, event: CloudEvent, *, on_event: OnEvent | None = None) -> JobSummary:
+    async def signal(
+        self, job_id: str, event: CloudEvent, *, by: By | None = None, on_event: OnEvent | None = None
+    ) -> JobSummary:
         """An event from outside answers the question that a Job is stopped at with its data, or lets the Job go on.
 
         An event of the same source and id is taken once: then where the Job stands is all that comes of it.
@@ -304,7 +309,8 @@ class Host(Looking):
         if job.question is None:
             return await self.resume(job_id, signal=event.key, on_event=on_event)
         asked = job.question.id
-        return await self.answer(event.text, question_id=asked, signal=event.key, on_event=on_event)
+        by = (by or this_user()).bringing(event.source)
+        return await self.answer(event.text, question_id=asked, signal=event.key, by=by, on_event=on_event)
 
     async def cancel(self, job_id: str) -> None:
         """Stop a Job that this Host drives. Its Runs are recorded as interrupted, and its skills have ended, on return.

@@ -14,6 +14,7 @@ import pytest
 from pages import fenced, first_cells, page, rows, run_line, section
 from pydantic import BaseModel
 
+from perstack.core.by import By
 from perstack.core.definitions import Limits
 from perstack.core.events import (
     ContinuedFrom,
@@ -50,6 +51,7 @@ OBJECTS = {
     "todo": Todo,
     "question": Question,
     "answer": Answer,
+    "by": By,
 }
 PARTS = {part.model_fields["type"].default: part for part in (TextPart, ThinkingPart, ToolCallPart, BlobPart)}
 

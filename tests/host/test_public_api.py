@@ -18,6 +18,7 @@ from perstack.testing.scripted import ScriptedProvider, fail, text
 NAMES = {
     "__version__",
     "run",
+    "By",
     "Host",
     "Overrides",
     "JobSummary",
@@ -51,8 +52,8 @@ HOST = {
     "close": (),
     "run": ("expert_key", "query", "job_id", "labels", "on_event"),
     "continue_job": ("expert_key", "query", "job_id", "resume_from", "labels", "on_event"),
-    "answer": ("text", "job_id", "question_id", "signal", "on_event"),
-    "signal": ("job_id", "event", "on_event"),
+    "answer": ("text", "job_id", "question_id", "signal", "by", "on_event"),
+    "signal": ("job_id", "event", "by", "on_event"),
     "inbox": (),
     "resume": ("job_id", "max_steps", "settle", "signal", "on_unsettled", "on_event"),
     "cancel": ("job_id",),

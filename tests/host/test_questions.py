@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hosting import Bench, Seen, expert, results, wait_for
 
+from perstack.core.answers import Asked, read_answer
 from perstack.core.definitions import McpStdioSkill
 from perstack.core.messages import TextPart, UserMessage
 from perstack.core.questions import Question
 from perstack.core.tools import ToolSpec
-from perstack.engine.answers import answer_to
 from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SampleRequest, ToolCall, ToolResult, Toolset
@@ -70,6 +70,10 @@ TOOLS = Toolset((ToolSpec(name="book"), ToolSpec(name="sum")))
 def traveller(key: str, *, sampling: bool = False, **fields):
     skill = McpStdioSkill(name="travel", command="x", sampling=sampling)
     return expert(key, **fields).model_copy(update={"skills": (skill,)})
+
+
+def form(fields: dict, **more) -> Asked:
+    return Asked(schema={"type": "object", "properties": fields, **more})
 
 
 def test_the_run_stops_and_goes_on_with_the_same_call_and_the_answer(bench: Bench) -> None:
@@ -173,24 +177,21 @@ def test_a_tool_may_ask_the_runs_model_if_its_skill_allows_it_and_it_is_counted(
     ],
 )
 def test_words_become_what_the_schema_asks_for(schema: dict, said: str, content: dict) -> None:
-    question = Question(message="?", requested_schema={"type": "object", "properties": schema})
-    answer = answer_to(question, said)
-    assert (answer.action, answer.content) == ("accept", content)
+    reading = read_answer(form(schema), said)
+    assert (reading.action, reading.value) == ("accept", content)
 
 
 def test_what_an_answer_leaves_out_is_what_the_schema_says_also_where_it_is_required() -> None:
     fields = {"city": {"type": "string"}, "nights": {"type": "integer", "default": 2}, "food": {"type": "string"}}
-    schema = {"type": "object", "properties": fields, "required": ["city", "nights"]}
-    question = Question(message="?", requested_schema=schema)
-    assert answer_to(question, '{"city": "Rome"}').content == {"city": "Rome", "nights": 2}
-    assert answer_to(question, '{"city": "Rome", "nights": 3}').content == {"city": "Rome", "nights": 3}
+    asked = form(fields, required=["city", "nights"])
+    assert read_answer(asked, '{"city": "Rome"}').value == {"city": "Rome", "nights": 2}
+    assert read_answer(asked, '{"city": "Rome", "nights": 3}').value == {"city": "Rome", "nights": 3}
 
 
 def test_a_default_that_breaks_the_schema_is_no_answer() -> None:
     fields = {"city": {"type": "string"}, "nights": {"type": "integer", "default": "two"}}
-    question = Question(message="?", requested_schema={"type": "object", "properties": fields})
     with pytest.raises(UsageError, match="nights: 'two' is not of type 'integer'"):
-        answer_to(question, '{"city": "Rome"}')
+        read_answer(form(fields), '{"city": "Rome"}')
 
 
 @pytest.mark.parametrize(
@@ -199,10 +200,9 @@ def test_a_default_that_breaks_the_schema_is_no_answer() -> None:
         ({"n": {"type": "integer"}}, "four", "n: 'four' is not of type 'integer'"),
         ({"c": {"type": "string", "enum": ["red", "blue"]}}, "green", "c: 'green' is not one of"),
         ({"a": {}, "b": {}}, "both", "it is no JSON object; give a JSON object with a"),
-        ({}, "perhaps", "answer yes or no"),
+        ({}, "perhaps", "say yes or no"),
     ],
 )
 def test_what_does_not_fit_is_told_with_what_is_asked_for(schema: dict, said: str, words: str) -> None:
-    question = Question(message="?", requested_schema={"type": "object", "properties": schema})
     with pytest.raises(UsageError, match=words):
-        answer_to(question, said)
+        read_answer(form(schema), said)

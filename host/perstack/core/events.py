@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, computed_field
 
 from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.by import By
 from perstack.core.definitions import Expert, Limits, ReasoningBudget
 from perstack.core.messages import ExpertMessage, ReplyPart, ResultContent
 from perstack.core.questions import Answer, Question
@@ -188,6 +189,8 @@ class FinishToolCall(RunEvent):
     delegate: DelegateHead | None = None
     usage: Usage | None = None
     """What the generations cost that the tool itself asked for."""
+    by: By | None = None
+    """Who answered, if a person was asked for this result; a log of an earlier version does not say."""
 
 
 class CallDelegate(RunEvent):
@@ -226,6 +229,8 @@ class AnswerQuestion(RunEvent):
     type: Literal["answerQuestion"] = "answerQuestion"
     tool_call_id: str
     answer: Answer
+    by: By | None = None
+    """Who answered; a log of an earlier version does not say."""
 
 
 class StopRunByInteractiveTool(RunEvent):

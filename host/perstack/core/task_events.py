@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, TypeAdapter
 
-from perstack.core.base import Fact, JsonObject
+from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.by import By
 from perstack.core.job import PauseReason
 from perstack.core.shell import argv_of
 
@@ -84,8 +85,12 @@ class AnswerTask(TaskEvent):
 
     type: Literal["answerTask"] = "answerTask"
     input: JsonValue = None
+    input_text: str = Field(default="", exclude_if=falsy)
+    """What was said beside a yes or no."""
     signal: str | None = None
     """The id of the event that brought it."""
+    by: By | None = None
+    """Who answered; a log of an earlier version does not say."""
 
 
 class ResumeTask(TaskEvent):
@@ -98,6 +103,10 @@ class ResumeTask(TaskEvent):
     """None: the state that it had."""
     data: JsonObject | None = None
     input: JsonValue = None
+    input_text: str = Field(default="", exclude_if=falsy)
+    """What was said beside a yes or no."""
+    by: By | None = None
+    """Who answered, if it has an input."""
 
 
 class CompleteTask(TaskEvent):

@@ -10,7 +10,9 @@ from typing import Literal, assert_never
 
 from pydantic import Field, JsonValue
 
+from perstack.core.answers import ANYTHING, APPROVAL, Asked
 from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.by import By
 from perstack.core.ids import check_job_id, event_id_of
 from perstack.core.job import PauseReason
 from perstack.core.task_events import (
@@ -83,7 +85,11 @@ class TaskState(Fact):
     answered: bool = Field(default=False, exclude_if=falsy)
     """Whether what a paused task waits for has come: `input` has it."""
     input: JsonValue = None
-    """What a person, or an event from outside, has said since its latest pause began."""
+    """What a person, or an event from outside, has said since its latest pause began: to an approval, true or false."""
+    input_text: str = Field(default="", exclude_if=falsy)
+    """What was said beside a yes or no."""
+    input_by: By | None = None
+    """Who has said it."""
     result: JsonValue = None
     error: str | None = None
     retry_count: int = 0
@@ -195,17 +201,9 @@ def outcome_of_failure(task: TaskState) -> OnFailure:
     return "fail" if wish == "retry" and task.retry_count >= task.config.max_retries else wish
 
 
-def answer_of(task: TaskState, said: JsonValue) -> JsonValue:
-    """What an answer means to a task: of an approval, words for yes and no are true and false."""
-    if task.pause_reason != "human_approval" or not isinstance(said, str):
-        return said
-    return _APPROVALS.get(said.strip().lower().rstrip(".!"), said)
-
-
-_APPROVALS = {
-    **dict.fromkeys(("yes", "y", "approve", "approved"), True),
-    **dict.fromkeys(("no", "n", "reject", "rejected"), False),
-}
+def asked_of(task: TaskState) -> Asked:
+    """What a paused task asks for."""
+    return APPROVAL if task.pause_reason == "human_approval" else ANYTHING
 
 
 def due_at(task: TaskState) -> int | None:
@@ -328,7 +326,10 @@ def _paused(reason: PauseReason, message: str | None, event: PauseTask | FailTas
     return {
         **_NOT_WAITING,
         "status": "paused",
-        "input": None,  # what the pause before was told answers nothing that is asked now
+        # what the pause before was told answers nothing that is asked now
+        "input": None,
+        "input_text": "",
+        "input_by": None,
         "pause_reason": reason,
         "pause_message": message,
         "paused_at": event.timestamp,
@@ -340,13 +341,17 @@ def _paused(reason: PauseReason, message: str | None, event: PauseTask | FailTas
 
 def _answered(task: TaskState, event: AnswerTask) -> dict[str, object]:
     signals = (*task.signals, event.signal)[-_MOST_SIGNALS:] if event.signal else task.signals
-    return {"answered": True, "input": event.input, "signals": signals}
+    return {"answered": True, "signals": signals, **_told(event)}
+
+
+def _told(event: AnswerTask | ResumeTask) -> dict[str, object]:
+    return {"input": event.input, "input_text": event.input_text, "input_by": event.by}
 
 
 def _resumed(task: TaskState, event: ResumeTask) -> dict[str, object]:
     changes = dict(_GOING_ON)
     if event.input is not None:
-        changes["input"] = event.input
+        changes |= _told(event)
     if event.state is not None:
         changes["state"] = event.state
     if event.checkpoint_id is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from perstack.config.settings import Overrides
+from perstack.core.by import By
 from perstack.core.commands import (
     Ask,
     AwaitDelegates,
@@ -102,6 +103,7 @@ class Driver:
         """What a person decided about calls that began and have no result, by key or call id."""
         self.answers: dict[str, str | Answer] = {}
         """What a person answered, by the Run that asks: text for a tool that is there to ask."""
+        self.answered_by: By | None = None
         self.signal: str | None = None
         """The event from outside that the Coordinator goes on by."""
 
@@ -190,9 +192,11 @@ class Driver:
             return
         call = session.run.calls[session.run.asked or ""]
         if isinstance(answer, str):
-            self._record_text(session, call, answer)
+            self._record_text(session, call, answer, by=self.answered_by)
         else:
-            session.note(AnswerQuestion(**session.stamp(), tool_call_id=call.decided.id, answer=answer))
+            session.note(
+                AnswerQuestion(**session.stamp(), tool_call_id=call.decided.id, answer=answer, by=self.answered_by)
+            )
 
     # --- driving --------------------------------------------------------------------------------------------------
 
@@ -310,7 +314,9 @@ class Driver:
         if time.monotonic() >= self._summary_due:
             await self._write_summary(is_driven=True)
 
-    def _record_text(self, session: Session, call: Call, text: str, *, is_error: bool = False) -> None:
+    def _record_text(
+        self, session: Session, call: Call, text: str, *, is_error: bool = False, by: By | None = None
+    ) -> None:
         session.note(
             FinishToolCall(
                 **session.stamp(),
@@ -318,6 +324,7 @@ class Driver:
                 tool_name=call.decided.tool_name,
                 contents=(TextPart(text=text),),
                 is_error=is_error,
+                by=by,
             )
         )
 

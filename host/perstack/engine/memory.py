@@ -13,14 +13,18 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
+from typing import TypedDict
 
 from pydantic import JsonValue, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
+from perstack.core.answers import read_answer
 from perstack.core.base import JsonObject
+from perstack.core.by import By
 from perstack.core.ids import event_id_of
 from perstack.core.job import PauseReason
 from perstack.core.task_events import (
@@ -47,13 +51,14 @@ from perstack.core.tasks import (
     TaskState,
     TaskStatus,
     TaskSummary,
-    answer_of,
+    asked_of,
     check_allowed,
     check_task_id,
     outcome_of_failure,
 )
 from perstack.engine.clock import now_ms
 from perstack.engine.task_log import Row, TaskLog
+from perstack.engine.who import this_user
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
 from perstack.ports.paging import newest_first
 from perstack.ports.storage import Storage
@@ -64,11 +69,21 @@ _TIMED = ("scheduled_wait", "rate_limit")
 _ANSWERABLE = ("human_approval", "human_input", "external_dependency")
 
 
+class _Told(TypedDict):
+    input: JsonValue
+    input_text: str
+    by: By | None
+
+
+_NOTHING = _Told(input=None, input_text="", by=None)
+
+
 class ExecutionMemory(TaskMemory):
     """Tasks in a storage, beside its Jobs. What each method promises is in `perstack.ports.tasks`."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self._by: By | None = None
         self.log = TaskLog(storage)
 
     @classmethod
@@ -103,6 +118,12 @@ class ExecutionMemory(TaskMemory):
     async def close(self) -> None:
         """Close the storage."""
         await self._storage.close()
+
+    def signed(self, by: By) -> ExecutionMemory:
+        """The same tasks; answers given here are recorded as this one's, and else as this process's user's."""
+        signed = copy(self)
+        signed._by = by
+        return signed
 
     # --- beginning and looking ------------------------------------------------------------------------------------
 
@@ -259,8 +280,8 @@ class ExecutionMemory(TaskMemory):
             check_allowed(task, "answer")
             if task.pause_reason not in _ANSWERABLE:
                 raise UsageError(f"task {task_id} waits for no answer ({task.pause_reason}): resume it")
-            said = answer_of(task, value)
-            return [AnswerTask(task_id=task_id, timestamp=now_ms(), input=said, signal=event_id)]
+            answered = AnswerTask(task_id=task_id, timestamp=now_ms(), signal=event_id, **self._told(task, value))
+            return [answered]
 
         return await self.log.change(task_id, decide, expected_version)
 
@@ -304,7 +325,7 @@ class ExecutionMemory(TaskMemory):
                 checkpoint_id=back_to.id if back_to is not None else None,
                 state=before if state is None else state,
                 data=back_to.data if back_to is not None else None,
-                input=answer_of(task, value),
+                **(_NOTHING if value is None else self._told(task, value)),
             )
             return [resumed]
 
@@ -368,6 +389,11 @@ class ExecutionMemory(TaskMemory):
         await self.log.delete(task_id, expected_version)
 
     # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _told(self, task: TaskState, value: JsonValue) -> _Told:
+        """What an answer means, and who gave it. Raises UsageError, which names what is accepted."""
+        reading = read_answer(asked_of(task), value)
+        return _Told(input=reading.value, input_text=reading.words, by=self._by or this_user())
 
     async def _events(self, task_id: str) -> Sequence[StoredTaskEvent]:
         events = await self.log.events(task_id)

@@ -409,6 +409,8 @@ def query_for(task: TaskState) -> str:
         parts.append(f"With its latest checkpoint was kept:\n{_json(task.checkpoint_data)}")
     if task.input is not None:
         parts.append(f"What it was waiting for has come:\n{_json(task.input)}")
+    if task.input_text:
+        parts.append(f"With it was said:\n{task.input_text}")
     if task.config.checkpoint_interval is not None:
         parts.append(f"Make a checkpoint of it at least every {max(1, task.config.checkpoint_interval // 1000)} s.")
     if task.error is not None:

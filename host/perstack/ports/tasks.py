@@ -104,7 +104,8 @@ class TaskMemory(Protocol):
     ) -> TaskState:
         """Say that what it waits for has come. It is due then: `run-due`, or its agent, resumes it.
 
-        For an approval, words such as `yes` and `no` become true and false.
+        An approval takes only a yes or a no, in words (with more beside them: `no: because …`), as true or false, or as
+        an object whose `approved` is one: `perstack.core.answers` tells how it is read. Raises UsageError otherwise.
         An event whose `event_id` it had already changes nothing. Raises Conflict if it has another answer.
         """
         ...

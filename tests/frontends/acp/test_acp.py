@@ -16,7 +16,7 @@ import pytest
 import tomli_w
 from acp import PROTOCOL_VERSION, RequestError, spawn_agent_process
 from acp.helpers import text_block
-from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
+from acp.schema import AllowedOutcome, DeniedOutcome, Implementation, RequestPermissionResponse
 from terminal import ASKING, SECONDS, TEAM, Terminal, reply
 
 T = TypeVar("T")
@@ -69,7 +69,8 @@ async def editing(terminal: Terminal, editor: Editor, *args: str) -> AsyncIterat
         asyncio.timeout(SECONDS),
         spawn_agent_process(editor, *command, env=terminal.env, cwd=terminal.workspace) as (agent, _),
     ):
-        hello = await agent.initialize(protocol_version=PROTOCOL_VERSION)
+        info = Implementation(name="zed", version="1.2")
+        hello = await agent.initialize(protocol_version=PROTOCOL_VERSION, client_info=info)
         assert hello.protocol_version == 1
         assert hello.agent_capabilities.load_session
         yield agent
@@ -134,12 +135,12 @@ def test_a_question_without_choices_ends_the_turn_and_the_next_prompt_answers_it
     run(work())
 
 
-@pytest.mark.parametrize(("choose", "ends"), [("yes", "Paid."), (None, "Pay 5?")])
+@pytest.mark.parametrize(("choose", "ends"), [("yes", "Paid."), (None, "as in «no: because …»)")])
 def test_an_approval_is_a_permission_request(terminal: Terminal, choose: str | None, ends: str) -> None:
     toml = ASKING.replace("tools.askUser]", "tools.askUser]\napproval = true")
     terminal.project(toml, guest=[reply("", ("askUser", {"question": "Pay 5?"})), reply("Paid.")])
 
-    async def work() -> None:
+    async def work() -> str:
         editor = Editor(choose)
         async with editing(terminal, editor) as agent:
             session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
@@ -147,8 +148,16 @@ def test_an_approval_is_a_permission_request(terminal: Terminal, choose: str | N
             assert done.stop_reason == "end_turn"
             assert editor.asked == [("Pay 5?", ["yes", "no"])]
             assert editor.texts().endswith(ends)
+            if choose is None:
+                with pytest.raises(RequestError, match="say yes or no"):
+                    await agent.prompt(session_id=session.session_id, prompt=[text_block("maybe")])
+                await agent.prompt(session_id=session.session_id, prompt=[text_block("no: too much")])
+            return session.session_id
 
-    run(work())
+    session_id = run(work())
+    (answer,) = terminal.run("log", "--job", session_id, "--type", "finishToolCall", "--json").events
+    assert answer["contents"][0]["text"] == ("yes" if choose else "no: too much")
+    assert (answer["by"]["door"], answer["by"]["client"]) == ("acp", "zed 1.2")
 
 
 def test_a_turn_that_is_cancelled_while_a_permission_is_asked_for_ends_as_cancelled(terminal: Terminal) -> None:

@@ -12,6 +12,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 from terminal import ASKING, Terminal, reply
 
+from perstack.engine.who import this_user
+
 
 @pytest.fixture
 def asking(terminal: Terminal) -> Terminal:
@@ -51,7 +53,41 @@ def test_each_question_is_a_form_and_the_answer_goes_to_the_model(asking: Termin
             (job,) = structure(await editor.call("list_jobs"))["jobs"]
             return job["id"]
 
-    assert answers(asking, wait_for(work(), 60)) == ["tea", "two"]
+    job_id = wait_for(work(), 60)
+    assert answers(asking, job_id) == ["tea", "two"]
+    log = asking.run("log", "--job", job_id, "--type", "finishToolCall", "--json").events
+    assert {(event["by"]["door"], event["by"]["user"]) for event in log} == {("mcp", this_user().user)}
+    assert {event["by"]["client"].split()[0] for event in log} == {"mcp"}
+    assert f"{this_user().user}, mcp, mcp " in asking.run("log", "--job", job_id).out
+
+
+@pytest.mark.parametrize(
+    ("content", "action", "said", "by_tool"),
+    [
+        ({"answer": "no", "words": "not today"}, "accept", "no: not today", "maybe"),
+        ({"answer": "yes"}, "accept", "yes", "go on then"),
+        (None, "decline", "no", ""),
+    ],
+)
+def test_an_approval_takes_a_yes_or_a_no_by_form_and_by_tool(
+    terminal: Terminal, era: str, content: dict[str, str] | None, action: str, said: str, by_tool: str
+) -> None:
+    toml = ASKING.replace("tools.askUser]", "tools.askUser]\napproval = true")
+    terminal.project(toml, guest=[reply("", ("askUser", {"question": "Deploy?"})), reply("Done.")])
+    assert terminal.run("run", "guest", "Go", "--provider", "scripted", "--job-id", "ask").code == 3
+
+    async def work() -> str:
+        filled = ElicitResult(action=action, content=content)
+        async with connected(terminal, era=era, fill=lambda params: filled) as editor:
+            refused = await editor.call("answer", job="ask", answer=by_tool)
+            assert refused.is_error
+            assert "say yes or no" in texts(refused)[0]
+            assert "To answer, say yes or no" in structure(await editor.call("get_job", job="ask"))["next"]
+            result = await editor.call("guest", query="Once more")
+            assert texts(result)[0] == "Done."
+            return structure(result)["id"]
+
+    assert answers(terminal, wait_for(work(), 60)) == [said]
 
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])

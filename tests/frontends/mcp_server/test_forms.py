@@ -6,10 +6,9 @@ import json
 
 import pytest
 
+from perstack.core.answers import asked_by, read_answer
 from perstack.core.base import JsonObject
 from perstack.core.job import OpenQuestion
-from perstack.core.questions import Question
-from perstack.engine.answers import answer_to
 from perstack.frontends.mcp_server.forms import choices_of, form_of
 
 
@@ -59,10 +58,29 @@ def test_options_are_a_choice_that_leaves_room_for_ones_own_words(options: list[
     assert form_of(question).answer({"answer": None, "other": ""}) is None
 
 
-def test_a_request_for_approval_is_yes_or_no_or_words() -> None:
-    form = form_of(asking(question="Deploy?").model_copy(update={"approval": True}))
-    assert form.schema["properties"]["answer"]["enum"] == ["yes", "no"]
-    assert "other" in form.schema["properties"]
+@pytest.mark.parametrize(
+    ("args", "choices"),
+    [
+        ({}, ["yes", "no"]),
+        ({"options": ["Approve", "Deny"]}, ["Approve", "Deny"]),
+        ({"options": ["now"]}, ["yes", "no"]),
+    ],
+)
+def test_a_request_for_approval_is_yes_or_no_with_room_for_words_beside_it(args: dict, choices: list[str]) -> None:
+    form = form_of(asking(question="Deploy?", **args).model_copy(update={"approval": True}))
+    assert form.schema["properties"]["answer"]["enum"] == choices
+    assert form.schema["required"] == ["answer"]
+    assert set(form.schema["properties"]) == {"answer", "words"}
+    assert form.answer({"answer": choices[1], "words": "not today"}) == f"{choices[1]}: not today"
+    assert form.answer({"answer": choices[0], "words": ""}) == choices[0]
+    assert ("options" in form.message) is (args == {"options": ["now"]}), "what is not offered is shown"
+
+
+def test_options_that_bind_leave_no_room_for_other_words() -> None:
+    form = form_of(asking(question="Which?", options=["tea", "coffee"], allowOther=False))
+    assert form.schema["required"] == ["answer"]
+    assert list(form.schema["properties"]) == ["answer"]
+    assert form.message == "Which?"
 
 
 def test_options_of_a_kind_that_we_do_not_know_are_only_shown_as_text() -> None:
@@ -84,8 +102,8 @@ def test_a_tools_flat_question_is_its_own_form_and_its_answer_fits() -> None:
     said = form_of(question).answer(content)
     assert said is not None
     assert json.loads(said) == {"name": "a@b", "age": 7, "colours": ["red"]}
-    answer = answer_to(Question(message="?", requested_schema=schema), said)
-    assert (answer.action, answer.content) == ("accept", {"sure": True, **json.loads(said)})
+    answer = read_answer(asked_by(question), said)
+    assert (answer.action, answer.value) == ("accept", {"sure": True, **json.loads(said)})
 
 
 @pytest.mark.parametrize(
@@ -118,7 +136,7 @@ def test_a_yes_or_no_has_no_fields() -> None:
     question = asking(fields())
     said = form_of(question).answer({})
     assert said == "{}"
-    assert answer_to(Question(message="Sure?", requested_schema=fields()), said).action == "accept"
+    assert read_answer(asked_by(question), said).action == "accept"
 
 
 @pytest.mark.parametrize(
@@ -136,6 +154,4 @@ def test_a_yes_or_no_has_no_fields() -> None:
 )
 def test_one_choice_is_known_as_such(question: OpenQuestion, choices: dict[str, str]) -> None:
     assert choices_of(form_of(question)) == choices
-    if question.requested_schema is not None:
-        asked = Question(message="?", requested_schema=question.requested_schema)
-        assert all(answer_to(asked, one).action in ("accept", "decline") for one in choices)
+    assert all(read_answer(asked_by(question), one).action in ("accept", "decline") for one in choices)

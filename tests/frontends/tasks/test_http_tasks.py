@@ -96,6 +96,18 @@ def test_wrong_arguments_are_told(server: httpx.Client, method: str, path: str, 
     assert words in refused.json()["detail"]
 
 
+def test_an_approval_over_http_is_a_yes_or_a_no_and_says_who_gave_it(server: httpx.Client) -> None:
+    server.post("/v1/execution", json={"taskId": "ship"})
+    server.post("/v1/execution/ship/pause", json={"reason": "human_approval"})
+    refused = server.post("/v1/execution/ship/answer", json={"value": "maybe"})
+    assert (refused.status_code, "say yes or no" in refused.json()["detail"]) == (400, True)
+    given = server.post(
+        "/v1/execution/ship/answer", json={"value": "no: not today"}, headers={"User-Agent": "bot\t1 " + "x" * 300}
+    ).json()
+    assert (given["input"], given["inputText"]) == (False, "not today")
+    assert given["inputBy"] == {"door": "http", "client": ("bot 1 " + "x" * 300)[:200]}
+
+
 def test_a_webhook_needs_its_own_token_and_takes_an_event_once(server: httpx.Client) -> None:
     server.post("/v1/execution", json={"taskId": "deploy"})
     paused = server.post("/v1/execution/deploy/pause", json={"reason": "external_dependency"}).json()
@@ -112,6 +124,8 @@ def test_a_webhook_needs_its_own_token_and_takes_an_event_once(server: httpx.Cli
     assert other.status_code == 409
     found = server.get("/v1/execution/deploy").json()
     assert found["input"] == {"ok": True}
+    assert (found["inputBy"]["door"], found["inputBy"]["source"]) == ("http", "/ci")
+    assert "user" not in found["inputBy"], "whoever it is, it is not the one who serves"
     assert "token" not in found
     outside.close()
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 
-from terminal import ASKING, Terminal, reply
+import pytest
+from terminal import ASKING, Result, Terminal, reply
+
+from perstack.engine.who import this_user
 
 WORDS = ("Tea", "Coffee")
 
@@ -93,10 +96,36 @@ def test_a_tasks_approval_is_in_the_inbox_and_is_answered_once(terminal: Termina
         done = terminal.call("task", *command)
         assert done.code == 0, done.err
     assert terminal.run("inbox").lines[1].split()[:3] == ["deploy", "task", "ci"]
+    refused = terminal.call("answer", "deploy", "maybe", "--provider", "scripted")
+    assert refused.code == 2
+    assert refused.err.startswith("error: the answer does not fit: say yes or no; more words may follow a colon")
+    assert len(refused.err.splitlines()) == 1
     done = terminal.call("answer", "deploy", "yes", "--provider", "scripted")
     assert (done.code, done.err) == (0, "task deploy: answered; perstack task run-due lets it go on\n")
     assert terminal.run("inbox").lines == ["nothing waits for you"]
     again = terminal.call("answer", "deploy", "no", "--provider", "scripted")
     assert again.code == 1
     assert "answered already" in again.err
-    assert json.loads(terminal.call("task", "get", "deploy", "--json").out)["input"] is True
+    task = json.loads(terminal.call("task", "get", "deploy", "--json").out)
+    assert (task["input"], task["inputBy"]) == (True, {"user": this_user().user, "door": "cli"})
+
+
+@pytest.mark.parametrize("way", ["answer", "run -i"])
+def test_a_jobs_approval_takes_a_yes_or_a_no_and_the_log_says_who_gave_it(terminal: Terminal, way: str) -> None:
+    toml = ASKING.replace("tools.askUser]", "tools.askUser]\napproval = true")
+    terminal.project(toml, guest=[reply("", ("askUser", {"question": "Deploy?"})), reply("Kept.")])
+    ask(terminal, "one")
+
+    def answer(text: str) -> Result:
+        command = ("answer", "one", text) if way == "answer" else ("run", "guest", text, "--continue-job", "one", "-i")
+        return terminal.call(*command, "--provider", "scripted")
+
+    refused = answer("maybe")
+    assert (refused.code, refused.out) == (2, "")
+    assert "say yes or no" in refused.err
+    assert answer("Deny: not on a Friday").code == 0
+    (given,) = terminal.call("log", "--job", "one", "--type", "finishToolCall", "--json").events
+    assert given["contents"][0]["text"] == "no: not on a Friday"
+    assert given["by"] == {"user": this_user().user, "door": "cli"}
+    assert f"{this_user().user}, cli" in terminal.call("log", "--job", "one").out
+    assert terminal.call("verify", "one").code == 0

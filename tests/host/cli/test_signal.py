@@ -29,6 +29,8 @@ def test_an_event_answers_a_jobs_question_once(terminal: Terminal) -> None:
     answers = [line["contents"][0]["text"] for line in log if line["type"] == "finishToolCall"]
     assert answers == ["Tea", '{"milk": true}']
     assert [line["signal"] for line in log if line["type"] == "resumeRun"] == ["/ci 1", "/ci 2"]
+    givers = [line["by"] for line in log if line["type"] == "finishToolCall"]
+    assert {(by["door"], by["source"]) for by in givers} == {("cli", "/ci")}
 
 
 def test_an_event_lets_a_stopped_job_go_on(terminal: Terminal) -> None:
@@ -49,7 +51,8 @@ def test_an_event_answers_a_task_once(terminal: Terminal) -> None:
     for other in (event("2"), event("1", source="/other"), event("1", source="/ci1")):
         refused = signal(terminal, "deploy", other)
         assert (refused.code, refused.err) == (1, "error: task deploy has been answered already\n")
-    assert json.loads(terminal.call("task", "get", "deploy", "--json").out)["input"] == {"ok": True}
+    task = json.loads(terminal.call("task", "get", "deploy", "--json").out)
+    assert (task["input"], task["inputBy"]["source"]) == ({"ok": True}, "/ci")
 
 
 def test_what_has_no_such_id_is_told(terminal: Terminal) -> None:

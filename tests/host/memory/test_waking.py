@@ -13,7 +13,7 @@ from perstack.core.definitions import Iterate, PluginSkill
 from perstack.core.task_events import WakeTask
 from perstack.engine.clock import now_ms
 from perstack.engine.waking import Woken
-from perstack.errors import Conflict, NotFound
+from perstack.errors import Conflict, NotFound, UsageError
 from perstack.memory import TaskConfig, WaitingFor
 from perstack.testing.scripted import ScriptedProvider, fail, text, tool
 
@@ -334,17 +334,65 @@ def test_a_tasks_job_that_pauses_for_a_rate_goes_on_as_the_same_job(
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"), [("Yes.", True), ("no", False), ("only b", "only b"), ({"ok": 1}, {"ok": 1})]
+    ("said", "meant", "words"),
+    [
+        ("Yes.", True, ""),
+        ("ok", True, ""),
+        ("no", False, ""),
+        ("decline", False, ""),
+        ("deny", False, ""),
+        ("cancel", False, ""),
+        ("no: b.py is in use", False, "b.py is in use"),
+        (False, False, ""),
+        ({"approved": True, "until": 5}, {"approved": True, "until": 5}, ""),
+        ('{"approved": "no"}', {"approved": False}, ""),
+    ],
 )
-def test_a_word_for_yes_or_no_is_true_or_false_for_an_approval_alone(bench: Bench, said, meant) -> None:
+def test_an_approval_is_true_or_false_and_its_words_stand_beside_it(bench: Bench, said, meant, words) -> None:
     async def work() -> None:
         memory = bench.host([]).memory
-        for reason, expected in (("human_approval", meant), ("human_input", said)):
+        for reason, expected in (("human_approval", (meant, words)), ("human_input", (said, ""))):
             await memory.create(reason, start=True)
             await memory.pause(reason, reason)
-            assert (await memory.answer(reason, said)).input == expected
+            answered = await memory.answer(reason, said)
             resumed = await memory.resume(reason, value=said)
-            assert resumed.input == expected
+            assert {(repr(task.input), task.input_text) for task in (answered, resumed)} == {
+                (repr(expected[0]), expected[1])
+            }
+
+    wait_for(work())
+
+
+@pytest.mark.parametrize("said", ["only b", "maybe", "ok, not yet", "", 1, None, ["yes"], {"ok": 1}])
+def test_an_approval_takes_nothing_but_a_yes_or_a_no(bench: Bench, said) -> None:
+    async def work() -> None:
+        memory = bench.host([]).memory
+        await memory.create("deploy", start=True)
+        await memory.pause("deploy", "human_approval")
+        with pytest.raises(UsageError, match="say yes or no; more words may follow a colon"):
+            await memory.answer("deploy", said)
+        if said is not None:
+            with pytest.raises(UsageError, match="say yes or no"):
+                await memory.resume("deploy", value=said)
+        assert (await memory.get("deploy")).input is None
+
+    wait_for(work())
+
+
+def test_the_words_beside_an_approval_reach_the_expert_that_goes_on(bench: Bench) -> None:
+    async def work() -> None:
+        host = bench.host([text("Left it.")], expert("fixer"))
+        await host.memory.create("fix", agent_id="fixer", start=True)
+        await host.memory.pause("fix", "human_approval", "Remove b.py?")
+        await host.memory.answer("fix", "no: b.py is in use")
+        assert did(await host.waker.once()) == [("fix", "worked")]
+        (job,) = (await host.jobs()).jobs
+        assert all(words in job.query for words in ("has come:\nfalse", "b.py is in use"))
+        await host.memory.create("ship", start=True)
+        await host.memory.pause("ship", "human_approval")
+        await host.memory.resume("ship", value="yes: for now")
+        paused = await host.memory.pause("ship", "human_approval")
+        assert (paused.input, paused.input_text, paused.input_by) == (None, "", None)
 
     wait_for(work())
 

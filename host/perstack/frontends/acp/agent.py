@@ -39,8 +39,8 @@ from acp.schema import (
     ToolCallUpdate,
 )
 
+from perstack.core.answers import accepted, asked_by, yes_or_no
 from perstack.core.job import JobSummary, OpenQuestion
-from perstack.engine.answers import wanted
 from perstack.errors import PerstackError, UsageError
 from perstack.frontends.acp.history import shown_again
 from perstack.frontends.acp.sessions import Session, Sessions
@@ -73,6 +73,8 @@ class PerstackAgent:
         **kwargs: Any,
     ) -> InitializeResponse:
         """What this agent can do."""
+        if client_info is not None:
+            self._sessions.client = f"{client_info.name} {client_info.version}"
         return InitializeResponse(
             protocol_version=min(protocol_version, _PROTOCOL),
             agent_capabilities=AgentCapabilities(
@@ -158,7 +160,7 @@ class PerstackAgent:
         """The answer, if the question has choices to put to the person; else it is said, and None."""
         form = form_of(asking)
         options = [
-            PermissionOption(option_id=one, name=name, kind="reject_once" if one == "no" else "allow_once")
+            PermissionOption(option_id=one, name=name, kind="reject_once" if _is_no(one) else "allow_once")
             for one, name in choices_of(form).items()
         ]
         if options:
@@ -184,8 +186,13 @@ def _errors() -> Generator[None]:
 
 def _in_words(asking: OpenQuestion) -> str:
     """A question as it is said, for the next prompt to answer."""
-    message = form_of(asking).message
-    return message if asking.requested_schema is None else f"{message}\n({wanted(asking.requested_schema)})"
+    message, asked = form_of(asking).message, asked_by(asking)
+    return f"{message}\n({accepted(asked)})" if asked.is_bound else message
+
+
+def _is_no(option: str) -> bool:
+    said = yes_or_no(option)
+    return said is not None and not said.is_yes
 
 
 def _modes(session: Session) -> SessionModeState:

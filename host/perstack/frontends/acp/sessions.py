@@ -13,6 +13,7 @@ from perstack.core.ids import job_id_of
 from perstack.core.job import JobSummary
 from perstack.engine.clock import new_ulid
 from perstack.engine.emit import OnEvent
+from perstack.engine.who import this_user
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
 
@@ -27,6 +28,8 @@ class Session:
     id: str
     host: Host
     expert_key: str
+    client: str = ""
+    """The editor, by its name and version."""
     has_begun: bool = False
     turn: asyncio.Task[JobSummary] | None = field(default=None)
     """The Run that is driven now."""
@@ -65,7 +68,8 @@ class Session:
         except NotFound:  # the first turn was stopped before anything was written
             return await self.host.run(self.expert_key, text, job_id=self.id, on_event=on_event)
         if job.asking is not None:
-            return await self.host.answer(text, job_id=self.id, question_id=job.asking.id, on_event=on_event)
+            by = this_user("acp", self.client)
+            return await self.host.answer(text, job_id=self.id, question_id=job.asking.id, by=by, on_event=on_event)
         return await self.host.continue_job(self.expert_key, text, job_id=self.id, on_event=on_event)
 
 
@@ -73,6 +77,8 @@ class Sessions:
     """All of them, and a Host for each directory."""
 
     def __init__(self, make_host: MakeHost, expert: str | None) -> None:
+        self.client = ""
+        """The editor, by its name and version, if it has said."""
         self._make_host = make_host
         self._expert = expert
         self._hosts: dict[Path, Host] = {}
@@ -81,7 +87,7 @@ class Sessions:
     def new(self, cwd: str) -> Session:
         """A session in a directory. Raises DefinitionError and UsageError."""
         host = self.host(cwd)
-        return self._keep(Session(job_id_of(new_ulid()), host, self._first(host)))
+        return self._keep(Session(job_id_of(new_ulid()), host, self._first(host), self.client))
 
     async def load(self, cwd: str, session_id: str) -> Session:
         """The session of a Job that there is. Raises NotFound."""
@@ -90,7 +96,7 @@ class Sessions:
             return known
         host = self.host(cwd)
         job = await host.job(session_id)
-        return self._keep(Session(session_id, host, job.expert_key, has_begun=True))
+        return self._keep(Session(session_id, host, job.expert_key, self.client, has_begun=True))
 
     def get(self, session_id: str) -> Session:
         """Raises UsageError for a session that is not open."""

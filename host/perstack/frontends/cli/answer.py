@@ -10,6 +10,7 @@ import click
 from perstack.core.ids import place_of
 from perstack.core.job import JobSummary
 from perstack.engine.emit import OnEvent
+from perstack.engine.who import this_user
 from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.drive import drive
 from perstack.frontends.cli.options import Setup, driving_options
@@ -34,7 +35,7 @@ def answer_command(ident: str, text: str, stream: bool, setup: Setup) -> None:
     host = setup.host()
 
     async def work(on_event: OnEvent) -> JobSummary:
-        return await host.answer(said, question_id=found, on_event=on_event)
+        return await host.answer(said, question_id=found, by=this_user("cli"), on_event=on_event)
 
     sys.exit(drive(host, work, stream=stream))
 
@@ -47,7 +48,7 @@ async def _looked_up(host: Host, ident: str, said: str) -> str | None:
             return item.id
         if item is None and not await _is_task(host, ident):
             return await _question(host, ident)
-        await host.memory.answer(ident, said)
+        await host.memory.signed(this_user("cli")).answer(ident, said)
         return None
 
 

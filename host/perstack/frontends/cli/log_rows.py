@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, assert_never
 
+from perstack.core.by import By
 from perstack.core.events import (
     AnswerQuestion,
     AttemptCompletion,
@@ -75,7 +76,7 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
         case CallTools():
             return _calls(event, around)
         case FinishToolCall():
-            return [_result(event)]
+            return [_result(event), *_given_by(event.by)]
         case CallDelegate():
             return [
                 Row("delegates", f"{run_label(one.expert_key, one.run_id)}: {one.query}", "cyan")
@@ -86,7 +87,7 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
         case CallInteractiveTool():
             return [Row("asks", question_of(event), "magenta")]
         case AnswerQuestion():
-            return [Row("answered", answer_of(event), "magenta")]
+            return [Row("answered", answer_of(event), "magenta"), *_given_by(event.by)]
         case StopRunByInteractiveTool():
             return [Row("waits", f"for an answer, checkpoint {event.checkpoint_id}", "magenta")]
         case AttemptCompletion():
@@ -187,6 +188,10 @@ def _calls(event: CallTools, around: Around) -> list[Row]:
 def _generation(event: StartGeneration, around: Around) -> list[Row]:
     generates = Row("generates", "only the result's text is to be written" if event.final else "")
     return [Row("lacks", why, "red") for why in event.unreachable.values()] + [generates] * around.full
+
+
+def _given_by(by: By | None) -> list[Row]:
+    return [] if by is None else [Row("by", str(by), "magenta")]
 
 
 def _result(event: FinishToolCall) -> Row:

@@ -11,6 +11,7 @@ from perstack.core.ids import check_job_id
 from perstack.core.job import JobSummary
 from perstack.core.labels import parse_labels
 from perstack.engine.emit import OnEvent
+from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import drive
 from perstack.frontends.cli.options import Setup, driving_options, label_option
@@ -58,7 +59,7 @@ def run_command(
 
     def work(on_event: OnEvent) -> Awaitable[JobSummary]:
         if is_answer:
-            return host.answer(query, job_id=continue_job, on_event=on_event)
+            return host.answer(query, job_id=continue_job, by=this_user("cli"), on_event=on_event)
         if go_on or continue_job:
             return host.continue_job(
                 expert, query, job_id=continue_job, resume_from=resume_from, labels=labels, on_event=on_event

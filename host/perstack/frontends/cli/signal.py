@@ -12,6 +12,7 @@ from perstack.core.cloudevents import CloudEvent, read_cloud_event
 from perstack.core.job import JobSummary
 from perstack.core.tasks import TaskState
 from perstack.engine.emit import OnEvent
+from perstack.engine.who import this_user
 from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.drive import drive
 from perstack.frontends.cli.options import Setup, driving_options
@@ -35,7 +36,7 @@ def signal_command(target: str, setup: Setup) -> None:
 
     async def work(on_event: OnEvent) -> JobSummary:
         try:
-            return await host.signal(target, event, on_event=on_event)
+            return await host.signal(target, event, by=this_user("cli"), on_event=on_event)
         except NotFound as error:
             raise NotFound(f"no Job or task is {target} in {host.storage.location}") from error
 
@@ -48,7 +49,8 @@ async def _told(host: Host, target: str, event: CloudEvent) -> TaskState | None:
         await host.memory.get(target)
     except (NotFound, UsageError):
         return None
-    return await host.memory.answer(target, event.data, event_id=event.key)
+    by = this_user("cli").bringing(event.source)
+    return await host.memory.signed(by).answer(target, event.data, event_id=event.key)
 
 
 def _event() -> CloudEvent:

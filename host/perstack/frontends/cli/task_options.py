@@ -19,6 +19,7 @@ from pydantic import JsonValue
 from perstack.core.base import JsonObject
 from perstack.core.shell import line_of
 from perstack.core.tasks import TaskState, TaskSummary
+from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.show import Screen, ago, table
@@ -43,7 +44,7 @@ class Tasks:
 
         async def main() -> _T:
             async with self.place.reader() as host:
-                return await work(host.memory)
+                return await work(host.memory.signed(this_user("cli")))
 
         return asyncio.run(main())
 
@@ -162,6 +163,8 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
         ("webhook", f"POST /v1/hooks/{task.token}, where perstack mcp --http serves" if task.token else ""),
         ("resumes", when(task.resume_at)),
         ("input", text(task.input)),
+        ("said", task.input_text),
+        ("said by", str(task.input_by) if task.input_by else ""),
         ("state", text(task.state)),
         ("data", text(task.checkpoint_data)),
         ("result", text(task.result)),

@@ -111,12 +111,13 @@ def _said(form: Form, asking: OpenQuestion, reply: ElicitResult) -> str | None:
     """What the person said, as `Host.answer` takes it; None if nothing.
 
     A tool that asks, unlike a model, knows what it means to be refused: it is told so.
+    Who declines an approval says no.
     """
     match reply.action:
         case "accept":
             content: Mapping[str, JsonValue] = json.loads(json.dumps(reply.content or {}))
             return form.answer(content)
         case "decline":
-            return "decline" if asking.requested_schema is not None else None
+            return "decline" if asking.requested_schema is not None or asking.approval else None
         case "cancel":
             return None

@@ -18,6 +18,8 @@ from mcp.server.subscriptions import (
 )
 from starlette.requests import Request
 
+from perstack.core.by import By
+from perstack.engine.who import this_user
 from perstack.frontends.mcp_server.asking import Context
 
 _SESSION_ID = "mcp-session-id"
@@ -30,6 +32,14 @@ def client_of(context: Context) -> str:
     """Which client a request is from: over HTTP that of its session, on a pipe the only one."""
     request: object = context.request
     return request.headers.get(_SESSION_ID, "") if isinstance(request, Request) else ""
+
+
+def caller(context: Context) -> By:
+    """Who an answer that comes with a request is from. On a pipe it is this user; over HTTP, nobody knows."""
+    params = context.session.client_params
+    client = f"{params.client_info.name} {params.client_info.version}" if params is not None else ""
+    is_remote = isinstance(context.request, Request)
+    return By(door="mcp", client=client) if is_remote else this_user("mcp", client)
 
 
 def when_gone(context: Context, callback: Callable[[], object]) -> None:

@@ -17,6 +17,7 @@ from perstack.frontends.mcp_server.asking import (
     can_ask,
     returned,
 )
+from perstack.frontends.mcp_server.clients import caller
 from perstack.frontends.mcp_server.jobs import Work
 from perstack.frontends.mcp_server.progress import Progress, Tell, reporting
 from perstack.frontends.mcp_server.results import job_result
@@ -77,7 +78,7 @@ async def _answer(
     call: Call, job: JobSummary, asking: OpenQuestion, text: str, progress: Progress | None
 ) -> JobSummary:
     call.state.definitions.check_offered(job.expert_key)
-    work = partial(call.host.answer, text, question_id=asking.id)
+    work = partial(call.host.answer, text, question_id=asking.id, by=caller(call.context))
     try:
         return await call.state.jobs.start(work, call.key, progress).outcome()
     except Conflict:

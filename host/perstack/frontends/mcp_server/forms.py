@@ -7,16 +7,18 @@ a question's schema has beyond that is asked for as one text.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from perstack.core.answers import ANYTHING, APPROVAL, Asked, asked_by, beside_question
 from perstack.core.base import JsonObject
 from perstack.core.job import OpenQuestion
 
 ANSWER = "answer"
 OTHER = "other"
+BESIDE = "words"
 
 _COMMON = ("type", "title", "description", "default")
 _KEYWORDS: dict[str, tuple[str, ...]] = {
@@ -27,10 +29,7 @@ _KEYWORDS: dict[str, tuple[str, ...]] = {
     "array": (*_COMMON, "items", "minItems", "maxItems"),
 }
 _FORMATS = ("email", "uri", "date", "date-time")
-_CHOICES = ("options", "choices")
-"""Arguments of an interactive tool in which models list what may be answered."""
-
-_YES_NO = ("yes", "no")
+_YES_NO = {one: one for one in APPROVAL.options}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +46,20 @@ class Form:
         if self.is_by_field:
             given = {name: value for name, value in content.items() if value is not None}
             return json.dumps(given, ensure_ascii=False)
-        said = content.get(OTHER) or content.get(ANSWER)
-        return said if isinstance(said, str) and said else None
+        said, words = content.get(OTHER) or content.get(ANSWER), content.get(BESIDE)
+        if not isinstance(said, str) or not said:
+            return None
+        return f"{said}: {words}" if isinstance(words, str) and words.strip() else said
 
 
 def form_of(asking: OpenQuestion, *, has_lists: bool = True) -> Form:
     """The form for a question; `has_lists`: whether the client's revision knows choices of several."""
     if asking.requested_schema is None:
-        return Form(_message(asking), _text_schema(_choices(asking.args) or (_YES_NO if asking.approval else ())))
+        return Form(_message(asking), _text_schema(asked_by(asking)))
     fields = _flat_fields(asking.requested_schema, has_lists=has_lists)
     if fields is None:
         what = json.dumps(asking.requested_schema, ensure_ascii=False)
-        return Form(f"{_message(asking)}\n\nThe answer is a JSON object by this schema: {what}", _text_schema(()))
+        return Form(f"{_message(asking)}\n\nThe answer is a JSON object by this schema: {what}", _text_schema(ANYTHING))
     schema: JsonObject = {"type": "object", "properties": fields}
     required = asking.requested_schema.get("required")
     if isinstance(required, list) and required:
@@ -72,14 +73,14 @@ def choices_of(form: Form) -> dict[str, str]:
     if not isinstance(fields, dict):
         return {}
     if not fields:
-        return dict(zip(_YES_NO, _YES_NO, strict=True))
+        return _YES_NO
     field = fields.get(ANSWER) if not form.is_by_field else next(iter(fields.values())) if len(fields) == 1 else None
     return _named(field) if isinstance(field, dict) else {}
 
 
 def _named(field: JsonObject) -> dict[str, str]:
     if field.get("type") == "boolean":
-        return dict(zip(_YES_NO, _YES_NO, strict=True))
+        return _YES_NO
     listed, titled = field.get("enum"), field.get("oneOf")
     if isinstance(listed, list):
         return {one: one for one in listed if isinstance(one, str)}
@@ -93,36 +94,26 @@ def _message(asking: OpenQuestion) -> str:
         return asking.text
     beside = [
         f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-        for name, value in asking.args.items()
-        if name != "question" and name not in _CHOICES
+        for name, value in beside_question(asking.args, asked_by(asking)).items()
     ]
     return "\n".join((asking.text, *beside))
 
 
-def _text_schema(choices: Sequence[str]) -> JsonObject:
-    if not choices:
-        return {
-            "type": "object",
-            "properties": {ANSWER: {"type": "string", "title": "Answer"}},
-            "required": [ANSWER],
+def _text_schema(asked: Asked) -> JsonObject:
+    answer: JsonObject = {"type": "string", "title": "Answer"}
+    if asked.options:
+        answer["enum"] = list(asked.options)
+    properties: JsonObject = {ANSWER: answer}
+    if asked.is_yes_no:
+        properties[BESIDE] = {"type": "string", "title": "Words", "description": "What you want to say beside it"}
+    if asked.options and asked.allows_other:
+        properties[OTHER] = {
+            "type": "string",
+            "title": "Something else",
+            "description": "In your own words, in place of these",
         }
-    return {
-        "type": "object",
-        "properties": {
-            ANSWER: {"type": "string", "title": "Answer", "enum": list(choices)},
-            OTHER: {"type": "string", "title": "Something else", "description": "In your own words, in place of these"},
-        },
-    }
-
-
-def _choices(args: JsonObject) -> tuple[str, ...]:
-    for name in _CHOICES:
-        given = args.get(name)
-        if isinstance(given, list) and given:
-            labels = [one.get("label") if isinstance(one, dict) else one for one in given]
-            texts = [label for label in labels if isinstance(label, str) and label]
-            return tuple(dict.fromkeys(texts)) if len(texts) == len(given) else ()
-    return ()
+        return {"type": "object", "properties": properties}
+    return {"type": "object", "properties": properties, "required": [ANSWER]}
 
 
 def _flat_fields(schema: JsonObject, *, has_lists: bool) -> JsonObject | None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from mcp_types import CallToolResult, ContentBlock, TextContent
 
+from perstack.core.answers import ANYTHING, accepted, asked_by
 from perstack.core.base import Fact, JsonObject
 from perstack.core.ids import event_id_of
 from perstack.core.job import JobSummary
-from perstack.engine.answers import wanted
 from perstack.engine.inbox import InboxItem
 from perstack.engine.read import UnsettledCall
 from perstack.errors import DefinitionError, PerstackError
@@ -106,8 +106,8 @@ def next_step(job: JobSummary) -> str:
             return f"Go on with a new query: continue_job {job.id}."
         case "stoppedByInteractiveTool":
             command = f'perstack answer {job.id} "ANSWER"'
-            schema = job.asking.requested_schema if job.asking is not None else None
-            form = f" To answer, {wanted(schema)}." if schema is not None else ""
+            asked = asked_by(job.asking) if job.asking is not None else ANYTHING
+            form = f" To answer, {accepted(asked)}." if asked.is_bound else ""
             return (
                 f"It waits for a person's answer: give it with the tool answer (job {job.id}), or by: {command}.{form}"
             )

@@ -18,6 +18,7 @@ from perstack.core.ids import place_of
 from perstack.core.job import summarize
 from perstack.errors import UsageError
 from perstack.frontends.arguments import Arguments
+from perstack.frontends.mcp_server.clients import caller
 from perstack.frontends.mcp_server.driving import drive
 from perstack.frontends.mcp_server.jobs import Work
 from perstack.frontends.mcp_server.results import (
@@ -115,7 +116,8 @@ async def _answer(call: Call, args: AnswerArguments) -> Outcome:
     await _expert_of(call, args.job)
     if args.question is not None and place_of(args.question)[0] != args.job:
         raise UsageError(f"question {args.question} is none of Job {args.job}; get_job tells what is asked")
-    work = partial(call.host.answer, args.answer, job_id=args.job, question_id=args.question)
+    by = caller(call.context)
+    work = partial(call.host.answer, args.answer, job_id=args.job, question_id=args.question, by=by)
     return await drive(call, work, wait=args.wait)
 
 

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from perstack.core.base import Fact, JsonObject
+from perstack.core.by import By
 from perstack.core.cloudevents import is_cloud_event, read_cloud_event
 from perstack.engine.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
@@ -49,7 +50,7 @@ def _endpoint(memory: ExecutionMemory, operation: Operation[Any]) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             given: JsonObject = {**await _given(request), **request.path_params}
-            done = await operation(memory, given)
+            done = await operation(memory.signed(_caller(request)), given)
         except (PerstackError, ValidationError) as error:
             return _refusal(error)
         return _json(done, 201 if operation.name == "create" else 200)
@@ -64,12 +65,17 @@ def _webhook(memory: ExecutionMemory) -> Endpoint:
             headers = dict(request.headers)
             event = read_cloud_event(body, headers) if is_cloud_event(body, headers) else None
             value, event_id = (body, None) if event is None else (event.data, event.key)
-            task = await memory.signal(request.path_params["token"], value, event_id=event_id)
+            by = _caller(request).bringing("" if event is None else event.source)
+            task = await memory.signed(by).signal(request.path_params["token"], value, event_id=event_id)
         except PerstackError as error:
             return _refusal(error)
         return JSONResponse({"taskId": task.task_id, "status": task.status, "answered": task.answered}, 202)
 
     return answer
+
+
+def _caller(request: Request) -> By:
+    return By(door="http", client=request.headers.get("user-agent", ""))
 
 
 async def _description(request: Request) -> Response:
