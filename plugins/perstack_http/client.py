@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 
 import httpx
 from httpx_sse import EventSource
@@ -57,7 +57,7 @@ class StreamClient:
         endpoint = self._endpoint.with_headers(headers or {})
         url = endpoint.url(path)
         try:
-            async with self._opened().stream("POST", url, content=body, headers=_lower(endpoint.headers)) as response:
+            async with self._posted(url, body, _lower(endpoint.headers)) as response:
                 if response.status_code != 200:
                     raise await _refused(response, url)
                 await receive(response, url, on_data, self._read_events)
@@ -71,6 +71,17 @@ class StreamClient:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
+
+    @asynccontextmanager
+    async def _posted(self, url: str, body: bytes, headers: Mapping[str, str]) -> AsyncGenerator[httpx.Response]:
+        async with self._opened().stream("POST", url, content=body, headers=headers) as response:
+            try:
+                yield response
+            finally:
+                await response.aclose()
+                # a response and its stream hold each other, and the request's body: without this, the bodies of
+                # hundreds of requests would stay in memory until the collector of garbage comes to them
+                response.stream = httpx.ByteStream(b"")
 
     def _opened(self) -> httpx.AsyncClient:
         if self._client is None:

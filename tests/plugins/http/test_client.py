@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import ssl
+import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -351,3 +353,26 @@ def test_a_proxy_that_refuses_is_named_and_worth_another_try(monkeypatch: pytest
     asked, error = asyncio.run(scenario())
     assert (asked, error.name, error.is_retryable) == ("vendor.example:443", "ProxyError", True)
     assert "the proxy on the way to https://vendor.example" in str(error)
+
+
+@pytest.mark.parametrize("data", ["end", "more"], ids=["whole", "without-an-end"])
+def test_no_body_stays_in_memory_when_its_reply_has_come(data: str) -> None:
+    body = bytes(1000)
+    held: list[int] = []
+
+    async def scenario() -> None:
+        async with FakeEndpoint(Reply(events(data))) as endpoint:
+            client = _client(endpoint.url)
+            gc.disable()  # a collection would hide what only a collection frees
+            try:
+                for _ in range(3):
+                    await asyncio.wait_for(client.post("/", body, Heard()), 30)
+                    held.append(sys.getrefcount(body))
+            finally:
+                gc.enable()
+                await client.close()
+
+    before = sys.getrefcount(body)
+    asyncio.run(scenario())
+    assert held == [held[0]] * 3
+    assert held[0] <= before + 1
