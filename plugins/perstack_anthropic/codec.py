@@ -7,7 +7,7 @@ Source: Anthropic API reference, «Create a Message» (request), «Streaming mes
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -45,8 +45,8 @@ from perstack_http.parts import (
     is_text,
     legal_id,
     read_arguments,
-    to_bytes,
 )
+from perstack_http.transcript import Turns, body_of, head_of, transcript_of
 
 VENDOR = "anthropic"
 """The key under which our opaque parts stand, so that no other vendor is sent them, nor we theirs."""
@@ -62,38 +62,61 @@ _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 _CLAUDE_UP_TO_4_6 = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[0-6])?(?=$|[-@:](\d{6,}|v\d|latest)))")
 """The models whose thinking is set in tokens; later ones refuse that and take an effort."""
 
-_CACHED: JsonObject = {"type": "ephemeral"}
+_CACHED = b',"cache_control":{"type":"ephemeral"}'
 
 
 # --- request ------------------------------------------------------------------------------------------------------
 
 
-def encode(request: GenerationRequest, settings: AnthropicSettings, blobs: Mapping[str, bytes]) -> bytes:
+def encode(
+    request: GenerationRequest,
+    settings: AnthropicSettings,
+    blobs: Mapping[str, bytes],
+    *,
+    opening: JsonObject | None = None,
+) -> bytes:
     """The body of `POST /v1/messages`. Of two requests of one Run the later one's bytes extend the earlier one's,
-    but for the mark on the latest turn that says where to cache."""
-    return to_bytes({"model": request.model, "stream": True, **body_of(request, settings, blobs)})
+    but for the mark on the latest turn that says where to cache.
+
+    `opening` has the fields that other endpoints of the format are sent in place of `model` and `stream`. `blobs` need
+    hold only what `turns_of` lacks.
+    """
+    opening = {"model": request.model, "stream": True} if opening is None else opening
+    turns = turns_of(request)
+    turns.extend(request.messages, blobs)
+    head = head_of(request, VENDOR, (settings, opening), lambda: {**opening, **_head(request, settings)})
+    return body_of(head, turns.parts(_marked))
 
 
-def body_of(request: GenerationRequest, settings: AnthropicSettings, blobs: Mapping[str, bytes]) -> JsonObject:
-    """What every endpoint of the format is sent, wherever it has the model's name."""
+def turns_of(request: GenerationRequest) -> Turns:
+    """The Run's turns as far as they are written."""
+    return transcript_of(request, VENDOR, Turns, lambda: _blocks)
+
+
+def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject:
+    """What every endpoint of the format is sent, wherever it has the model's name, but for the messages."""
     if request.max_tokens is not None:
         most = request.max_tokens_within(settings.max_tokens or DEFAULT_MAX_TOKENS)
         settings = settings.model_copy(update={"max_tokens": most})
     max_tokens, thinking = limits_of(request.model, request.reasoning_budget, settings)
-    body: JsonObject = {"max_tokens": max_tokens, **thinking}
+    head: JsonObject = {"max_tokens": max_tokens, **thinking}
     temperature = temperature_of(request, settings)
     if temperature is not None:
-        body["temperature"] = temperature
+        head["temperature"] = temperature
     if settings.top_p is not None:
-        body["top_p"] = settings.top_p
+        head["top_p"] = settings.top_p
     if request.tools:
-        body["tools"] = [_tool(spec) for spec in request.tools]
+        head["tools"] = [_tool(spec) for spec in request.tools]
     if request.tools and not request.allow_tools:
-        body["tool_choice"] = {"type": "none"}
+        head["tool_choice"] = {"type": "none"}
     if request.instruction.strip():
-        body["system"] = [{"type": "text", "text": request.instruction, "cache_control": _CACHED}]
-    body["messages"] = _turns(request.messages, blobs)
-    return body
+        head["system"] = [{"type": "text", "text": request.instruction, "cache_control": {"type": "ephemeral"}}]
+    return {**head, "messages": []}
+
+
+def _marked(blocks: list[bytes]) -> list[bytes]:
+    """The latest turn's blocks; the last one says where to cache."""
+    return [*blocks[:-1], blocks[-1].removesuffix(b"}") + _CACHED + b"}"]
 
 
 def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSettings) -> tuple[int, JsonObject]:
@@ -140,23 +163,6 @@ def _tool(spec: ToolSpec) -> JsonObject:
     schema: JsonObject = {"type": "object", **spec.input_schema}
     about: JsonObject = {"description": spec.description} if spec.description else {}
     return {"name": spec.name, **about, "input_schema": schema}
-
-
-def _turns(messages: Sequence[Message], blobs: Mapping[str, bytes]) -> list[JsonValue]:
-    """Turns of alternating roles; the last block of the last one says where to cache."""
-    turns: list[tuple[str, list[JsonObject]]] = []
-    for message in messages:
-        role = "assistant" if isinstance(message, ExpertMessage) else "user"
-        blocks = _blocks(message, blobs)
-        if not blocks:
-            continue
-        if turns and turns[-1][0] == role:
-            turns[-1][1].extend(blocks)
-        else:
-            turns.append((role, blocks))
-    if turns:
-        turns[-1][1][-1]["cache_control"] = _CACHED
-    return [{"role": role, "content": [*blocks]} for role, blocks in turns]
 
 
 def _blocks(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:

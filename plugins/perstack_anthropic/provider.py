@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack_anthropic.codec import ReplyDecoder, encode
+from perstack_anthropic.codec import ReplyDecoder, encode, turns_of
 from perstack_anthropic.settings import AnthropicSettings, endpoint_of
 from perstack_http.endpoint import Endpoint, read_settings
 from perstack_http.lazy import LazyClient
-from perstack_http.parts import load_blobs
+from perstack_http.transcript import missing_blobs
 
 
 class AnthropicProvider:
@@ -21,7 +21,7 @@ class AnthropicProvider:
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """One try of one generation. Raises ProviderError."""
-        body = encode(request, self._settings, await load_blobs(request.messages, request.blobs))
+        body = encode(request, self._settings, await missing_blobs(request, turns_of(request)))
         decoder = ReplyDecoder(on_delta)
         await self._client.post("/v1/messages", body, decoder.feed)
         return decoder.finish()

@@ -6,16 +6,17 @@ import re
 from collections.abc import Callable
 from urllib.parse import quote
 
+from perstack.core.base import JsonObject
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack_anthropic.codec import body_of
+from perstack_anthropic import codec as anthropic
 from perstack_bedrock.reply import ChunkDecoder, ConverseDecoder
-from perstack_bedrock.request import encode
+from perstack_bedrock.request import encode, turns_of
 from perstack_bedrock.settings import Access, BedrockSettings, access_of
 from perstack_bedrock.stream import MEDIA_TYPE, aws_events
 from perstack_http.endpoint import read_settings
 from perstack_http.lazy import LazyClient
-from perstack_http.parts import load_blobs, to_bytes
+from perstack_http.transcript import missing_blobs
 
 ANTHROPIC_VERSION = "bedrock-2023-05-31"
 
@@ -36,13 +37,15 @@ class BedrockProvider:
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """One try of one generation. Raises ProviderError."""
-        blobs = await load_blobs(request.messages, request.blobs)
         decoder: ChunkDecoder | ConverseDecoder
         if self._settings.api == "anthropic":
             method, decoder = "invoke-with-response-stream", ChunkDecoder(on_delta)
-            body = to_bytes({"anthropic_version": ANTHROPIC_VERSION, **body_of(request, self._settings, blobs)})
+            blobs = await missing_blobs(request, anthropic.turns_of(request))
+            opening: JsonObject = {"anthropic_version": ANTHROPIC_VERSION}
+            body = anthropic.encode(request, self._settings, blobs, opening=opening)
         else:
             method, decoder = "converse-stream", ConverseDecoder(on_delta)
+            blobs = await missing_blobs(request, turns_of(request, self._settings))
             body = encode(request, self._settings, blobs)
         await self._post(f"/model/{quote(request.model, safe='')}/{method}", body, decoder.feed)
         return decoder.finish()

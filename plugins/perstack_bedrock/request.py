@@ -5,7 +5,7 @@ Source: Amazon Bedrock API reference, «ConverseStream» and «ContentBlock»; u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import assert_never
 
 from pydantic import JsonValue
@@ -39,6 +39,7 @@ from perstack_http.parts import (
     legal_id,
     to_bytes,
 )
+from perstack_http.transcript import Turns, body_of, head_of, transcript_of
 
 VENDOR = "bedrock"
 """The key under which our opaque parts stand, so that no other vendor is sent them, nor we theirs."""
@@ -48,13 +49,37 @@ NO_MORE_CALLS = "Answer in words now: no tool can be called any more."
 
 _NOTHING: JsonObject = {"text": "(no text)"}
 _CACHE_POINT: JsonObject = {"cachePoint": {"type": "default"}}
+_DOCUMENT = b'{"document":'
 
 
 def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping[str, bytes]) -> bytes:
     """The body of `POST /model/MODEL/converse-stream`. Of two requests of one Run the later one's bytes extend the
-    earlier one's, but for the mark on the latest turn that says where to cache."""
+    earlier one's, but for the mark on the latest turn that says where to cache.
+
+    `blobs` need hold only what `turns_of` lacks.
+    """
+    turns = turns_of(request, settings)
+    turns.extend(request.messages, blobs)
     has_cache = caches(request.model, settings)
-    body: JsonObject = {}
+    may_not_call = bool(request.tools) and not request.allow_tools
+
+    def end(blocks: list[bytes]) -> list[bytes]:
+        told = [*blocks, to_bytes({"text": NO_MORE_CALLS})] if may_not_call else blocks
+        return _marked(told) if has_cache else told
+
+    head = head_of(request, VENDOR, settings, lambda: _head(request, settings))
+    return body_of(head, turns.parts(end))
+
+
+def turns_of(request: GenerationRequest, settings: BedrockSettings) -> Turns:
+    """The Run's turns as far as they are written for this model."""
+    says_status = understands_status(request.model)
+    key = (VENDOR, says_status, settings.images, settings.documents)
+    return transcript_of(request, key, Turns, lambda: _Writer(settings, says_status).blocks)
+
+
+def _head(request: GenerationRequest, settings: BedrockSettings) -> JsonObject:
+    head: JsonObject = {}
     most, fields = limits_and_thinking(request.model, request.reasoning_budget, settings)
     limits: JsonObject = {
         "maxTokens": request.max_tokens_within(most),
@@ -63,20 +88,15 @@ def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping
     }
     given: JsonObject = {key: value for key, value in limits.items() if value is not None}
     if given:
-        body["inferenceConfig"] = given
+        head["inferenceConfig"] = given
     if fields:
-        body["additionalModelRequestFields"] = fields
+        head["additionalModelRequestFields"] = fields
     if request.tools:
-        body["toolConfig"] = {"tools": [{"toolSpec": _tool(spec)} for spec in request.tools]}
+        head["toolConfig"] = {"tools": [{"toolSpec": _tool(spec)} for spec in request.tools]}
     if request.instruction.strip():
-        body["system"] = [{"text": request.instruction}, *([_CACHE_POINT] if has_cache else [])]
-    turns = _Turns(request.model, settings, blobs).of(request.messages)
-    if turns and request.tools and not request.allow_tools:
-        turns[-1][1].append({"text": NO_MORE_CALLS})
-    if turns and has_cache:
-        _mark(turns[-1][1])
-    body["messages"] = [{"role": role, "content": [*blocks]} for role, blocks in turns]
-    return to_bytes(body)
+        has_cache = caches(request.model, settings)
+        head["system"] = [{"text": request.instruction}, *([_CACHE_POINT] if has_cache else [])]
+    return {**head, "messages": []}
 
 
 def _tool(spec: ToolSpec) -> JsonObject:
@@ -85,56 +105,41 @@ def _tool(spec: ToolSpec) -> JsonObject:
     return {"name": spec.name, **about, "inputSchema": {"json": schema}}
 
 
-def _mark(blocks: list[JsonObject]) -> None:
+def _marked(blocks: list[bytes]) -> list[bytes]:
     """Says where to cache; Bedrock refuses to be told so right after a document."""
     end = len(blocks)
-    while end and "document" in blocks[end - 1]:
+    while end and blocks[end - 1].startswith(_DOCUMENT):
         end -= 1
-    if end:
-        blocks.insert(end, _CACHE_POINT)
+    return [*blocks[:end], to_bytes(_CACHE_POINT), *blocks[end:]] if end else blocks
 
 
-class _Turns:
-    """Writes messages as turns of alternating roles; knows the blobs, and counts the documents."""
+class _Writer:
+    """Writes messages as blocks, and counts the documents."""
 
-    def __init__(self, model: str, settings: BedrockSettings, blobs: Mapping[str, bytes]) -> None:
-        self._blobs = blobs
+    def __init__(self, settings: BedrockSettings, says_status: bool) -> None:
         self._settings = settings
-        self._says_status = understands_status(model)
+        self._says_status = says_status
         self._documents = 0
 
-    def of(self, messages: Sequence[Message]) -> list[tuple[str, list[JsonObject]]]:
-        turns: list[tuple[str, list[JsonObject]]] = []
-        for message in messages:
-            role = "assistant" if isinstance(message, ExpertMessage) else "user"
-            blocks = self._blocks(message)
-            if not blocks:
-                continue
-            if turns and turns[-1][0] == role:
-                turns[-1][1].extend(blocks)
-            else:
-                turns.append((role, blocks))
-        return turns
-
-    def _blocks(self, message: Message) -> list[JsonObject]:
+    def blocks(self, message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
         match message:
             case UserMessage():
-                blocks = self._contents(message.contents)
+                blocks = self._contents(message.contents, blobs)
                 # a document must not stand without a text
                 return blocks if any("text" in block for block in blocks) else [_NOTHING, *blocks]
             case ToolMessage():
-                return [self._result(result) for result in message.contents]
+                return [self._result(result, blobs) for result in message.contents]
             case ExpertMessage():
                 return [block for part in message.contents if (block := _reply_block(part)) is not None]
             case _:
                 assert_never(message)
 
-    def _contents(self, contents: Iterable[ResultContent]) -> list[JsonObject]:
-        blocks = (_text(part.text) if isinstance(part, TextPart) else self._blob(part) for part in contents)
+    def _contents(self, contents: Iterable[ResultContent], blobs: Mapping[str, bytes]) -> list[JsonObject]:
+        blocks = (_text(part.text) if isinstance(part, TextPart) else self._blob(part, blobs) for part in contents)
         return [block for block in blocks if block is not None]
 
-    def _blob(self, part: BlobPart) -> JsonObject | None:
-        content = self._blobs.get(part.sha256, b"")
+    def _blob(self, part: BlobPart, blobs: Mapping[str, bytes]) -> JsonObject | None:
+        content = blobs.get(part.sha256, b"")
         if content and part.mime_type in IMAGE_TYPES and self._settings.images:
             kind = part.mime_type.removeprefix("image/")
             return {"image": {"format": kind, "source": {"bytes": as_base64(content)}}}
@@ -150,8 +155,8 @@ class _Turns:
         name = f"Document {self._documents}"
         return {"document": {"format": "pdf", "name": name, "source": {"bytes": as_base64(content)}}}
 
-    def _result(self, result: ToolResultPart) -> JsonObject:
-        contents: list[JsonValue] = [*self._contents(result.contents)]
+    def _result(self, result: ToolResultPart, blobs: Mapping[str, bytes]) -> JsonObject:
+        contents: list[JsonValue] = [*self._contents(result.contents, blobs)]
         written: JsonObject = {"toolUseId": legal_id(result.tool_call_id), "content": contents or [_NOTHING]}
         if result.is_error and self._says_status:
             written["status"] = "error"

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack_google.reply import ReplyDecoder
-from perstack_google.request import encode
+from perstack_google.request import contents_of, encode
 from perstack_google.settings import GoogleSettings, endpoint_of, path_of
 from perstack_http.endpoint import Endpoint, read_settings
 from perstack_http.lazy import LazyClient
-from perstack_http.parts import load_blobs
+from perstack_http.transcript import missing_blobs
 
 Post = Callable[[bytes, Callable[[str], bool]], Awaitable[None]]
 """Sends a body, and hands on the data of each event, as `LazyClient.post` does."""
@@ -49,10 +49,11 @@ async def generate(
     with_ids: bool = True,
 ) -> Generation:
     """One try of one generation at any endpoint of this format. Raises ProviderError."""
-    blobs = await load_blobs(request.messages, request.blobs)
 
     async def send(*, with_signatures: bool = True) -> Generation:
         decoder = ReplyDecoder(on_delta)
+        contents = contents_of(request, with_signatures=with_signatures, with_ids=with_ids)
+        blobs = await missing_blobs(request, contents)
         body = encode(request, settings, blobs, with_signatures=with_signatures, with_ids=with_ids)
         await post(body, decoder.feed)
         return decoder.finish()

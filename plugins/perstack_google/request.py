@@ -29,7 +29,8 @@ from perstack.core.tools import ToolSpec, legal_tool_name
 from perstack.ports.provider import GenerationRequest
 from perstack_google.settings import GoogleSettings
 from perstack_google.thinking import signs_calls, thinking_config
-from perstack_http.parts import PDF, arguments_of, as_base64, in_place_of, is_text, legal_id, to_bytes
+from perstack_http.parts import PDF, arguments_of, as_base64, in_place_of, is_text, legal_id
+from perstack_http.transcript import Items, body_of, head_of, transcript_of
 
 VENDOR = "google"
 """The key under which our opaque parts stand, so that no other vendor is sent them, nor we theirs."""
@@ -51,21 +52,36 @@ def encode(
     """The body of `:streamGenerateContent`. Of two requests of one Run the later one's bytes extend the earlier's.
 
     Without signatures, the replies of Google's own models are sent as those of another vendor's. Without ids, calls
-    and results are matched by their order.
+    and results are matched by their order. `blobs` need hold only what `contents_of` lacks.
     """
-    body: JsonObject = {}
+    contents = contents_of(request, with_signatures=with_signatures, with_ids=with_ids)
+    contents.extend(request.messages, blobs)
+    return body_of(head_of(request, VENDOR, settings, lambda: _head(request, settings)), contents.parts)
+
+
+def contents_of(request: GenerationRequest, *, with_signatures: bool, with_ids: bool) -> Items:
+    """The Run's contents as far as they are written in this way."""
+    signs, vendor = signs_calls(request.model), VENDOR if with_signatures else ""
+
+    def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
+        content = _Contents(blobs, signs, vendor, with_ids).content(message)
+        return [] if content is None else [content]
+
+    return transcript_of(request, (VENDOR, signs, vendor, with_ids), Items, lambda: write)
+
+
+def _head(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
+    head: JsonObject = {}
     if request.instruction.strip():
-        body["systemInstruction"] = {"parts": [{"text": request.instruction}]}
+        head["systemInstruction"] = {"parts": [{"text": request.instruction}]}
     if request.tools:
-        body["tools"] = [{"functionDeclarations": [_tool(spec) for spec in request.tools]}]
+        head["tools"] = [{"functionDeclarations": [_tool(spec) for spec in request.tools]}]
     if request.tools and not request.allow_tools:
-        body["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
+        head["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
     config = _generation_config(request, settings)
     if config:
-        body["generationConfig"] = config
-    encoder = _Contents(blobs, signs_calls(request.model), VENDOR if with_signatures else "", with_ids)
-    body["contents"] = [content for one in request.messages if (content := encoder.content(one)) is not None]
-    return to_bytes(body)
+        head["generationConfig"] = config
+    return {**head, "contents": []}
 
 
 def _generation_config(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -27,7 +27,8 @@ from perstack.core.messages import (
 )
 from perstack.core.tools import ToolSpec, legal_tool_name
 from perstack.ports.provider import GenerationRequest
-from perstack_http.parts import arguments_of, legal_id, to_bytes
+from perstack_http.parts import arguments_of, legal_id
+from perstack_http.transcript import Items, body_of, head_of, transcript_of
 from perstack_openai.dialect import Dialect, effort_of, marked, shown
 
 _TOOLS_ONLY_WITHOUT_REASONING = re.compile(r"^gpt-(5\.[4-9]|[6-9])")
@@ -35,22 +36,40 @@ _TOOLS_ONLY_WITHOUT_REASONING = re.compile(r"^gpt-(5\.[4-9]|[6-9])")
 
 
 def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
-    """The body of `POST /chat/completions`. Of two requests of one Run the later one's bytes extend the earlier's."""
-    body: JsonObject = {"model": request.model, "stream": True, "stream_options": {"include_usage": True}}
+    """The body of `POST /chat/completions`. Of two requests of one Run the later one's bytes extend the earlier's.
+
+    `blobs` need hold only what `items_of_chat` lacks.
+    """
+    items = items_of_chat(request, dialect)
+    items.extend(request.messages, blobs)
+    return body_of(head_of(request, "chat", dialect, lambda: _head(request, dialect)), items.parts)
+
+
+def items_of_chat(request: GenerationRequest, dialect: Dialect) -> Items:
+    """The Run's messages as far as they are written for this server."""
+
+    def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
+        return _message(message, _Contents(dialect, blobs))
+
+    return transcript_of(request, ("chat", dialect), Items, lambda: write)
+
+
+def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+    head: JsonObject = {"model": request.model, "stream": True, "stream_options": {"include_usage": True}}
     limits: JsonObject = {
         # compatible servers know the older name; OpenAI's reasoning models refuse it
         "max_completion_tokens" if dialect.is_openai else "max_tokens": dialect.most_tokens(request),
         "temperature": dialect.temperature_for(request),
         "top_p": dialect.top_p,
     }
-    body.update({name: value for name, value in limits.items() if value is not None})
-    body.update(_reasoning(request, dialect))
+    head.update({name: value for name, value in limits.items() if value is not None})
+    head.update(_reasoning(request, dialect))
     if request.tools:
-        body["tools"] = [_tool(spec) for spec in request.tools]
+        head["tools"] = [_tool(spec) for spec in request.tools]
     if request.tools and not request.allow_tools:
-        body["tool_choice"] = "none"
-    body["messages"] = _messages(request.instruction, request.messages, _Contents(dialect, blobs))
-    return to_bytes(body)
+        head["tool_choice"] = "none"
+    head["messages"] = [{"role": "system", "content": request.instruction}] if request.instruction.strip() else []
+    return head
 
 
 def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
@@ -76,24 +95,19 @@ def _tool(spec: ToolSpec) -> JsonObject:
     return {"type": "function", "function": {"name": spec.name, **about, "parameters": parameters}}
 
 
-def _messages(instruction: str, messages: Sequence[Message], contents: _Contents) -> list[JsonValue]:
-    found: list[JsonValue] = []
-    if instruction.strip():
-        found.append({"role": "system", "content": instruction})
-    for message in messages:
-        match message:
-            case UserMessage():
-                found.append({"role": "user", "content": contents.of(message.contents)})
-            case ToolMessage():
-                found += _results(message, contents)
-            case ExpertMessage():
-                found += _reply(message, contents.dialect)
-            case _:
-                assert_never(message)
-    return found
+def _message(message: Message, contents: _Contents) -> list[JsonObject]:
+    match message:
+        case UserMessage():
+            return [{"role": "user", "content": contents.of(message.contents)}]
+        case ToolMessage():
+            return _results(message, contents)
+        case ExpertMessage():
+            return _reply(message, contents.dialect)
+        case _:
+            assert_never(message)
 
 
-def _reply(message: ExpertMessage, dialect: Dialect) -> list[JsonValue]:
+def _reply(message: ExpertMessage, dialect: Dialect) -> list[JsonObject]:
     calls: list[JsonValue] = [
         {
             "id": legal_id(call.tool_call_id),
@@ -121,9 +135,9 @@ def _thinking(message: ExpertMessage) -> str:
     return "".join(part.thinking for part in message.contents if isinstance(part, ThinkingPart))
 
 
-def _results(message: ToolMessage, contents: _Contents) -> list[JsonValue]:
+def _results(message: ToolMessage, contents: _Contents) -> list[JsonObject]:
     """One message each. What a tool message cannot hold follows all of them, as if a person had sent it."""
-    found: list[JsonValue] = []
+    found: list[JsonObject] = []
     shown: list[JsonValue] = []
     for result in message.contents:
         parts = contents.parts(result.contents)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_http.lazy import LazyClient
-from perstack_http.parts import load_blobs
+from perstack_http.transcript import missing_blobs
 from perstack_openai.dialect import Dialect
 from perstack_openai.settings import Connection
 
@@ -27,39 +27,39 @@ class OpenAIProvider:
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """One try of one generation. Raises ProviderError."""
-        blobs = await load_blobs(request.messages, request.blobs)
         if self._connection.api == "chat":
-            return await self._chat(request, on_delta, blobs)
-        return await self._responses(request, on_delta, blobs)
+            return await self._chat(request, on_delta)
+        return await self._responses(request, on_delta)
 
     async def close(self) -> None:
         """Close its connections."""
         await self._client.close()
 
-    async def _chat(
-        self, request: GenerationRequest, on_delta: Callable[[Delta], None], blobs: Mapping[str, bytes]
-    ) -> Generation:
-        from perstack_openai.chat import encode_chat
+    async def _chat(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        from perstack_openai.chat import encode_chat, items_of_chat
         from perstack_openai.chat_reply import ChatDecoder
 
-        body = encode_chat(request, self._connection.dialect, blobs)
-        return await self._posted(request.model, body, ChatDecoder(on_delta))
+        dialect = self._connection.dialect
+        blobs = await missing_blobs(request, items_of_chat(request, dialect))
+        return await self._posted(request.model, encode_chat(request, dialect, blobs), ChatDecoder(on_delta))
 
-    async def _responses(
-        self, request: GenerationRequest, on_delta: Callable[[Delta], None], blobs: Mapping[str, bytes]
-    ) -> Generation:
-        from perstack_openai.responses import encode_responses
+    async def _responses(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        from perstack_openai.responses import encode_responses, items_of_responses
         from perstack_openai.responses_reply import ResponsesDecoder
 
-        dialect = self._connection.dialect
-        decoder = ResponsesDecoder(on_delta, dialect.vendor)
-        try:
+        decoder = ResponsesDecoder(on_delta, self._connection.dialect.vendor)
+
+        async def send(dialect: Dialect) -> Generation:
+            blobs = await missing_blobs(request, items_of_responses(request, dialect))
             return await self._posted(request.model, encode_responses(request, dialect, blobs), decoder)
+
+        try:
+            return await send(self._connection.dialect)
         except ProviderError as error:
-            plainer = _without_encrypted(dialect, error)
+            plainer = _without_encrypted(self._connection.dialect, error)
             if plainer is None:
                 raise
-        return await self._posted(request.model, encode_responses(request, plainer, blobs), decoder)
+        return await send(plainer)
 
     async def _posted(self, model: str, body: bytes, decoder: ChatDecoder | ResponsesDecoder) -> Generation:
         await self._client.post(self._connection.path(model), body, decoder.feed)

@@ -9,7 +9,7 @@ Source: OpenAI API reference, «Responses», section «Create a model response»
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -30,28 +30,46 @@ from perstack.core.messages import (
 )
 from perstack.core.tools import ToolSpec, legal_tool_name
 from perstack.ports.provider import GenerationRequest
-from perstack_http.parts import arguments_of, legal_id, to_bytes
+from perstack_http.parts import arguments_of, legal_id
+from perstack_http.transcript import Items, body_of, head_of, transcript_of
 from perstack_openai.dialect import Dialect, effort_of, marked, shown
 
 
 def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
-    """The body of `POST /responses`. Of two requests of one Run the later one's bytes extend the earlier's."""
-    body: JsonObject = {"model": request.model, "stream": True, "store": False}
+    """The body of `POST /responses`. Of two requests of one Run the later one's bytes extend the earlier's.
+
+    `blobs` need hold only what `items_of_responses` lacks.
+    """
+    items = items_of_responses(request, dialect)
+    items.extend(request.messages, blobs)
+    return body_of(head_of(request, "responses", dialect, lambda: _head(request, dialect)), items.parts)
+
+
+def items_of_responses(request: GenerationRequest, dialect: Dialect) -> Items:
+    """The Run's items as far as they are written for this server."""
+
+    def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
+        return _items(message, _Contents(dialect, blobs))
+
+    return transcript_of(request, ("responses", dialect), Items, lambda: write)
+
+
+def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+    head: JsonObject = {"model": request.model, "stream": True, "store": False}
     limits: JsonObject = {
         "max_output_tokens": dialect.most_tokens(request),
         "temperature": dialect.temperature_for(request),
         "top_p": dialect.top_p,
     }
-    body.update({name: value for name, value in limits.items() if value is not None})
-    body.update(_reasoning(request, dialect))
+    head.update({name: value for name, value in limits.items() if value is not None})
+    head.update(_reasoning(request, dialect))
     if request.tools:
-        body["tools"] = [_tool(spec) for spec in request.tools]
+        head["tools"] = [_tool(spec) for spec in request.tools]
     if request.tools and not request.allow_tools:
-        body["tool_choice"] = "none"
+        head["tool_choice"] = "none"
     if request.instruction.strip():
-        body["instructions"] = request.instruction
-    body["input"] = _items(request.messages, _Contents(dialect, blobs))
-    return to_bytes(body)
+        head["instructions"] = request.instruction
+    return {**head, "input": []}
 
 
 def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
@@ -73,19 +91,16 @@ def _tool(spec: ToolSpec) -> JsonObject:
     return {"type": "function", "name": spec.name, **about, "parameters": parameters, "strict": False}
 
 
-def _items(messages: Sequence[Message], contents: _Contents) -> list[JsonValue]:
-    found: list[JsonValue] = []
-    for message in messages:
-        match message:
-            case UserMessage():
-                found.append({"type": "message", "role": "user", "content": contents.of(message.contents)})
-            case ToolMessage():
-                found += [_result(result, contents) for result in message.contents]
-            case ExpertMessage():
-                found += _reply(message, contents.dialect.vendor)
-            case _:
-                assert_never(message)
-    return found
+def _items(message: Message, contents: _Contents) -> list[JsonObject]:
+    match message:
+        case UserMessage():
+            return [{"type": "message", "role": "user", "content": contents.of(message.contents)}]
+        case ToolMessage():
+            return [_result(result, contents) for result in message.contents]
+        case ExpertMessage():
+            return _reply(message, contents.dialect.vendor)
+        case _:
+            assert_never(message)
 
 
 def _reply(message: ExpertMessage, vendor: str) -> list[JsonObject]:

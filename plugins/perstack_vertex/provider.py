@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from perstack.core.base import JsonObject
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack_anthropic.codec import ReplyDecoder, body_of
+from perstack_anthropic.codec import ReplyDecoder, encode, turns_of
 from perstack_google.provider import generate as generate_by_gemini
 from perstack_http.endpoint import Endpoint, is_loopback, read_settings
 from perstack_http.lazy import LazyClient
-from perstack_http.parts import load_blobs, to_bytes
+from perstack_http.transcript import missing_blobs
 from perstack_vertex.identity import Identity, identity_of
 from perstack_vertex.settings import Place, VertexSettings, endpoint_of, place_of
 
@@ -44,12 +45,12 @@ class VertexProvider:
         await self._client.close()
 
     async def _by_claude(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        blobs = await load_blobs(request.messages, request.blobs)
-        body = body_of(request, self._settings.for_claude(), blobs)
+        blobs = await missing_blobs(request, turns_of(request))
+        opening: JsonObject = {"anthropic_version": ANTHROPIC_VERSION, "stream": True}
+        body = encode(request, self._settings.for_claude(), blobs, opening=opening)
         decoder = ReplyDecoder(on_delta)
         path = self._place.path_of("anthropic", request.model, "streamRawPredict")
-        sent = to_bytes({"anthropic_version": ANTHROPIC_VERSION, "stream": True, **body})
-        await self._post(path, sent, decoder.feed)
+        await self._post(path, body, decoder.feed)
         return decoder.finish()
 
     async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:

@@ -97,3 +97,22 @@ def test_delegate_with_a_scoped_key_gets_a_legal_tool_name(bench: Bench) -> None
     )
     assert job.status == "completed"
     assert results(seen, "acme_sum") == ["2"]
+
+
+def test_what_a_provider_keeps_of_a_run_is_handed_on_to_that_run_alone_and_to_its_tries(bench: Bench) -> None:
+    script = {
+        "[[boss]]": [
+            fail(status=503),
+            turn(tool("left", {"query": "L"}), tool("right", {"query": "R"})),
+            text("joined"),
+        ],
+        "[[left]]": [tool("todo", {}), text("left done")],
+        "[[right]]": [tool("todo", {}), text("right done")],
+    }
+    provider = ScriptedProvider(script)
+    experts = [expert("boss", delegates=("left", "right")), expert("left"), expert("right")]
+    assert wait_for(bench.host(provider, *experts).run("boss", "q")).text == "joined"
+    memos = {key: [one.memo for one in provider.requests if one.expert_key == key] for key in ("boss", "left", "right")}
+    assert [len(found) for found in memos.values()] == [3, 2, 2]
+    assert all(memo is found[0] for found in memos.values() for memo in found)
+    assert len({id(found[0]) for found in memos.values()}) == 3

@@ -131,6 +131,10 @@ class History(Sequence[Message]):
         result._length = self._length + 1
         return result
 
+    def continues(self, earlier: History) -> bool:
+        """Whether this was grown from `earlier`, or is the same; takes the same time at any length."""
+        return self._items is earlier._items and self._length >= earlier._length
+
     @overload
     def __getitem__(self, index: int) -> Message: ...
     @overload

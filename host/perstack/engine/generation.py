@@ -64,6 +64,7 @@ async def generate(
         expert_key=run.start.expert_key,
         run_id=run.id,
         step=command.step,
+        memo=session.memo,
     )
     show = _show_deltas(session, command.step, emit)
     prices.prepare(run.start.provider)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
 from typing import TypedDict, TypeVar
 
 from perstack.core.chain import EMPTY_LOG, Head, line_of, link
@@ -43,6 +44,8 @@ class Session:
         self.state: Run | None = None
         self.inherited: History | None = None
         """The messages that the Run begins with, if it continues from another place."""
+        self.memo: dict[Hashable, object] = {}
+        """What the Run's provider keeps from one request to the next."""
         self._storage = storage
         self._job = job
         self._emit = emit

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from perstack.core.base import JsonObject
@@ -43,6 +43,12 @@ class GenerationRequest:
     expert_key: str = ""
     run_id: str = ""
     step: int = 0
+    memo: dict[Hashable, object] = field(default_factory=dict[Hashable, object], compare=False, repr=False)
+    """For the provider alone: what it keeps of a Run from one request to the next, to make nothing twice.
+
+    The host hands the same one on with each request of a Run, retries too, and drops it when it stops driving the Run.
+    No two Runs share one. It may be empty at any request, and nothing may depend on it but time.
+    """
 
     def max_tokens_within(self, setting: int | None) -> int | None:
         """The lower of what is asked for and what the user has set."""

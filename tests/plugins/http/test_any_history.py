@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from botocore.session import Session
 from botocore.validate import ParamValidator
-from conversation import plain, request_to
+from conversation import TOOLS, plain, request_to
 from google.genai import types as google
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +25,7 @@ from wire_bedrock import MODEL
 from perstack.core.messages import (
     BlobPart,
     ExpertMessage,
+    History,
     Message,
     ReplyPart,
     ResultContent,
@@ -186,6 +187,14 @@ def _histories(draw: st.DrawFn) -> list[Message]:
     return found
 
 
+def _versions(history: list[Message], before: History | None = None) -> list[History]:
+    """What a Run has after each of its messages, grown as a Run grows it."""
+    found = [before or History()]
+    for message in history:
+        found.append(found[-1].append(message))
+    return found[1:]
+
+
 def _unmarked(body: bytes) -> bytes:
     """Without what says where to cache, which moves."""
     for mark in MARKS:
@@ -204,3 +213,25 @@ def test_any_history_makes_requests_that_the_vendors_types_take_and_that_only_gr
         codec.check(json.loads(body))
         assert _unmarked(body).startswith(before)
         before = _unmarked(body).rstrip(b"]}")
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+@given(data=st.data(), history=_histories(), branch=_histories())
+def test_a_run_written_as_it_grows_is_byte_for_byte_the_one_that_is_written_at_once(
+    codec: Codec, data: st.DataObject, history: list[Message], branch: list[Message]
+) -> None:
+    own = _versions(history)
+    # a try again, a place that the Run went back to and branched from, and the same messages by another way: what was
+    # written must not be taken for theirs
+    route = [*own, own[-1], own[0], *_versions(branch, own[0]), own[-1], History(list(own[-1]))]
+    memo: dict[Hashable, object] = {}
+    for messages in route:
+        asked = request_to(
+            codec.model,
+            *messages,
+            allow_tools=data.draw(st.booleans()),
+            instruction=data.draw(st.sampled_from(["You are terse.", "You are brief.", ""])),
+            tools=data.draw(st.sampled_from([TOOLS, TOOLS[:1], ()])),
+        )
+        in_steps = codec.encode(replace(asked, messages=messages, memo=memo), BLOBS)
+        assert in_steps == codec.encode(asked, BLOBS)
