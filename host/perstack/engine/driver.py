@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -66,12 +66,12 @@ from perstack.engine.providers import ProviderPool, RunSettings
 from perstack.engine.session import Session, uninterrupted
 from perstack.engine.skills import JobSkills, RunSkills
 from perstack.engine.toolrun import ToolSurroundings, call_key, run_tools
-from perstack.errors import PerstackError
+from perstack.errors import PerstackError, StorageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.version import VERSION
 
-_SUMMARY_EVERY = 1.0
-"""Seconds between two writes of job.json while a Job runs."""
+_SUMMARY_EVERY = 0.1
+"""Seconds between two writes of job.json while a Job runs, at least."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,8 @@ class Driver:
         self._runs = runs or {}
         self._blobs = JobBlobs(wiring.storage, job.id)
         self._prices = Prices()
-        self._summary_due = 0.0
+        self._has_changed = asyncio.Event()
+        """Set when job.json is behind."""
         self._limits = Limits()
         self.settled: dict[str, Settlement] = {}
         """What a person decided about calls that began and have no result, by key or call id."""
@@ -210,7 +211,8 @@ class Driver:
         await self._write_summary(is_driven=True)
         await session.flush()
         try:
-            await self.drive(session)
+            async with self._summary_kept():
+                await self.drive(session)
         except asyncio.CancelledError:
             await uninterrupted(self._write_summary(is_driven=False))
             raise
@@ -218,6 +220,24 @@ class Driver:
             raise leaves(group)[0] from group  # what failed first speaks: a person can act on one line
         await self._write_summary(is_driven=False)
         return summarize(self.job, is_driven=False)
+
+    @asynccontextmanager
+    async def _summary_kept(self) -> AsyncGenerator[None]:
+        """Meanwhile job.json follows what is done, beside the work."""
+        keeping = asyncio.create_task(self._keep_summary())
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            await asyncio.wait({keeping})
+
+    async def _keep_summary(self) -> None:
+        while True:
+            await self._has_changed.wait()
+            self._has_changed.clear()
+            with suppress(StorageError):  # a cache; the logs and the last summary say what is wrong with the disk
+                await uninterrupted(self._write_summary(is_driven=True))
+            await asyncio.sleep(_SUMMARY_EVERY)
 
     async def drive(self, session: Session) -> None:
         """Perform what is pending until nothing is. A cancellation is recorded as an interrupt."""
@@ -311,8 +331,7 @@ class Driver:
         provider = self._wiring.providers.for_run(run, self._wiring.project, self._wiring.overrides)
         catalogue = await skills.refresh()
         await generate(session, command, provider, catalogue, self._blobs.get, self._wiring.emit, self._prices)
-        if time.monotonic() >= self._summary_due:
-            await self._write_summary(is_driven=True)
+        self._has_changed.set()
 
     def _record_text(
         self, session: Session, call: Call, text: str, *, is_error: bool = False, by: By | None = None
@@ -433,5 +452,4 @@ class Driver:
         return RunSettings(settings.model, settings.provider, settings.reasoning_budget, limits)
 
     async def _write_summary(self, *, is_driven: bool) -> None:
-        self._summary_due = time.monotonic() + _SUMMARY_EVERY
         await self._wiring.storage.put_summary(self.job.id, summarize(self.job, is_driven=is_driven).to_json())

@@ -86,7 +86,7 @@ class UnsettledCall:
 
 
 class JobReader:
-    """Reads what a storage holds. Summaries are trusted unless they say «running» of a Job that nobody drives."""
+    """Reads what a storage holds. Summaries are trusted unless they say «running»: more has happened since."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -100,11 +100,13 @@ class JobReader:
                 summary = JobSummary.model_validate_json(cached)
             except ValidationError:
                 summary = None
-            if (
-                summary is not None
-                and summary.id == job_id
-                and (summary.status != "running" or await self._storage.lease_info(job_id))
-            ):
+            if summary is not None and summary.id != job_id:
+                summary = None  # a copy of another Job's
+            if summary is not None and summary.status != "running":
+                return summary
+            if summary is not None and await self._storage.lease_info(job_id):
+                with suppress(NotFound):  # it is about to begin
+                    return await self._derive(job_id)
                 return summary
         return await self._derive(job_id)
 

@@ -106,6 +106,31 @@ def test_a_job_whose_process_was_killed_is_seen_as_interrupted_and_goes_on(termi
     assert terminal.call("replay", "job").code == 0
 
 
+def test_a_running_job_is_shown_with_what_it_has_done_so_far(terminal: Terminal) -> None:
+    todo = reply("", ("todo", {"newTodos": ["kept"]}), usage=(10, 1))
+    terminal.project(ONE, solo=[todo, todo, {**reply("late"), "delay_ms": 100_000}])
+    process = start(terminal, "run", "solo", "q", "--job-id", "job")
+    assert process.stdout is not None
+    while '"step":3' not in process.stdout.readline():
+        pass
+    (job,) = terminal.call("jobs", "--json").events
+    assert (job["status"], job["totalSteps"], job["usage"]["totalTokens"]) == ("running", 3, 22)
+    head = terminal.call("log", "--job", "job").out.partition("\n\n")[0]
+    assert "22" in head
+    kept = terminal.jobs() / "job" / "job.json"
+
+    def has_followed() -> bool:
+        written = json.loads(kept.read_text())
+        return (written["totalSteps"], written["usage"]["totalTokens"]) >= (2, 22)
+
+    until(has_followed, "job.json to say what was done a step ago")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=SECONDS)
+    (job,) = terminal.call("jobs", "--json").events
+    assert (job["status"], job["totalSteps"]) == ("stoppedByInterrupt", 3)
+    assert terminal.call("verify", "job").code == 0
+
+
 def test_killed_at_many_moments_each_side_effect_happens_once_and_totals_stay_exact(terminal: Terminal) -> None:
     steps = 30
     (terminal.workspace / "lines.txt").touch()
