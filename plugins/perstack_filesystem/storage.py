@@ -104,6 +104,16 @@ class FilesystemStorage:
             with_log = {run_id for run_id in ids if runs.stat(f"{run_id}/{_LOG}") is not None}
             return page_of(with_log.union(self._originals.of(job_id, runs).logs), run_order, limit, after)
 
+    async def unsealed_runs(self, job_id: str) -> frozenset[str]:
+        """The Runs that the original Perstack wrote and nobody went on with."""
+        with ExitStack() as opened:
+            runs = self._job(opened, job_id).find("runs")
+            if runs is None:
+                return frozenset()
+            opened.enter_context(runs)
+            logs = self._originals.of(job_id, runs).logs
+            return frozenset(run_id for run_id in logs if runs.stat(f"{run_id}/{_LOG}") is None)
+
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         """Add records after the first `expected_seq`; they survive power loss when this returns. Raises Conflict."""
         if not records:

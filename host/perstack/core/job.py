@@ -255,7 +255,7 @@ class Job:
     @property
     def question(self) -> OpenQuestion | None:
         """What is asked by the Run that was written to last, or by a delegate that it waits for."""
-        for tally in self.runs.values():
+        for _, tally in sorted(self.runs.items(), key=lambda item: number_of_run(item[0])):
             is_asking = tally.status == "stoppedByInteractiveTool" and tally.questions
             if is_asking and self._root(tally) is self.coordinator:
                 return next(reversed(tally.questions.values()))

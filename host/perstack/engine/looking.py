@@ -15,7 +15,7 @@ from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, StoredLine
 from perstack.ports.storage import Page, Storage
 
 if TYPE_CHECKING:
-    from perstack.engine.verify import Report
+    from perstack.core.verification import Report
 
 
 class Looking:

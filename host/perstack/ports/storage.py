@@ -160,6 +160,13 @@ class ReadsOriginals(Protocol):
         """Our id of a checkpoint that the original wrote; None if the Job has none of that id."""
         ...
 
+    async def unsealed_runs(self, job_id: str) -> frozenset[str]:
+        """The Runs that only the original wrote: sealed as they are read, so that no edit of them is seen.
+
+        Raises NotFound for an unknown Job.
+        """
+        ...
+
 
 class StorageFactory(Protocol):
     """What a storage plugin registers."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from shutil import rmtree
+from shutil import copytree, rmtree
 
-from terminal import Terminal
+import pytest
+from terminal import Terminal, reply
 
+from golden import CASES, GOLDEN
 from perstack.core.chain import EMPTY_LOG, line_of, open_line, seal
 
 
@@ -69,13 +71,92 @@ def test_a_redacted_event_verifies_and_is_named_where_its_content_is_needed(own_
     redacted = b'{"type":"finishToolCall","id":"team-2-5","redacted":true}'
     lines[4] = line_of(redacted, sealed.digest, sealed.hash)
     path.write_bytes(b"\n".join(lines) + b"\n")
-    assert own_team.call("verify").code == 0
+    verified = own_team.call("verify")
+    assert verified.code == 0
+    assert "not checked: team-2, 1 event: its content was taken out" in verified.out
     replayed = own_team.call("replay")
     assert replayed.code == 1
     assert replayed.lines[0].startswith("team-2, event 5: its content was taken out")
     assert own_team.call("log").code == 0
     (own_team.jobs() / "team" / "job.json").unlink()
     assert own_team.call("jobs", "--json").events[0]["status"] == "stoppedByError"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("totalSteps",), 99, "says totalSteps is 99, the logs say 8"),
+        (("usage", "totalTokens"), 1, "says usage.totalTokens is 1, the logs say 672"),
+        (("text",), "All is lost.", 'says text is "All is lost.", the logs say "All is done."'),
+        (("text",), None, "says nothing of text"),
+        (("error",), "a lie", 'says error is "a lie", the logs say nothing'),
+        (("runs", 1, "steps"), 5, "says team-2.steps is 5, the logs say 2"),
+        (("startedAt",), 1, "says startedAt is 1, the logs say "),
+    ],
+)
+def test_a_summary_that_says_something_else_than_the_logs_is_found(
+    own_team: Terminal, path: tuple[str | int, ...], value: object, words: str
+) -> None:
+    file = own_team.jobs() / "team" / "job.json"
+    job = json.loads(file.read_text())
+    *way, last = path
+    place = job
+    for step in way:
+        place = place[step]
+    place[last] = value
+    file.write_text(json.dumps({key: one for key, one in job.items() if one is not None}))
+    shown = own_team.call("verify")
+    assert shown.code == 1
+    assert f"Job team: job.json {words}" in shown.out
+
+
+def test_a_summary_that_is_none_is_found_and_may_be_deleted(own_team: Terminal) -> None:
+    file = own_team.jobs() / "team" / "job.json"
+    file.write_text("[]")
+    shown = own_team.call("verify")
+    assert (shown.code, "job.json does not read; delete it" in shown.out) == (1, True)
+    file.unlink()
+    assert own_team.call("verify").code == 0
+
+
+def test_a_summary_of_a_newer_version_verifies(own_team: Terminal) -> None:
+    file = own_team.jobs() / "team" / "job.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "laterField": [1]}))
+    assert own_team.call("verify").code == 0
+
+
+def test_how_much_was_checked_is_counted(team: Terminal) -> None:
+    report = json.loads(team.call("verify", "--json").out)
+    assert (report["ok"], report["complete"], report["unchecked"]) == (True, True, [])
+    assert report["checked"] == {"digests": 44, "heads": 5, "summaries": 1}, "of two delegates, and of three Runs"
+
+
+def test_what_the_original_wrote_is_not_vouched_for(terminal: Terminal) -> None:
+    copytree(GOLDEN / CASES[0] / "perstack", terminal.workspace / "perstack")
+    runs = next(terminal.jobs().iterdir()) / "runs"
+    event = next(path for path in sorted(runs.rglob("event-*.json")) if "startRun" in path.name)
+    event.write_text(event.read_text().replace('"startRun"', '"startRun" '))
+    shown = terminal.call("verify")
+    assert shown.code == 0, "nothing was found"
+    assert "the original Perstack wrote it, without digests" in shown.out
+    assert shown.lines[-1].endswith("read, and nothing is there to check them against")
+    report = json.loads(terminal.call("verify", "--json").out)
+    assert (report["ok"], report["complete"], report["checked"]["digests"]) == (True, False, 0)
+    assert {one["kind"] for one in report["unchecked"]} >= {"digests"}
+    assert sum(one["count"] for one in report["unchecked"] if one["kind"] == "digests") == report["events"]
+
+
+def test_of_a_job_that_went_on_here_only_what_is_sealed_is_vouched_for(terminal: Terminal) -> None:
+    copytree(GOLDEN / CASES[0] / "perstack", terminal.workspace / "perstack")
+    job_id = next(terminal.jobs().iterdir()).name
+    key = terminal.call("jobs", "--json").events[0]["expertKey"]
+    terminal.project(f'[experts."{key}"]\ninstruction = "You go on."\n', **{key: [{**reply("and on"), "repeat": True}]})
+    assert terminal.call("run", key, "more", "--continue-job", job_id, "--provider", "scripted").code == 0
+    shown = terminal.call("verify")
+    assert shown.code == 0, shown.out
+    assert "of them checked; of what could be checked, every digest" in shown.lines[-1]
+    report = json.loads(terminal.call("verify", "--json").out)
+    assert 0 < report["checked"]["digests"] < report["events"]
 
 
 def test_a_run_without_its_log_is_found(own_team: Terminal) -> None:

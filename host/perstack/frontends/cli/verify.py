@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import click
 
-from perstack.engine.verify import Report
+from perstack.core.verification import Report
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.show import count
 from perstack.host import Host
@@ -25,8 +25,9 @@ def verify_command(job: str | None, as_json: bool, config: str | None, workspace
     """Check the logs of JOB (the latest, if none is given) for edits, insertions, reordering and loss.
 
     Every line's digest and hash is computed again, and each log's end is compared with the heads that are kept
-    elsewhere: a delegate's in the log of the Run that started it, every Run's in the Job's summary. Exit status 0 if
-    all holds, 1 if not.
+    elsewhere: a delegate's in the log of the Run that started it, every Run's in the Job's summary; and the summary
+    with what the logs add up to. What cannot be checked is named. Exit status 0 if all that can be checked holds, 1 if
+    not.
     """
 
     def check(host: Host) -> Awaitable[Report]:
@@ -61,7 +62,7 @@ def _report(place: Place, check: Callable[[Host], Awaitable[Report]], as_json: b
 
     report = asyncio.run(checked())
     if as_json:
-        click.echo(json.dumps(_to_json(report), ensure_ascii=False))
+        click.echo(json.dumps(report.to_json(), ensure_ascii=False))
     else:
         _print(report, all_well)
     return 0 if report.ok else 1
@@ -69,19 +70,22 @@ def _report(place: Place, check: Callable[[Host], Awaitable[Report]], as_json: b
 
 def _print(report: Report, all_well: str) -> None:
     for finding in report.findings:
-        place = f"{finding.run_id}, event {finding.seq}" if finding.seq else finding.run_id
+        run_id = finding.run_id or f"Job {report.job_id}"
+        place = f"{run_id}, event {finding.seq}" if finding.seq else run_id
         click.echo(finding.message if finding.message.startswith(place) else f"{place}: {finding.message}")
-    checked = f"Job {report.job_id}: {count(report.events, 'event')} of {count(report.runs, 'Run')} checked"
-    click.echo(f"{checked}, {all_well if report.ok else count(len(report.findings), 'finding')}")
+    for one in report.unchecked:
+        place = f"{one.run_id}, {count(one.count, 'event')}" if one.run_id else f"Job {report.job_id}"
+        click.echo(f"not checked: {place}: {one.message}")
+    checked = f"Job {report.job_id}: {count(report.events, 'event')} of {count(report.runs, 'Run')}"
+    click.echo(f"{checked} {_outcome(report, all_well)}")
 
 
-def _to_json(report: Report) -> dict[str, object]:
-    return {
-        "jobId": report.job_id,
-        "ok": report.ok,
-        "runs": report.runs,
-        "events": report.events,
-        "findings": [
-            {"runId": finding.run_id, "seq": finding.seq, "message": finding.message} for finding in report.findings
-        ],
-    }
+def _outcome(report: Report, all_well: str) -> str:
+    if not report.ok:
+        return f"checked, {count(len(report.findings), 'finding')}"
+    if report.is_complete:
+        return f"checked, {all_well}"
+    passed_over = sum(one.count for one in report.unchecked if one.kind == "digests")
+    if passed_over == report.events:
+        return "read, and nothing is there to check them against"
+    return f"read, {report.events - passed_over:,} of them checked; of what could be checked, {all_well}"
