@@ -24,14 +24,14 @@ from perstack.config.settings import Overrides
 from perstack.core.answers import read_job_answer
 from perstack.core.by import By
 from perstack.core.definitions import Expert, Project, Skill
-from perstack.core.events import ContinuedFrom, InitializeRuntime, Settlement
+from perstack.core.events import ContinuedFrom, Settlement
 from perstack.core.ids import check_job_id, event_id_of, job_id_of, place_of
 from perstack.core.job import Job, JobSummary
 from perstack.core.labels import check_labels
 from perstack.core.run import Run, inheritable
-from perstack.engine.clock import new_ulid, now_ms
+from perstack.engine.clock import new_ulid
 from perstack.engine.driver import Driver, Wiring
-from perstack.engine.emit import Emitter, OnEvent
+from perstack.engine.emit import Emitter, OnEvent, runtime_begins
 from perstack.engine.load import LoadedJob
 from perstack.engine.looking import Looking
 from perstack.engine.own_task import in_own_task
@@ -51,7 +51,6 @@ from perstack.engine.skills import JobSkills
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, UsageError
 from perstack.ports.skill import LoginFactory, SkillContext
-from perstack.version import VERSION
 
 if TYPE_CHECKING:
     from perstack.core.cloudevents import CloudEvent
@@ -270,6 +269,8 @@ class Host(Looking):
     ) -> JobSummary:
         """Go on with a Job that crashed, failed, was interrupted or reached its step limit: the same Runs.
 
+        A Run that failed before its model replied goes on under the definition and the settings of today.
+
         `on_unsettled` is told, before anything is done, of the calls that began and have no result; `settle` decides
         them by hand, by key or call id: otherwise the model is told that they were interrupted. Raises UsageError for a
         Job that is completed or waits for an answer, and for a call that is not open.
@@ -280,7 +281,8 @@ class Host(Looking):
             run = _coordinator(loaded)
             check_signal(loaded.job, signal)
             reason = resume_reason(job_id, run)
-            check_same_model(run, self._overrides, job_id)
+            if not run.may_be_redefined:
+                check_same_model(run, self._overrides, job_id)
             limits = new_limits(run, self._overrides, max_steps)
             settled: dict[str, Settlement] = {**settle} if settle else {}
             calls = unsettled_calls(loaded)
@@ -423,20 +425,7 @@ class Host(Looking):
         driver = Driver(wiring, loaded.job, loaded.runs)
         session = begin(driver)
         start = session.run.start
-        emit.display(
-            InitializeRuntime(
-                id=f"{session.ref.run_id}-init",
-                timestamp=now_ms(),
-                job_id=session.ref.job_id,
-                run_id=session.ref.run_id,
-                runtime_version=VERSION,
-                expert_key=start.expert_key,
-                model=start.model,
-                provider=start.provider,
-                max_steps=session.run.limits.max_steps,
-                storage=self.storage.location,
-            )
-        )
+        emit.display(runtime_begins(start, session.run.limits, self.storage.location))
         try:
             return await driver.drive_coordinator(session)
         finally:

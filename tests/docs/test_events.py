@@ -18,6 +18,7 @@ from perstack.core.by import By
 from perstack.core.definitions import Limits
 from perstack.core.events import (
     ContinuedFrom,
+    Definition,
     DelegatedBy,
     DelegateHead,
     Delegation,
@@ -43,6 +44,7 @@ OBJECTS = {
     "usage": Usage,
     "error": ErrorInfo,
     "limits": Limits,
+    "definition": Definition,
     "delegatedBy": DelegatedBy,
     "continuedFrom": ContinuedFrom,
     "delegation": Delegation,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
+from perstack.core.events import Override, StartRun
 
 _T = TypeVar("_T")
 
@@ -39,6 +40,40 @@ class RunSettings:
 
 
 NO_OVERRIDES = Overrides()
+
+_RECORDED_AS: dict[Override, str] = {
+    "model": "model",
+    "provider": "provider",
+    "reasoningBudget": "reasoning_budget",
+    "maxSteps": "max_steps",
+    "maxRetries": "max_retries",
+    "timeout": "timeout",
+    "strictSkills": "strict_skills",
+}
+
+
+def chosen(overrides: Overrides) -> tuple[Override, ...]:
+    """Which settings the caller chose."""
+    return tuple(name for name, one in _RECORDED_AS.items() if getattr(overrides, one) not in (None, False))
+
+
+def recalled(overrides: Overrides, start: StartRun) -> Overrides:
+    """What the caller asks for now and, where that leaves it open, what was asked for when the Run was started."""
+    given = set(start.overrides)
+    keeps_model = "model" in given and overrides.provider in (None, start.provider)
+    limits = start.limits
+    return replace(
+        overrides,
+        model=overrides.model or (start.model if keeps_model else None),
+        provider=overrides.provider or (start.provider if "provider" in given else None),
+        reasoning_budget=_first(
+            overrides.reasoning_budget, start.reasoning_budget if "reasoningBudget" in given else None
+        ),
+        max_steps=_first(overrides.max_steps, limits.max_steps if "maxSteps" in given else None),
+        max_retries=_first(overrides.max_retries, limits.max_retries if "maxRetries" in given else None),
+        timeout=_first(overrides.timeout, limits.timeout if "timeout" in given else None),
+        strict_skills=overrides.strict_skills or "strictSkills" in given,
+    )
 
 
 def resolve_settings(project: Project, expert: Expert, overrides: Overrides = NO_OVERRIDES) -> RunSettings:

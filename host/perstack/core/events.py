@@ -33,6 +33,10 @@ model is told that it was interrupted, and decides)."""
 ResumeReason = Literal["answer", "interrupt", "maxSteps", "error", "crash", "parent"]
 
 
+Override = Literal["model", "provider", "reasoningBudget", "maxSteps", "maxRetries", "timeout", "strictSkills"]
+"""A setting that a caller may choose, in place of the definitions."""
+
+
 class DelegatedBy(Fact):
     """Which call of which Run a delegate works for."""
 
@@ -65,6 +69,17 @@ class DelegateHead(Fact):
     run_id: str
     seq: int
     hash: str
+
+
+class Definition(Fact):
+    """What a Run goes on with in place of what it was started with."""
+
+    model: str
+    provider: str
+    instruction: str
+    """The whole text that the model is given as its instruction, rendered."""
+    expert: Expert
+    reasoning_budget: ReasoningBudget | None = None
 
 
 class ErrorInfo(Fact):
@@ -113,6 +128,8 @@ class StartRun(RunEvent):
     """The version of perstack that started it."""
     labels: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
     """What a person adds to the Job, to find it by."""
+    overrides: tuple[Override, ...] = Field(default=(), exclude_if=falsy)
+    """Which settings the caller chose, in place of the definitions."""
 
 
 class ResumeRun(RunEvent):
@@ -127,6 +144,16 @@ class ResumeRun(RunEvent):
     """Tool call id to what was decided by hand."""
     signal: str | None = None
     """The event from outside that let it go on: its source and id, which are taken once."""
+    definition: Definition | None = None
+    """Today's, for a Run that failed before anything was generated: nothing that it has done rests on the old one."""
+
+
+def started_as(start: StartRun, event: ResumeRun) -> StartRun:
+    """What a Run counts as started with after it was resumed."""
+    if event.definition is None:
+        return start
+    fields: dict[str, object] = {name: getattr(event.definition, name) for name in Definition.model_fields}
+    return start.model_copy(update={**fields, "limits": event.limits or start.limits})
 
 
 class StartGeneration(RunEvent):

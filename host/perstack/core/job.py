@@ -26,6 +26,7 @@ from perstack.core.events import (
     StopRunByInteractiveTool,
     StopRunByInterrupt,
     StoredEvent,
+    started_as,
 )
 from perstack.core.ids import number_of_run
 from perstack.core.run import RunStatus
@@ -196,6 +197,7 @@ class Job:
                 for delegation in event.delegates:
                     self._seen(delegation.run_id)
             case ResumeRun():
+                tally.start = started_as(tally.start, event)
                 tally.status, tally.touched, tally.error = "running", event.timestamp, None
                 tally.waits_for_limit, tally.resume_at = False, None
                 if event.signal is not None:

@@ -52,7 +52,7 @@ def difference(run: Run, event: StoredEvent) -> str | None:
     if isinstance(event, StopRunByInterrupt | ErrorRun | StopRunByExceededMaxSteps):
         return None
     if isinstance(event, ResumeRun):
-        return "resumeRun of a completed Run" if run.status == "completed" else None
+        return _resumption(run, event)
     if isinstance(event, StopRunByInteractiveTool):
         waits = any(call.delegation for call in run.open_calls)
         return None if run.asked or waits else "stopRunByInteractiveTool, where nothing was asked"
@@ -62,6 +62,14 @@ def difference(run: Run, event: StoredEvent) -> str | None:
     if command is None:
         return f"{event.type} after the Run stopped ({run.status})"
     return _against(run, command, event)
+
+
+def _resumption(run: Run, event: ResumeRun) -> str | None:
+    if run.status == "completed":
+        return "resumeRun of a completed Run"
+    if event.definition is not None and not run.may_be_redefined:
+        return "resumeRun with another definition, where the model has replied under the first"
+    return None
 
 
 def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # noqa: C901 - one case a command

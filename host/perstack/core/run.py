@@ -56,6 +56,7 @@ from perstack.core.events import (
     StopRunByInteractiveTool,
     StopRunByInterrupt,
     StoredEvent,
+    started_as,
 )
 from perstack.core.messages import (
     ExpertMessage,
@@ -125,6 +126,14 @@ class Run:
     """How many tokens the model's context can hold, where that is known."""
     resume_at: int | None = None
     """When a Run that pauses may go on, in milliseconds since 1970."""
+    has_generated: bool = False
+    """Whether the model has ever replied."""
+
+    @property
+    def may_be_redefined(self) -> bool:
+        """Whether it failed before the model replied, so that a definition put right since can take the place of its
+        own."""
+        return self.status == "stoppedByError" and not self.has_generated
 
     @property
     def id(self) -> str:
@@ -243,6 +252,7 @@ def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
 class Changes(TypedDict, total=False):
     """The fields of a Run that one event changes."""
 
+    start: StartRun
     limits: Limits
     messages: History
     phase: Phase
@@ -262,6 +272,7 @@ class Changes(TypedDict, total=False):
     error: ErrorInfo | None
     context_window: int | None
     resume_at: int | None
+    has_generated: bool
 
 
 def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case for each kind of event
@@ -327,7 +338,13 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
         for call_id, call in run.calls.items()
     }
     return Changes(
-        status="running", error=None, unusable=None, resume_at=None, calls=calls, limits=event.limits or run.limits
+        start=started_as(run.start, event),
+        status="running",
+        error=None,
+        unusable=None,
+        resume_at=None,
+        calls=calls,
+        limits=event.limits or run.limits,
     )
 
 
@@ -367,6 +384,7 @@ def _replied(run: Run, event: FinishGeneration) -> Changes:
         step_usage=run.step_usage + event.usage,
         context_tokens=event.usage.total_tokens,
         context_window=event.context_window or run.context_window,
+        has_generated=True,
     )
     problem = _UNUSABLE.get(event.finish_reason)
     if problem is not None and not reply.tool_calls:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import assert_never
 
-from perstack.config.settings import Overrides
+from perstack.config.settings import Overrides, chosen, recalled
 from perstack.core.by import By
 from perstack.core.commands import (
     Ask,
@@ -33,6 +33,7 @@ from perstack.core.events import (
     CallInteractiveTool,
     CallTools,
     ContinuedFrom,
+    Definition,
     DelegatedBy,
     Delegation,
     ErrorInfo,
@@ -124,7 +125,6 @@ class Driver:
         """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up."""
         settings = self._settings(expert, is_coordinator=delegated_by is None)
         self._wiring.providers.get(settings.provider)
-        delegates = delegate_infos(delegate_tools(expert, self._wiring.project.experts))
         ref = RunRef(self.job.id, run_id or run_id_of(self.job.id, self.job.next_number))
         session = Session(self._wiring.storage, self.job, self._wiring.emit, ref, expert.key)
         session.inherited = inherited
@@ -134,13 +134,7 @@ class Driver:
                 query=query,
                 model=settings.model,
                 provider=settings.provider.provider_name,
-                instruction=render_instruction(
-                    expert,
-                    delegates,
-                    time=now_iso(),
-                    directory=self._wiring.directory,
-                    is_coordinator=delegated_by is None,
-                ),
+                instruction=self._instruction(expert, is_coordinator=delegated_by is None),
                 expert=without_secrets(self._strict(expert)),
                 limits=settings.limits,
                 reasoning_budget=settings.reasoning_budget,
@@ -148,6 +142,7 @@ class Driver:
                 continued_from=continued_from,
                 runtime_version=VERSION,
                 labels=dict(labels or {}),
+                overrides=chosen(self._wiring.overrides),
             )
         )
         return session
@@ -159,8 +154,15 @@ class Driver:
         *,
         limits: Limits | None = None,
     ) -> Session:
-        """Record that a stopped Run goes on. Raises before anything is recorded if its provider cannot be had."""
-        self._wiring.providers.for_run(run, self._wiring.project, self._wiring.overrides)
+        """Record that a stopped Run goes on. Raises before anything is recorded if its provider cannot be had.
+
+        One that failed before its model replied goes on under today's definition and settings.
+        """
+        definition = None
+        if run.may_be_redefined:
+            definition, limits = self._of_today(run, limits)
+        if definition is None:
+            self._wiring.providers.for_run(run, self._wiring.project, self._wiring.overrides)
         session = Session(
             self._wiring.storage, self.job, self._wiring.emit, RunRef(self.job.id, run.id), run.start.expert_key
         )
@@ -173,10 +175,43 @@ class Driver:
                 limits=limits,
                 settled=self._settled_of(run),
                 signal=None if reason == "parent" else self.signal,
+                definition=definition,
             )
         )
         self._record_answer(session)
         return session
+
+    def _of_today(self, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
+        """The definition of a Run's Expert and its limits, where they are others than it has."""
+        expert = self._wiring.project.expert(run.start.expert_key)
+        if expert is None:
+            return None, limits
+        overrides = recalled(self._wiring.overrides, run.start)
+        settings = self._wiring.providers.settings(self._wiring.project, expert, overrides)
+        self._wiring.providers.get(settings.provider)
+        today = Definition(
+            model=settings.model,
+            provider=settings.provider.provider_name,
+            instruction=self._instruction(expert, is_coordinator=run.is_coordinator),
+            expert=without_secrets(with_skills_required(expert) if overrides.strict_skills else expert),
+            reasoning_budget=settings.reasoning_budget,
+        )
+        of_run = today.model_copy(update={name: getattr(run.start, name) for name in Definition.model_fields})
+        # an instruction is rendered with the time, and is another each time
+        is_same = of_run.model_copy(update={"instruction": today.instruction}) == today
+        wanted = settings.limits
+        if limits is not None and limits.max_steps != run.limits.max_steps:
+            wanted = wanted.model_copy(update={"max_steps": limits.max_steps})
+        return None if is_same else today, None if wanted == run.limits else wanted
+
+    def _instruction(self, expert: Expert, *, is_coordinator: bool) -> str:
+        return render_instruction(
+            expert,
+            delegate_infos(delegate_tools(expert, self._wiring.project.experts)),
+            time=now_iso(),
+            directory=self._wiring.directory,
+            is_coordinator=is_coordinator,
+        )
 
     def _settled_of(self, run: Run) -> dict[str, Settlement]:
         decided: dict[str, Settlement] = {}

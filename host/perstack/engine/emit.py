@@ -6,8 +6,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TypedDict
 
-from perstack.core.events import Event
+from perstack.core.definitions import Limits
+from perstack.core.events import Event, InitializeRuntime, StartRun
+from perstack.engine.clock import now_ms
 from perstack.ports.listener import Listener
+from perstack.version import VERSION
 
 OnEvent = Callable[[Event, bytes], None]
 """The event, and its line as it stands in the log."""
@@ -20,6 +23,22 @@ class DisplayStamp(TypedDict):
     timestamp: int
     job_id: str
     run_id: str
+
+
+def runtime_begins(start: StartRun, limits: Limits, location: str) -> InitializeRuntime:
+    """That the host begins to work on a Run, with state at that place."""
+    return InitializeRuntime(
+        id=f"{start.run_id}-init",
+        timestamp=now_ms(),
+        job_id=start.job_id,
+        run_id=start.run_id,
+        runtime_version=VERSION,
+        expert_key=start.expert_key,
+        model=start.model,
+        provider=start.provider,
+        max_steps=limits.max_steps,
+        storage=location,
+    )
 
 
 class Emitter:

@@ -8,7 +8,7 @@ from typing import TypedDict, TypeVar
 
 from perstack.core.chain import EMPTY_LOG, Head, line_of, link
 from perstack.core.checkpoint import checkpoint_file, run_setting
-from perstack.core.events import StartRun, StoredEvent
+from perstack.core.events import ResumeRun, StartRun, StoredEvent
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
 from perstack.core.messages import History
@@ -126,7 +126,7 @@ class Session:
                 for index, (_, payload, digest, chained) in enumerate(batch)
             ]
             try:
-                await self._append(lines)
+                await self._append(lines, starts=any(_tells_of_a_start(event) for event, *_ in batch))
             except BaseException as error:
                 self._failure = error
                 raise
@@ -134,9 +134,9 @@ class Session:
             for (event, _, _, _), line in zip(batch, lines, strict=True):
                 self._emit(event, line)
 
-    async def _append(self, lines: list[bytes]) -> None:
+    async def _append(self, lines: list[bytes], *, starts: bool) -> None:
         await self._storage.append(self.ref, self._on_disk, lines)
-        if self._on_disk == 0:
+        if starts:
             await self._storage.put_run_setting(self.ref, run_setting(self.run.start).to_json())
         self._on_disk += len(lines)
 
@@ -144,3 +144,7 @@ class Session:
         """Keep the state's file for readers in a hurry. The log alone is enough for all of them."""
         file = checkpoint_file(self.run)
         await self._storage.put_checkpoint(self.ref.job_id, file.id, file.to_json())
+
+
+def _tells_of_a_start(event: StoredEvent) -> bool:
+    return isinstance(event, StartRun) or (isinstance(event, ResumeRun) and event.definition is not None)
