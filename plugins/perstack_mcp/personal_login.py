@@ -54,9 +54,9 @@ class PersonalLogin(TokenFlow):
         else:
             self._known = None
 
-    async def _initialize(self) -> None:
+    async def load(self) -> None:
+        """The client of the definition, if it names one."""
         self.context.client_info = self._known
-        self._initialized = True
 
     async def _note(self, url: str) -> None:
         asked = url.partition("?")[0], self.context.client_metadata.scope

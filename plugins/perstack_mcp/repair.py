@@ -19,7 +19,7 @@ from pydantic import JsonValue, ValidationError
 from perstack.core.base import JsonObject
 
 if TYPE_CHECKING:
-    from mcp.client._transport import ReadStream, TransportStreams
+    from perstack_mcp.sdk import ReadStream, TransportStreams
 
 _DEEPEST = 64
 """Levels of a schema: a deeper one would exhaust the stack of whatever reads it."""

@@ -19,7 +19,7 @@ from mcp_types import jsonrpc_message_adapter
 from perstack_mcp.child import Child
 
 if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
+    from perstack_mcp.sdk import TransportStreams
 
 LONGEST_MESSAGE = 64 << 20
 MOST_GARBAGE = 16 << 20

@@ -24,6 +24,7 @@ from perstack.core.definitions import OAuth
 from perstack_mcp.failures import Unauthorized
 from perstack_mcp.logins import Login, Place
 from perstack_mcp.oauth import Flow, NothingKept, bounded, is_step_up
+from perstack_mcp.sdk import OAuthFlow
 
 _EARLY = 30.0
 """Seconds before its end that a token is no longer used, at most."""
@@ -31,7 +32,7 @@ _EARLY = 30.0
 _M = TypeVar("_M", bound=BaseModel)
 
 
-class StoredLogin(OAuthClientProvider):
+class StoredLogin(OAuthFlow):
     """Uses and renews the login that a person has made; asks for one if there is none. Never asks a person."""
 
     def __init__(self, endpoint: str, settings: OAuth, skill: str, place: Place) -> None:
@@ -41,7 +42,8 @@ class StoredLogin(OAuthClientProvider):
         self._place = place
         self._login = Login(endpoint=endpoint)
 
-    async def _auth_flow(self, request: httpx2.Request) -> Flow:
+    async def flow(self, request: httpx2.Request) -> Flow:
+        """The request with the token of the login, which is renewed if need be. Raises Unauthorized."""
         self.context.protocol_version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
         if self.context.current_tokens is None:
             self._take()
@@ -69,7 +71,7 @@ class StoredLogin(OAuthClientProvider):
         return None if tokens is None else tokens.access_token
 
     def _signed(self, request: httpx2.Request) -> httpx2.Request:
-        self._add_auth_header(request)
+        self.sign(request)
         return request
 
     def _take(self) -> None:
@@ -93,7 +95,7 @@ class StoredLogin(OAuthClientProvider):
     async def _renewal(self) -> httpx2.Request:
         if not self.context.can_refresh_token():
             raise self._login_needed("its login has expired")
-        return bounded(await self._refresh_token())
+        return bounded(await self.renewal())
 
     async def _renewed(self, response: httpx2.Response) -> bool:
         if response.status_code == 429 or response.status_code >= 500:
@@ -101,7 +103,7 @@ class StoredLogin(OAuthClientProvider):
                 f"the login of skill {self._skill!r} could not be renewed: the authorization server answered"
                 f" {response.status_code}; try again later"
             )
-        return await self._handle_refresh_response(response)
+        return await self.take_renewed(response)
 
     def _check(self, is_renewed: bool) -> None:
         if not is_renewed:

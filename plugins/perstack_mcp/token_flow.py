@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import httpx2
-from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
+from mcp.client.auth import OAuthFlowError, OAuthRegistrationError, OAuthTokenError
 from mcp.client.auth.utils import issuers_match, union_scopes
 from mcp.shared.auth import OAuthClientMetadata, OAuthMetadata
 from pydantic import BaseModel, PrivateAttr
@@ -14,6 +14,7 @@ from pydantic import BaseModel, PrivateAttr
 from perstack.core.definitions import OAuth
 from perstack.errors import SkillError
 from perstack_mcp.oauth import Flow, bounded, is_step_up
+from perstack_mcp.sdk import OAuthFlow
 
 
 class ClientMetadata(OAuthClientMetadata):
@@ -36,19 +37,20 @@ class ClientMetadata(OAuthClientMetadata):
         super().__setattr__(name, value)
 
 
-class TokenFlow(OAuthClientProvider):
+class TokenFlow(OAuthFlow):
     """The SDK's flow, for any grant. Raises SkillError."""
 
     settings: OAuth
 
-    async def _auth_flow(self, request: httpx2.Request) -> Flow:
+    async def flow(self, request: httpx2.Request) -> Flow:
+        """As the SDK's, but that the request itself is not sent while the SDK holds its lock."""
         # the SDK holds its lock while a request is under way: that is for getting tokens only
         if self.context.is_token_valid():
-            self._add_auth_header(request)
+            self.sign(request)
             response = yield request
             if response.status_code != 401 and not is_step_up(response):
                 return
-        flow = super()._auth_flow(request)
+        flow = super().flow(request)
         try:
             outgoing = await anext(flow)
             while True:
@@ -62,28 +64,32 @@ class TokenFlow(OAuthClientProvider):
         finally:
             await flow.aclose()
 
-    def _select_authorization_server(self, advertised: list[str]) -> str:
+    def choose_server(self, advertised: list[str]) -> str:
+        """The one that the definition names, or the first."""
         issuer = self.settings.issuer
         return next((one for one in advertised if issuer and issuers_match(one, issuer)), advertised[0])
 
-    def _expected_issuer(self) -> str:
-        found, issuer = super()._expected_issuer(), self.settings.issuer
+    def issuer_to_expect(self) -> str:
+        """That of the definition, if it names one. Raises OAuthFlowError if the server leads elsewhere."""
+        found, issuer = super().issuer_to_expect(), self.settings.issuer
         if issuer is not None and not issuers_match(found, issuer):
             raise OAuthFlowError(
                 f"the server leads to {found} and not to the `issuer` {issuer}: nothing was sent there"
             )
         return found
 
-    async def _handle_token_response(self, response: httpx2.Response) -> None:
+    async def take_token(self, response: httpx2.Response) -> None:
+        """Raises OAuthFlowError, with the server's reason, if it gives none."""
         if response.status_code not in (200, 201):
             raise OAuthFlowError(f"the authorization server gave no token: {await _refusal(response)}")
-        await super()._handle_token_response(response)
+        await super().take_token(response)
 
-    async def _perform_authorization(self) -> httpx2.Request:
+    async def authorization(self) -> httpx2.Request:
+        """With the client's secret where the server wants it."""
         client = self.context.client_info
         if client is not None and client.client_secret and client.client_id == self.settings.client_id:
             client.token_endpoint_auth_method = _secret_method(self.context.oauth_metadata)
-        return await super()._perform_authorization()
+        return await super().authorization()
 
 
 def _secret_method(server: OAuthMetadata | None) -> Literal["client_secret_basic", "client_secret_post"]:

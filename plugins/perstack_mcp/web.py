@@ -21,12 +21,12 @@ from mcp_types import INVALID_REQUEST
 from perstack.errors import SkillError
 from perstack_mcp.addresses import public_addresses
 from perstack_mcp.failures import Unauthorized, words
+from perstack_mcp.sdk import TransportOn
 
 if TYPE_CHECKING:
-    from httpx2._client import UseClientDefault
-    from httpx2._types import AuthTypes
-    from mcp.client._transport import TransportStreams
     from pydantic import JsonValue
+
+    from perstack_mcp.sdk import AuthTypes, TransportStreams, UseClientDefault
 
 _CONNECT = 30.0
 _LARGEST_EVENT = 64 << 20
@@ -117,12 +117,9 @@ def _connects(request: httpx2.Request) -> bool:
     return isinstance(message, dict) and message.get("method") in ("server/discover", "initialize")
 
 
-class _CheckedTransport(httpx2.AsyncHTTPTransport):
+class _CheckedTransport(TransportOn):
     def __init__(self) -> None:
-        super().__init__(trust_env=False)
-        self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=httpx2.create_ssl_context(trust_env=False), network_backend=_CheckedNetwork()
-        )
+        super().__init__(_CheckedNetwork())
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.url.scheme != "https":

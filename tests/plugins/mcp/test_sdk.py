@@ -1,0 +1,124 @@
+"""Private names of the SDKs are used in two modules only, and are what these take them for."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import httpx2
+import pytest
+from mcp.client.auth import OAuthClientProvider
+from mcp.server.session import ServerSession
+
+ROOT = Path(__file__).parents[3]
+FILES = [path for top in ("host", "plugins") for path in (ROOT / top).rglob("*.py")]
+
+ALLOWED = {"plugins/perstack_mcp/sdk.py", "host/perstack/frontends/mcp_server/clients.py"}
+
+SDKS = {"mcp", "httpx2", "httpcore2", "starlette", "uvicorn"}
+
+HOOKS = {
+    "_auth_flow": ["self", "request"],
+    "_initialize": ["self"],
+    "_add_auth_header": ["self", "request"],
+    "_select_authorization_server": ["self", "advertised"],
+    "_expected_issuer": ["self"],
+    "_handle_token_response": ["self", "response"],
+    "_perform_authorization": ["self"],
+    "_refresh_token": ["self"],
+    "_handle_refresh_response": ["self", "response"],
+}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def is_ours(module: str) -> bool:
+    return module.partition("_")[0].partition(".")[0] == "perstack"
+
+
+def named(path: Path) -> Iterator[str]:
+    """Private modules and names that are imported from others, and asked for by `getattr`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and not is_ours(node.module):
+            yield from filter(is_private, (*node.module.split("."), *(one.name for one in node.names)))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr"):
+            yield from (
+                one.value
+                for one in node.args
+                if isinstance(one, ast.Constant) and isinstance(one.value, str) and is_private(one.value)
+            )
+
+
+def classes() -> Iterator[type]:
+    for path in FILES:
+        where = path.relative_to(ROOT).as_posix()
+        if not where.startswith(("plugins/perstack_mcp/", "host/perstack/frontends/mcp_server/")):
+            continue
+        module = import_module(re.sub(r"^(plugins|host)/|(/__init__)?\.py$", "", where).replace("/", "."))
+        yield from (one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__)
+
+
+def private_names(one: type) -> set[str]:
+    """What it defines, and what its methods use."""
+    found = set(vars(one))
+    for value in vars(one).values():
+        function = inspect.unwrap(value.fget if isinstance(value, property) else value)
+        found.update(getattr(getattr(function, "__code__", None), "co_names", ()))
+    return {name for name in found if is_private(name)} - {"_abc_impl"}
+
+
+def test_private_names_are_imported_and_asked_for_in_one_module_a_side() -> None:
+    found = {path.relative_to(ROOT).as_posix() for path in FILES if list(named(path))}
+    assert found == ALLOWED
+
+
+def test_a_class_that_extends_one_of_an_sdk_touches_none_of_its_private_names() -> None:
+    touched = {
+        (one.__qualname__, name)
+        for one in classes()
+        if one.__module__ != "perstack_mcp.sdk"
+        for base in one.__mro__
+        if base.__module__.partition(".")[0] in SDKS
+        for name in private_names(one) & private_names(base)
+    }
+    assert touched == set()
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_each_part_of_the_sdks_login_that_is_replaced_or_called_is_there(name: str) -> None:
+    assert list(inspect.signature(getattr(OAuthClientProvider, name)).parameters) == HOOKS[name]
+
+
+def test_the_parts_are_those_that_are_named_in_our_module() -> None:
+    used = private_names(import_module("perstack_mcp.sdk").OAuthFlow)
+    assert used == {*HOOKS, "_initialized"}
+    assert "self._initialized = False" in inspect.getsource(OAuthClientProvider.__init__)
+
+
+def test_the_sdks_transport_sends_through_the_pool_that_is_replaced() -> None:
+    assert "self._pool.handle_async_request(" in inspect.getsource(httpx2.AsyncHTTPTransport.handle_async_request)
+
+
+def test_a_servers_session_knows_its_connection_and_that_has_an_exit_stack() -> None:
+    connection = import_module("mcp.server.connection").Connection
+    assert "self._connection = connection" in inspect.getsource(ServerSession.__init__)
+    assert "self.exit_stack" in inspect.getsource(connection)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("mcp.client._transport", "ReadStream"),
+        ("mcp.client._transport", "TransportStreams"),
+        ("httpx2._client", "UseClientDefault"),
+        ("httpx2._types", "AuthTypes"),
+    ],
+)
+def test_each_type_that_has_no_public_name_is_there(module: str, name: str) -> None:
+    assert hasattr(import_module(module), name)
