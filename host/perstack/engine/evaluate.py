@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
+import json
+import os
+import sys
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint
-from typing import cast
+from pathlib import Path
 
 from perstack.core.definitions import Evaluator, ExpertEvaluator, FunctionEvaluator
 from perstack.core.measurements import Measurement, measurement_in, measurement_of
 from perstack.core.shell import argv_of
+from perstack.engine.measuring import BOOTSTRAP, request
 from perstack.engine.programs import ask_program
 from perstack.errors import SkillError
-from perstack.ports.evaluator import EvaluatorFunction, Made
+from perstack.ports.evaluator import Made
 from perstack.ports.processes.environment import inherited
 
 
@@ -48,18 +49,18 @@ async def measure_by_command(
 
 
 async def measure_by_function(evaluator: FunctionEvaluator, made: Made, timeout: int) -> Measurement:
-    """Call it. Raises SkillError, which names it."""
+    """Call it, in a process of its own, which is ended if it does not return in time. Raises SkillError, which names
+    it."""
     name = name_of(evaluator)
+    argv = (sys.executable, "-c", BOOTSTRAP, json.dumps(sys.path))
+    said = await ask_program(name, argv, Path.cwd(), os.environ, timeout, request(evaluator.entry, made))
     try:
-        function = cast("EvaluatorFunction", EntryPoint("evaluator", evaluator.entry, "perstack").load())
-    except (ImportError, AttributeError) as error:
-        raise SkillError(f"{name} cannot be had: {error}") from error
-    try:
-        async with asyncio.timeout(timeout / 1000):
-            is_async = inspect.iscoroutinefunction(function)
-            answer = function(made) if is_async else await asyncio.to_thread(function, made)
-            return measurement_of(await answer if inspect.isawaitable(answer) else answer)
-    except TimeoutError as error:
-        raise SkillError(f"{name} did not answer within {timeout} ms") from error
-    except Exception as error:
-        raise SkillError(f"{name}: {type(error).__name__}: {error}") from error
+        found = json.loads(said.out)
+    except ValueError as error:
+        words = said.last_words and f", stderr: {said.last_words}"
+        raise SkillError(f"{name} ended with exit status {said.status} and no answer{words}") from error
+    if "missing" in found:
+        raise SkillError(f"{name} cannot be had: {found['missing']}")
+    if "raised" in found:
+        raise SkillError(f"{name}: {found['raised']}")
+    return measurement_of(found["measured"])

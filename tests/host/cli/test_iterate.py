@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -198,6 +201,86 @@ def test_a_function_can_be_the_evaluator(terminal: Terminal, kind: str) -> None:
     assert done.code == 0, done.err
     found = report(terminal)["iteration"]
     assert (found["score"], found["analysis"]) == (-4, "do it 1")
+
+
+FUNCTIONS = [
+    ("def measure(made):\n    while True: pass", "was ended after its timeout of 1000 ms"),
+    ("async def measure(made):\n    import time; time.sleep(300)", "was ended after its timeout of 1000 ms"),
+    ("def measure(made):\n    raise KeyError('x')", "KeyError: 'x'"),
+    ("def measure(made):\n    raise SystemExit(3)", "ended with exit status 3 and no answer"),
+    ("def measure(made):\n    import os; os.kill(os.getpid(), 9)", "was ended by signal 9"),
+    ("def measure(made):\n    return {'score': 'high'}", "no metric 'score'"),
+]
+
+
+@pytest.mark.parametrize(("code", "words"), FUNCTIONS)
+def test_a_function_that_does_not_answer_is_an_error_that_names_it_and_holds_nothing_up(
+    terminal: Terminal, code: str, words: str
+) -> None:
+    (terminal.workspace / "measuring_badly.py").write_text(code)
+    terminal.project(
+        "[experts.solo]\ninstruction = 'You work alone.'\n"
+        "[experts.solo.iterate]\nevaluator = { entry = 'measuring_badly:measure' }\ntimeout = 1000\n",
+        solo=[reply("made")],
+    )
+    terminal.env["PYTHONPATH"] = str(terminal.workspace)
+    began = time.monotonic()
+    failed = terminal.run("iterate", "solo", "do it", "--id", "it", *SCRIPTED)
+    assert time.monotonic() - began < 20, "the function would take 300 s, or for ever"
+    assert failed.code == 1
+    assert "evaluator function `measuring_badly:measure`" in failed.err
+    assert words in failed.err
+
+
+def test_a_function_sees_modules_as_they_are_on_disk_and_what_it_prints_is_no_answer(terminal: Terminal) -> None:
+    (terminal.workspace / "value.py").write_text("SCORE = 0")
+    (terminal.workspace / "measuring_files.py").write_text(
+        "import pathlib, threading, time\n"
+        "def measure(made):\n"
+        "    print('no answer')\n"
+        "    threading.Thread(target=time.sleep, args=(300,)).start()\n"
+        "    import value\n"
+        "    pathlib.Path(value.__file__).write_text(f'SCORE = {value.SCORE} + {10 ** made.iteration}')\n"
+        "    return {'score': value.SCORE}\n"
+    )
+    terminal.project(
+        "[experts.solo]\ninstruction = 'You work alone.'\n"
+        "[experts.solo.iterate]\nevaluator = { entry = 'measuring_files:measure' }\nmaxIterations = 3\n",
+        solo=[reply("made")],
+    )
+    terminal.env |= {"PYTHONPATH": str(terminal.workspace), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = terminal.run("iterate", "solo", "do it", "--id", "it", *SCRIPTED)
+    assert done.code == 0, done.err
+    assert all(line.startswith("{") for line in done.lines)
+    assert [one["score"] for one in report(terminal)["scores"]] == [0, 10, 110]
+
+
+@pytest.mark.parametrize(("stream", "words"), [("1", "wrote more than 16,777,216 bytes to stdout"), ("2", "timeout")])
+def test_an_evaluator_that_floods_is_ended_while_it_writes(terminal: Terminal, stream: str, words: str) -> None:
+    project(terminal, [])
+    toml = terminal.workspace / "perstack.toml"
+    lines = toml.read_text().splitlines()
+    lines[4] = f"evaluator = 'yes flood >&{stream}'\ntimeout = {10_000 if stream == '1' else 1000}"
+    toml.write_text("\n".join(lines))
+    failed = iterate(terminal)
+    assert failed.code == 1
+    assert words in failed.err
+    if stream == "2":
+        assert "flood" in failed.err
+
+
+def test_what_an_evaluator_leaves_behind_holds_up_nothing(terminal: Terminal) -> None:
+    project(terminal, [])
+    (terminal.workspace / "measure.sh").write_text("setsid sleep 300 & echo $! > left; echo '{\"score\": 1}'")
+    toml = terminal.workspace / "perstack.toml"
+    lines = toml.read_text().splitlines()
+    lines[4] = "evaluator = 'sh measure.sh'\nmaxIterations = 1"
+    toml.write_text("\n".join(lines))
+    done = iterate(terminal)
+    left = int((terminal.workspace / "left").read_text())
+    assert alive(left)
+    os.kill(left, signal.SIGKILL)
+    assert done.code == 0, done.err
 
 
 def test_a_function_that_is_not_there_is_named(terminal: Terminal) -> None:
