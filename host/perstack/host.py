@@ -14,6 +14,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +24,7 @@ from perstack.config.lock import Lock, lock_path, merged, read_lock, write_lock
 from perstack.config.settings import Overrides
 from perstack.core.answers import read_job_answer
 from perstack.core.by import By
-from perstack.core.definitions import Expert, Project, Skill
+from perstack.core.definitions import Expert, Project, Skill, with_delegates
 from perstack.core.events import ContinuedFrom, Settlement
 from perstack.core.ids import check_job_id, event_id_of, job_id_of, place_of
 from perstack.core.job import Job, JobSummary
@@ -54,6 +55,7 @@ from perstack.ports.skill import LoginFactory, SkillContext
 
 if TYPE_CHECKING:
     from perstack.core.cloudevents import CloudEvent
+    from perstack.core.recorded import Definition
     from perstack.engine.inbox import InboxItem
     from perstack.engine.install import Installed, OnInstall
     from perstack.engine.iterate import Iterations
@@ -91,8 +93,13 @@ class Host(Looking):
     def iterations(self) -> Iterations:
         """Runs Experts again and again until what they make is good enough."""
         from perstack.engine.iterate import Iterations
+        from perstack.engine.series_drive import Definitions
 
-        return Iterations(self.storage, self, self.project, self.workspace, self._env, self._check_provider)
+        def check(expert_key: str, definition: Definition | None) -> None:
+            (self if definition is None else self._under(definition))._check_ready(expert_key)
+
+        definitions = Definitions(self._definition, self._under, check)
+        return Iterations(self.storage, self, definitions, self.project, self.workspace, self._env)
 
     @classmethod
     def open(
@@ -148,10 +155,7 @@ class Host(Looking):
         """Lets tasks go on that are due; those of Experts by a Job on this Host."""
         from perstack.engine.waking import Jobs, Waker
 
-        def check(expert_key: str) -> None:
-            self._check_provider(self._expert(expert_key))
-
-        jobs = Jobs(self.storage, self.run, self.resume, self.job, self._reader, check, self.iterations)
+        jobs = Jobs(self.storage, self.run, self.resume, self.job, self._reader, self._check_ready, self.iterations)
         return Waker(self.memory, jobs, self.project.experts, self.workspace, self._env)
 
     async def close(self) -> None:
@@ -356,7 +360,7 @@ class Host(Looking):
         Runs then offer that at once, and connect when a tool is first called. `on_step` is told how each skill stands.
         One that fails keeps what was locked of it. Raises StorageError if the file cannot be written.
         """
-        from perstack.engine.install import Installed, ask_skills, with_delegates
+        from perstack.engine.install import Installed, ask_skills
 
         if self.project.path is None:
             raise UsageError("there is no perstack.toml that a perstack.lock could stand beside")
@@ -472,6 +476,24 @@ class Host(Looking):
             raise UsageError(
                 f"Job {job_id} had events, and its logs are gone: put them back, or choose another --job-id"
             )
+
+    def _check_ready(self, expert_key: str) -> None:
+        self._check_provider(self._expert(expert_key))
+
+    def _definition(self, expert_key: str) -> Definition:
+        from perstack.engine.recorded import record_definition
+
+        return record_definition(self._providers, self.project, self._expert(expert_key), self._overrides)
+
+    def _under(self, definition: Definition) -> Host:
+        """This Host, with the Experts of a recorded definition alone, and today's secrets. It is not to be closed."""
+        from perstack.engine.recorded import in_force_now
+
+        host = copy(self)
+        for name in ("iterations", "memory", "waker"):
+            vars(host).pop(name, None)
+        host.project, host._overrides = in_force_now(definition, self.project, self._overrides)
+        return host
 
     def _check_provider(self, expert: Expert) -> None:
         """Raises UsageError or MissingCredential if a Run of the Expert could not begin."""

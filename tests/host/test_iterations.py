@@ -11,8 +11,9 @@ import pytest
 from hosting import Bench, expert, wait_for
 
 from perstack.core.definitions import Iterate
-from perstack.core.iteration_events import StoredSeriesEvent
+from perstack.core.iteration_events import StartSeries, StoredSeriesEvent
 from perstack.core.iterations import SeriesState
+from perstack.engine.series_log import SeriesLog
 from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import RunRef, Storage, StorageFactory
@@ -139,6 +140,34 @@ def test_cancelling_is_recorded_as_a_pause(bench: Bench) -> None:
 
     state = wait_for(work())
     assert (state.status, state.message, state.current_artefact) == ("paused", "interrupted", "made")
+
+
+def test_a_log_that_does_not_say_the_definition_takes_todays_and_keeps_it(bench: Bench) -> None:
+    async def work() -> None:
+        log = SeriesLog(bench.host([]).storage)
+        await log.reserve("it")
+        settings = Iterate(evaluator=MEASURE, max_iterations=1)
+        await log.append(
+            None, StartSeries(series_id="it", timestamp=1, expert_key="solo", query="go", iterate=settings)
+        )
+        first = await bench.host(SCRIPT, solo(), model="one").iterations.resume("it")
+        assert (first.status, first.definition.experts[0].instruction) == ("completed", solo().instruction)
+        changed = solo().model_copy(update={"instruction": "Something else."})
+        last = await bench.host(SCRIPT, changed).iterations.resume("it", more=1)
+        assert (last.status, last.definition) == ("completed", first.definition)
+
+    wait_for(work())
+
+
+def test_iterations_go_on_though_perstack_toml_has_no_such_expert_any_more(bench: Bench) -> None:
+    async def work() -> None:
+        await bench.host(SCRIPT, solo(max_iterations=1)).iterations.begin("solo", "go", series_id="it")
+        gone = bench.host(SCRIPT, expert("other"))
+        assert (await gone.iterations.resume("it", more=1)).status == "completed"
+        with pytest.raises(UsageError, match="no Expert 'solo'"):
+            await gone.iterations.resume("it", more=1, current=True)
+
+    wait_for(work())
 
 
 def test_a_series_as_python_sees_it(bench: Bench) -> None:

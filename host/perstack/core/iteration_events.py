@@ -11,6 +11,7 @@ from pydantic import Field, TypeAdapter
 from perstack.core.base import Fact, falsy
 from perstack.core.definitions import Iterate
 from perstack.core.job import JobStatus, PauseReason
+from perstack.core.recorded import Definition
 from perstack.core.usage import NO_USAGE, Usage
 
 FinishReason = Literal["targetReached", "iterationsUsed"]
@@ -37,6 +38,8 @@ class StartSeries(SeriesEvent):
     expert_key: str
     query: str
     iterate: Iterate
+    definition: Definition | None = None
+    """What the Expert is run with, but for secrets; older logs do not have it."""
 
 
 class StartIteration(SeriesEvent):
@@ -99,6 +102,8 @@ class ResumeSeries(SeriesEvent):
     """How many iterations are added."""
     target: float | None = None
     """None: the one that it had."""
+    definition: Definition | None = None
+    """What the Expert is run with from now on; None: what it was."""
 
 
 class FinishSeries(SeriesEvent):

@@ -30,6 +30,7 @@ from perstack.core.iteration_events import (
     StoredSeriesEvent,
 )
 from perstack.core.job import JobStatus, PauseReason
+from perstack.core.recorded import Definition
 from perstack.core.usage import NO_USAGE, Usage
 from perstack.errors import UsageError
 
@@ -70,6 +71,8 @@ class SeriesState(Fact):
     user_input: str
     """The query that it was started with."""
     settings: Iterate
+    definition: Definition | None = None
+    """What the Expert is run with, but for secrets; None if the log does not say."""
     status: SeriesStatus = "running"
     iterations: tuple[Iteration, ...] = ()
     best_iteration: int | None = None
@@ -193,6 +196,7 @@ def begin_series(event: StartSeries) -> SeriesState:
         expert_key=event.expert_key,
         user_input=event.query,
         settings=event.iterate,
+        definition=event.definition,
         started_at=event.timestamp,
         updated_at=event.timestamp,
     )
@@ -229,7 +233,9 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> dict[str, object]
         case FailSeries():
             return {**_STOPPED, "status": "failed", "message": event.error, "spoilt": series.spoilt + event.spoilt}
         case ResumeSeries():
-            return {**_STOPPED, "status": "running", "settings": _extended(series.settings, event.more, event.target)}
+            settings = _extended(series.settings, event.more, event.target)
+            definition = event.definition or series.definition
+            return {**_STOPPED, "status": "running", "settings": settings, "definition": definition}
         case FinishSeries():
             ended = {"finish_reason": event.reason, "finished_at": event.timestamp}
             return {**_STOPPED, "status": "completed", **ended}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +18,7 @@ from perstack.config.lock import (
     digest_of_skill,
     shared_definition,
 )
-from perstack.core.definitions import Expert, InteractiveSkill, Project, Skill, is_base_skill
+from perstack.core.definitions import Expert, InteractiveSkill, Skill, is_base_skill
 from perstack.engine.skills import factory_for
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext, SkillFactory, Toolset
@@ -54,18 +54,6 @@ class Installed:
 
 
 OnInstall = Callable[[InstallStep], None]
-
-
-def with_delegates(project: Project, keys: Iterable[str]) -> list[Expert]:
-    """These Experts, and all that they may delegate to, each once. Keys are ones that the project has."""
-    found: dict[str, Expert] = {}
-    waiting = list(keys)
-    while waiting:
-        expert = project.expert(waiting.pop(0))
-        if expert is not None and expert.key not in found:
-            found[expert.key] = expert
-            waiting += expert.delegates
-    return list(found.values())
 
 
 async def ask_skills(

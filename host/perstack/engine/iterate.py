@@ -6,7 +6,7 @@ print(series.best_iteration, series.status)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from perstack.core.definitions import Expert, Iterate, Project
@@ -15,7 +15,7 @@ from perstack.core.iteration_events import ResumeSeries, StartSeries
 from perstack.core.iterations import SeriesState, check_resumable
 from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.emit import OnEvent
-from perstack.engine.series_drive import Jobs, OnFact, SeriesDrive, SeriesWiring
+from perstack.engine.series_drive import Definitions, Jobs, OnFact, SeriesDrive, SeriesWiring
 from perstack.engine.series_log import SeriesLog, SeriesPage
 from perstack.errors import UsageError
 from perstack.ports.storage import Storage
@@ -28,13 +28,13 @@ class Iterations:
         self,
         storage: Storage,
         jobs: Jobs,
+        definitions: Definitions,
         project: Project,
         workspace: Path,
         env: Mapping[str, str],
-        check: Callable[[Expert], None],
     ) -> None:
         self._log = SeriesLog(storage)
-        self._wiring = SeriesWiring(self._log, storage, jobs, project, workspace, env, check)
+        self._wiring = SeriesWiring(self._log, storage, jobs, definitions, project, workspace, env)
 
     async def begin(
         self,
@@ -53,17 +53,23 @@ class Iterations:
         pause, and what goes wrong as a failure: `resume` goes on. Nothing is written before Expert, model and provider
         are known to be there. Raises UsageError if they are not, if the Expert has no `iterate`, or if the id is taken.
         """
-        expert = self._wiring.expert(expert_key)
+        definition = self._wiring.definitions.current(expert_key)
+        expert = definition.experts[0]
         settings = _settings(expert)
         given = {"max_iterations": max_iterations, "target": target}
         settings = settings.model_copy(update={name: value for name, value in given.items() if value is not None})
-        self._wiring.check_ready(expert_key, settings)
+        self._wiring.check_ready(expert.key, settings, definition)
         series_id = job_id_of(new_ulid()) if series_id is None else _checked(series_id)
         if await self._wiring.storage.has_job(series_id):
             raise UsageError(f"there is a Job {series_id}: choose another id")
         await self._log.reserve(series_id)
         first = StartSeries(
-            series_id=series_id, timestamp=now_ms(), expert_key=expert.key, query=query, iterate=settings
+            series_id=series_id,
+            timestamp=now_ms(),
+            expert_key=expert.key,
+            query=query,
+            iterate=settings,
+            definition=definition,
         )
         async with self._log.lease(series_id):
             drive = SeriesDrive(self._wiring, on_event, on_fact)
@@ -76,21 +82,27 @@ class Iterations:
         *,
         more: int = 0,
         target: float | None = None,
+        current: bool = False,
         on_event: OnEvent | None = None,
         on_fact: OnFact | None = None,
     ) -> SeriesState:
         """Go on with a paused or failed series, or add `more` iterations, or a better target, to a completed one.
 
-        Its settings are those that it had, but for the evaluator, which is the one that perstack.toml names now.
+        Its settings and the definition of its Expert are those that it had, but for the evaluator, which is the one
+        that perstack.toml names now. With `current` the definition is today's from now on, for Jobs that begin anew.
         Raises NotFound, UsageError if nothing would be left to be done, and Conflict while it is driven.
         """
         await self._log.load(series_id)
         async with self._log.lease(series_id):
             loaded = await self._log.load(series_id)
             check_resumable(loaded.state, more, target)
-            self._wiring.check_ready(loaded.state.expert_key, loaded.state.settings)
+            key, definition, new = loaded.state.expert_key, loaded.state.definition, None
+            if current or definition is None:
+                definition = new = self._wiring.definitions.current(key)
+            self._wiring.check_ready(key, loaded.state.settings, definition)
             drive = SeriesDrive(self._wiring, on_event, on_fact, loaded)
-            await drive.record(ResumeSeries(series_id=series_id, timestamp=now_ms(), more=more, target=target))
+            resumed = ResumeSeries(series_id=series_id, timestamp=now_ms(), more=more, target=target, definition=new)
+            await drive.record(resumed)
             return await drive.to_the_end()
 
     async def has(self, series_id: str) -> bool:

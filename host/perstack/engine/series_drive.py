@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, assert_never
 
-from perstack.core.definitions import Evaluator, Expert, ExpertEvaluator, FunctionEvaluator, Iterate, Project
+from perstack.core.definitions import Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate, Project
 from perstack.core.iteration_events import (
     FailSeries,
     FinishArtefact,
@@ -35,6 +35,7 @@ from perstack.core.iterations import (
 )
 from perstack.core.job import JobSummary
 from perstack.core.measurements import Measurement, measurement_in
+from perstack.core.recorded import Definition
 from perstack.core.usage import NO_USAGE
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import OnEvent
@@ -64,6 +65,18 @@ class Jobs(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Definitions:
+    """How a Host tells and takes up definitions."""
+
+    current: Callable[[str], Definition]
+    """What a Job of an Expert would be started with now. Raises UsageError or MissingCredential if it could not."""
+    under: Callable[[Definition], Jobs]
+    """The same Jobs, but that new ones are started with a recorded definition."""
+    check: Callable[[str, Definition | None], None]
+    """Raises UsageError or MissingCredential if a Job of an Expert, by a definition or today's, could not begin."""
+
+
+@dataclass(frozen=True, slots=True)
 class SeriesWiring:
     """What driving needs."""
 
@@ -71,27 +84,22 @@ class SeriesWiring:
     storage: Storage
     """Where the Jobs are."""
     jobs: Jobs
+    definitions: Definitions
     project: Project
     workspace: Path
     env: Mapping[str, str]
-    check: Callable[[Expert], None]
-    """Raises UsageError or MissingCredential if a Run of an Expert could not begin."""
 
-    def expert(self, key: str) -> Expert:
-        """Raises UsageError, which lists those that there are."""
+    def evaluator(self, key: str, recorded: Iterate) -> Iterate:
+        """How an Expert's results are measured: as perstack.toml says now, so that a wrong one can be put right."""
         expert = self.project.expert(key)
-        if expert is None:
-            names = ", ".join(sorted(self.project.experts)) or "none"
-            raise UsageError(f"there is no Expert {key!r} in {self.project.path or 'the project'}; there are: {names}")
-        return expert
+        return recorded if expert is None or expert.iterate is None else expert.iterate
 
-    def check_ready(self, key: str, recorded: Iterate) -> None:
-        """Raises what `check` does, for the Expert and for the one that evaluates."""
-        expert = self.expert(key)
-        self.check(expert)
-        evaluator = (expert.iterate or recorded).evaluator
+    def check_ready(self, key: str, recorded: Iterate, definition: Definition) -> None:
+        """Raises UsageError or MissingCredential if a Job of the Expert, or of the one that evaluates, cannot begin."""
+        self.definitions.check(key, definition)
+        evaluator = self.evaluator(key, recorded).evaluator
         if isinstance(evaluator, ExpertEvaluator):
-            self.check(self.expert(evaluator.expert))
+            self.definitions.check(evaluator.expert, None)
 
 
 class SeriesDrive:
@@ -164,7 +172,10 @@ class SeriesDrive:
 
     async def _run(self, command: RunExpert) -> StoredSeriesEvent:
         series, began = self.series, now_ms()
-        job = await self._job(command.job_id, series.expert_key, command.query)
+        jobs = self._wiring.jobs
+        if series.definition is not None:
+            jobs = self._wiring.definitions.under(series.definition)
+        job = await self._job(jobs, command.job_id, series.expert_key, command.query)
         if job.status != "completed":
             return self._stopped(job)
         return FinishArtefact(
@@ -178,8 +189,7 @@ class SeriesDrive:
 
     async def _evaluate(self, command: Evaluate) -> StoredSeriesEvent:
         series, began, usage = self.series, now_ms(), NO_USAGE
-        # today's, so that one that failed can be put right
-        iterate = self._wiring.expert(series.expert_key).iterate or series.settings
+        iterate = self._wiring.evaluator(series.expert_key, series.settings)
         made = Made(command.artefact, series.user_input, command.number, self._wiring.workspace)
         match iterate.evaluator:
             case ExpertEvaluator() as evaluator:
@@ -206,11 +216,11 @@ class SeriesDrive:
     async def _ask(self, evaluator: ExpertEvaluator, made: Made, attempt: int) -> JobSummary:
         again = f"-{attempt + 1}" if attempt else ""
         query = question_of(made, self.series.settings)
-        return await self._job(f"{self.series.id}-e{made.iteration}{again}", evaluator.expert, query)
+        job_id = f"{self.series.id}-e{made.iteration}{again}"
+        return await self._job(self._wiring.jobs, job_id, evaluator.expert, query)
 
-    async def _job(self, job_id: str, expert_key: str, query: str) -> JobSummary:
+    async def _job(self, jobs: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
         """Run a Job, or go on with it if it has begun, as far as it goes."""
-        jobs = self._wiring.jobs
         try:
             job = await jobs.job(job_id)
         except NotFound:

@@ -388,7 +388,10 @@ def test_nothing_is_written_before_the_provider_is_known_to_be_there(terminal: T
     [
         (("report", "none"), "there are no iterations none"),
         (("resume", "it", "--settle", "x=done"), "--settle is for Jobs"),
-        (("resume", "it-i1", "--max-iterations", "2"), "--max-iterations and --target are for iterations"),
+        (
+            ("resume", "it-i1", "--max-iterations", "2"),
+            "--max-iterations, --target and --definition are for iterations",
+        ),
         (("iterate", "nobody", "q"), "there is no Expert 'nobody'"),
         (("iterate", "bare", "q"), "Expert bare does not say how it is measured"),
         (("iterate", "solo", "q", "--id", "it"), "there are iterations it; go on with: perstack resume it"),

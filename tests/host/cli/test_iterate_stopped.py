@@ -56,6 +56,66 @@ def test_ctrl_c_in_a_job_pauses_and_the_same_job_goes_on(terminal: Terminal) -> 
     assert [path.name for path in terminal.jobs().iterdir()] == ["it-i1"]
 
 
+TEAM = """
+model = "{model}"
+[experts.solo]
+instruction = "{word} You lead."
+delegates = ["helper"]
+[experts.solo.skills.web]
+type = "mcpSseSkill"
+endpoint = "https://example.invalid/mcp"
+headers = {{ Authorization = "Bearer secret-of-{word}" }}
+lazyInit = true
+[experts.solo.iterate]
+evaluator = "exit 1"
+maxIterations = 3
+[experts.helper]
+instruction = "{word} You help."
+"""
+
+
+def starts(terminal: Terminal) -> dict[str, tuple[str, str]]:
+    """With what each Run began: the first word of its instruction, and its model."""
+    found: dict[str, tuple[str, str]] = {}
+    for log in sorted(terminal.jobs().glob("*/runs/*/events.jsonl")):
+        start = json.loads(log.read_text().splitlines()[0])
+        found[start["runId"]] = (start["expert"]["instruction"].split()[0], start["model"])
+    return found
+
+
+def test_iterations_keep_the_definition_that_they_were_started_with_until_todays_is_asked_for(
+    terminal: Terminal,
+) -> None:
+    turns = [reply("", ("helper", {"query": "help"})), reply("made")]
+    terminal.project(TEAM.format(word="Old", model="old"), solo=turns, helper=[reply("helped")])
+    failed = terminal.call("iterate", "solo", "do it", "--id", "it", "--provider", "scripted", "--max-steps", "9")
+    assert failed.code == 1, failed.err
+    assert "secret" not in (terminal.workspace / "perstack/iterations/it/runs/it-1/events.jsonl").read_text()
+    score = 'evaluator = "echo \'{{\\"score\\": 1}}\'"'
+    today = TEAM.replace('evaluator = "exit 1"', score).format(word="New", model="new")
+    (terminal.workspace / "perstack.toml").write_text(today.replace("You help.", "You help. [[helper]]"))
+    went = terminal.call("resume", "it", "--target", "1")
+    assert went.code == 0, went.err
+    assert starts(terminal) == {"it-i1-1": ("Old", "old"), "it-i1-2": ("Old", "old")}
+    went = terminal.call("resume", "it", "--target", "2", "--max-iterations", "1")
+    assert went.code == 0, went.err
+    assert set(starts(terminal).values()) == {("Old", "old")}
+    log = terminal.log_of("it-i2-1").read_text().splitlines()
+    assert json.loads(log[0])["limits"]["maxSteps"] == 9
+    went = terminal.call("resume", "it", "--target", "2", "--max-iterations", "2", "--definition", "current", *SCRIPTED)
+    assert went.code == 0, went.err
+    found = starts(terminal)
+    assert {found[run] for run in ("it-i2-1", "it-i2-2", "it-i3-1", "it-i3-2")} == {("Old", "old")}
+    assert {found[run] for run in ("it-i5-1", "it-i5-2", "it-i6-1", "it-i6-2")} == {("New", "new")}
+
+
+def test_definition_is_an_option_for_iterations_alone(terminal: Terminal) -> None:
+    project(terminal, [])
+    refused = terminal.call("resume", "nosuch", "--definition", "current", *SCRIPTED)
+    assert refused.code == 2
+    assert "--definition are for iterations" in refused.err
+
+
 def test_what_is_driven_cannot_be_driven_twice(terminal: Terminal) -> None:
     project(terminal, scores(1), "maxIterations = 1")
     (terminal.workspace / "pause-1").touch()

@@ -31,6 +31,13 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
     "--max-iterations", type=click.IntRange(min=1), metavar="N", help="For iterations: how many more there may be."
 )
 @click.option("--target", type=float, metavar="X", help="For iterations: another target.")
+@click.option(
+    "--definition",
+    type=click.Choice(("started", "current")),
+    default="started",
+    show_default=True,
+    help="For iterations: whose Expert, what they were started with or today's perstack.toml.",
+)
 @click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
 @driving_options
 def resume_command(
@@ -38,12 +45,13 @@ def resume_command(
     settle: tuple[str, ...],
     max_iterations: int | None,
     target: float | None,
+    definition: str,
     stream: bool,
     setup: Setup,
 ) -> None:
     """Go on with JOB (the latest, if none is given): the same Runs, as they were started.
 
-    If JOB is an id of iterations, they go on, with the settings that they had.
+    If JOB is an id of iterations, they go on, with the settings and the definition that they had.
     """
     settled = _settlements(settle)
     check_target(target)
@@ -56,11 +64,17 @@ def resume_command(
                 raise UsageError(f"--settle is for Jobs, and {job} is the id of iterations: resume its Job first")
             more = max_iterations or 0
             return await host.iterations.resume(
-                job, more=more, target=target, on_event=lines.on_event, on_fact=lines.on_fact
+                job,
+                more=more,
+                target=target,
+                current=definition == "current",
+                on_event=lines.on_event,
+                on_fact=lines.on_fact,
             )
-        if max_iterations is not None or target is not None:
+        if max_iterations is not None or target is not None or definition != "started":
             raise UsageError(
-                "--max-iterations and --target are for iterations: name some that `perstack iterations` lists"
+                "--max-iterations, --target and --definition are for iterations: name some that `perstack iterations`"
+                " lists"
             )
         return await host.resume(
             job,

@@ -1,0 +1,97 @@
+"""What iterations record of the definition that they are started with, and the same in force again.
+
+As with a Run, secrets are left out: they are those of today's perstack.toml.
+"""
+
+from __future__ import annotations
+
+from perstack.core.base import Fact
+from perstack.core.definitions import (
+    Expert,
+    Project,
+    ProviderSetting,
+    ReasoningBudget,
+    ToolSearch,
+    with_delegates,
+    with_secrets,
+    without_secrets,
+)
+
+
+class Chosen(Fact):
+    """What was asked for besides perstack.toml, on the command line or in Python; it goes before what is written."""
+
+    model: str | None = None
+    provider: str | None = None
+    reasoning_budget: ReasoningBudget | None = None
+    max_steps: int | None = None
+    max_retries: int | None = None
+    timeout: int | None = None
+
+
+class Definition(Fact):
+    """An Expert as it is run: it, all that it may delegate to, and what holds for all of them."""
+
+    experts: tuple[Expert, ...]
+    """The Expert itself is the first."""
+    model: str | None = None
+    provider: str | None = None
+    reasoning_budget: ReasoningBudget | None = None
+    max_steps: int | None = None
+    max_retries: int | None = None
+    timeout: int | None = None
+    retry_timeout: int | None = None
+    tool_search: ToolSearch | None = None
+    chosen: Chosen = Chosen()
+
+
+def definition_of(project: Project, expert: Expert, chosen: Chosen) -> Definition:
+    """What is recorded of an Expert of a project."""
+    return Definition(
+        experts=tuple(without_secrets(one) for one in with_delegates(project, (expert.key,))),
+        model=project.model,
+        provider=_name(project.provider),
+        reasoning_budget=project.reasoning_budget,
+        max_steps=project.max_steps,
+        max_retries=project.max_retries,
+        timeout=project.timeout,
+        retry_timeout=project.retry_timeout,
+        tool_search=project.tool_search,
+        chosen=chosen,
+    )
+
+
+def in_force(definition: Definition, today: Project) -> Project:
+    """The project as it was recorded, with today's secrets, settings of providers, and place."""
+    return today.model_copy(
+        update={
+            "experts": {one.key: _with_secrets(one, today) for one in definition.experts},
+            "model": definition.model,
+            "provider": _setting(definition.provider, today, None),
+            "reasoning_budget": definition.reasoning_budget,
+            "max_steps": definition.max_steps,
+            "max_retries": definition.max_retries,
+            "timeout": definition.timeout,
+            "retry_timeout": definition.retry_timeout,
+            "tool_search": definition.tool_search,
+        }
+    )
+
+
+def _with_secrets(recorded: Expert, today: Project) -> Expert:
+    now = today.experts.get(recorded.key)
+    return with_secrets(recorded, now).model_copy(update={"provider": _setting(_name(recorded.provider), today, now)})
+
+
+def _setting(name: str | None, today: Project, expert: Expert | None) -> ProviderSetting | None:
+    """The nearest of today's tables for that provider."""
+    if name is None:
+        return None
+    for setting in (None if expert is None else expert.provider, today.provider):
+        if setting is not None and setting.provider_name == name:
+            return setting
+    return ProviderSetting(provider_name=name)
+
+
+def _name(setting: ProviderSetting | None) -> str | None:
+    return None if setting is None else setting.provider_name
