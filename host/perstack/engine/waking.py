@@ -105,8 +105,17 @@ class Jobs:
     async def work_on(self, expert_key: str, query: str, job_id: str) -> JobSummary:
         """Start the Job of that id, or go on with it, to its end or stop."""
         if await self.storage.has_job(job_id):
-            return await self.resume(job_id)
+            return await self._resumed(job_id)
         return await self.run(expert_key, query, job_id=job_id)
+
+    async def _resumed(self, job_id: str) -> JobSummary:
+        try:
+            return await self.resume(job_id)
+        except UsageError:
+            job = await self.job(job_id)
+            if job.status in ("completed", "stoppedByInteractiveTool"):
+                return job  # another process was quicker
+            raise
 
     async def find(self, job_id: str) -> JobSummary | None:
         """Where a Job stands; None if it has no Run."""

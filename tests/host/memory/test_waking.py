@@ -189,7 +189,7 @@ def test_a_job_whose_process_died_goes_on_at_the_next_look(bench: Bench) -> None
         await host.memory.create("fix", agent_id="fixer", start=True)
         await host.memory.pause("fix", "scheduled_wait", resume_at=1)
         looking = asyncio.ensure_future(host.waker.once())
-        while (job_id := (await host.memory.get("fix")).job_id) is None or job_id not in host._driving:
+        while (job_id := (await host.memory.get("fix")).job_id) is None or not await host.events(f"{job_id}-1"):
             await asyncio.sleep(0.01)
         looking.cancel()
         with pytest.raises(asyncio.CancelledError):
