@@ -93,7 +93,8 @@ def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = N
     """Load the installed plugins, those named in PERSTACK_PLUGINS, and `extra` objects.
 
     An installed plugin that cannot be imported is reported by `perstack plugins` and on stderr, and left out.
-    Raises PluginError for a misspelt hook or a name that is taken twice.
+    Raises UsageError for a name in PERSTACK_PLUGINS that cannot be imported, and PluginError for a misspelt hook, one
+    that raises, or a name that is taken twice.
     """
     manager = pluggy.PluginManager(hooks.PROJECT)
     manager.add_hookspecs(hooks)
@@ -124,10 +125,17 @@ def _installed() -> list[_Found]:
 
 def _named(env: Mapping[str, str]) -> list[_Found]:
     modules = [name.strip() for name in env.get(EXTRA_MODULES, "").split(",") if name.strip()]
+    return [_Found(name, name, "", _imported(name)) for name in modules]
+
+
+def _imported(name: str) -> object:
     try:
-        return [_Found(name, name, "", importlib.import_module(name)) for name in modules]
-    except ImportError as error:
-        raise UsageError(f"{EXTRA_MODULES}: {error}") from error
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # whatever somebody's module raises, or a name that is none
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(
+            f"{EXTRA_MODULES}: {name} cannot be imported ({what}); correct the module, or take its name out"
+        ) from error
 
 
 def _given(plugin: object) -> _Found:
@@ -164,7 +172,7 @@ def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
         if one.plugin is None:
             infos.append(PluginInfo(one.name, one.package, one.version, error=one.error))
             continue
-        ours = _of(manager, one.plugin)
+        ours = _of(manager, one)
         _merge("storage", {factory.scheme: factory for factory in ours.storages}, storages, one)
         _merge("provider", _by_name(ours.providers), providers, one)
         _merge("skill", _by_name(ours.skills), skills, one)
@@ -192,13 +200,17 @@ class _Registered:
     listeners: list[Listener]
 
 
-def _of(manager: pluggy.PluginManager, plugin: object) -> _Registered:
+def _of(manager: pluggy.PluginManager, one: _Found) -> _Registered:
     """What one plugin returned from its hooks. `pm.hook` is untyped: it is narrowed here and nowhere else."""
-    others = [other for other in manager.get_plugins() if other is not plugin]
+    others = [other for other in manager.get_plugins() if other is not one.plugin]
 
     def call(hook_name: str) -> list[object]:
         caller = manager.subset_hook_caller(hook_name, others)
-        answers: list[Sequence[object] | None] = caller()
+        try:
+            answers: list[Sequence[object] | None] = caller()
+        except Exception as error:
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise PluginError(f"plugin {one.name} of {one.package}: its hook {hook_name} raised {what}") from error
         return [item for answer in answers if answer is not None for item in answer]
 
     return _Registered(
