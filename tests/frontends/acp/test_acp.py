@@ -17,6 +17,7 @@ import tomli_w
 from acp import PROTOCOL_VERSION, RequestError, spawn_agent_process
 from acp.helpers import text_block
 from acp.schema import AllowedOutcome, DeniedOutcome, Implementation, RequestPermissionResponse
+from processes import until
 from terminal import ASKING, SECONDS, TEAM, Terminal, reply
 
 T = TypeVar("T")
@@ -378,3 +379,36 @@ def test_stdout_carries_the_protocol_and_nothing_else(terminal: Terminal) -> Non
     assert all(json.loads(line)["jsonrpc"] == "2.0" for line in out.splitlines())
     assert all(words in err for words in ("a plugin prints", "a child prints"))
     assert process.returncode == 0
+
+
+def test_stdin_may_be_dev_null_and_stdout_a_pipe_or_a_file(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.project(TEAM)
+    command = [sys.executable, "-m", "perstack", "acp", "--provider", "scripted"]
+    bounded: dict[str, Any] = {"env": terminal.env, "cwd": terminal.workspace, "timeout": SECONDS, "check": False}
+    piped = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, **bounded)
+    assert (piped.returncode, piped.stdout, piped.stderr) == (0, "", "")
+    with (tmp_path / "out").open("wb") as file:
+        to_file = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.PIPE, text=True, **bounded
+        )
+    assert (to_file.returncode, to_file.stderr) == (0, "")
+
+
+def test_a_file_may_hold_what_the_agent_says(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.project(TEAM)
+    hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": PROTOCOL_VERSION}}
+    command = [sys.executable, "-m", "perstack", "acp", "--provider", "scripted"]
+    out = tmp_path / "out"
+    with (
+        out.open("wb") as file,
+        subprocess.Popen(
+            command, env=terminal.env, cwd=terminal.workspace, stdin=subprocess.PIPE, stdout=file
+        ) as agent,
+    ):
+        assert agent.stdin is not None
+        agent.stdin.write(json.dumps(hello).encode() + b"\nno message\n")
+        agent.stdin.flush()
+        until(lambda: out.read_bytes().endswith(b"\n"), "the agent's answer")
+        agent.stdin.close()
+        assert agent.wait(SECONDS) == 0
+    assert json.loads(out.read_text())["result"]["protocolVersion"] == 1

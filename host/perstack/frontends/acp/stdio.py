@@ -3,40 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import json
 import sys
 from typing import TYPE_CHECKING, cast
 
 from acp import run_agent
+from pydantic import TypeAdapter, ValidationError
 
+from perstack.core.base import JsonObject
 from perstack.frontends.acp.agent import PerstackAgent
 from perstack.frontends.acp.sessions import MakeHost, opened
+from perstack.frontends.mcp_server.wire import Wire
 
 if TYPE_CHECKING:
     from acp.interfaces import Agent
 
-_LONGEST_MESSAGE = 64 << 20
+_AHEAD = 16
+"""Messages that an editor may be ahead of the agent."""
+
+_MESSAGE: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 
 
 async def serve_acp(make_host: MakeHost, expert: str | None) -> None:
     """Serve one editor. stdout carries the protocol only: what anything else prints goes to stderr."""
-    reader, writer = await _claim()
+    wire = Wire.claim()
     async with opened(make_host, expert) as sessions:
         # the protocol's optional methods are left out: the SDK answers them with «method not found»
-        await run_agent(cast("Agent", PerstackAgent(sessions)), writer, reader)
+        await run_agent(cast("Agent", PerstackAgent(sessions)), _Messages(wire))
 
 
-async def _claim() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    sys.stdout.flush()
-    theirs, ours = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=_LONGEST_MESSAGE)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(theirs, "rb", buffering=0))
-    transport, protocol = await loop.connect_write_pipe(
-        asyncio.streams.FlowControlMixin, os.fdopen(ours, "wb", buffering=0)
-    )
-    return reader, asyncio.StreamWriter(transport, protocol, None, loop)
+class _Messages:
+    """The SDK's `Transport`: one message a line, over whatever stdin and stdout are. The event loop itself can wait for
+    pipes and terminals, but not for files and /dev/null.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
+        wire.start(asyncio.get_running_loop(), self._lines)
+
+    async def send(self, message: JsonObject) -> None:
+        """Write a message; to an editor that has gone nothing is said any more."""
+        await self._wire.send(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    async def receive(self) -> JsonObject | None:
+        """The next message; None at the end."""
+        while (line := await self._lines.get()) is not None:
+            try:
+                return _MESSAGE.validate_json(line)
+            except ValidationError:
+                if line.strip():
+                    shown = line[:200].decode("utf-8", "replace")
+                    print(f"perstack: stdin had what is no ACP message; it is ignored: {shown}", file=sys.stderr)  # noqa: T201
+        return None
+
+    async def close(self) -> None:
+        """The wire ends with the process."""
