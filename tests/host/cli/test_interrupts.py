@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 from processes import Attended, alive, start, until
@@ -165,3 +167,46 @@ def test_killed_at_many_moments_each_side_effect_happens_once_and_totals_stay_ex
     assert len(written) >= steps - len(interrupted)
     assert terminal.call("verify", "job").code == 0
     assert terminal.call("replay", "job").code == 0
+
+
+@pytest.mark.parametrize("command", ["run", "iterate", "resume"])
+def test_when_nobody_reads_its_events_any_more_a_job_is_interrupted_quietly(terminal: Terminal, command: str) -> None:
+    steps = [reply("", ("todo", {"newTodos": [f"{n}"]})) for n in range(200)]
+    terminal.project(f'{ONE}[experts.solo.iterate]\nevaluator = "true"\n', solo=[*steps, reply("end")])
+    args = [command, "solo", "q", "--job-id", "job"]
+    if command == "iterate":
+        args[-2:] = []
+    if command == "resume":
+        assert terminal.call(*["run", *args[1:]], "--max-steps", "1", "--provider", "scripted").code == 4
+        args = ["resume", "job", "--max-steps", "300"]
+    process = start(terminal, *args)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    while '"type":"startGeneration"' not in process.stdout.readline():
+        pass
+    process.stdout.close()
+    err = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(SECONDS) == 130
+    assert "Traceback" not in err
+    assert "object at 0x" not in err
+    assert "roken pipe" not in err
+    seen = json.loads(terminal.call("jobs", "--json").out.splitlines()[0])
+    assert seen["status"] == "stoppedByInterrupt"
+    assert terminal.call("verify", seen["id"]).code == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")  # noqa: PTH110
+def test_a_full_disk_under_stdout_interrupts_the_job_and_is_named(terminal: Terminal) -> None:
+    terminal.project(ONE, solo=[reply("", ("todo", {"newTodos": ["x"]})), reply("end")])
+    command = [sys.executable, "-m", "perstack", "run", "solo", "q", "--job-id", "job", "--provider", "scripted"]
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        done = subprocess.run(
+            command, cwd=terminal.workspace, env=terminal.env, stdout=full, stderr=subprocess.PIPE, text=True,
+            timeout=SECONDS, check=False,
+        )  # fmt: skip
+    assert done.returncode == 130
+    assert "stdout cannot be written (no space left on device)" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "object at 0x" not in done.stderr
+    assert json.loads(terminal.call("jobs", "--json").out.splitlines()[0])["status"] == "stoppedByInterrupt"

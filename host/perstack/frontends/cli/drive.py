@@ -35,22 +35,38 @@ _STREAMED = frozenset({"streamText", "streamReasoning"})
 
 
 class JsonLines:
-    """Writes each event as one line of JSON to stdout, flushed, and to stderr which skills are missing."""
+    """Writes each event as one line of JSON to stdout, flushed, and to stderr which skills are missing.
+
+    When stdout cannot be written any more, `on_lost` is called once, and nothing is written from then on.
+    """
 
     def __init__(self, *, stream: bool) -> None:
         self._stream = stream
         self._out = sys.stdout.buffer
         self.job_id: str | None = None
         self._warned: set[str] = set()
+        self.on_lost: Callable[[], object] = lambda: None
+        self.lost: OSError | None = None
+        """Why stdout cannot be written any more."""
 
     def __call__(self, event: Event, line: bytes) -> None:
         self.job_id = event.job_id
-        if event.type in _STREAMED and not self._stream:
-            return
-        self._out.write(line + b"\n")
-        self._out.flush()
+        if event.type not in _STREAMED or self._stream:
+            self.write(line)
         if isinstance(event, SkillDisconnected) and event.reason:
             self._warn(event.skill_name, event.reason)
+
+    def write(self, line: bytes) -> None:
+        """One line, if stdout can be written."""
+        if self.lost is not None:
+            return
+        try:
+            self._out.write(line + b"\n")
+            self._out.flush()
+        except OSError as error:
+            self.lost = error
+            _discard_stdout()
+            self.on_lost()
 
     def _warn(self, skill_name: str, reason: str) -> None:
         text = reason if repr(skill_name) in reason else f"skill {skill_name!r}: {reason}"
@@ -59,10 +75,17 @@ class JsonLines:
             click.echo(f"warning: {one_line(text)}", err=True)
 
 
+def _discard_stdout() -> None:
+    """What is still in the buffer of stdout goes nowhere: Python would fail over it when the process ends."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
+
+
 def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], *, stream: bool) -> int:
     """Drive a Job to the end or stop, and say how it stands; returns the exit status."""
     lines = JsonLines(stream=stream)
-    summary = until_done(host, lambda: work(lines), lambda: job_of(host, lines))
+    summary = until_done(host, lambda: work(lines), lambda: job_of(host, lines), lines)
     return INTERRUPTED if summary is None else say(summary)
 
 
@@ -76,23 +99,29 @@ _ECHO = 0.1
 
 
 def until_done(
-    host: Host, work: Callable[[], Awaitable[_T]], interrupted: Callable[[], Awaitable[_T | None]]
+    host: Host, work: Callable[[], Awaitable[_T]], interrupted: Callable[[], Awaitable[_T | None]], lines: JsonLines
 ) -> _T | None:
     """Work to the end, with the Host open; `interrupted` tells what became of work that was cut short.
 
-    The first Ctrl-C (or SIGTERM) abandons the step in hand and records the interrupt; the second ends the process.
+    The first Ctrl-C (or SIGTERM) abandons the step in hand and records the interrupt; the second ends the process. So
+    does the end of whoever reads `lines`, quietly.
     """
 
     async def main() -> _T | None:
         async with host:
             task = asyncio.ensure_future(work())
             _cancel_on_signals(task)
+            lines.on_lost = task.cancel
             try:
                 return await task
             except asyncio.CancelledError:
                 return await interrupted()
 
-    return asyncio.run(main())
+    ended = asyncio.run(main())
+    if lines.lost is not None and not isinstance(lines.lost, BrokenPipeError):
+        reason = (lines.lost.strerror or str(lines.lost)).lower()
+        click.echo(f"error: stdout cannot be written ({reason}), so this was interrupted", err=True)
+    return ended
 
 
 def _cancel_on_signals(task: asyncio.Future[_T]) -> None:

@@ -52,7 +52,7 @@ def iterate_command(
             on_fact=lines.on_fact,
         )
 
-    series = until_done(host, work, lambda: lines.state(host))
+    series = until_done(host, work, lambda: lines.state(host), lines.on_event)
     sys.exit(INTERRUPTED if series is None else say_series(series))
 
 

@@ -86,7 +86,7 @@ def resume_command(
     async def interrupted() -> JobSummary | SeriesState | None:
         return await lines.state(host) or await job_of(host, lines.on_event)
 
-    ended = until_done(host, work, interrupted)
+    ended = until_done(host, work, interrupted, lines.on_event)
     if ended is None:
         sys.exit(INTERRUPTED)
     sys.exit(say_series(ended) if isinstance(ended, SeriesState) else say(ended))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import click
@@ -32,8 +31,7 @@ class SeriesLines:
 
     def on_fact(self, fact: StoredSeriesEvent, series: SeriesState, line: bytes) -> None:
         self.series_id = fact.series_id
-        sys.stdout.buffer.write(line + b"\n")
-        sys.stdout.buffer.flush()
+        self.on_event.write(line)
         if isinstance(fact, FinishIteration):
             remark(_measured(series))
 
