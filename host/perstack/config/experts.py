@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from perstack.config.check import read_table, suggestion
+from perstack.config.runtimes import check_runtimes
 from perstack.config.schema import EXPERT, ITERATE, MAX_NAME, PROVIDER
 from perstack.config.skills import read_skills
 from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue
@@ -46,6 +47,8 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     at: KeyPath = ("experts", key)
     if not _KEY.fullmatch(key) or len(key) > MAX_NAME:
         report.error(at, _illegal_key(key))
+    if isinstance(raw, dict) and not check_runtimes(raw.get("runtime"), (*at, "runtime"), report):
+        raw = {name: value for name, value in raw.items() if name != "runtime"}
     fields = read_table(raw, EXPERT, at, report) or {}
     _check_versions(fields, at, report)
     provider = fields.get("provider")

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from os.path import normpath
 from pathlib import Path
 
-from perstack.config.check import read_table, suggestion
+from perstack.config.check import read_table
 from perstack.config.experts import Draft, read_expert, resolve_delegates, resolve_evaluator
+from perstack.config.runtimes import OF_THE_ORIGINAL, check_runtimes
 from perstack.config.schema import PROJECT, PROVIDER
 from perstack.config.source import KeyPath, Reporter, Source, TomlTable, TomlValue
 from perstack.core.definitions import Project
 from perstack.errors import DefinitionError, Problem
 
 CONFIG_NAME = "perstack.toml"
-
-_RUNTIMES = ("local", "perstack", "docker", "cursor", "claude-code", "gemini")
-"""`perstack` is what the original once called `local`."""
 
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
 
@@ -187,10 +185,6 @@ def _check_settings(fields: TomlTable, report: Reporter) -> None:
     if provider is not None:
         fields["provider"] = read_table(provider, PROVIDER, ("provider",), report) or {}
     runtime = fields.get("runtime")
-    if not isinstance(runtime, str):
-        return
-    if runtime not in _RUNTIMES:
-        known = ", ".join(_RUNTIMES)
-        report.error(("runtime",), f"unknown runtime `{runtime}`, known are {known}{suggestion(runtime, _RUNTIMES)}")
-    elif runtime not in ("local", "perstack"):
+    check_runtimes(runtime, ("runtime",), report)
+    if runtime in OF_THE_ORIGINAL:
         report.warn(("runtime",), f"`{runtime}` has no effect: Experts run in this process, without its isolation")

@@ -212,3 +212,21 @@ def test_a_run_with_built_in_tools_imports_nothing_heavy_before_its_first_event(
         check=True,
     )
     assert set(done.stderr.splitlines()[:-1]) == {"[]"}
+
+
+@pytest.mark.parametrize("name", ["bubblewrap", "docker", "lcoal"])
+def test_a_runtime_that_there_is_not_is_refused_before_anything_is_written(terminal: Terminal, name: str) -> None:
+    terminal.project(ONE, solo=[reply("ok")])
+    ran = terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", name)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"--runtime {name}: there is no such runtime" in ran.err
+    assert not terminal.jobs().exists()
+    assert terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", "local").code == 0
+
+
+def test_a_broken_module_in_perstack_plugins_is_one_line(terminal: Terminal) -> None:
+    terminal.project(ONE, solo=[reply("ok")])
+    (terminal.workspace / "broken.py").write_text("raise RuntimeError('half\\nmade')")
+    ran = terminal.run("run", "solo", "q", env={"PERSTACK_PLUGINS": "broken", "PYTHONPATH": str(terminal.workspace)})
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 1)
+    assert "PERSTACK_PLUGINS: broken cannot be imported (RuntimeError: half made)" in ran.err

@@ -31,6 +31,12 @@ ERRORS = {
     "an unknown budget word": ('reasoningBudget = "hihg"', 1, "reasoningBudget", "did you mean `high`?"),
     "a budget below none": ("reasoningBudget = -1", 1, "reasoningBudget", "must be a number of tokens or one of"),
     "an unknown runtime": ('runtime = "dokcer"', 1, "runtime", "did you mean `docker`?"),
+    "an Expert's unknown runtime": (
+        f'{EXPERT}runtime = ["local", "bubblewrap"]',
+        3,
+        "experts.a.runtime",
+        "unknown runtime `bubblewrap`",
+    ),
     "provider as text": ('provider = "openai"', 1, "provider", "must be a table, not text"),
     "provider without a name": ("[provider]\nsetting = {}", 1, "provider.providerName", "is missing"),
     "a setting that is no table": (
