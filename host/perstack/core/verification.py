@@ -98,6 +98,8 @@ _KNOWN = {
     for model in (JobSummary, RunSummary, OpenQuestion, Usage)
     for name, field in model.model_fields.items()
 }
+_FREE = ("labels", "usageByExpert")
+"""Where keys are no names of fields."""
 _SHOWN = ("text", "error", "question")
 """What is left out of job.json where there is none, and must be in it where there is."""
 
@@ -119,9 +121,10 @@ def against_logs(written: bytes, job: Job) -> list[str]:
 
 def _differences(place: str, found: JsonValue, expected: JsonValue) -> Iterator[str]:
     if isinstance(found, dict) and isinstance(expected, dict):
-        for key, value in found.items():
-            if key in _KNOWN or place.startswith("asking"):
-                yield from _differences(f"{place}.{key}".lstrip("."), value, expected.get(key))
+        is_free = place in _FREE or place.startswith("asking")
+        for key in [*found, *(sorted(expected.keys() - found.keys()) if is_free else ())]:
+            if is_free or key in _KNOWN:
+                yield from _differences(f"{place}.{key}".lstrip("."), found.get(key), expected.get(key))
     elif isinstance(found, list) and isinstance(expected, list) and place == "runs":
         yield from _different_runs(found, expected)
     elif found != expected and not (expected is None and not found):

@@ -87,6 +87,9 @@ def test_a_redacted_event_verifies_and_is_named_where_its_content_is_needed(own_
     [
         (("totalSteps",), 99, "says totalSteps is 99, the logs say 8"),
         (("usage", "totalTokens"), 1, "says usage.totalTokens is 1, the logs say 672"),
+        (("usageByExpert", "helper", "totalTokens"), 1, "says usageByExpert.helper.totalTokens is 1, the logs say 12"),
+        (("usageByExpert",), {}, "says usageByExpert.helper is nothing, the logs say {"),
+        (("labels",), {"team": "a"}, 'says labels is {"team": "a"}, the logs say nothing'),
         (("text",), "All is lost.", 'says text is "All is lost.", the logs say "All is done."'),
         (("text",), None, "says nothing of text"),
         (("error",), "a lie", 'says error is "a lie", the logs say nothing'),
