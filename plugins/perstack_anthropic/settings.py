@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from perstack_http.endpoint import (
     Endpoint,
@@ -21,6 +21,8 @@ API_VERSION = "2023-06-01"
 
 class AnthropicSettings(EndpointSettings):
     """Beyond what every endpoint has."""
+
+    CHANGE_REPLIES: ClassVar[frozenset[str]] = EndpointSettings.CHANGE_REPLIES | {"thinking"}
 
     thinking: Literal["budget", "adaptive"] | None = None
     """How this model takes a reasoning budget: as a number of tokens, or as an effort. None: by its name."""

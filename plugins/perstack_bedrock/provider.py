@@ -33,6 +33,7 @@ class BedrockProvider:
         self._endpoint = access.endpoint
         self._account = access.account
         self._settings = settings
+        self.reply_settings = settings.reply_settings()
         self._client = LazyClient(access.endpoint, aws_events)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -29,6 +29,8 @@ _DOMAINS = {"cn-": "amazonaws.com.cn", "eusc-": "amazonaws.eu"}
 
 class BedrockSettings(AnthropicSettings):
     """Beyond what every endpoint has, and Anthropic's own."""
+
+    CHANGE_REPLIES: ClassVar[frozenset[str]] = AnthropicSettings.CHANGE_REPLIES | {"images", "documents"}
 
     region: str | None = Field(default=None, pattern=_REGION)
     profile: str | None = Field(default=None, min_length=1)

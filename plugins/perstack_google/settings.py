@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 from urllib.parse import quote
 
 from perstack_google.plugin import KEYS
@@ -19,6 +19,8 @@ _ENDS_WITH_VERSION = re.compile(r"/v\d+((alpha|beta)\d*)?$")
 
 class GoogleSettings(EndpointSettings):
     """Beyond what every endpoint has."""
+
+    CHANGE_REPLIES: ClassVar[frozenset[str]] = EndpointSettings.CHANGE_REPLIES | {"thinking"}
 
     thinking: Literal["budget", "level"] | None = None
     """How this model takes a reasoning budget: as a number of tokens, or as a level. None: by its name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
@@ -22,6 +22,9 @@ _SHORTEST_SECRET = 6
 class EndpointSettings(Fact, extra="forbid"):
     """What `[provider.setting]` may hold for every endpoint that is reached over HTTP."""
 
+    CHANGE_REPLIES: ClassVar[frozenset[str]] = frozenset({"max_tokens", "temperature", "top_p"})
+    """The fields that logs tell of: what a reply depends on, and no secret."""
+
     base_url: str | None = None
     """In place of the vendor's own address: a proxy, or a compatible server."""
     headers: dict[str, str] = Field(default_factory=dict)
@@ -32,6 +35,10 @@ class EndpointSettings(Fact, extra="forbid"):
     top_p: float | None = Field(default=None, gt=0, le=1)
     read_timeout: int = Field(default=300_000, ge=1)
     """Milliseconds of silence after which the connection is given up."""
+
+    def reply_settings(self) -> JsonObject:
+        """Of the settings that change replies those that are set."""
+        return self.model_dump(mode="json", by_alias=True, include=set(self.CHANGE_REPLIES), exclude_defaults=True)
 
     @field_validator("headers")
     @classmethod

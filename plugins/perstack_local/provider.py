@@ -39,6 +39,9 @@ class LocalProvider:
 
     def __init__(self, settings: LocalSettings, runtime: Runtime, *, is_embedded: bool) -> None:
         self._settings = settings
+        self.reply_settings: JsonObject = settings.model_dump(
+            mode="json", by_alias=True, include={"context_length", "max_tokens", "repeat_penalty", "temperature"}
+        )
         self._is_embedded = is_embedded
         self._runtime = runtime
 

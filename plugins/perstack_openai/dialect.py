@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from perstack.core.base import JsonObject
 from perstack.core.definitions import ReasoningBudget
 from perstack.core.messages import BlobPart, ToolResultPart
 from perstack.ports.provider import GenerationRequest
@@ -49,6 +50,19 @@ class Dialect:
     reasoning: bool | None = None
     """Whether the model reasons; None if its name tells."""
     reasoning_summary: str | None = None
+
+    def reply_settings(self) -> JsonObject:
+        """What of this changes replies, for the log."""
+        said: JsonObject = {
+            "maxTokens": self.max_tokens,
+            "temperature": self.temperature,
+            "topP": self.top_p,
+            "reasoning": self.reasoning,
+            "reasoningSummary": self.reasoning_summary,
+            "images": None if self.takes_images else False,
+            "documents": None if self.takes_documents else False,
+        }
+        return {name: value for name, value in said.items() if value is not None}
 
     def reasons(self, model: str) -> bool:
         """Whether the model takes what concerns reasoning."""

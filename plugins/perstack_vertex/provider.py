@@ -24,6 +24,7 @@ class VertexProvider:
 
     def __init__(self, endpoint: Endpoint, settings: VertexSettings, place: Place, identity: Identity | None) -> None:
         self._settings = settings
+        self.reply_settings = settings.reply_settings()
         self._place = place
         self._identity = identity
         self._client = LazyClient(endpoint)

@@ -122,6 +122,9 @@ def test_every_link_within_the_page_has_its_heading() -> None:
     assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= headings
 
 
+SCRIPTED = {"PERSTACK_PLUGINS": "perstack.testing.plugin", "PERSTACK_SCRIPT": "script.json"}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one Job in it: a call, a result, and an end."""
@@ -132,8 +135,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"text": "Kept.", "usage": {"inputTokens": 20, "outputTokens": 3}},
     ]
     (folder / "script.json").write_text(json.dumps({"experts": {"*": {"turns": turns}}}))
-    scripted = {"PERSTACK_PLUGINS": "perstack.testing.plugin", "PERSTACK_SCRIPT": "script.json"}
-    done = run_line("perstack run keeper go --provider scripted --job-id one", folder, scripted)
+    done = run_line("perstack run keeper go --provider scripted --job-id one", folder, SCRIPTED)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -145,7 +147,7 @@ def _checked(program: str, log: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_program_for_the_chain_takes_a_true_log_and_no_other(folder: Path, tmp_path: Path) -> None:
-    (program,) = fenced(PAGE, "python")
+    (program,) = fenced(section(PAGE, "## The chain"), "python")
     lines = (folder / "perstack/jobs/one/runs/one-1/events.jsonl").read_bytes().splitlines(keepends=True)
     copy = tmp_path / "events.jsonl"
     copy.write_bytes(b"".join(lines))
@@ -160,6 +162,40 @@ def test_the_program_for_the_chain_takes_a_true_log_and_no_other(folder: Path, t
     ):
         copy.write_bytes(b"".join(wrong))
         assert _checked(program, copy).returncode == 1
+
+
+def test_the_program_for_requests_takes_a_true_log_and_no_other(tmp_path: Path) -> None:
+    def use(name: str, **args: object) -> dict[str, object]:
+        return {"name": name, "input": args}
+
+    turns = [
+        {
+            "text": "Ä\u2028",
+            "thinking": "hm",
+            "tools": [use("todo", newTodos=["a"]), use("nosuch", x=[1e-7, 1e16, None])],
+        },
+        {"tools": [use("attemptCompletion")]},
+        {"tools": [use("todo", completedTodos=[0]), use("readTextFile", path="perstack.toml")]},
+        {"tools": [use("think", thought="x"), use("attemptCompletion")]},
+        {"text": "Kept."},
+    ]
+    (tmp_path / "perstack.toml").write_text('[experts.keeper]\ninstruction = "Keep a list."\n')
+    (tmp_path / "script.json").write_text(json.dumps({"experts": {"*": {"turns": turns}}}))
+    line = "perstack run keeper go --provider scripted --job-id one --reasoning-budget high"
+    done = run_line(line, tmp_path, SCRIPTED)
+    assert done.returncode == 0, done.stderr
+    (program,) = fenced(section(PAGE, "## What a model was sent"), "python")
+    log = tmp_path / "perstack/jobs/one/runs/one-1/events.jsonl"
+    done = _checked(program, log)
+    assert (done.stdout, done.stderr) == ("5 requests are as the log tells\n", "")
+    (blob,) = (tmp_path / "perstack/jobs/one/blobs").iterdir()
+    assert f'"toolsDigest":"v1:{blob.name}"' in log.read_text()
+    assert "readTextFile" in [tool["name"] for tool in json.loads(blob.read_bytes())]
+    whole = log.read_bytes()
+    for old, new in ((b"Keep a list", b"Keep a cat"), (b'"query":"go"', b'"query":"no"'), (b'"hm"', b'"ho"')):
+        assert old in whole
+        log.write_bytes(whole.replace(old, new))
+        assert "the model was sent something else" in _checked(program, log).stderr
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="the one-liners need jq, which is not installed")

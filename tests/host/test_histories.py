@@ -1,7 +1,8 @@
 """Jobs that were recorded before open, verify and replay in this version.
 
 A history is the log of each Run of one Job, one file a Run, as the filesystem storage wrote it. New ones are added by
-copying `perstack/jobs/JOB/runs/RUN/events.jsonl` to `tests/histories/RUN.jsonl`; old ones are never changed.
+copying `perstack/jobs/JOB/runs/RUN/events.jsonl` to `tests/histories/RUN.jsonl`, and the Job's blobs to
+`tests/histories/blobs`; old ones are never changed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from perstack.ports.storage import RunRef
 
 HISTORIES = Path(__file__).parents[1] / "histories"
 JOBS = sorted({job_of_run(path.stem) for path in HISTORIES.glob("*.jsonl")})
+WITH_DIGESTS = {"requests"}
+"""Recorded since events have digests of requests."""
 
 
 @pytest.mark.parametrize("job_id", JOBS)
@@ -29,10 +32,14 @@ def test_a_recorded_job_opens_verifies_and_replays(job_id: str, storage: str, tm
 
     async def check() -> None:
         await host.storage.create_job(job_id)
+        for blob in (HISTORIES / "blobs").iterdir():
+            await host.storage.put_blob(job_id, blob.read_bytes())
         for path in HISTORIES.glob(f"{job_id}-*.jsonl"):
             await append_as_recorded(host, RunRef(job_id, path.stem), path.read_bytes().splitlines())
         assert (await host.verify(job_id)).findings == ()
-        assert (await host.replay(job_id)).findings == ()
+        replayed = await host.replay(job_id)
+        assert replayed.findings == ()
+        assert (replayed.checked.requests > 0, replayed.is_complete) == ((job_id in WITH_DIGESTS),) * 2
         loaded = await host.load(job_id)
         assert len(loaded.runs) == len(list(HISTORIES.glob(f"{job_id}-*.jsonl")))
         assert (await host.job(job_id)).lifecycle == "completed"

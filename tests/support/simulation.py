@@ -20,6 +20,7 @@ from perstack.core.commands import (
     StartDelegates,
 )
 from perstack.core.definitions import Expert, Limits
+from perstack.core.digests import kept_tools, request_digest
 from perstack.core.events import (
     AnswerQuestion,
     AttemptCompletion,
@@ -49,6 +50,7 @@ from perstack.core.tools import DecidedCall
 from perstack.core.usage import Usage
 
 KINDS = ("tool", "todo", "clearTodo", "attemptCompletion", "delegate", "interactive", "refused")
+NO_TOOLS = kept_tools(()).digest
 Choose = Callable[[int], int]
 """Gives a number below the one it is given."""
 
@@ -137,7 +139,8 @@ class Simulation:
     def perform(self, command: object) -> None:
         match command:
             case Generate():
-                self.note(StartGeneration(**self.stamp(command.step), final=command.final))
+                event = StartGeneration(**self.stamp(command.step), final=command.final, tools_digest=NO_TOOLS)
+                self.note(event.model_copy(update={"request_digest": request_digest(self.run, event)}))
                 reply = self.reply(final=command.final)
                 self.note(
                     FinishGeneration(

@@ -166,6 +166,12 @@ class StartGeneration(RunEvent):
     """What the skills say of their tools, and why one has none, for the model; None: the same as before."""
     unreachable: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
     """Skills that cannot be reached, and why, where the guidance tells of them."""
+    provider_settings: JsonObject | None = None
+    """The provider's settings that change replies, none of them secret; None: the same as before."""
+    tools_digest: str | None = None
+    """Of the tools that the model was offered, which a blob of the Job holds: `core.digests`."""
+    request_digest: str | None = None
+    """Of all that the model was sent: `core.digests`. None in a log of an older version."""
 
 
 class FinishGeneration(RunEvent):

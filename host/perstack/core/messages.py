@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from typing import Annotated, Literal, overload
 
 from pydantic import Field
 
 from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.canonical import canonical_fact
 
 
 class TextPart(Fact):
@@ -107,33 +109,52 @@ Message = Annotated[UserMessage | ExpertMessage | ToolMessage, Field(discriminat
 AnyMessage = Annotated[InstructionMessage | UserMessage | ExpertMessage | ToolMessage, Field(discriminator="type")]
 
 
+NO_MESSAGES = bytes(32)
+"""The digest of no messages at all."""
+
+
 class History(Sequence[Message]):
     """An immutable sequence that grows at its end in constant time.
 
     Versions share one list and differ in length; growing an old version copies. So a Run of 5,000 steps costs the
-    same per step as one of 5, and a branch never sees the other's messages.
+    same per step as one of 5, and a branch never sees the other's messages. So with the digests: each message is hashed
+    once, for all versions that have it.
     """
 
-    __slots__ = ("_items", "_length")
+    __slots__ = ("_digests", "_items", "_length")
 
-    def __init__(self, items: Iterable[Message] = ()) -> None:
+    def __init__(self, items: Iterable[Message] = (), digests: Iterable[bytes] = ()) -> None:
         self._items = list(items)
         self._length = len(self._items)
+        self._digests = list(digests)
+        """Of the first 1, 2, … items, as far as they were asked for."""
 
     def append(self, message: Message) -> History:
         """A History with one message more; this one stays as it is."""
         if len(self._items) != self._length:
-            grown = History(self._items[: self._length])
+            grown = History(self._items[: self._length], self._digests[: self._length])
             return grown.append(message)
         self._items.append(message)
         result = History.__new__(History)
         result._items = self._items
+        result._digests = self._digests
         result._length = self._length + 1
         return result
 
     def continues(self, earlier: History) -> bool:
         """Whether this was grown from `earlier`, or is the same; takes the same time at any length."""
         return self._items is earlier._items and self._length >= earlier._length
+
+    def digest(self, length: int) -> bytes:
+        """The digest of the first `length` messages: 32 zeros for none, then SHA-256 over the digest before and that
+        of the message's canonical JSON."""
+        if not 0 <= length <= self._length:
+            raise IndexError(length)
+        digests = self._digests
+        for place in range(len(digests), length):
+            before = digests[place - 1] if place else NO_MESSAGES
+            digests.append(sha256(before + sha256(canonical_fact(self._items[place])).digest()).digest())
+        return digests[length - 1] if length else NO_MESSAGES
 
     @overload
     def __getitem__(self, index: int) -> Message: ...

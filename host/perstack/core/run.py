@@ -14,8 +14,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Literal, TypedDict, assert_never
 
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
 from perstack.core.chain import EMPTY_LOG, Head
 from perstack.core.commands import (
     Ask,
@@ -112,6 +116,8 @@ class Run:
     """What the last generation was sent, which is how full the context is."""
     guidance: str = ""
     """What the skills say of their tools, which the model is given after the instruction."""
+    provider_settings: JsonObject = field(default_factory=dict[str, JsonValue])
+    """The provider's settings that change replies."""
     accepted: bool = False
     """The Run has said it is done, and may be."""
     final: bool = False
@@ -146,12 +152,18 @@ class Run:
     @property
     def instruction(self) -> str:
         """All that the model is told it is."""
-        return f"{self.start.instruction}\n\n{self.guidance}" if self.guidance else self.start.instruction
+        return whole_instruction(self.start.instruction, self.guidance)
 
     @property
     def open_calls(self) -> tuple[Call, ...]:
         """The calls that have no result yet, in the reply's order."""
         return tuple(call for call in self.calls.values() if call.result is None)
+
+
+@lru_cache(maxsize=256)
+def whole_instruction(instruction: str, guidance: str) -> str:
+    """An Expert's instruction, and after it what the skills say; the same object each time, for it is long."""
+    return f"{instruction}\n\n{guidance}" if guidance else instruction
 
 
 _SETTLED_TEXT: dict[Settlement, str] = {
@@ -264,6 +276,7 @@ class Changes(TypedDict, total=False):
     step_usage: Usage
     context_tokens: int
     guidance: str
+    provider_settings: JsonObject
     accepted: bool
     final: bool
     result: str | None
@@ -289,6 +302,9 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
                 step=event.step_number,
                 final=event.final,
                 guidance=run.guidance if event.guidance is None else event.guidance,
+                provider_settings=(
+                    run.provider_settings if event.provider_settings is None else event.provider_settings
+                ),
                 step_usage=run.step_usage if again else NO_USAGE,
             )
         case FinishGeneration():

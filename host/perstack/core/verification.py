@@ -15,9 +15,9 @@ from pydantic import JsonValue
 from perstack.core.job import Job, JobSummary, OpenQuestion, RunSummary, summarize
 from perstack.core.usage import Usage
 
-UncheckedKind: TypeAlias = Literal["digests", "content", "summary"]
+UncheckedKind: TypeAlias = Literal["digests", "content", "summary", "requests"]
 """`digests`: events that carry none. `content`: events that were taken out, or that this version does not know.
-`summary`: job.json."""
+`summary`: job.json. `requests`: what models were sent, in a log that has no digest of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class Checked:
     """Ends of logs that were compared with a hash kept elsewhere."""
     summaries: int = 0
     """Files with totals that were compared with what the logs add up to."""
+    requests: int = 0
+    """Requests to models that a replay has built again and compared with their digests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from perstack.ports.storage import Storage
 
 
@@ -11,10 +13,21 @@ class JobBlobs:
     def __init__(self, storage: Storage, job_id: str) -> None:
         self._storage = storage
         self._job_id = job_id
+        self._kept: set[str] = set()
+        self._keeping = asyncio.Lock()
 
     async def put(self, data: bytes) -> str:
         """Keep bytes; returns their sha256 in hex."""
         return await self._storage.put_blob(self._job_id, data)
+
+    async def keep(self, sha256: str, data: bytes) -> None:
+        """Keep bytes under their sha256, which is known; again, also at the same time, costs nothing."""
+        if sha256 in self._kept:
+            return
+        async with self._keeping:
+            if sha256 not in self._kept:
+                await self._storage.put_blob(self._job_id, data)
+                self._kept.add(sha256)
 
     async def get(self, sha256: str) -> bytes:
         """Raises NotFound."""

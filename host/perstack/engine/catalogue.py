@@ -19,6 +19,7 @@ from perstack.core.definitions import (
     ToolSearch,
     is_base_skill,
 )
+from perstack.core.digests import KeptTools, kept_tools
 from perstack.core.instruction import DelegateInfo
 from perstack.core.messages import History, ToolCallPart
 from perstack.core.tools import DecidedCall, ToolSpec, legal_tool_name
@@ -70,6 +71,7 @@ class Catalogue:
         named = _with_unique_names(offered)
         self._division = divide(((one.spec, one.may_wait) for one in named), tool_search)
         self._found = Found(self._division.deferred)
+        self._kept: KeptTools | None = None
         self._by_name = {one.spec.name: one for one in named}
         if self._division.deferred:
             self._by_name[SEARCH_TOOL] = Offered(
@@ -94,6 +96,13 @@ class Catalogue:
     def specs(self, messages: History) -> tuple[ToolSpec, ...]:
         """What the model is offered after these messages, which only grow from one call to the next."""
         return self._division.shown + self._found.after(messages) if self._division.deferred else self._division.shown
+
+    def kept(self, messages: History) -> KeptTools:
+        """The same, as it is kept: made again only when the tools have changed."""
+        specs = self.specs(messages)
+        if self._kept is None or self._kept.specs != specs:
+            self._kept = kept_tools(specs)
+        return self._kept
 
     def find(self, name: str) -> Offered | None:
         return self._by_name.get(name)

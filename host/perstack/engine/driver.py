@@ -365,7 +365,7 @@ class Driver:
             return
         provider = self._wiring.providers.for_run(run, self._wiring.project, self._wiring.overrides)
         catalogue = await skills.refresh()
-        await generate(session, command, provider, catalogue, self._blobs.get, self._wiring.emit, self._prices)
+        await generate(session, command, provider, catalogue, self._blobs, self._wiring.emit, self._prices)
         self._has_changed.set()
 
     def _record_text(

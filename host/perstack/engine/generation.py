@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable
 from itertools import count
 
+from perstack.core.base import JsonObject
 from perstack.core.commands import Generate
 from perstack.core.definitions import Limits
+from perstack.core.digests import request_digest
 from perstack.core.events import (
     ErrorInfo,
     ErrorRun,
@@ -22,13 +24,14 @@ from perstack.core.events import (
 )
 from perstack.core.messages import ExpertMessage, ToolCallPart
 from perstack.core.retry import GiveUp, Pause, after_failure, time_for_try
+from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import Emitter
 from perstack.engine.prices import Prices
 from perstack.engine.session import Session
 from perstack.errors import ProviderError
-from perstack.ports.provider import BlobReader, Delta, Generation, GenerationRequest, Provider
+from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, reply_settings
 
 
 async def generate(
@@ -36,29 +39,22 @@ async def generate(
     command: Generate,
     provider: Provider,
     catalogue: Catalogue,
-    blobs: BlobReader,
+    blobs: JobBlobs,
     emit: Emitter,
     prices: Prices,
 ) -> None:
     """Call the model until it replies, or until trying again is no use now; either is recorded."""
-    run = session.run
-    is_new = catalogue.guidance != run.guidance
-    session.note(
-        StartGeneration(
-            **session.stamp(command.step),
-            final=command.final,
-            guidance=catalogue.guidance if is_new else None,
-            unreachable=catalogue.unreachable if is_new else {},
-        )
-    )
+    tools = catalogue.kept(session.run.messages)
+    await blobs.keep(tools.sha256, tools.blob)
+    session.note(_started(session, command, catalogue, tools.digest, reply_settings(provider)))
     await session.flush()
     run = session.run
     request = GenerationRequest(
         model=run.start.model,
         instruction=run.instruction,
         messages=run.messages,
-        tools=catalogue.specs(run.messages),
-        blobs=blobs,
+        tools=tools.specs,
+        blobs=blobs.get,
         allow_tools=not command.final,
         reasoning_budget=run.start.reasoning_budget,
         expert_key=run.start.expert_key,
@@ -89,6 +85,22 @@ async def generate(
             )
         )
         return
+
+
+def _started(
+    session: Session, command: Generate, catalogue: Catalogue, tools_digest: str, settings: JsonObject
+) -> StartGeneration:
+    run = session.run
+    is_new = catalogue.guidance != run.guidance
+    event = StartGeneration(
+        **session.stamp(command.step),
+        final=command.final,
+        guidance=catalogue.guidance if is_new else None,
+        unreachable=catalogue.unreachable if is_new else {},
+        provider_settings=None if settings == run.provider_settings else settings,
+        tools_digest=tools_digest,
+    )
+    return event.model_copy(update={"request_digest": request_digest(run, event)})
 
 
 async def _goes_on(session: Session, error: ProviderError, attempt: int, spent: float) -> bool:

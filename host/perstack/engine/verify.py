@@ -14,6 +14,7 @@ from perstack.core.replay import difference
 from perstack.core.run import Run, begin, evolve, inheritable
 from perstack.core.verification import Checked, Finding, Report, Unchecked, UncheckedKind, against_logs
 from perstack.engine.load import event_of, load_run, readable, run_ids
+from perstack.engine.requests import KeptToolsCheck, RequestCheck
 from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import ReadsOriginals, RunRef, Storage
 
@@ -24,6 +25,7 @@ class _Check:
 
     job: Job
     """The fold of what was read."""
+    tools: KeptToolsCheck
     heads: dict[str, dict[int, str]] = field(default_factory=dict[str, "dict[int, str]"])
     """Of each log the hash at each place."""
     anchors: list[tuple[str, Head]] = field(default_factory=list[tuple[str, Head]])
@@ -42,11 +44,11 @@ class _Check:
 async def verify_job(storage: Storage, job_id: str) -> Report:
     """Check every line's digest and hash, each log's end against the heads kept in other places, and what is derived
     against the logs."""
-    check = _Check(Job(job_id))
+    check = _Check(Job(job_id), KeptToolsCheck(storage, job_id))
     unsealed = await _unsealed(storage, job_id)
     for run_id in await run_ids(storage, job_id):
         lines, damage = await readable(storage, RunRef(job_id, run_id))
-        _check_log(check, RunRef(job_id, run_id), lines)
+        await _check_log(check, RunRef(job_id, run_id), lines)
         if damage is not None:
             check.found(run_id, damage.readable + 1, str(damage))
         if run_id in unsealed:
@@ -72,7 +74,7 @@ async def _unsealed(storage: Storage, job_id: str) -> frozenset[str]:
     return await storage.unsealed_runs(job_id) if isinstance(storage, ReadsOriginals) else frozenset()
 
 
-def _check_log(check: _Check, ref: RunRef, lines: list[bytes]) -> None:
+async def _check_log(check: _Check, ref: RunRef, lines: list[bytes]) -> None:
     """One log against its own chain; what it tells of is taken into the Job."""
     chain = check.heads[ref.run_id] = {}
     head = EMPTY_LOG
@@ -90,6 +92,7 @@ def _check_log(check: _Check, ref: RunRef, lines: list[bytes]) -> None:
             unread += 1
             continue
         check.anchors += _delegate_anchors(event)
+        check.findings += await _missing_tools(check.tools, event, head.seq)
         _take_in(check, ref, head, event)
     if unread:
         message = f"its content was taken out, or a newer version has written it ({unread} of {len(chain)} events)"
@@ -134,23 +137,36 @@ def _check_summary(check: _Check, written: bytes, *, is_ours: bool) -> bool:
 
 
 async def replay_job(storage: Storage, job_id: str) -> Report:
-    """Drive each Run again from its log, without a model, and compare every decision."""
+    """Drive each Run again from its log, without a model, and compare every decision and every request."""
     findings: list[Finding] = []
-    count = 0
+    unchecked: list[Unchecked] = []
+    count = compared = 0
+    tools = KeptToolsCheck(storage, job_id)
     ids = await run_ids(storage, job_id)
     for run_id in ids:
         ref = RunRef(job_id, run_id)
         lines, damage = await readable(storage, ref)
-        replayed, wrong = await _replay(storage, ref, lines)
+        requests = RequestCheck()
+        replayed, wrong = await _replay(storage, ref, lines, requests, tools)
         count += replayed
+        compared += requests.compared
+        if requests.uncompared:
+            words = "the log has no digest of what the model was sent, or one of another version"
+            unchecked.append(Unchecked("requests", run_id, requests.uncompared, words))
         if damage is not None:
             findings.append(Finding(run_id, damage.readable + 1, str(damage)))
         findings += wrong
-    return Report(job_id, len(ids), count, tuple(findings))
+    return Report(job_id, len(ids), count, tuple(findings), tuple(unchecked), Checked(requests=compared))
 
 
-async def _replay(storage: Storage, ref: RunRef, lines: list[bytes]) -> tuple[int, list[Finding]]:
-    """How many events of a Run were replayed, and the first that is not what the loop would have done."""
+async def _replay(
+    storage: Storage, ref: RunRef, lines: list[bytes], requests: RequestCheck, tools: KeptToolsCheck
+) -> tuple[int, list[Finding]]:
+    """How many events of a Run were replayed, and the first that is not what the loop would have done.
+
+    Tools that are missing do not end it: that they were those named is known of the digests alone.
+    """
+    missing: list[Finding] = []
     run: Run | None = None
     head = EMPTY_LOG
     for seq, line in enumerate(lines, 1):
@@ -161,12 +177,18 @@ async def _replay(storage: Storage, ref: RunRef, lines: list[bytes]) -> tuple[in
                 run = await _begun(storage, event, head)
                 continue
         except (BrokenSeal, Damaged, NotFound) as error:
-            return seq, [Finding(ref.run_id, seq, str(error))]
-        wrong = difference(run, event)
+            return seq, [*missing, Finding(ref.run_id, seq, str(error))]
+        missing += await _missing_tools(tools, event, seq)
+        wrong = difference(run, event) or requests.difference(run, event)
         if wrong is not None:
-            return seq, [Finding(ref.run_id, seq, wrong)]
+            return seq, [*missing, Finding(ref.run_id, seq, wrong)]
         run = evolve(run, event, head)
-    return len(lines), []
+    return len(lines), missing
+
+
+async def _missing_tools(check: KeptToolsCheck, event: StoredEvent, seq: int) -> list[Finding]:
+    problem = await check.problem(event)
+    return [] if problem is None else [Finding(event.run_id, seq, problem)]
 
 
 async def _begun(storage: Storage, event: StoredEvent, head: Head) -> Run:

@@ -93,6 +93,21 @@ class Provider(Protocol):
     async def close(self) -> None: ...
 
 
+class TellsSettings(Protocol):
+    """What a provider may have beside: without it, nothing is known of its settings."""
+
+    @property
+    def reply_settings(self) -> JsonObject:
+        """Those of its settings that change replies, for the log. Never a key, a header or an address."""
+        ...
+
+
+def reply_settings(provider: Provider | TellsSettings) -> JsonObject:
+    """What a provider tells of its settings; nothing if it tells none."""
+    settings: JsonObject = getattr(provider, "reply_settings", {})
+    return settings
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderConfig:
     """What an endpoint is made from."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from shutil import copytree, rmtree
 
 import pytest
@@ -62,6 +63,61 @@ def test_replay_finds_a_decision_that_the_loop_would_not_make(own_team: Terminal
     assert shown.code == 1
     assert shown.lines[0].startswith("team-2, event 10: text 'A plot.'")
     assert shown.lines[-1] == "Job team: 44 events of 3 Runs checked, 1 finding"
+
+
+@pytest.mark.parametrize(
+    ("run_id", "old", "new", "event", "differs"),
+    [
+        ("team-2", b'"query":"first part"', b'"query":"other part"', 2, "message 1 differs"),
+        ("team-2", b'"thought":"hm"', b'"thought":"ha"', 7, "message 2 differs"),
+        ("team-1", b'"text":"I plan."', b'"text":"I play."', 7, "message 2 differs"),
+        ("team-1", b'"text":"A part."', b'"text":"A plot."', 15, "message 5 differs"),
+        ("team-3", b"You help.", b"You hope.", 2, "the instruction differs"),
+        ("team-1", b'"model":"scripted"', b'"model":"stripped"', 2, "the model or its settings differ"),
+    ],
+)
+def test_replay_names_what_the_model_was_not_sent(
+    own_team: Terminal, run_id: str, old: bytes, new: bytes, event: int, differs: str
+) -> None:
+    assert old in own_team.log_of(run_id).read_bytes()
+    reseal(own_team, run_id, old, new)
+    shown = own_team.call("replay")
+    assert shown.code == 1
+    assert shown.lines[0].startswith(f"{run_id}, event {event}: generation of step ")
+    assert differs in shown.lines[0]
+
+
+def test_replay_names_tools_that_are_others_than_those_that_were_offered(own_team: Terminal) -> None:
+    offered = {run_id: tools_digest(own_team, run_id) for run_id in ("team-1", "team-2")}
+    reseal(own_team, "team-2", offered["team-2"], offered["team-1"])
+    shown = own_team.call("replay")
+    assert (shown.code, shown.lines[0].endswith("the tools differ")) == (1, True)
+
+
+def tools_digest(terminal: Terminal, run_id: str) -> bytes:
+    found = re.search(rb'"toolsDigest":"([^"]+)"', terminal.log_of(run_id).read_bytes())
+    assert found
+    return found[1]
+
+
+def test_requests_without_a_digest_of_ours_are_told_and_no_finding(own_team: Terminal) -> None:
+    for run_id, pattern, new in (
+        ("team-1", rb',"toolsDigest":"[^"]+","requestDigest":"[^"]+"', b""),
+        ("team-2", rb'"requestDigest":"v1:', b'"requestDigest":"v9:'),
+    ):
+        path = own_team.log_of(run_id)
+        head, lines = EMPTY_LOG, []
+        for line in path.read_bytes().splitlines():
+            sealed, head = seal(head, [re.sub(pattern, new, open_line(line).payload)])
+            lines += sealed
+        path.write_bytes(b"\n".join(lines) + b"\n")
+    shown = own_team.call("replay")
+    assert shown.code == 0
+    assert [line.split(":")[1] for line in shown.lines[:2]] == [" team-1, 4 events", " team-2, 2 events"]
+    assert "the log has no digest of what the model was sent" in shown.lines[0]
+    assert shown.lines[2].endswith("of what could be checked, every decision and request is the same again")
+    report = json.loads(own_team.call("replay", "--json").out)
+    assert (report["ok"], report["complete"], report["checked"]["requests"]) == (True, False, 2)
 
 
 def test_a_redacted_event_verifies_and_is_named_where_its_content_is_needed(own_team: Terminal) -> None:
@@ -131,7 +187,8 @@ def test_a_summary_of_a_newer_version_verifies(own_team: Terminal) -> None:
 def test_how_much_was_checked_is_counted(team: Terminal) -> None:
     report = json.loads(team.call("verify", "--json").out)
     assert (report["ok"], report["complete"], report["unchecked"]) == (True, True, [])
-    assert report["checked"] == {"digests": 44, "heads": 5, "summaries": 1}, "of two delegates, and of three Runs"
+    expected = {"digests": 44, "heads": 5, "summaries": 1, "requests": 0}
+    assert report["checked"] == expected, "of two delegates, and of three Runs"
 
 
 def test_what_the_original_wrote_is_not_vouched_for(terminal: Terminal) -> None:

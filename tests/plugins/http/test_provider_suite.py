@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pages import rows
 from provider_suite import CAPABILITIES, PAGE, WIRES, body_of, request_of
-from wire import Said, Wire
+from wire import KEY, Said, Wire
 from wire_openai import OLLAMA
 
 from perstack.errors import DefinitionError
+from perstack.ports.provider import reply_settings
 
 every_wire = pytest.mark.parametrize("wire", WIRES, ids=str)
 SAID = Said("Grüß Gott 😀\u2028 yes", thinking="Hm 😀, yes.", calls=(("c1", "ä.txt"), ("c2", "b")))
@@ -36,6 +37,15 @@ def test_the_page_has_a_row_for_each_capability_and_a_column_for_each_wire() -> 
 def test_a_wrong_setting_is_told_with_its_key(wire: Wire) -> None:
     with pytest.raises(DefinitionError, match=r"provider\.setting\.baseURL"):
         wire.provider(None, baseURL="x")
+
+
+@every_wire
+def test_of_its_settings_it_tells_those_that_change_replies_and_no_secret(wire: Wire) -> None:
+    setting = {"maxTokens": 99, "temperature": 0.5, "topP": 0.9, "readTimeout": 5}
+    told = reply_settings(wire.provider("http://localhost:1", headers={"X-Team": KEY}, **setting))
+    assert told.pop("documents", False) is False
+    assert told == {"maxTokens": 99, "temperature": 0.5, "topP": 0.9}
+    assert told.keys() >= reply_settings(wire.provider("http://localhost:1")).keys() - {"documents"}
 
 
 @every_wire

@@ -44,13 +44,13 @@ def replay_command(job: str | None, as_json: bool, config: str | None, workspace
     """Drive JOB (the latest, if none is given) again from its logs, without a model or a tool.
 
     What models, tools and people answered is taken from the log; every decision of the loop is made again and
-    compared with what is recorded. Exit status 0 if all are the same, 1 if not.
+    compared with what is recorded, and so is every request to a model. Exit status 0 if all are the same, 1 if not.
     """
 
     def check(host: Host) -> Awaitable[Report]:
         return host.replay(job)
 
-    sys.exit(_report(Place(config, workspace, storage), check, as_json, "every decision is the same again"))
+    sys.exit(_report(Place(config, workspace, storage), check, as_json, "every decision and request is the same again"))
 
 
 def _report(place: Place, check: Callable[[Host], Awaitable[Report]], as_json: bool, all_well: str) -> int:
