@@ -78,6 +78,12 @@ def in_force(definition: Definition, today: Project) -> Project:
     )
 
 
+def for_begun(definition: Definition) -> Definition:
+    """The same for a Job that has begun: it has limits of its own, which may have been raised since."""
+    unset = {"max_steps": None, "max_retries": None, "timeout": None}
+    return definition.model_copy(update={"chosen": definition.chosen.model_copy(update=unset)})
+
+
 def _with_secrets(recorded: Expert, today: Project) -> Expert:
     now = today.experts.get(recorded.key)
     return with_secrets(recorded, now).model_copy(update={"provider": _setting(_name(recorded.provider), today, now)})

@@ -35,7 +35,7 @@ from perstack.core.iterations import (
 )
 from perstack.core.job import JobSummary
 from perstack.core.measurements import Measurement, measurement_in
-from perstack.core.recorded import Definition
+from perstack.core.recorded import Definition, for_begun
 from perstack.core.usage import NO_USAGE
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import OnEvent
@@ -172,10 +172,11 @@ class SeriesDrive:
 
     async def _run(self, command: RunExpert) -> StoredSeriesEvent:
         series, began = self.series, now_ms()
-        jobs = self._wiring.jobs
+        new = begun = self._wiring.jobs
         if series.definition is not None:
-            jobs = self._wiring.definitions.under(series.definition)
-        job = await self._job(jobs, command.job_id, series.expert_key, command.query)
+            under = self._wiring.definitions.under
+            new, begun = under(series.definition), under(for_begun(series.definition))
+        job = await self._job(new, begun, command.job_id, series.expert_key, command.query)
         if job.status != "completed":
             return self._stopped(job)
         return FinishArtefact(
@@ -217,19 +218,20 @@ class SeriesDrive:
         again = f"-{attempt + 1}" if attempt else ""
         query = question_of(made, self.series.settings)
         job_id = f"{self.series.id}-e{made.iteration}{again}"
-        return await self._job(self._wiring.jobs, job_id, evaluator.expert, query)
+        jobs = self._wiring.jobs
+        return await self._job(jobs, jobs, job_id, evaluator.expert, query)
 
-    async def _job(self, jobs: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
+    async def _job(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
         """Run a Job, or go on with it if it has begun, as far as it goes."""
         try:
-            job = await jobs.job(job_id)
+            job = await begun.job(job_id)
         except NotFound:
             if await self._wiring.storage.has_job(job_id):  # its process died before the first event
-                await jobs.delete(job_id)
-            return await jobs.run(expert_key, query, job_id=job_id, on_event=self._on_event)
+                await new.delete(job_id)
+            return await new.run(expert_key, query, job_id=job_id, on_event=self._on_event)
         if job.status in ("completed", "stoppedByInteractiveTool"):
             return job
-        return await jobs.resume(job_id, on_event=self._on_event)
+        return await begun.resume(job_id, on_event=self._on_event)
 
     def _stopped(self, job: JobSummary) -> PauseSeries | FailSeries:
         """What the end of a Job that is not completed makes of the series."""

@@ -109,6 +109,33 @@ def test_iterations_keep_the_definition_that_they_were_started_with_until_todays
     assert {found[run] for run in ("it-i5-1", "it-i5-2", "it-i6-1", "it-i6-2")} == {("New", "new")}
 
 
+def test_a_limit_that_was_raised_for_the_job_in_hand_stays_raised(terminal: Terminal) -> None:
+    project(terminal, scores(1), "maxIterations = 1")
+    think = reply("", ("think", {"thought": "hm"}))
+    terminal.script(solo=[think, {"error": {"message": "no", "status": 400}}])
+    stopped = terminal.call("iterate", "solo", "do it", "--id", "it", "--max-steps", "1", *SCRIPTED)
+    assert stopped.code == 4, stopped.err
+    assert terminal.call("resume", "it", "--max-steps", "3", *SCRIPTED).code == 1
+    terminal.script(solo=[think, think, reply("made")])
+    went = terminal.call("resume", "it", *SCRIPTED)
+    assert went.code == 0, went.err
+
+
+def test_a_wrong_setting_is_put_right_with_todays_definition(terminal: Terminal) -> None:
+    project(terminal, scores(1), "maxIterations = 1")
+    toml = terminal.workspace / "perstack.toml"
+    right = toml.read_text()
+    toml.write_text('model = "nosuch"\n' + right)
+    terminal.script(solo=[{"error": {"message": "no such model", "status": 404}}])
+    assert terminal.call("iterate", "solo", "do it", "--id", "it", "--provider", "scripted").code == 1
+    toml.write_text('model = "right"\n' + right)
+    terminal.script(solo=[reply("made")])
+    went = terminal.call("resume", "it", "--definition", "current", "--provider", "scripted")
+    assert went.code == 0, went.err
+    start = json.loads(terminal.log_of("it-i1-1").read_text().splitlines()[0])
+    assert start["type"] == "startRun"
+
+
 def test_definition_is_an_option_for_iterations_alone(terminal: Terminal) -> None:
     project(terminal, [])
     refused = terminal.call("resume", "nosuch", "--definition", "current", *SCRIPTED)

@@ -48,7 +48,8 @@ def say_series(series: SeriesState) -> int:
         did += f", the best is {best.number} with {best.score:g}"
     text = {
         "completed": f"completed: {did}; {_why_completed(series)}; perstack report {series.id}",
-        "failed": f"failed after {did}: {series.message}; go on with: perstack resume {series.id}",
+        "failed": f"failed after {did}: {series.message}; go on with: perstack resume {series.id}"
+        " (--definition current, if you have edited the Expert)",
         "paused": f"paused after {did}: {series.message}; go on with: perstack resume {series.id}",
         "running": f"is still running: {did}",
     }[series.status]
