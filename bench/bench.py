@@ -1,6 +1,6 @@
 """The figures of docs/speed.md, through the command line, on a scripted model, beside a floor measured in the same run.
 
-make bench                     all of it, a minute or two
+make bench                     all of it, a few minutes
 make bench ARGS="--steps 50"   only these numbers of steps
 """
 
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from skills import skills
 from wire_formats import providers
+from wires import wires
 
 TASKS = 10_000
 PERSTACK = str(Path(sys.executable).with_name("perstack"))
@@ -254,6 +255,7 @@ def main() -> None:
     keeping_tasks()
     skills(ENV)
     providers()
+    wires()
 
 
 if __name__ == "__main__":
