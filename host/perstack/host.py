@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, lock_path, merged, read_lock, write_lock
 from perstack.config.settings import Overrides
-from perstack.core.answers import read_job_answer
 from perstack.core.by import By
 from perstack.core.definitions import Expert, Project, Skill, with_delegates
 from perstack.core.events import ContinuedFrom, Settlement
 from perstack.core.ids import check_job_id, event_id_of, job_id_of, place_of
 from perstack.core.job import Job, JobSummary
 from perstack.core.labels import check_labels
-from perstack.core.run import Run, inheritable
+from perstack.core.run import Run
+from perstack.engine.answering import Given, answer_again, answer_open
 from perstack.engine.clock import new_ulid
 from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent, runtime_begins
@@ -218,9 +218,7 @@ class Host(Looking):
             base = await self._base(loaded, resume_from)
             check_same_expert(base, expert, job_id)
             place = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
-            return lambda driver: driver.begin_run(
-                expert, query, continued_from=place, inherited=inheritable(base), labels=labels
-            )
+            return lambda driver: driver.begin_run(expert, query, continued_from=place, base=base, labels=labels)
 
         return await self._go_on(job_id, begin, on_event)
 
@@ -230,34 +228,27 @@ class Host(Looking):
         *,
         job_id: str | None = None,
         question_id: str | None = None,
+        resume_from: str | None = None,
         signal: str | None = None,
         by: By | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Answer the question that a Job is stopped at, and drive it on.
 
-        `perstack.core.answers` tells how an answer is read: a yes or no and an approval take nothing else, and what a
-        tool at work asks what its schema says. Raises UsageError if nothing is asked, or the answer does not fit, and
+        `perstack.core.answers` tells how an answer is read. Raises UsageError if nothing is asked, or does not fit, and
         Conflict if `question_id` is given and has been answered already. `signal` names the event that answers, if it
         is no person: the Job takes each only once. `by` is recorded with the answer; this process's user if not given.
+        `resume_from` is a checkpoint at which a question was open: it is answered anew by a new Run, a branch.
         """
-        job_id = place_of(question_id)[0] if question_id is not None else await self._job_id(job_id)
+        named = question_id or (resume_from if job_id is None else None)
+        job_id = place_of(named)[0] if named is not None else await self._job_id(job_id)
+        given = Given(text, by or this_user(), question_id, signal)
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
-            run, asking = _coordinator(loaded), loaded.job.question
-            check_signal(loaded.job, signal)
-            if question_id is not None and (asking is None or asking.id != question_id):
-                raise Conflict(f"question {question_id} has been answered already; `perstack inbox` lists what is open")
-            if run.status != "stoppedByInteractiveTool" or asking is None:
-                raise UsageError(f"Job {job_id} asks nothing ({run.status}); leave out -i to go on with a new query")
-            answer = read_job_answer(asking, text)
-
-            def take_up(driver: Driver) -> Session:
-                driver.answers[asking.run_id], driver.signal = answer, signal
-                driver.answered_by = by or this_user()
-                return driver.take_up(run, "answer", limits=new_limits(run, self._overrides))
-
-            return take_up
+            if resume_from is None:
+                return answer_open(loaded, _coordinator(loaded), given, self._overrides)
+            base = await self._base(loaded, resume_from)
+            return await answer_again(self._reader, base, resume_from, self._expert(base.start.expert_key), given)
 
         return await self._go_on(job_id, begin, on_event)
 

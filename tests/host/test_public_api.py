@@ -52,7 +52,7 @@ HOST = {
     "close": (),
     "run": ("expert_key", "query", "job_id", "labels", "on_event"),
     "continue_job": ("expert_key", "query", "job_id", "resume_from", "labels", "on_event"),
-    "answer": ("text", "job_id", "question_id", "signal", "by", "on_event"),
+    "answer": ("text", "job_id", "question_id", "resume_from", "signal", "by", "on_event"),
     "signal": ("job_id", "event", "by", "on_event"),
     "inbox": (),
     "resume": ("job_id", "max_steps", "settle", "signal", "on_unsettled", "on_event"),

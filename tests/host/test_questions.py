@@ -6,6 +6,7 @@ import pytest
 from hosting import Bench, Seen, expert, results, wait_for
 
 from perstack.core.answers import Asked, read_answer
+from perstack.core.by import By
 from perstack.core.definitions import McpStdioSkill
 from perstack.core.messages import TextPart, UserMessage
 from perstack.core.questions import Question
@@ -206,3 +207,80 @@ def test_a_default_that_breaks_the_schema_is_no_answer() -> None:
 def test_what_does_not_fit_is_told_with_what_is_asked_for(schema: dict, said: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         read_answer(form(schema), said)
+
+
+def test_an_old_question_is_answered_differently_in_a_branch(bench: Bench) -> None:
+    asking = turn(tool("askUser", {"question": "Tea or coffee?"}), usage=(7, 0))
+    script, seen = [tool("todo", {"newTodos": ["ask"]}), asking, text("Served.")], Seen()
+    waiting = wait_for(bench.host(script, expert("a", ask=True)).run("a", "q", job_id="job", on_event=seen))
+    (place,) = [event.checkpoint_id for event in seen.of("stopRunByInteractiveTool")]
+    wait_for(bench.host(script, expert("a", ask=True)).answer("Tea", job_id="job"))
+    provider, branch = ScriptedProvider(lambda request: "Coffee it is."), Seen()
+    host = bench.host(provider, expert("a", ask=True))
+    job = wait_for(host.answer("Coffee", resume_from=place, by=By(user="ann", door="cli"), on_event=branch))
+    assert (job.status, job.text, job.coordinator_run_id) == ("completed", "Coffee it is.", "job-2")
+    assert (waiting.total_steps, job.total_steps, [run.steps for run in job.runs]) == (2, 4, [3, 1])
+    (request,) = provider.requests
+    assert [message.type for message in request.messages] == [
+        "userMessage",
+        "expertMessage",
+        "toolMessage",
+        "expertMessage",
+        "toolMessage",
+    ]
+    assert request.messages[-1].contents[0].contents[0].text == "Coffee"
+    assert [event.by.user for event in branch.of("finishToolCall")] == ["ann"]
+    spent = (branch.of("finishRun")[0].total_usage.input_tokens, job.usage.input_tokens)
+    assert spent == (0, 7), "what was spent is spent once"
+    assert wait_for(host.replay("job")).ok
+    assert wait_for(host.verify("job")).ok
+    assert wait_for(host.original_files("job"))
+    again = wait_for(bench.host(provider, expert("a", ask=True)).continue_job("a", "And now?", job_id="job"))
+    assert again.status == "completed"
+    old = wait_for(host.checkpoint(place))
+    assert (old.status, [call.tool_name for call in old.open_calls]) == ("stoppedByInteractiveTool", ["askUser"])
+
+
+def test_a_branch_asks_what_else_was_asked_and_calls_the_tool_at_work_again(bench: Bench) -> None:
+    script = [turn(tool("book", {"who": "ann"}), tool("askUser", {"question": "Sure?"})), text("ok")]
+    travel, seen = Travel(), Seen()
+    traveller_who_asks = expert("a", ask=True)
+    skills = (*traveller_who_asks.skills, McpStdioSkill(name="travel", command="x"))
+    a = traveller_who_asks.model_copy(update={"skills": skills})
+    wait_for(bench.host(script, a, plugins=(travel,)).run("a", "q", job_id="job", on_event=seen))
+    place = seen.of("stopRunByInteractiveTool")[0].checkpoint_id
+    for said in ("Rome", "yes"):
+        job = wait_for(bench.host(script, a, plugins=(travel,)).answer(said, job_id="job"))
+    assert job.status == "completed"
+    branch = Seen()
+    job = wait_for(bench.host(script, a, plugins=(travel,)).answer("Oslo", resume_from=place, on_event=branch))
+    assert job.question == "Sure?"
+    job = wait_for(bench.host(script, a, plugins=(travel,)).answer("no", job_id="job", on_event=branch))
+    assert (job.status, results(branch)) == ("completed", ["accept Oslo", "no"])
+    assert len(set(travel.keys)) == 2, "another Run's call has a key of its own"
+    assert wait_for(bench.host(script).replay("job")).ok
+
+
+def test_where_nothing_was_asked_there_is_nothing_to_answer_anew(bench: Bench) -> None:
+    script = [tool("todo", {"newTodos": ["t"]}), tool("askUser", {"question": "?", "options": ["yes", "no"]})]
+    seen = Seen()
+    wait_for(bench.host(script, expert("a", ask=True)).run("a", "q", job_id="job", on_event=seen))
+    host = bench.host(script, expert("a", ask=True))
+    step, place = seen.of("finishStep")[0].checkpoint_id, seen.of("stopRunByInteractiveTool")[0].checkpoint_id
+    with pytest.raises(UsageError, match=f"nothing was asked at {step}; `perstack log --job job --type"):
+        wait_for(host.answer("x", resume_from=step))
+    with pytest.raises(UsageError, match="say yes or no"):
+        wait_for(host.answer("maybe", resume_from=place))
+    assert len(wait_for(host.job("job")).runs) == 1, "a refused answer begins no branch"
+
+
+def test_what_a_delegate_asked_is_not_answered_anew(bench: Bench) -> None:
+    script = {"[[boss]]": [tool("a", {"query": "x"}), text("done")], "[[a]]": [tool("book"), text("booked")]}
+    experts, seen = (expert("boss", delegates=("a",)), traveller("a")), Seen()
+    host = bench.host(script, *experts, plugins=(Travel(),))
+    wait_for(host.run("boss", "q", job_id="job", on_event=seen))
+    places = {event.run_id: event.checkpoint_id for event in seen.of("stopRunByInteractiveTool")}
+    with pytest.raises(UsageError, match="a delegate was at work"):
+        wait_for(host.answer("Rome", resume_from=places["job-1"]))
+    with pytest.raises(UsageError, match="delegate's checkpoint"):
+        wait_for(host.answer("Rome", resume_from=places["job-2"]))

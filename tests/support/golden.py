@@ -9,7 +9,7 @@ from perstack.core.chain import EMPTY_LOG, open_line, seal
 from perstack.core.events import StartRun, parse_event
 from perstack.core.messages import History
 from perstack.core.original import Upgraded
-from perstack.core.run import Run, begin, evolve, inheritable
+from perstack.core.run import Run, begin, evolve
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = ["b_files", "c_parallel_delegates", "d_interactive"]
@@ -38,7 +38,7 @@ def states(upgraded: Upgraded) -> dict[str, Run]:
             assert again == event
             if isinstance(again, StartRun):
                 base = places.get(again.continued_from.checkpoint_id) if again.continued_from else None
-                found[run_id] = begin(again, head, inheritable(base) if base else None)
+                found[run_id] = begin(again, head, base)
             else:
                 found[run_id] = evolve(found[run_id], again, head)
             places[event.id] = found[run_id]

@@ -51,6 +51,8 @@ class ContinuedFrom(Fact):
 
     run_id: str
     checkpoint_id: str
+    answers: bool = Field(default=False, exclude_if=falsy)
+    """Whether it begins with another answer to the question that was open there, and not with its query."""
 
 
 class Delegation(Fact):

@@ -34,7 +34,7 @@ from perstack.core.messages import (
     ThinkingPart,
     ToolCallPart,
 )
-from perstack.core.run import Phase, Run, begin, evolve, inheritable
+from perstack.core.run import Phase, Run, begin, evolve
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall, ToolKind
 from perstack.core.usage import NO_USAGE
@@ -204,7 +204,7 @@ class _Upgrade:
             "continued_from": ours.ContinuedFrom(run_id=place[0].id, checkpoint_id=place[1]) if place else None,
         }
         start = ours.StartRun.model_validate({**self._common(chain, event, step=0), **facts})
-        chain.state = begin(start, Head(1), inheritable(place[0]) if place else None)
+        chain.state = begin(start, Head(1), place[0] if place else None)
         chain.log.append(start)
 
     def _place(self, checkpoint: theirs.Checkpoint | None) -> tuple[Run, str] | None:

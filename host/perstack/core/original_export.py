@@ -29,7 +29,7 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.run import Run, begin, evolve, inheritable
+from perstack.core.run import Run, begin, evolve
 from perstack.core.usage import NO_USAGE, Usage
 
 _STATUS = {
@@ -100,14 +100,15 @@ class _Export:
         if not isinstance(start, ours.StartRun):
             raise ValueError(f"the log of {start.run_id} does not begin with startRun")
         base = self.places.get(start.continued_from.checkpoint_id) if start.continued_from else None
-        state = begin(start, Head(1), inheritable(base[0]) if base else None)
+        state = begin(start, Head(1), base[0] if base else None)
         known = base[1] if base else []
         ids = known + [_id(start.run_id, "message", n) for n in range(len(known), len(state.messages))]
         self.last_start = clock = max(start.timestamp, self.last_start + 1)
         at = _Stretch(state, ids, self._run_id(start.run_id, 0), offset, clock - 1)
         self.places[start.id] = (state, list(ids))
         messages = self._messages(at)
-        before, query = messages[:-1], messages[-1:]
+        at.goes_on = is_answer = start.continued_from is not None and start.continued_from.answers
+        before, query = (messages, ()) if is_answer else (messages[:-1], messages[-1:])
         initial = self._checkpoint(at, 0).model_copy(
             update={"status": "init", "messages": before if base else (), "usage": NO_USAGE}
         )

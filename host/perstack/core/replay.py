@@ -94,7 +94,8 @@ def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # n
         case Complete() if isinstance(event, AttemptCompletion):
             wrong = _completion(command, event)
         case EndStep() if isinstance(event, FinishStep):
-            wrong = _same(run.step, event.step_number, "step") or _same(run.step_usage, event.usage, "usage")
+            # a Run that begins with an answer ends a step of another one
+            wrong = _same(max(1, run.step), event.step_number, "step") or _same(run.step_usage, event.usage, "usage")
         case EndRun() if isinstance(event, FinishRun):
             wrong = _same(command.text, event.text, "text") or _same(run.usage, event.total_usage, "total usage")
         case _:

@@ -245,14 +245,28 @@ def _completion(run: Run, call: Call) -> Complete:
 # --- evolve -------------------------------------------------------------------------------------------------------
 
 
-def begin(start: StartRun, head: Head, inherited: History | None = None) -> Run:
-    """The state after `startRun`; `inherited` are the messages of the place it continues from."""
+def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
+    """The state after `startRun`; `base` is the Run that it continues from, as it was at that place."""
+    if base is not None and start.continued_from is not None and start.continued_from.answers:
+        return _asked_again(start, head, base)
     query = UserMessage(contents=(TextPart(text=start.query),))
+    earlier = History() if base is None else inheritable(base)
+    return Run(start=start, head=head, limits=start.limits, messages=earlier.append(query))
+
+
+def _asked_again(start: StartRun, head: Head, base: Run) -> Run:
+    """Where `base` was asked, as a Run of its own: its calls are open still, and what it spent is not spent again."""
     return Run(
         start=start,
         head=head,
         limits=start.limits,
-        messages=(inherited or History()).append(query),
+        messages=base.messages,
+        phase=base.phase,
+        calls=base.calls,
+        todos=base.todos,
+        context_tokens=base.context_tokens,
+        context_window=base.context_window,
+        asked=base.asked,
     )
 
 

@@ -52,7 +52,7 @@ from perstack.core.events import (
 from perstack.core.ids import event_id_of, run_id_of
 from perstack.core.instruction import render_instruction
 from perstack.core.job import Job, JobSummary, summarize
-from perstack.core.messages import History, TextPart
+from perstack.core.messages import TextPart
 from perstack.core.questions import Answer
 from perstack.core.run import Run, is_unsettled, pending
 from perstack.engine.blobs import JobBlobs
@@ -119,7 +119,7 @@ class Driver:
         run_id: str | None = None,
         delegated_by: DelegatedBy | None = None,
         continued_from: ContinuedFrom | None = None,
-        inherited: History | None = None,
+        base: Run | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> Session:
         """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up."""
@@ -127,7 +127,7 @@ class Driver:
         self._wiring.providers.get(settings.provider)
         ref = RunRef(self.job.id, run_id or run_id_of(self.job.id, self.job.next_number))
         session = Session(self._wiring.storage, self.job, self._wiring.emit, ref, expert.key)
-        session.inherited = inherited
+        session.base = base
         session.note(
             StartRun(
                 **session.stamp(),
@@ -224,8 +224,11 @@ class Driver:
     def _record_answer(self, session: Session) -> None:
         """Record a person's answer, if there is one to the question that the Run is stopped at."""
         answer = self.answers.pop(session.ref.run_id, None)
-        if answer is None:
-            return
+        if answer is not None:
+            self.record_answer(session, answer)
+
+    def record_answer(self, session: Session, answer: str | Answer) -> None:
+        """Record a person's answer to the question that the Run asks."""
         call = session.run.calls[session.run.asked or ""]
         if isinstance(answer, str):
             self._record_text(session, call, answer, by=self.answered_by)

@@ -9,9 +9,8 @@ from perstack.core.chain import EMPTY_LOG, Head, is_redacted, open_line
 from perstack.core.events import ContinuedFrom, ResumeRun, StartRun, StoredEvent, parse_event
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
-from perstack.core.messages import History
 from perstack.core.places import is_at_home
-from perstack.core.run import Run, begin, evolve, inheritable
+from perstack.core.run import Run, begin, evolve
 from perstack.core.upgrades import TooNew, upgrade
 from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef, Storage
@@ -76,7 +75,7 @@ async def load_run(
             head = Head(head.seq + 1, sealed.hash)
             event = event_of(ref, head.seq, sealed.payload)
             if isinstance(event, StartRun):
-                base = await _base_messages(storage, ref.job_id, event.continued_from, known or {})
+                base = await _base(storage, ref.job_id, event.continued_from, known or {})
                 run = begin(event, head, base)
             elif run is None:
                 raise Damaged(f"the log of {ref.run_id} does not begin with startRun", readable=0)
@@ -141,13 +140,10 @@ def _page_size(ref: RunRef, after: int, through: str | None) -> int:
     return max(0, min(_PAGE, int(seq) - after))
 
 
-async def _base_messages(
-    storage: Storage, job_id: str, place: ContinuedFrom | None, known: dict[str, Run]
-) -> History | None:
+async def _base(storage: Storage, job_id: str, place: ContinuedFrom | None, known: dict[str, Run]) -> Run | None:
     if place is None:
         return None
     end = known.get(place.run_id)
     if end is not None and event_id_of(end.id, end.head.seq) == place.checkpoint_id:
-        return inheritable(end)
-    base = await load_run(storage, RunRef(job_id, place.run_id), through=place.checkpoint_id, known=known)
-    return None if base is None else inheritable(base)
+        return end
+    return await load_run(storage, RunRef(job_id, place.run_id), through=place.checkpoint_id, known=known)

@@ -11,7 +11,6 @@ from perstack.core.checkpoint import checkpoint_file, run_setting
 from perstack.core.events import ResumeRun, StartRun, StoredEvent
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
-from perstack.core.messages import History
 from perstack.core.run import Run, begin, evolve
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import Emitter
@@ -42,8 +41,8 @@ class Session:
         self.ref = ref
         self.expert_key = expert_key
         self.state: Run | None = None
-        self.inherited: History | None = None
-        """The messages that the Run begins with, if it continues from another place."""
+        self.base: Run | None = None
+        """The Run that this one continues from, as it was at that place."""
         self.memo: dict[Hashable, object] = {}
         """What the Run's provider keeps from one request to the next."""
         self._storage = storage
@@ -97,7 +96,7 @@ class Session:
         payload = event.to_json()
         digest, self._head = link(self._head, payload)
         if isinstance(event, StartRun):
-            self.state = begin(event, self._head, self.inherited)
+            self.state = begin(event, self._head, self.base)
         else:
             self.state = evolve(self.run, event, self._head)
         self._job.apply(event)

@@ -11,7 +11,7 @@ from perstack.core.chain import check as check_line
 from perstack.core.events import FinishToolCall, StartRun, StoredEvent
 from perstack.core.job import Job, JobSummary
 from perstack.core.replay import difference
-from perstack.core.run import Run, begin, evolve, inheritable
+from perstack.core.run import Run, begin, evolve
 from perstack.core.verification import Checked, Finding, Report, Unchecked, UncheckedKind, against_logs
 from perstack.engine.load import event_of, load_run, readable, run_ids
 from perstack.engine.requests import KeptToolsCheck, RequestCheck
@@ -194,12 +194,11 @@ async def _missing_tools(check: KeptToolsCheck, event: StoredEvent, seq: int) ->
 async def _begun(storage: Storage, event: StoredEvent, head: Head) -> Run:
     if not isinstance(event, StartRun):
         raise Damaged(f"the log of {event.run_id} does not begin with startRun", readable=0)
-    inherited = None
+    base = None
     if event.continued_from is not None:
         ref = RunRef(event.job_id, event.continued_from.run_id)
         base = await load_run(storage, ref, through=event.continued_from.checkpoint_id)
-        inherited = None if base is None else inheritable(base)
-    return begin(event, head, inherited)
+    return begin(event, head, base)
 
 
 def _delegate_anchors(event: StoredEvent) -> list[tuple[str, Head]]:

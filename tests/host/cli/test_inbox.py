@@ -86,6 +86,30 @@ def test_a_job_that_asks_nothing_is_told(terminal: Terminal) -> None:
     assert (shown.code, "Job done asks nothing (completed)" in shown.err) == (2, True)
 
 
+@pytest.mark.parametrize("command", ["run", "resume"])
+def test_a_question_is_answered_anew_from_the_checkpoint_at_which_it_was_open(terminal: Terminal, command: str) -> None:
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")])
+    ask(terminal, "one")
+    assert terminal.call("answer", "one", "Tea", "--provider", "scripted").code == 0
+    (place,) = terminal.call("log", "--job", "one", "--type", "stopRunByInteractiveTool", "--json").events
+    begin = (
+        ("run", "guest", "Coffee", "--continue-job", "one", "-i") if command == "run" else ("resume", "-i", "Coffee")
+    )
+    again = terminal.call(*begin, "--resume-from", place["checkpointId"], "--provider", "scripted")
+    assert again.code == 0, again.err
+    answers = terminal.call("log", "--job", "one", "--type", "finishToolCall", "--json").events
+    assert [(one["runId"], one["contents"][0]["text"]) for one in answers] == [("one-1", "Tea"), ("one-2", "Coffee")]
+    assert "with another answer" in terminal.call("log", "--job", "one").out
+    assert (terminal.call("verify", "one").code, terminal.call("replay", "one").code) == (0, 0)
+
+
+def test_another_answer_needs_the_checkpoint_and_a_checkpoint_the_answer(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("ok")])
+    for args in (("-i", "x"), ("--resume-from", "one-1-6")):
+        shown = terminal.call("resume", "one", *args, "--provider", "scripted")
+        assert (shown.code, "--resume-from and -i go together" in shown.err) == (2, True)
+
+
 def test_a_tasks_approval_is_in_the_inbox_and_is_answered_once(terminal: Terminal) -> None:
     terminal.project(ASKING, guest=[reply("ok")])
     for command in (

@@ -158,7 +158,8 @@ _RESUMED = {
 def _start(event: StartRun, around: Around) -> list[Row]:
     rows = [Row("query", event.query, "bold")]
     if event.continued_from is not None:
-        rows.append(Row("continues", f"from checkpoint {event.continued_from.checkpoint_id}"))
+        another = ", with another answer" if event.continued_from.answers else ""
+        rows.append(Row("continues", f"from checkpoint {event.continued_from.checkpoint_id}{another}"))
     if around.full:
         rows.append(Row("model", f"{event.provider}/{event.model}"))
     return rows

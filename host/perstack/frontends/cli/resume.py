@@ -10,6 +10,7 @@ from perstack.core.events import Settlement
 from perstack.core.iterations import SeriesState
 from perstack.core.job import JobSummary
 from perstack.engine.read import UnsettledCall
+from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import INTERRUPTED, job_of, say, until_done
 from perstack.frontends.cli.iterate import check_target
@@ -38,6 +39,14 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
     show_default=True,
     help="For iterations: whose Expert, what they were started with or today's perstack.toml.",
 )
+@click.option("--resume-from", metavar="CHECKPOINT", help="With -i: the checkpoint at which something was asked.")
+@click.option(
+    "-i",
+    "--interactive-tool-call-result",
+    "answer",
+    metavar="TEXT",
+    help="With --resume-from: another answer to what was asked there, in a branch.",
+)
 @click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
 @driving_options
 def resume_command(
@@ -46,6 +55,8 @@ def resume_command(
     max_iterations: int | None,
     target: float | None,
     definition: str,
+    resume_from: str | None,
+    answer: str | None,
     stream: bool,
     setup: Setup,
 ) -> None:
@@ -55,10 +66,17 @@ def resume_command(
     """
     settled = _settlements(settle)
     check_target(target)
+    if (resume_from is None) != (answer is None):
+        raise UsageError("--resume-from and -i go together; what is asked now is answered by: perstack answer ID TEXT")
+    if answer is not None and (settled or max_iterations is not None or target is not None):
+        raise UsageError("-i answers a Job's question: leave out --settle, --max-iterations and --target")
     host = setup.host()
     lines = SeriesLines(stream=stream)
 
     async def work() -> JobSummary | SeriesState:
+        if answer is not None:
+            by = this_user("cli")
+            return await host.answer(answer, job_id=job, resume_from=resume_from, by=by, on_event=lines.on_event)
         if job is not None and await host.iterations.has(job):
             if settled:
                 raise UsageError(f"--settle is for Jobs, and {job} is the id of iterations: resume its Job first")

@@ -29,7 +29,7 @@ from perstack.frontends.cli.options import Setup, driving_options, label_option
     "--interactive-tool-call-result",
     "is_answer",
     is_flag=True,
-    help="With --continue or --continue-job: QUERY answers the question the Job is stopped at.",
+    help="With --continue or --continue-job: QUERY answers what the Job asks, or asked at --resume-from.",
 )
 @click.option("--job-id", metavar="ID", help="The new Job's id: up to 128 of A-Z a-z 0-9 _ -")
 @label_option
@@ -62,7 +62,8 @@ def run_command(
 
     def work(on_event: OnEvent) -> Awaitable[JobSummary]:
         if is_answer:
-            return host.answer(query, job_id=continue_job, by=this_user("cli"), on_event=on_event)
+            by = this_user("cli")
+            return host.answer(query, job_id=continue_job, resume_from=resume_from, by=by, on_event=on_event)
         if go_on or continue_job:
             return host.continue_job(
                 expert, query, job_id=continue_job, resume_from=resume_from, labels=labels, on_event=on_event
@@ -81,8 +82,6 @@ def _check_combination(
         raise UsageError("--continue means the latest Job and --continue-job a given one: leave one of them out")
     if is_answer and not (go_on or continue_job):
         raise UsageError("-i answers a question of a Job: add --continue, or --continue-job JOB")
-    if is_answer and resume_from is not None:
-        raise UsageError("-i answers the question a Job is stopped at: leave out --resume-from")
     if job_id is not None and (go_on or continue_job):
         raise UsageError("--job-id names a new Job: leave it out when continuing one")
     for value in (job_id, continue_job):

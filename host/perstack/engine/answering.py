@@ -1,0 +1,89 @@
+"""Answering a Job's question: the one that it is stopped at, or one that it was asked before, in a branch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perstack.config.settings import Overrides
+from perstack.core.answers import read_job_answer
+from perstack.core.by import By
+from perstack.core.definitions import Expert
+from perstack.core.events import CallInteractiveTool, ContinuedFrom
+from perstack.core.ids import event_id_of
+from perstack.core.job import OpenQuestion, open_question
+from perstack.core.run import Run
+from perstack.engine.driver import Driver
+from perstack.engine.load import LoadedJob
+from perstack.engine.read import JobReader
+from perstack.engine.resuming import check_signal, new_limits
+from perstack.engine.session import Session
+from perstack.errors import Conflict, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An answer as it came."""
+
+    text: str
+    by: By
+    question_id: str | None = None
+    """The question that it is to, if that was said."""
+    signal: str | None = None
+    """The event from outside that brings it."""
+
+
+def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides) -> Callable[[Driver], Session]:
+    """What takes up the Coordinator's Run with an answer to the question that the Job is stopped at.
+
+    Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was given already.
+    """
+    asking = loaded.job.question
+    check_signal(loaded.job, given.signal)
+    if given.question_id is not None and (asking is None or asking.id != given.question_id):
+        raise Conflict(f"question {given.question_id} has been answered already; `perstack inbox` lists what is open")
+    if run.status != "stoppedByInteractiveTool" or asking is None:
+        raise UsageError(
+            f"Job {loaded.job.id} asks nothing ({run.status}); leave out -i to go on with a new query,"
+            " or answer an earlier question with --resume-from"
+        )
+    answer = read_job_answer(asking, given.text)
+
+    def take_up(driver: Driver) -> Session:
+        driver.answers[asking.run_id], driver.signal, driver.answered_by = answer, given.signal, given.by
+        return driver.take_up(run, "answer", limits=new_limits(run, overrides))
+
+    return take_up
+
+
+async def answer_again(
+    reader: JobReader, base: Run, checkpoint_id: str, expert: Expert, given: Given
+) -> Callable[[Driver], Session]:
+    """What begins a Run where `base` was asked, with another answer; both are written at once.
+
+    Raises UsageError if nothing was asked there, or by a delegate, or the answer does not fit.
+    """
+    answer = read_job_answer(await _question_at(reader, base, checkpoint_id), given.text)
+    place = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq), answers=True)
+
+    def begin(driver: Driver) -> Session:
+        session = driver.begin_run(expert, base.start.query, continued_from=place, base=base)
+        driver.answered_by = given.by
+        driver.record_answer(session, answer)
+        return session
+
+    return begin
+
+
+async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> OpenQuestion:
+    job_id = base.start.job_id
+    if any(call.delegation is not None for call in base.open_calls):
+        raise UsageError(f"a delegate was at work at {checkpoint_id}: only what a Coordinator asked is answered anew")
+    if base.asked is not None:
+        for line in reversed(await reader.events(base.id, job_id=job_id, limit=base.head.seq)):
+            if isinstance(line.event, CallInteractiveTool) and line.event.tool_call_id == base.asked:
+                return open_question(line.event)
+    raise UsageError(
+        f"nothing was asked at {checkpoint_id}; `perstack log --job {job_id} --type stopRunByInteractiveTool` shows"
+        " where something was"
+    )
