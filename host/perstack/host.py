@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
@@ -21,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, lock_path, merged, read_lock, write_lock
+from perstack.config.places import ProjectPlace, check_workspace, find_place, named_or_own
 from perstack.config.settings import Overrides
 from perstack.core.by import By
 from perstack.core.definitions import Expert, Project, Skill, with_delegates
@@ -49,6 +51,7 @@ from perstack.engine.resuming import (
 )
 from perstack.engine.session import Session
 from perstack.engine.skills import JobSkills
+from perstack.engine.state import open_state, places_of
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, UsageError
 from perstack.ports.skill import LoginFactory, SkillContext
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from perstack.engine.memory import ExecutionMemory
     from perstack.engine.tooling import OfferedTools
     from perstack.engine.waking import Waker
+    from perstack.ports.tasks import TaskMemory
 
 STATE_DIR = "perstack"
 """The directory of a workspace that tools keep off."""
@@ -79,13 +83,20 @@ class Host(Looking):
         env: Mapping[str, str] | None = None,
         overrides: Overrides | None = None,
         plugins: Iterable[object] = (),
+        place: ProjectPlace | None = None,
     ) -> None:
+        """The workspace `.` is the project's own, or if it names none the folder that one stands in. A relative storage
+        of the project is seen from its `place`, and from the workspace if none is given.
+        """
         self.project = project
-        self.workspace = Path(workspace).resolve()
+        place = place or ProjectPlace(named_or_own(project, workspace), None)
+        self.workspace = place.workspace(project, workspace)
         self._env = dict(os.environ if env is None else env)
         self._overrides = overrides or Overrides()
         self.plugins: Plugins = load_plugins(plugins, self._env)
-        super().__init__(self.plugins.open_storage(storage or project.storage, self.workspace))
+        opened, self.notice = open_state(self.plugins, project, place, storage)
+        """What a person should be told of where the state is, if anything."""
+        super().__init__(opened)
         self._providers = ProviderPool(self.plugins, self._env)
         self._driving: dict[str, asyncio.Task[object]] = {}
 
@@ -113,27 +124,28 @@ class Host(Looking):
         plugins: Iterable[object] = (),
     ) -> Host:
         """A Host on the perstack.toml given, or found from the workspace upward, with its `.env` files unless `env` is
-        given.
+        given. The state is beside a perstack.toml that was found, and in the workspace with one that was given.
 
         Raises DefinitionError with every problem of the file, and UsageError if there is no file.
         """
         from perstack.config.env import read_env
-        from perstack.config.load import find_config, load_project
+        from perstack.config.load import load_project
 
-        found = Path(config) if config is not None else find_config(Path(workspace).resolve())
-        if found is None:
-            raise UsageError(
-                f"there is no perstack.toml in {Path(workspace).resolve()} or above; name one with --config"
-            )
-        project = load_project(found).project
-        return cls(
+        place = find_place(workspace, config)
+        project = load_project(place.required()).project
+        check_workspace(project, place.workspace(project, workspace))
+        host = cls(
             project,
             workspace=workspace,
             storage=storage,
-            env=read_env(Path(workspace), project.env_path) if env is None else env,
+            env=read_env(place.folder, project.env_path) if env is None else env,
             overrides=overrides,
             plugins=plugins,
+            place=place,
         )
+        if host.notice is not None:
+            warnings.warn(host.notice, stacklevel=2)
+        return host
 
     async def __aenter__(self) -> Host:
         return self
@@ -338,12 +350,12 @@ class Host(Looking):
         none of them; SkillError if the login does not come about within some minutes.
         """
         factory, definition = self._login_of(skill_name, expert_key)
-        await factory.login(definition, SkillContext(self.workspace, "", self._env, STATE_DIR), present)
+        await factory.login(definition, self._context(""), present)
 
     async def logout(self, skill_name: str, *, expert_key: str | None = None) -> bool:
         """Forget a login. False if there was none."""
         factory, definition = self._login_of(skill_name, expert_key)
-        return await factory.logout(definition, SkillContext(self.workspace, "", self._env, STATE_DIR))
+        return await factory.logout(definition, self._context(""))
 
     async def install(self, *expert_keys: str, on_step: OnInstall = lambda step: None) -> Installed:
         """Ask every skill of these Experts, or of all, and of their delegates, what it offers; write perstack.lock.
@@ -357,7 +369,7 @@ class Host(Looking):
             raise UsageError("there is no perstack.toml that a perstack.lock could stand beside")
         path = lock_path(self.project.path)
         keys = [self._expert(key).key for key in expert_keys] or list(self.project.experts)
-        context = SkillContext(self.workspace, "install", self._env, STATE_DIR)
+        context = self._context("install")
         new, steps = await ask_skills(self.plugins.skills, context, with_delegates(self.project, keys), on_step)
         try:
             old = read_lock(path)
@@ -377,7 +389,7 @@ class Host(Looking):
         """What a Run of this Expert, as a Coordinator, would be offered; its skills are opened for it, and ended."""
         from perstack.engine.tooling import offered_tools
 
-        context = SkillContext(self.workspace, "tools", self._env, STATE_DIR)
+        context = self._context("tools")
         return await offered_tools(self.plugins.skills, context, self.project, self._expert(expert_key))
 
     # --- inside ---------------------------------------------------------------------------------------------------
@@ -406,7 +418,7 @@ class Host(Looking):
         self, loaded: LoadedJob, begin: Callable[[Driver], Session], on_event: OnEvent | None, lock: Lock
     ) -> JobSummary:
         emit = Emitter(self.plugins.listeners, on_event)
-        context = SkillContext(self.workspace, loaded.job.id, self._env, STATE_DIR, tasks=lambda: self.memory)
+        context = self._context(loaded.job.id, tasks=lambda: self.memory)
         skills = JobSkills(self.plugins.skills, context, emit, lock)
         wiring = Wiring(
             storage=self.storage,
@@ -425,6 +437,12 @@ class Host(Looking):
             return await driver.drive_coordinator(session)
         finally:
             await skills.close()
+
+    def _context(self, job_id: str, tasks: Callable[[], TaskMemory] | None = None) -> SkillContext:
+        """What skills are given."""
+        return SkillContext(
+            self.workspace, job_id, self._env, STATE_DIR, tasks=tasks, off_limits=places_of(self.storage)
+        )
 
     def _lock(self) -> Lock:
         return Lock() if self.project.path is None else read_lock(lock_path(self.project.path))

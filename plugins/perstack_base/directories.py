@@ -23,14 +23,14 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 def list_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
     """`listDirectory`."""
     with workspace.directory(text(args, "path") or ".") as (handle, place):
-        hidden = workspace.state_identity()
+        hidden = workspace.state_identities()
         with os.scandir(handle) as entries:
             found = sorted((not entry.is_dir(follow_symlinks=False), entry.name) for entry in entries)
         items: list[JsonValue] = []
         for _, name in found[: MOST_ENTRIES + 1]:
             status = _status(handle, name)
             way = (*place.parts, name)
-            if status is not None and identity(status) != hidden and not workspace.is_state(way):
+            if status is not None and identity(status) not in hidden and not workspace.is_state(way):
                 items.append(_item(name, way, status))
     result: JsonObject = {"path": place.shown, "items": items[:MOST_ENTRIES]}
     if len(found) > MOST_ENTRIES + 1:

@@ -53,7 +53,7 @@ class BaseSession:
 
     def __init__(self, context: SkillContext) -> None:
         """Raises SkillError if the workspace is no directory."""
-        self._workspace = Workspace(context.workspace, context.state_dir)
+        self._workspace = Workspace(context.workspace, context.state_dir, context.off_limits)
         self._executor = Executor(self._workspace, context.env)
         self._began = time.monotonic()
         self._threads: set[asyncio.Future[JsonObject]] = set()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,16 +60,17 @@ class Place:
 class Workspace:
     """A handle of the directory that file tools are confined to. `close` it."""
 
-    def __init__(self, root: Path, state_dir: str | None = None) -> None:
+    def __init__(self, root: Path, state_dir: str | None = None, off_limits: Iterable[Path] = ()) -> None:
         """Raises SkillError if the root is no directory that can be opened."""
         try:
             self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             message = f"the workspace {root} cannot be opened ({error.strerror}): make it, or give another one"
             raise SkillError(message) from error
-        self._state: Parts = tuple(Path(os.path.normpath(state_dir)).parts) if state_dir else ()
         self.root = Path(os.path.abspath(root))  # noqa: PTH100 - resolve() would follow links
         self._names = (self.root, Path(os.path.realpath(root)))
+        named = [Path(os.path.normpath(state_dir)).parts] if state_dir else []
+        self._states: tuple[Parts, ...] = tuple(dict.fromkeys((*named, *self._within(off_limits))))
 
     def close(self) -> None:
         """Give the handle back; the workspace is of no use afterwards."""
@@ -107,7 +108,7 @@ class Workspace:
         if place.is_workspace:
             raise SkillError("the workspace itself can be neither moved nor deleted; name something in it")
         way = _folded(place.parts)
-        if self._state and any(_folded(own)[: len(way)] == way for own in self._state_ways()):
+        if any(_folded(own)[: len(way)] == way for own in self._state_ways()):
             raise self.off_limits(place.shown)
 
     def inside(self, path: str) -> Parts | None:
@@ -122,31 +123,37 @@ class Workspace:
         """A new descriptor of the workspace."""
         return os.dup(self._root)
 
-    def state_identity(self) -> Identity | None:
-        """Which directory the state directory is now, if it is there."""
-        if not self._state:
-            return None
-        try:
-            return identity(os.stat(os.path.join(*self._state), dir_fd=self._root))  # noqa: PTH118 - relative to a handle
-        except OSError:
-            return None
+    def state_identities(self) -> frozenset[Identity]:
+        """Which directories and files the state is now, as far as it is there."""
+        found: set[Identity] = set()
+        for own in self._states:
+            with suppress(OSError):
+                found.add(identity(os.stat(os.path.join(*own), dir_fd=self._root)))  # noqa: PTH118 - relative to a handle
+        return frozenset(found)
 
     def is_state(self, parts: Parts) -> bool:
-        """Whether a way leads to the state directory, or into it, by its names."""
-        if not self._state:
-            return False
-        return _folded(parts[: len(self._state)]) == _folded(self._state)
+        """Whether a way leads to the state, or into it, by its names."""
+        return any(_folded(parts[: len(own)]) == _folded(own) for own in self._states)
 
     def off_limits(self, shown: str) -> SkillError:
-        """What is raised for the state directory."""
-        own = "/".join(self._state)
+        """What is raised for the state."""
+        own = "/".join(self._states[0])
         return SkillError(f"{shown}: the state directory {own}/ is off limits to tools; use another path")
 
     def _state_ways(self) -> Iterator[Parts]:
-        yield self._state
-        real = self.inside(os.path.realpath(self.root.joinpath(*self._state)))
-        if real is not None:
-            yield real
+        for own in self._states:
+            yield own
+            real = self.inside(os.path.realpath(self.root.joinpath(*own)))
+            if real is not None:
+                yield real
+
+    def _within(self, places: Iterable[Path]) -> Iterator[Parts]:
+        """The ways to those that are below the workspace. One that holds the workspace cannot be kept off."""
+        for place in places:
+            for name in (str(place), os.path.realpath(place)):
+                parts = self.inside(name)
+                if parts:
+                    yield parts
 
     def _inside(self, path: str) -> Parts:
         if "\0" in path:
@@ -166,7 +173,7 @@ class _Walk:
         self._workspace = workspace
         self._follow = follow
         self._create = create
-        self._state = workspace.state_identity()
+        self._states = workspace.state_identities()
         self._handles = [workspace.open_root()]
         self._parts: list[str] = []
         self._links = 0
@@ -203,7 +210,7 @@ class _Walk:
         if self._workspace.is_state(place.parts):
             raise self._workspace.off_limits(printable(path))
         status = place.status()
-        if status is not None and identity(status) == self._state:
+        if status is not None and identity(status) in self._states:
             raise self._workspace.off_limits(printable(path))
         return place
 
@@ -243,7 +250,7 @@ class _Walk:
         handle = self._open(name)
         self._handles.append(handle)
         self._parts.append(name)
-        if identity(os.fstat(handle)) == self._state:
+        if identity(os.fstat(handle)) in self._states:
             raise self._workspace.off_limits(printable(path))
 
     def _open(self, name: str) -> int:

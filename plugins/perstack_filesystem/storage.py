@@ -43,6 +43,8 @@ from perstack_filesystem.pace import Pace
 _LOG = "events.jsonl"
 _SUMMARY = "job.json"
 _LEASE = "lease"
+_SPACES = ("jobs", "tasks", "iterations")
+"""Those that the host uses."""
 _DOOMED = ".deleted."
 _MOST_OPEN_LOGS = 100
 
@@ -63,6 +65,15 @@ class FilesystemStorage:
     def location(self) -> str:
         """The state directory."""
         return str(self._root)
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """The state directory."""
+        return (self._root.absolute(),)
+
+    def is_there(self) -> bool:
+        """Whether a Job, or anything else, has been kept."""
+        return any((self._root / space).is_dir() and any((self._root / space).iterdir()) for space in _SPACES)
 
     def space(self, name: str) -> Storage:
         """Another set of Jobs, in a folder of that name beside `jobs`."""

@@ -54,6 +54,16 @@ class SqliteStorage:
         """The file."""
         return str(self._path)
 
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """The file, and what stands beside it."""
+        beside = (self._path.with_name(f"{self._path.name}{end}") for end in ("-wal", "-shm", "-journal"))
+        return (self._path.absolute(), *(path.absolute() for path in beside), self._leases.absolute())
+
+    def is_there(self) -> bool:
+        """Whether the file has been made."""
+        return self._path.is_file() and self._path.stat().st_size > 0
+
     def space(self, name: str) -> Storage:
         """Another set of Jobs in the same file."""
         if name not in self._spaces:

@@ -16,8 +16,6 @@ from perstack.config.source import KeyPath, Reporter, Source, TomlTable, TomlVal
 from perstack.core.definitions import Project
 from perstack.errors import DefinitionError, Problem
 
-CONFIG_NAME = "perstack.toml"
-
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
 
 
@@ -31,16 +29,6 @@ class LoadedProject:
     """Every file that was read, the one that includes the others first."""
     patterns: tuple[tuple[Path, str], ...] = ()
     """The includes that may match more files one day, each with the folder that it is seen from."""
-
-
-def find_config(start: Path) -> Path | None:
-    """The nearest perstack.toml: in `start`, or in a folder above it."""
-    folder = start.absolute()
-    for place in (folder, *folder.parents):
-        found = place / CONFIG_NAME
-        if found.is_file():
-            return found
-    return None
 
 
 def load_project(path: Path) -> LoadedProject:
@@ -86,7 +74,7 @@ class _Reading:
             raw = _without_settings(raw, chain[0], report)
         fields = read_table(raw, PROJECT, (), report) or {}
         _check_settings(fields, report)
-        _place_env_files(fields, path.parent)
+        _place_paths(fields, path.parent)
         self._take_experts(fields.pop("experts", {}), report)
         self._take_includes(fields.pop("include", []), (*chain, path), report)
         return fields
@@ -173,11 +161,14 @@ def _without_settings(raw: TomlTable, root: Path, report: Reporter) -> TomlTable
     return kept
 
 
-def _place_env_files(fields: TomlTable, folder: Path) -> None:
+def _place_paths(fields: TomlTable, folder: Path) -> None:
     """Names in a definition file are seen from that file, wherever the caller stands."""
     names = fields.get("envPath")
     if isinstance(names, list):
         fields["envPath"] = [normpath(folder.absolute() / name) for name in names if isinstance(name, str)]
+    workspace = fields.get("workspace")
+    if isinstance(workspace, str):
+        fields["workspace"] = normpath(folder.absolute() / Path(workspace).expanduser())
 
 
 def _check_settings(fields: TomlTable, report: Reporter) -> None:

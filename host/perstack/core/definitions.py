@@ -217,6 +217,8 @@ class Project(Fact):
     reasoning_budget: ReasoningBudget | None = None
     runtime: str | None = None
     storage: str = "file:perstack"
+    workspace: str | None = None
+    """The folder that Experts work in, absolute; None leaves it to whoever runs them."""
     max_steps: int | None = None
     max_retries: int | None = None
     timeout: int | None = None

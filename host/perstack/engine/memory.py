@@ -97,15 +97,21 @@ class ExecutionMemory(TaskMemory):
     ) -> ExecutionMemory:
         """On the storage given, or that of the perstack.toml found from the workspace upward, or `file:perstack`."""
         import os
+        import warnings
 
-        from perstack.config.load import find_config, load_project
+        from perstack.config.load import load_project
+        from perstack.config.places import find_place
         from perstack.core.definitions import Project
         from perstack.engine.plugins import load_plugins
+        from perstack.engine.state import open_state
 
-        found = find_config(Path(workspace).resolve()) if storage is None else None
-        project = Project() if found is None else load_project(found).project
+        place = find_place(workspace)
+        project = Project() if place.config is None or storage is not None else load_project(place.config).project
         loaded = load_plugins(plugins, os.environ if env is None else env)
-        return cls(loaded.open_storage(storage or project.storage, Path(workspace).resolve()))
+        opened, notice = open_state(loaded, project, place, storage)
+        if notice is not None:
+            warnings.warn(notice, stacklevel=2)
+        return cls(opened)
 
     async def __aenter__(self) -> ExecutionMemory:
         return self

@@ -59,12 +59,12 @@ class Plugins:
             raise UsageError(f"no storage {scheme!r} is installed; there are: {', '.join(sorted(self.storages))}")
         return found
 
-    def open_storage(self, address: str, workspace: Path) -> Storage:
-        """The storage of an address such as `file:perstack`. Raises UsageError if there is none."""
+    def open_storage(self, address: str, folder: Path) -> Storage:
+        """The storage of an address such as `file:perstack`, seen from a folder. Raises UsageError if there is none."""
         scheme, separator, location = address.partition(":")
         if not separator:
             raise UsageError(f"storage {scheme!r} names no place: write it as `file:DIRECTORY` or `sqlite:FILE`")
-        return self.storage(scheme).open(location, workspace)
+        return self.storage(scheme).open(location, folder)
 
     def provider(self, name: str) -> ProviderFactory:
         """Raises UsageError that lists the providers there are."""

@@ -103,6 +103,8 @@ class SkillContext:
     """Show a line that the skill's server wrote to stderr."""
     tasks: Callable[[], TaskMemory] | None = None
     """The tasks that agents pause and resume, for a skill that keeps some; None where there is no host."""
+    off_limits: tuple[Path, ...] = ()
+    """Files and folders that tools keep off besides, absolute: where the state really is."""
 
 
 @dataclass(frozen=True, slots=True)

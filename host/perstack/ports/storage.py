@@ -168,6 +168,20 @@ class ReadsOriginals(Protocol):
         ...
 
 
+@runtime_checkable
+class LocalStorage(Storage, Protocol):
+    """A storage that keeps files on this machine."""
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """The files and folders that it keeps, absolute, whether they are there yet or not: tools keep off them."""
+        ...
+
+    def is_there(self) -> bool:
+        """Whether anything has been kept. Makes nothing."""
+        ...
+
+
 class StorageFactory(Protocol):
     """What a storage plugin registers."""
 
@@ -177,5 +191,7 @@ class StorageFactory(Protocol):
         ...
 
     def open(self, location: str, workspace: Path) -> Storage:
-        """A storage for what follows the colon; relative paths are relative to the workspace."""
+        """A storage for what follows the colon; relative paths are seen from `workspace`, whose state it is: the folder
+        of perstack.toml, or the one that one stands in.
+        """
         ...

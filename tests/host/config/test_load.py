@@ -228,7 +228,7 @@ def test_a_folder_of_that_name_is_no_definition_file(write, tmp_path):
 
 
 def test_nothing_is_found_where_there_is_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("perstack.config.load.CONFIG_NAME", "no-such-perstack.toml")
+    monkeypatch.setattr("perstack.config.places.CONFIG_NAME", "no-such-perstack.toml")
     assert find_config(tmp_path) is None
 
 

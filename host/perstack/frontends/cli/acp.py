@@ -24,7 +24,7 @@ def acp_command(expert: str | None, setup: Setup) -> None:
 
     from perstack.frontends.acp.stdio import serve_acp
 
-    def make_host(workspace: Path) -> Host:
-        return replace(setup, place=replace(setup.place, workspace=str(workspace))).host()
+    def make_host(folder: Path) -> Host:
+        return replace(setup, place=replace(setup.place, workspace=None, folder=str(folder))).host()
 
     asyncio.run(serve_acp(make_host, expert))

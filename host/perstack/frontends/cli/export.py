@@ -35,7 +35,7 @@ from perstack.host import Host
 )
 @place_options
 def export_command(
-    job: str, form: str, output: str | None, config: str | None, workspace: str, storage: str | None
+    job: str, form: str, output: str | None, config: str | None, workspace: str | None, storage: str | None
 ) -> None:
     """Write JOB in another form."""
     host = Place(config, workspace, storage).reader()

@@ -17,7 +17,7 @@ from perstack.frontends.cli.show import Screen, ago, table
 @click.command("inbox")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each question.")
 @place_options
-def inbox_command(as_json: bool, config: str | None, workspace: str, storage: str | None) -> None:
+def inbox_command(as_json: bool, config: str | None, workspace: str | None, storage: str | None) -> None:
     """List what waits for you: every open question of every Job and task, the oldest first."""
     place = Place(config, workspace, storage)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again.")
 @place_options
 def install_command(
-    experts: tuple[str, ...], env_path: tuple[str, ...], config: str | None, workspace: str, storage: str | None
+    experts: tuple[str, ...], env_path: tuple[str, ...], config: str | None, workspace: str | None, storage: str | None
 ) -> None:
     """Ask every skill what it offers, and keep that in perstack.lock, beside perstack.toml.
 

@@ -19,7 +19,9 @@ from perstack.frontends.cli.show import Screen, ago, table
     "--take", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="How many, the newest."
 )
 @place_options
-def iterations_command(as_json: bool, take: int, config: str | None, workspace: str, storage: str | None) -> None:
+def iterations_command(
+    as_json: bool, take: int, config: str | None, workspace: str | None, storage: str | None
+) -> None:
     """List what was iterated, the one written to last first."""
     place = Place(config, workspace, storage)
 

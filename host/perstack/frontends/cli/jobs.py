@@ -34,7 +34,7 @@ def jobs_command(
     everything: bool,
     label: tuple[str, ...],
     config: str | None,
-    workspace: str,
+    workspace: str | None,
     storage: str | None,
 ) -> None:
     """List Jobs, the one written to last first, with the question of those that wait for an answer."""

@@ -77,7 +77,7 @@ def log_command(
     take: int | None,
     offset: int,
     config: str | None,
-    workspace: str,
+    workspace: str | None,
     storage: str | None,
 ) -> None:
     """Show what happened in a Job: a summary, then the events of all its Runs in order of time.

@@ -39,7 +39,7 @@ def login_command(
     env_path: tuple[str, ...],
     no_browser: bool,
     config: str | None,
-    workspace: str,
+    workspace: str | None,
     storage: str | None,
 ) -> None:
     """Log in to the server of a skill, for all later Jobs.
@@ -64,7 +64,12 @@ def login_command(
 @_options
 @place_options
 def logout_command(
-    skill: str, expert: str | None, env_path: tuple[str, ...], config: str | None, workspace: str, storage: str | None
+    skill: str,
+    expert: str | None,
+    env_path: tuple[str, ...],
+    config: str | None,
+    workspace: str | None,
+    storage: str | None,
 ) -> None:
     """Forget the login of a skill: its tokens are deleted here. The server is not told."""
 

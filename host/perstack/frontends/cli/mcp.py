@@ -11,8 +11,10 @@ import click
 from click.core import ParameterSource
 
 from perstack.config.load import LoadedProject
-from perstack.errors import PerstackError, UsageError
-from perstack.frontends.cli.options import Setup, driving_options
+from perstack.config.places import find_config
+from perstack.core.definitions import Project
+from perstack.errors import DefinitionError, PerstackError, UsageError
+from perstack.frontends.cli.options import Place, Setup, driving_options
 from perstack.frontends.mcp_server.greeting import greet, offers_roots
 from perstack.frontends.mcp_server.names import only_experts
 from perstack.frontends.mcp_server.sampling import SamplingPlugin
@@ -80,7 +82,7 @@ class _Serving:
 
     def open_root(self, folder: Path) -> Workspace:
         """The same in another folder."""
-        there = replace(self, setup=replace(self.setup, place=replace(self.setup.place, workspace=str(folder))))
+        there = replace(self, setup=replace(self.setup, place=replace(self.setup.place, folder=str(folder))))
         return there.open(there.load())
 
     def offer(self, home: Workspace | PerstackError, *, asks_for_roots: bool = True) -> Offer:
@@ -149,13 +151,32 @@ def _print_config(client: str, setup: Setup, keys: tuple[str, ...], *, tasks: bo
     click.echo(snippet.text(*command_of(_arguments(setup, keys, tasks=tasks))))
 
 
+def _places(place: Place) -> dict[str, object]:
+    """Where the project is. A workspace that perstack.toml names need not be below that."""
+    found = place.find()
+    try:
+        project = place.project(required=False)
+    except DefinitionError:
+        project = Project()
+    workspace = found.workspace(project, place.named)
+    config, storage = place.config and found.config, place.storage
+    if config is None and find_config(workspace) != found.config:
+        config, storage = found.config, storage or _seen_from(found.state_root, project.storage)
+    if storage is not None and workspace != found.folder:
+        storage = _seen_from(found.folder, storage)
+    return {"--workspace": workspace, "--config": config, "--storage": storage}
+
+
+def _seen_from(folder: Path, address: str) -> str:
+    scheme, _, location = address.partition(":")
+    return f"{scheme}:{folder / location}"
+
+
 def _arguments(setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> list[str]:
     """The options that were given, with absolute paths: the client starts the server wherever it likes."""
-    place, overrides = setup.place, setup.overrides
+    overrides = setup.overrides
     given: dict[str, object] = {
-        "--workspace": Path(place.workspace).resolve(),
-        "--config": Path(place.config).resolve() if place.config is not None else None,
-        "--storage": place.storage,
+        **_places(setup.place),
         "--experts": ",".join(keys) or None,
         "--provider": overrides.provider,
         "--model": overrides.model,

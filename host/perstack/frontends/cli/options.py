@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from perstack.config.env import read_env
-from perstack.config.load import LoadedProject, find_config, load_project
+from perstack.config.load import LoadedProject, load_project
+from perstack.config.places import ProjectPlace, check_workspace, find_place
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Project
 from perstack.core.definitions import ReasoningBudget as Budget
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., object])
 
 
+WORKSPACE = "The directory Experts work in; by default `workspace` of perstack.toml, or where you are."
+CONFIG = "perstack.toml; by default found from where you are, or from --workspace, upward."
+
+
 def place_options(command: _F) -> _F:
     """Where the definition and the state are."""
     for option in (
         click.option("--storage", metavar="SCHEME:PLACE", help="Where Jobs are kept, e.g. sqlite:perstack/state.db."),
-        click.option(
-            "--workspace", metavar="DIR", default=".", help="The directory Experts work in.", show_default=True
-        ),
-        click.option("--config", metavar="FILE", help="perstack.toml; by default found from the workspace upward."),
+        click.option("--workspace", metavar="DIR", help=WORKSPACE),
+        click.option("--config", metavar="FILE", help=CONFIG),
     ):
         command = option(command)
     return command
@@ -42,16 +45,19 @@ class Place:
     """The values of `place_options`."""
 
     config: str | None
-    workspace: str
+    workspace: str | None
     storage: str | None
+    folder: str = "."
+    """Where one stands, if no workspace is named."""
+
+    @property
+    def named(self) -> str | Path:
+        """The workspace that is named; the default if none is."""
+        return "." if self.workspace is None else Path(self.workspace).resolve()
 
     def load(self) -> LoadedProject:
         """The project and where it was read from. Warnings go to stderr. Raises UsageError if there is no file."""
-        found = self._find()
-        if found is None:
-            place = Path(self.workspace).resolve()
-            raise UsageError(f"there is no perstack.toml in {place} or above; name one with --config")
-        loaded = load_project(found)
+        loaded = load_project(self.find().required())
         for problem in loaded.warnings:
             click.echo(f"warning: {problem}", err=True)
         return loaded
@@ -60,16 +66,16 @@ class Place:
         """The project; an empty one if there is no file and none is required."""
         if required:
             return self.load().project
-        found = self._find()
+        found = self.find().config
         return Project() if found is None else load_project(found).project
 
-    def _find(self) -> Path | None:
-        workspace = Path(self.workspace)
-        if not workspace.is_dir():
+    def find(self) -> ProjectPlace:
+        """Where the project is. Raises UsageError for a place that is named and not there."""
+        if self.workspace is not None and not Path(self.workspace).is_dir():
             raise UsageError(f"--workspace {self.workspace}: no such directory")
         if self.config is not None and not Path(self.config).is_file():
             raise UsageError(f"--config {self.config}: no such file")
-        return Path(self.config) if self.config is not None else find_config(workspace.resolve())
+        return find_place(self.workspace or self.folder, self.config)
 
     def reader(self) -> Host:
         """A Host for looking at Jobs: a definition that is broken is no hindrance."""
@@ -80,9 +86,31 @@ class Place:
             if self.storage is None:
                 text = f"warning: perstack.toml has errors, so Jobs are looked for in {project.storage}"
                 click.echo(f"{text}; `perstack validate` names them, --storage another place", err=True)
+        return self.host(project, env=dict(os.environ))
+
+    def host(
+        self,
+        project: Project,
+        *,
+        env: Mapping[str, str],
+        overrides: Overrides | None = None,
+        plugins: Iterable[object] = (),
+    ) -> Host:
+        """A Host on a project of this place. Says on stderr if its state is not where it belongs."""
         from perstack.host import Host
 
-        return Host(project, workspace=self.workspace, storage=self.storage, env=dict(os.environ))
+        host = Host(
+            project,
+            workspace=self.named,
+            storage=self.storage,
+            env=env,
+            overrides=overrides,
+            plugins=plugins,
+            place=self.find(),
+        )
+        if host.notice is not None:
+            click.echo(f"note: {host.notice}", err=True)
+        return host
 
 
 def label_option(command: _F) -> _F:
@@ -110,24 +138,16 @@ class Setup:
 
     def env(self, project: Project) -> dict[str, str]:
         """The environment with the `.env` files."""
-        return read_env(Path(self.place.workspace), self.env_paths or project.env_path)
+        return read_env(self.place.find().folder, self.env_paths or project.env_path)
 
     def host(self, project: Project | None = None, *, plugins: Iterable[object] = ()) -> Host:
         """The Host for driving, on the project given or read now, with plugins besides the installed ones.
 
         Raises DefinitionError or UsageError before anything is written.
         """
-        from perstack.host import Host
-
         project = project or self.place.project(required=True)
-        return Host(
-            project,
-            workspace=self.place.workspace,
-            storage=self.place.storage,
-            env=self.env(project),
-            overrides=self.overrides,
-            plugins=plugins,
-        )
+        check_workspace(project, self.place.find().workspace(project, self.place.named))
+        return self.place.host(project, env=self.env(project), overrides=self.overrides, plugins=plugins)
 
 
 def driving_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -146,7 +166,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         strict_skills: bool,
         env_path: tuple[str, ...],
         config: str | None,
-        workspace: str,
+        workspace: str | None,
         storage: str | None,
         **others: object,
     ) -> None:

@@ -20,7 +20,7 @@ from perstack.frontends.cli.show import Screen, count, duration, plain_text, tab
 @click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object.")
 @place_options
 def report_command(
-    series_id: str, iteration: int | None, as_json: bool, config: str | None, workspace: str, storage: str | None
+    series_id: str, iteration: int | None, as_json: bool, config: str | None, workspace: str | None, storage: str | None
 ) -> None:
     """Show what the best of the iterations ID has made, how it was measured, and how the others did."""
     place = Place(config, workspace, storage)

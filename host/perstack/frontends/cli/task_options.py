@@ -62,7 +62,9 @@ def task_options(command: Callable[..., None]) -> Callable[..., None]:
     """Where the tasks are, and how one is shown, which the command is given as one `tasks: Tasks`."""
 
     @wraps(command)
-    def gather(*, as_json: bool, config: str | None, workspace: str, storage: str | None, **others: object) -> None:
+    def gather(
+        *, as_json: bool, config: str | None, workspace: str | None, storage: str | None, **others: object
+    ) -> None:
         command(tasks=Tasks(Place(config, workspace, storage), as_json), **others)
 
     return click.option("--json", "as_json", is_flag=True, help="The whole task as one JSON object.")(

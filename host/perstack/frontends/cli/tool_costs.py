@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import click
 
-from perstack.config.env import read_env
+from perstack.config.settings import Overrides
 from perstack.core.base import JsonObject
 from perstack.core.definitions import Project
 from perstack.core.tools import ToolSpec
 from perstack.core.toolsearch import tokens_of
 from perstack.engine.tooling import OfferedTools
 from perstack.errors import SkillError
+from perstack.frontends.cli.options import Place, Setup
 from perstack.frontends.cli.show import Screen, count, one_line, table
 from perstack.host import Host
 
 
-def tools_of(project: Project, workspace: str) -> dict[str, OfferedTools]:
+def tools_of(project: Project, place: Place) -> dict[str, OfferedTools]:
     """By Expert. Starts the skills of one Expert after the other, and ends them."""
 
     async def ask() -> dict[str, OfferedTools]:
-        env = read_env(Path(workspace), project.env_path)
-        async with Host(project, workspace=workspace, env=env) as host:
+        async with Setup(place, Overrides(), ()).host(project) as host:
             return {key: await _offered(host, key) for key in project.experts}
 
     return asyncio.run(ask())

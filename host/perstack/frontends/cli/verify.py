@@ -21,7 +21,9 @@ _JSON_HELP = "The report as one JSON object."
 @click.argument("job", required=False)
 @click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
 @place_options
-def verify_command(job: str | None, as_json: bool, config: str | None, workspace: str, storage: str | None) -> None:
+def verify_command(
+    job: str | None, as_json: bool, config: str | None, workspace: str | None, storage: str | None
+) -> None:
     """Check the logs of JOB (the latest, if none is given) for edits, insertions, reordering and loss.
 
     Every line's digest and hash is computed again, and each log's end is compared with the heads that are kept
@@ -40,7 +42,9 @@ def verify_command(job: str | None, as_json: bool, config: str | None, workspace
 @click.argument("job", required=False)
 @click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
 @place_options
-def replay_command(job: str | None, as_json: bool, config: str | None, workspace: str, storage: str | None) -> None:
+def replay_command(
+    job: str | None, as_json: bool, config: str | None, workspace: str | None, storage: str | None
+) -> None:
     """Drive JOB (the latest, if none is given) again from its logs, without a model or a tool.
 
     What models, tools and people answered is taken from the log; every decision of the loop is made again and

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from perstack.config.load import LoadedProject, find_config
+from perstack.config.load import LoadedProject
+from perstack.config.places import find_config
 from perstack.engine.session import uninterrupted
 from perstack.errors import PerstackError, UsageError
 from perstack.frontends.mcp_server.asking import Context
@@ -133,14 +134,15 @@ class Workspaces:
                 raise UsageError(f"there is no perstack.toml in what you have open, {names}, or above it; {self._home}")
             return self.home
         async with self._opening:
-            return self._states.get(folder) or await self._serve(self._offer.open_root(folder))
+            return self._states.get(folder) or await self._serve(self._offer.open_root(folder), folder)
 
-    async def _serve(self, workspace: Workspace) -> ServerState:
+    async def _serve(self, workspace: Workspace, folder: Path | None = None) -> ServerState:
+        """`folder` is what the client has open, which need not be where its Experts work."""
         host, loaded = workspace
         state = await self._stack.enter_async_context(
             serving(host, loaded, self._offer.experts, tasks=self._offer.tasks)
         )
-        self._states[host.workspace] = state
+        self._states[folder or host.workspace] = state
         return state
 
 
