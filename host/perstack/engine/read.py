@@ -301,7 +301,9 @@ class JobReader:
             owner, place = await self._of_original(checkpoint_id, job_id)
             if place is not None:
                 return RunRef(owner, place_of(place)[1]), place
-        within = f" in Job {job_id}; `perstack log --job {job_id}` shows them" if job_id else ""
+        within = (
+            f" in Job {job_id}; `perstack log --job {job_id}` shows them" if job_id else "; `perstack log` shows them"
+        )
         raise NotFound(f"there is no checkpoint {checkpoint_id}{within}")
 
     async def _of_original(self, checkpoint_id: str, job_id: str | None) -> tuple[str, str | None]:

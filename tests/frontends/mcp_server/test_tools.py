@@ -173,7 +173,7 @@ def test_a_job_that_runs_is_stopped_and_goes_on_later(terminal: Terminal, era: s
         ("solo", {"query": 7}, "`query`: Input should be a valid string"),
         ("solo", {"query": "x", "continueJob": "nosuch"}, "nosuch"),
         ("get_job", {"job": "../etc"}, "no legal job id"),
-        ("get_checkpoint", {"checkpoint": "x"}, "is no checkpoint id"),
+        ("get_checkpoint", {"checkpoint": "x"}, "there is no checkpoint x"),
         ("resume_job", {"job": "x", "settle": {"call": "maybe"}}, "`settle.call`"),
         ("list_jobs", {"limit": 0}, "`limit`"),
     ],
