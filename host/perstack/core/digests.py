@@ -18,7 +18,8 @@ from pydantic import JsonValue
 from perstack.core.base import JsonObject
 from perstack.core.canonical import canonical_json
 from perstack.core.events import StartGeneration
-from perstack.core.run import Run, whole_instruction
+from perstack.core.instruction import whole_instruction
+from perstack.core.run import Run
 from perstack.core.tools import ToolSpec
 
 VERSION = "v1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from perstack.core.definitions import Expert, InteractiveSkill
 
@@ -36,6 +37,12 @@ def render_instruction(
             "You can delegate to these Experts by calling them as tools. They see only the query you send:\n" + told
         )
     return "\n\n".join(part for part in parts if part)
+
+
+@lru_cache(maxsize=256)
+def whole_instruction(instruction: str, guidance: str) -> str:
+    """An Expert's instruction, and after it what the skills say; the same object each time, for it is long."""
+    return f"{instruction}\n\n{guidance}" if guidance else instruction
 
 
 def _skill_rules(expert: Expert, is_coordinator: bool) -> list[str]:

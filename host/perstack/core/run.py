@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import lru_cache
 from typing import Literal, TypedDict, assert_never
 
 from pydantic import JsonValue
@@ -62,6 +61,7 @@ from perstack.core.events import (
     StoredEvent,
     started_as,
 )
+from perstack.core.instruction import whole_instruction
 from perstack.core.messages import (
     ExpertMessage,
     History,
@@ -158,12 +158,6 @@ class Run:
     def open_calls(self) -> tuple[Call, ...]:
         """The calls that have no result yet, in the reply's order."""
         return tuple(call for call in self.calls.values() if call.result is None)
-
-
-@lru_cache(maxsize=256)
-def whole_instruction(instruction: str, guidance: str) -> str:
-    """An Expert's instruction, and after it what the skills say; the same object each time, for it is long."""
-    return f"{instruction}\n\n{guidance}" if guidance else instruction
 
 
 _SETTLED_TEXT: dict[Settlement, str] = {
