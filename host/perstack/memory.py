@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from perstack.core.task_dependencies import Dependency
 from perstack.core.task_events import StoredTaskEvent, TaskConfig, WaitingFor
 from perstack.core.tasks import TaskCheckpoint, TaskPage, TaskState, TaskSummary
 from perstack.engine.memory import ExecutionMemory
@@ -15,6 +16,7 @@ from perstack.errors import Conflict, NotAllowed, NotFound
 
 __all__ = [
     "Conflict",
+    "Dependency",
     "ExecutionMemory",
     "NotAllowed",
     "NotFound",

@@ -77,6 +77,8 @@ class PauseTask(TaskEvent):
     message: str | None = None
     resume_at: int | None = None
     waiting_for: WaitingFor | None = None
+    depends_on: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """The tasks that it waits for."""
     token_hash: str | None = None
 
 
@@ -122,6 +124,8 @@ class FailTask(TaskEvent):
 
     type: Literal["failTask"] = "failTask"
     error: str
+    details: JsonObject | None = None
+    """The whole of it, if it was said as an object."""
     outcome: OnFailure
 
 

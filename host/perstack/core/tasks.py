@@ -15,6 +15,7 @@ from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.by import By
 from perstack.core.ids import check_job_id, event_id_of
 from perstack.core.job import PauseReason
+from perstack.core.task_dependencies import Dependency
 from perstack.core.task_events import (
     AnswerTask,
     ArchiveTask,
@@ -49,13 +50,11 @@ ALLOWED: dict[TaskStatus, tuple[Operation, ...]] = {
 }
 """What may be done with a task in each status. An archived one can only be deleted."""
 
-MOST_STATE = 1 << 20
-"""Bytes of JSON that a task's state, its checkpoint data, its input and its result may each have."""
-
 CANCELLED = "cancelled"
 """The error of a task that somebody gave up; `cancelled: why` if it was said why."""
 
 _MOST_SIGNALS = 100
+_LONGEST_SHOWN = 500
 
 
 class TaskState(Fact):
@@ -79,6 +78,10 @@ class TaskState(Fact):
     pause_message: str | None = None
     resume_at: int | None = None
     waiting_for: WaitingFor | None = None
+    depends_on: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """The tasks that it waits for."""
+    blocked_by: tuple[Dependency, ...] = Field(default=(), exclude_if=falsy)
+    """Those of them that are not completed, as they were when somebody looked; it is of no log."""
     token: str | None = None
     """Only in what `pause` returns: lets whoever has it signal that what the task waits for has come."""
     token_hash: str | None = None
@@ -92,6 +95,8 @@ class TaskState(Fact):
     """Who has said it."""
     result: JsonValue = None
     error: str | None = None
+    error_details: JsonObject | None = None
+    """The whole error, if it was said as an object."""
     retry_count: int = 0
     job_id: str | None = None
     """The Job that works on it, if its agent is an Expert that was woken."""
@@ -123,6 +128,9 @@ class TaskSummary(Fact):
     """When something is to be done about it without its agent: resume it, or take it for failed."""
     polls: bool = Field(default=False, exclude_if=falsy)
     """Whether a command is to be asked if it may go on."""
+    depends_on: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    blocked_by: tuple[Dependency, ...] = Field(default=(), exclude_if=falsy)
+    """Those of `depends_on` that are not completed, as they were when somebody looked; none in what is stored."""
     answered: bool = Field(default=False, exclude_if=falsy)
     error: str | None = None
     damaged: bool = Field(default=False, exclude_if=falsy)
@@ -151,7 +159,9 @@ class TaskCheckpoint(Fact):
     timestamp: int
     version: int
     state: JsonObject
+    checkpoint_data: JsonObject | None = None
     data: JsonObject | None = None
+    """The same, by its old name."""
 
 
 def check_task_id(task_id: str) -> str:
@@ -208,13 +218,40 @@ def asked_of(task: TaskState) -> Asked:
 
 def due_at(task: TaskState) -> int | None:
     """When something is to be done about it without its agent; None if nothing is."""
-    if task.status == "paused" and task.answered:
-        return task.updated_at
-    if task.status == "paused" and task.pause_reason in ("scheduled_wait", "rate_limit"):
-        return task.resume_at
+    if task.status == "paused":
+        return None if task.blocked_by else _wait_ends(task)
     if task.status == "running" and task.config.timeout is not None:
         return task.updated_at + task.config.timeout
     return None
+
+
+def _wait_ends(task: TaskState) -> int | None:
+    """When a pause is over, but for other tasks."""
+    if task.answered:
+        return task.updated_at
+    if task.pause_reason in ("scheduled_wait", "rate_limit") and task.resume_at is not None:
+        return task.resume_at
+    return task.paused_at if waits_for_tasks_alone(task) else None
+
+
+def waits_for_tasks_alone(task: TaskState) -> bool:
+    """Whether a paused task waits for other tasks, and for nothing else."""
+    if not task.depends_on or task.waiting_for is not None or task.resume_at is not None:
+        return False
+    return task.pause_reason in ("external_dependency", "checkpoint", "rate_limit")
+
+
+def dependency_of(task: TaskState) -> Dependency | None:
+    """The task as one that another waits for; None if it is completed."""
+    if task.status == "completed":
+        return None
+    error = task.error if task.status == "failed" else None
+    return Dependency(
+        task_id=task.task_id,
+        status=task.status,
+        archived=task.archived_at is not None,
+        error=None if error is None else error[:_LONGEST_SHOWN],
+    )
 
 
 def summary_of(task: TaskState) -> TaskSummary:
@@ -230,6 +267,8 @@ def summary_of(task: TaskState) -> TaskSummary:
         resume_at=task.resume_at,
         due_at=due_at(task),
         polls=bool(task.status == "paused" and task.waiting_for and task.waiting_for.command),
+        depends_on=task.depends_on,
+        blocked_by=task.blocked_by,
         answered=task.answered,
         error=task.error,
         retry_count=task.retry_count,
@@ -245,8 +284,14 @@ def summary_of(task: TaskState) -> TaskSummary:
 def damaged_task(task_id: str, readable: TaskState | None, damage: str) -> TaskSummary:
     """A task whose log does not read, as it is listed: as far as it was readable, and failed."""
     known = summary_of(readable or TaskState(task_id=task_id, name=""))
-    unset = {"pause_reason": None, "pause_message": None, "resume_at": None, "due_at": None, "polls": False}
-    unset |= {"answered": False, "checkpoint_due_at": None}
+    unset: dict[str, object] = {
+        "pause_reason": None,
+        "pause_message": None,
+        "resume_at": None,
+        "due_at": None,
+        "polls": False,
+    }
+    unset |= {"answered": False, "checkpoint_due_at": None, "depends_on": ()}
     return known.model_copy(update={**unset, "status": "failed", "error": damage, "damaged": True})
 
 
@@ -280,9 +325,11 @@ _NOT_WAITING: dict[str, object] = {
     "pause_message": None,
     "resume_at": None,
     "waiting_for": None,
+    "depends_on": (),
     "answered": False,
     "paused_at": None,
     "error": None,
+    "error_details": None,
     "finished_at": None,
 }
 _GOING_ON = {**_NOT_WAITING, "status": "running", "job_id": None}
@@ -335,6 +382,7 @@ def _paused(reason: PauseReason, message: str | None, event: PauseTask | FailTas
         "paused_at": event.timestamp,
         "resume_at": waits.resume_at if waits else None,
         "waiting_for": waits.waiting_for if waits else None,
+        "depends_on": waits.depends_on if waits else (),
         "token_hash": waits.token_hash if waits else None,
     }
 
@@ -349,7 +397,7 @@ def _told(event: AnswerTask | ResumeTask) -> dict[str, object]:
 
 
 def _resumed(task: TaskState, event: ResumeTask) -> dict[str, object]:
-    changes = dict(_GOING_ON)
+    changes: dict[str, object] = {**_GOING_ON, "started_at": task.started_at or event.timestamp}
     if event.input is not None:
         changes |= _told(event)
     if event.state is not None:
@@ -361,6 +409,7 @@ def _resumed(task: TaskState, event: ResumeTask) -> dict[str, object]:
 
 def _ended(task: TaskState, event: CompleteTask | FailTask | CancelTask) -> dict[str, object]:
     end = {**_NOT_WAITING, "finished_at": event.timestamp}
+    error = {"error": event.error, "error_details": event.details} if isinstance(event, FailTask) else {}
     match event:
         case CompleteTask():
             state = task.state if event.state is None else event.state
@@ -369,8 +418,8 @@ def _ended(task: TaskState, event: CompleteTask | FailTask | CancelTask) -> dict
             said = f"{CANCELLED}: {event.message}" if event.message else CANCELLED
             return {**end, "status": "failed", "error": said}
         case FailTask(outcome="fail"):
-            return {**end, "status": "failed", "error": event.error}
+            return {**end, "status": "failed", **error}
         case FailTask(outcome="pause"):
-            return {**_paused("human_input", event.error, event), "error": event.error}
+            return {**_paused("human_input", event.error, event), **error}
         case FailTask():
-            return {**_GOING_ON, "error": event.error, "retry_count": task.retry_count + 1}
+            return {**_GOING_ON, **error, "retry_count": task.retry_count + 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perstack.core.job import JobSummary, OpenQuestion
+from perstack.core.task_dependencies import in_words
 from perstack.core.tasks import TaskSummary
 from perstack.engine.memory import ExecutionMemory
 from perstack.engine.read import JobReader
@@ -32,6 +33,8 @@ class InboxItem:
     task_id: str | None = None
     damaged: bool = False
     """Whether it is no question, but a task that does not read: `text` says where."""
+    next: str | None = None
+    """What to do, if no answer helps."""
 
 
 async def open_questions(reader: JobReader) -> tuple[InboxItem, ...]:
@@ -47,12 +50,16 @@ async def open_questions(reader: JobReader) -> tuple[InboxItem, ...]:
 
 
 async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
-    """Those of tasks, the oldest first."""
+    """Those of tasks, the oldest first, with those that wait for a task which will not be completed by itself."""
     found: list[InboxItem] = []
     after: str | None = None
     while True:
         page = await memory.list(status="paused", limit=_PAGE, after=after)
-        found += [_of_task(task) for task in page.tasks if task.pause_reason in _ASKING and not task.answered]
+        for task in page.tasks:
+            if task.pause_reason in _ASKING and not task.answered:
+                found.append(_of_task(task))
+            elif any(one.is_stuck for one in task.blocked_by):
+                found.append(_stuck(task))
         after = page.next
         if after is None:
             return tuple(sorted(found, key=_age))
@@ -85,3 +92,18 @@ def _of_task(task: TaskSummary) -> InboxItem:
     text = task.pause_message or task.name
     is_approval = task.pause_reason == "human_approval"
     return InboxItem(task.task_id, task.agent_id, text, task.updated_at, is_approval, task_id=task.task_id)
+
+
+def _stuck(task: TaskSummary) -> InboxItem:
+    stuck = [one for one in task.blocked_by if one.is_stuck]
+    helps = [f"perstack task retry {one.task_id}" for one in stuck if one.status == "failed" and not one.archived]
+    goes_on = f"perstack task resume {task.task_id} goes on without"
+    return InboxItem(
+        task.task_id,
+        task.agent_id,
+        in_words(stuck),
+        task.updated_at,
+        is_approval=False,
+        task_id=task.task_id,
+        next="; ".join((*helps[:1], goes_on)),
+    )

@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from copy import copy
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import TypedDict
 
-from pydantic import JsonValue, ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic import JsonValue
 
 from perstack.core.answers import read_answer
 from perstack.core.base import JsonObject
 from perstack.core.by import By
-from perstack.core.ids import event_id_of
 from perstack.core.job import PauseReason
 from perstack.core.task_events import (
     AnswerTask,
@@ -43,9 +41,24 @@ from perstack.core.task_events import (
     TaskConfig,
     WaitingFor,
 )
+from perstack.core.task_history import checkpoints_in
+from perstack.core.task_words import (
+    Config,
+    Count,
+    FirstStatus,
+    Json,
+    PageSize,
+    State,
+    TaskIds,
+    Text,
+    check_pause,
+    error_of,
+    message_of,
+    reason_of,
+    starts,
+)
 from perstack.core.tasks import (
     ALLOWED,
-    MOST_STATE,
     TaskCheckpoint,
     TaskPage,
     TaskState,
@@ -55,8 +68,19 @@ from perstack.core.tasks import (
     check_allowed,
     check_task_id,
     outcome_of_failure,
+    waits_for_tasks_alone,
 )
+from perstack.engine.checked import checked
 from perstack.engine.clock import now_ms
+from perstack.engine.task_dependencies import (
+    by_id,
+    check_dependencies,
+    check_unneeded,
+    seen,
+    seen_in_list,
+    still_needed,
+    waiting_for_task,
+)
 from perstack.engine.task_log import Row, TaskLog
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
@@ -65,7 +89,8 @@ from perstack.ports.storage import Storage
 from perstack.ports.tasks import TaskMemory
 
 _EVER = 1 << 53
-_TIMED = ("scheduled_wait", "rate_limit")
+_FOR_TASKS: PauseReason = "external_dependency"
+"""The reason of a pause that is for other tasks, if nobody gives another."""
 _ANSWERABLE = ("human_approval", "human_input", "external_dependency")
 
 
@@ -133,34 +158,49 @@ class ExecutionMemory(TaskMemory):
 
     # --- beginning and looking ------------------------------------------------------------------------------------
 
+    @checked
     async def create(
         self,
         task_id: str,
         *,
-        name: str | None = None,
-        description: str = "",
-        agent_id: str = "",
-        state: JsonObject | None = None,
-        config: TaskConfig | None = None,
-        start: bool = False,
+        name: Text | None = None,
+        description: Text = "",
+        agent_id: Text = "",
+        state: State | None = None,
+        checkpoint_data: State | None = None,
+        config: Config | None = None,
+        depends_on: TaskIds = (),
+        status: FirstStatus | None = None,
+        start: bool | None = None,
     ) -> TaskState:
         check_task_id(task_id)
-        created = CreateTask(
-            task_id=task_id,
-            timestamp=now_ms(),
-            name=name or task_id,
-            description=description,
-            agent_id=agent_id,
-            state=_checked_state(task_id, state) or {},
-            config=config or TaskConfig(),
-        )
-        started = [StartTask(task_id=task_id, timestamp=created.timestamp)] if start else []
+        is_started = starts(start=start, status=status)
+        waits_for = await check_dependencies(self.log, task_id, depends_on)
+        now = now_ms()
+        events: list[StoredTaskEvent] = [
+            CreateTask(
+                task_id=task_id,
+                timestamp=now,
+                name=name or task_id,
+                description=description,
+                agent_id=agent_id,
+                state=state or {},
+                config=config or TaskConfig(),
+            )
+        ]
+        if checkpoint_data is not None:
+            events.append(CheckpointTask(task_id=task_id, timestamp=now, data=checkpoint_data))
+        if waits_for:
+            events.append(PauseTask(task_id=task_id, timestamp=now, reason=_FOR_TASKS, depends_on=waits_for))
+        elif is_started:
+            events.append(StartTask(task_id=task_id, timestamp=now))
         try:
-            return await self.log.create([created, *started])
+            return await seen(self.log, await self.log.create(events))
         except Conflict as conflict:
             task = await self.get(task_id)
             raise NotAllowed(_exists(task), ALLOWED[task.status]) from conflict
 
+    @checked
     async def start(self, task_id: str, *, expected_version: int | None = None) -> TaskState:
         def decide(task: TaskState) -> Sequence[StoredTaskEvent]:
             check_allowed(task, "start")
@@ -168,20 +208,22 @@ class ExecutionMemory(TaskMemory):
 
         return await self.log.change(task_id, decide, expected_version)
 
+    @checked
     async def get(self, task_id: str) -> TaskState:
-        return (await self.log.load(task_id)).state
+        return await seen(self.log, (await self.log.load(task_id)).state)
 
+    @checked
     async def list(
         self,
         *,
         status: TaskStatus | None = None,
         reason: PauseReason | None = None,
-        agent_id: str | None = None,
-        older_than: int | None = None,
-        newer_than: int | None = None,
+        agent_id: Text | None = None,
+        older_than: Count | None = None,
+        newer_than: Count | None = None,
         archived: bool = False,
-        limit: int = 100,
-        after: str | None = None,
+        limit: PageSize = 100,
+        after: Text | None = None,
     ) -> TaskPage:
         wanted = [
             (key, value)
@@ -198,92 +240,109 @@ class ExecutionMemory(TaskMemory):
                     return False
             return (row.get("archivedAt") is not None) is archived and earliest < _written(row) <= latest
 
-        rows = {str(row["taskId"]): row for row in await self.log.rows() if fits(row)}
-        page = newest_first(((_written(row), task_id) for task_id, row in rows.items()), limit, after)
-        return TaskPage(tasks=tuple([await self.log.summary(rows[one]) for one in page.ids]), next=page.next)
+        rows = by_id(await self.log.rows())
+        page = newest_first(((_written(row), task_id) for task_id, row in rows.items() if fits(row)), limit, after)
+        tasks = [await seen_in_list(self.log, await self.log.summary(rows[one]), rows) for one in page.ids]
+        return TaskPage(tasks=tuple(tasks), next=page.next)
 
     async def damaged(self) -> tuple[TaskSummary, ...]:
         """The tasks whose logs do not read, as far as lists have found that out, but for archived ones."""
         rows = [row for row in await self.log.rows() if row.get("damaged") and row.get("archivedAt") is None]
         return tuple([await self.log.summary(row) for row in rows])
 
+    @checked
     async def history(self, task_id: str) -> tuple[StoredTaskEvent, ...]:
         """Everything that happened to a task. Raises NotFound."""
         return tuple(await self._events(task_id))
 
+    @checked
     async def list_checkpoints(self, task_id: str) -> tuple[TaskCheckpoint, ...]:
         return checkpoints_in(task_id, await self._events(task_id))
 
     # --- working --------------------------------------------------------------------------------------------------
 
+    @checked
     async def checkpoint(
         self,
         task_id: str,
-        state: JsonObject | None = None,
+        state: State | None = None,
         *,
-        name: str | None = None,
-        data: JsonObject | None = None,
+        name: Text | None = None,
+        checkpoint_data: State | None = None,
+        data: State | None = None,
         expected_version: int | None = None,
     ) -> TaskState:
-        _checked_state(task_id, state)
-        _checked_state(task_id, data, "checkpoint data")
+        if checkpoint_data is not None and data is not None:
+            raise UsageError("checkpoint: `data` is an old name of `checkpoint_data`: give one of them")
+        kept = data if checkpoint_data is None else checkpoint_data
 
         def decide(task: TaskState) -> Sequence[StoredTaskEvent]:
             check_allowed(task, "checkpoint")
-            return [CheckpointTask(task_id=task_id, timestamp=now_ms(), name=name, state=state, data=data)]
+            return [CheckpointTask(task_id=task_id, timestamp=now_ms(), name=name, state=state, data=kept)]
 
         return await self.log.change(task_id, decide, expected_version)
 
+    @checked
     async def pause(
         self,
         task_id: str,
-        reason: PauseReason,
-        message: str | None = None,
+        reason: Text | None = None,
+        message: Text | None = None,
         *,
-        state: JsonObject | None = None,
+        state: State | None = None,
+        checkpoint_data: State | None = None,
         resume_at: int | None = None,
-        waiting_for: WaitingFor | None = None,
+        waiting_for: WaitingFor | Text | None = None,
+        depends_on: TaskIds = (),
         expected_version: int | None = None,
     ) -> TaskState:
-        _check_pause(reason, resume_at, waiting_for)
-        _checked_state(task_id, state)
-        is_external = reason == "external_dependency"
+        outside = WaitingFor(what=waiting_for) if isinstance(waiting_for, str) else waiting_for
+        waits_for = await check_dependencies(self.log, task_id, depends_on)
+        typed, words = reason_of(reason if reason is not None or not waits_for else _FOR_TASKS)
+        check_pause(typed, resume_at, outside)
+        is_external = typed == "external_dependency" and (outside is not None or not waits_for)
         token = f"{task_id}.{secrets.token_urlsafe(32)}" if is_external else None
 
         def decide(task: TaskState) -> Sequence[StoredTaskEvent]:
             check_allowed(task, "pause")
             now = now_ms()
-            kept = [] if state is None else [CheckpointTask(task_id=task_id, timestamp=now, state=state)]
+            is_kept = state is not None or checkpoint_data is not None
+            kept = CheckpointTask(task_id=task_id, timestamp=now, state=state, data=checkpoint_data)
             paused = PauseTask(
                 task_id=task_id,
                 timestamp=now,
-                reason=reason,
-                message=message,
+                reason=typed,
+                message=message_of(words, message),
                 resume_at=resume_at,
-                waiting_for=(waiting_for or WaitingFor()) if is_external else None,
+                waiting_for=(outside or WaitingFor()) if is_external else None,
+                depends_on=waits_for,
                 token_hash=None if token is None else _hash(token),
             )
-            return [*kept, paused]
+            return [kept, paused] if is_kept else [paused]
 
-        paused = await self.log.change(task_id, decide, expected_version)
+        paused = await seen(self.log, await self.log.change(task_id, decide, expected_version))
         return paused.model_copy(update={"token": token})
 
+    @checked
     async def answer(
         self,
         task_id: str,
-        value: JsonValue = None,
+        value: Json = None,
         *,
-        event_id: str | None = None,
+        event_id: Text | None = None,
         expected_version: int | None = None,
     ) -> TaskState:
-        _checked(task_id, value, "answer")
-
         def decide(task: TaskState) -> Sequence[StoredTaskEvent]:
             if event_id is not None and event_id in task.signals:
                 return []
             if task.status == "paused" and task.answered:
                 raise Conflict(f"task {task_id} has been answered already")
             check_allowed(task, "answer")
+            if waits_for_tasks_alone(task):
+                raise UsageError(
+                    f"task {task_id} waits for no answer, but for {', '.join(task.depends_on)}: resume it to go on"
+                    " without that"
+                )
             if task.pause_reason not in _ANSWERABLE:
                 raise UsageError(f"task {task_id} waits for no answer ({task.pause_reason}): resume it")
             answered = AnswerTask(task_id=task_id, timestamp=now_ms(), signal=event_id, **self._told(task, value))
@@ -291,7 +350,8 @@ class ExecutionMemory(TaskMemory):
 
         return await self.log.change(task_id, decide, expected_version)
 
-    async def signal(self, token: str, payload: JsonValue = None, *, event_id: str | None = None) -> TaskState:
+    @checked
+    async def signal(self, token: Text, payload: Json = None, *, event_id: Text | None = None) -> TaskState:
         """Answer the task that waits for an external dependency, by the token that `pause` returned.
 
         Raises NotFound if no task has this token, and Conflict if it was used already; an event whose `event_id` was
@@ -309,17 +369,16 @@ class ExecutionMemory(TaskMemory):
             raise Conflict(f"task {task_id} has been signalled already")
         return await self.answer(task_id, payload, event_id=event_id)
 
+    @checked
     async def resume(
         self,
         task_id: str,
         *,
-        checkpoint: str | None = None,
-        state: JsonObject | None = None,
-        value: JsonValue = None,
+        checkpoint: Text | None = None,
+        state: State | None = None,
+        value: Json = None,
         expected_version: int | None = None,
     ) -> TaskState:
-        _checked_state(task_id, state)
-        _checked(task_id, value, "answer")
         back_to = None if checkpoint is None else await self._checkpoint(task_id, checkpoint)
 
         def decide(task: TaskState) -> Sequence[StoredTaskEvent]:
@@ -339,29 +398,31 @@ class ExecutionMemory(TaskMemory):
 
     # --- ending ---------------------------------------------------------------------------------------------------
 
+    @checked
     async def complete(
         self,
         task_id: str,
-        result: JsonValue = None,
+        result: Json = None,
         *,
-        state: JsonObject | None = None,
+        state: State | None = None,
         expected_version: int | None = None,
     ) -> TaskState:
-        _checked_state(task_id, state)
-        _checked(task_id, result, "result")
-
         def decide(task: TaskState) -> Sequence[StoredTaskEvent]:
             check_allowed(task, "complete")
             return [CompleteTask(task_id=task_id, timestamp=now_ms(), result=result, state=state)]
 
         return await self.log.change(task_id, decide, expected_version)
 
-    async def fail(self, task_id: str, error: str, *, expected_version: int | None = None) -> TaskState:
+    @checked
+    async def fail(self, task_id: str, error: Text | State, *, expected_version: int | None = None) -> TaskState:
+        words, details = error_of(error)
+
         def decide(task: TaskState) -> Sequence[StoredTaskEvent]:
-            return [failure(task, error)]
+            return [failure(task, words, details)]
 
         return await self.log.change(task_id, decide, expected_version)
 
+    @checked
     async def retry(self, task_id: str, *, expected_version: int | None = None) -> TaskState:
         def decide(task: TaskState) -> Sequence[StoredTaskEvent]:
             check_allowed(task, "retry")
@@ -375,8 +436,9 @@ class ExecutionMemory(TaskMemory):
 
         return await self.log.change(task_id, decide, expected_version)
 
+    @checked
     async def cancel(
-        self, task_id: str, message: str | None = None, *, expected_version: int | None = None
+        self, task_id: str, message: Text | None = None, *, expected_version: int | None = None
     ) -> TaskState:
         def decide(task: TaskState) -> Sequence[StoredTaskEvent]:
             check_allowed(task, "cancel")
@@ -384,6 +446,7 @@ class ExecutionMemory(TaskMemory):
 
         return await self.log.change(task_id, decide, expected_version)
 
+    @checked
     async def archive(self, task_id: str, *, expected_version: int | None = None) -> TaskState:
         def decide(task: TaskState) -> Sequence[StoredTaskEvent]:
             check_allowed(task, "archive")
@@ -391,8 +454,27 @@ class ExecutionMemory(TaskMemory):
 
         return await self.log.change(task_id, decide, expected_version)
 
+    @checked
     async def delete(self, task_id: str, *, expected_version: int | None = None) -> None:
+        await check_unneeded(self.log, task_id)
         await self.log.delete(task_id, expected_version)
+
+    async def delete_each(self, tasks: Sequence[TaskSummary]) -> AsyncIterator[tuple[str, str | None]]:
+        """Remove these, unless they have been written to since they were listed: the id of each, and why it is left."""
+        doomed = {task.task_id for task in tasks}
+        others = [row for row in await self.log.rows() if row.get("taskId") not in doomed]
+        for task in tasks:
+            waiting = waiting_for_task(task.task_id, others)
+            try:
+                if task.damaged:
+                    raise NotAllowed(f"task {task.task_id} is damaged: repair it, or delete it by its name")
+                if waiting:
+                    raise NotAllowed(still_needed(task.task_id, waiting))
+                await self.log.delete(task.task_id, task.version)
+            except (Conflict, NotAllowed, NotFound) as error:
+                yield task.task_id, str(error)
+            else:
+                yield task.task_id, None
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -417,32 +499,11 @@ class ExecutionMemory(TaskMemory):
         raise NotFound(f"task {task_id} has no checkpoint {wanted}; its latest are: {ids}")
 
 
-def checkpoints_in(task_id: str, events: Sequence[StoredTaskEvent]) -> tuple[TaskCheckpoint, ...]:
-    """The checkpoints among the facts of a task, each with the whole state."""
-    state: JsonObject = {}
-    found: list[TaskCheckpoint] = []
-    for version, event in enumerate(events, start=1):
-        if isinstance(event, CreateTask | CheckpointTask | ResumeTask | CompleteTask) and event.state is not None:
-            state = event.state
-        if isinstance(event, CheckpointTask):
-            found.append(
-                TaskCheckpoint(
-                    id=event_id_of(task_id, version),
-                    name=event.name,
-                    timestamp=event.timestamp,
-                    version=version,
-                    state=state,
-                    data=event.data,
-                )
-            )
-    return tuple(found)
-
-
-def failure(task: TaskState, error: str) -> FailTask:
+def failure(task: TaskState, error: str, details: JsonObject | None = None) -> FailTask:
     """The fact that something went wrong. What was not running is not tried again by itself."""
     check_allowed(task, "fail")
     outcome = outcome_of_failure(task) if task.status == "running" else "fail"
-    return FailTask(task_id=task.task_id, timestamp=now_ms(), error=error, outcome=outcome)
+    return FailTask(task_id=task.task_id, timestamp=now_ms(), error=error, details=details, outcome=outcome)
 
 
 def _written(row: Row) -> int:
@@ -459,35 +520,6 @@ def _exists(task: TaskState) -> str:
         "completed": "it is final",
     }
     return f"task {task.task_id} exists already, and is {task.status}: {offers[task.status]}, or choose another id"
-
-
-def _check_pause(reason: PauseReason, resume_at: int | None, waiting_for: WaitingFor | None) -> None:
-    if reason == "scheduled_wait" and resume_at is None:
-        raise UsageError("a scheduled wait needs `resumeAt`: when the task is to go on, in milliseconds since 1970")
-    if resume_at is not None and reason not in _TIMED:
-        raise UsageError(f"`resumeAt` is for {' and '.join(_TIMED)}, not for {reason}")
-    if waiting_for is not None and reason != "external_dependency":
-        raise UsageError(f"`waitingFor` is for external_dependency, not for {reason}")
-
-
-def _checked_state(task_id: str, state: JsonObject | None, what: str = "state") -> JsonObject | None:
-    if state is not None and not isinstance(state, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"the {what} of task {task_id} must be a JSON object, not {type(state).__name__}")
-    _checked(task_id, state, what)
-    return state
-
-
-def _checked(task_id: str, value: JsonValue, what: str) -> None:
-    """Raises UsageError for what is no JSON, or too much of it."""
-    try:
-        size = len(to_json(value))
-    except (PydanticSerializationError, ValidationError) as error:
-        raise UsageError(f"the {what} of task {task_id} is no JSON: {str(error).splitlines()[0]}") from error
-    if size > MOST_STATE:
-        raise UsageError(
-            f"the {what} of task {task_id} has {size:,} bytes, and may have {MOST_STATE:,}: keep big things in"
-            f" files, and their paths in the {what}"
-        )
 
 
 def _hash(token: str) -> str:

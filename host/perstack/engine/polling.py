@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from pydantic_core import from_json
 
 from perstack.core.shell import line_of
-from perstack.core.tasks import MOST_STATE
+from perstack.core.task_words import MOST_STATE
 from perstack.engine.programs import ask_program
 from perstack.errors import SkillError
 

@@ -30,6 +30,7 @@ from perstack.engine.groups import leaves
 from perstack.engine.memory import ExecutionMemory, failure
 from perstack.engine.polling import ask_command
 from perstack.engine.read import JobReader
+from perstack.engine.task_dependencies import by_id, is_held_up
 from perstack.engine.task_log import Row
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.ports.storage import Storage
@@ -209,7 +210,9 @@ class Waker:
         """Whatever may be due. A list that cannot be had is one of them, with what is wrong with it."""
         now = now_ms()
         rows, no_rows = await _had("tasks", self._memory.log.rows())
-        due = [*no_rows, *(_due_task(row) for row in rows if self._is_candidate(row, now))]
+        each = by_id(rows)
+        free = (row for row in rows if not is_held_up(row, each))
+        due = [*no_rows, *(_due_task(row) for row in free if self._is_candidate(row, now))]
         paused, no_series = await _had("iterations", self._jobs.due_iterations(now))
         due += [*no_series, *(_Due(one.id, "iterations", one.message if one.damaged else None) for one in paused)]
         if no_rows or no_series:
@@ -294,6 +297,8 @@ class Waker:
     async def _resume(self, task: TaskState) -> Woken | None:
         """A paused task goes on, if what it waits for has come."""
         now, due = now_ms(), due_at(task)
+        if task.blocked_by:
+            return None
         events: list[StoredTaskEvent] = []
         if due is None or due > now:
             command = task.waiting_for.command if task.waiting_for is not None else ()

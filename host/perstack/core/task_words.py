@@ -1,0 +1,149 @@
+"""What callers may say of a task: the types of arguments, and what free words in them mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal, cast, get_args
+
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from perstack.core.base import JsonObject
+from perstack.core.job import PauseReason
+from perstack.core.task_events import TaskConfig, WaitingFor
+from perstack.errors import UsageError
+
+MOST_STATE = 1 << 20
+"""Bytes of JSON that a task's state, its checkpoint data, its input and its result may each have."""
+
+FirstStatus = Literal["created", "running"]
+"""What a new task may be."""
+
+_WRAPPERS = 16
+"""How deep a value may stand in what is written and sent, and still be readable."""
+
+_LONGEST_ERROR = 500
+_TIMED = ("scheduled_wait", "rate_limit")
+
+
+def _kept(value: JsonValue) -> JsonValue:
+    """The value itself. Raises ValueError if it could not be read again from a log, or is too much for one."""
+    wrapped: JsonValue = value
+    for _ in range(_WRAPPERS):
+        wrapped = [wrapped]
+    try:
+        content = to_json(wrapped)
+        from_json(content, allow_inf_nan=False)
+    except (PydanticSerializationError, ValueError) as error:
+        raise ValueError(f"is no JSON: {str(error).splitlines()[0]}") from error
+    size = len(content) - 2 * _WRAPPERS
+    if size > MOST_STATE:
+        raise ValueError(
+            f"has {size:,} bytes, and may have {MOST_STATE:,}: keep big things in files, and their paths here"
+        )
+    return value
+
+
+def _text(value: str) -> str:
+    _kept(value)
+    return value
+
+
+def _object(value: JsonObject) -> JsonObject:
+    _kept(value)
+    return value
+
+
+def _known_keys(given: object) -> object:
+    """The same. Raises ValueError for a key that a config does not have: it would be left out without a word."""
+    fields = TaskConfig.model_fields
+    known = {*fields, *(field.alias for field in fields.values())}
+    stray = [key for key in _keys_of(given) if key not in known]
+    if stray:
+        there_are = ", ".join(str(field.alias) for field in fields.values())
+        raise ValueError(f"has no {', '.join(map(repr, stray))}; there are: {there_are}")
+    return given
+
+
+def _keys_of(given: object) -> Iterable[object]:
+    return cast("dict[object, object]", given) if isinstance(given, dict) else ()
+
+
+def _one_or_more(given: object) -> object:
+    return (given,) if isinstance(given, str) else given
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Json = Annotated[JsonValue, AfterValidator(_kept)]
+State = Annotated[JsonObject, AfterValidator(_object)]
+Config = Annotated[TaskConfig, BeforeValidator(_known_keys)]
+Count = Annotated[int, Field(ge=0)]
+PageSize = Annotated[int, Field(ge=1)]
+TaskIds = Annotated[Sequence[str], BeforeValidator(_one_or_more)]
+
+
+def starts(*, start: bool | None, status: FirstStatus | None) -> bool | None:
+    """Whether a new task runs at once; None if nothing says so. Raises UsageError if the two do not agree."""
+    if status is None or start is None:
+        return start if status is None else status == "running"
+    if start is not (status == "running"):
+        raise UsageError(f"create: `start` is {start}, and `status` is {status!r}: give one of them")
+    return start
+
+
+def reason_of(said: str | None) -> tuple[PauseReason, str | None]:
+    """The reason that somebody gave for a pause, and free words as its message.
+
+    Words that are none of the reasons put a task aside: `checkpoint`. Raises UsageError for a misspelt reason.
+    """
+    plain = _letters(said or "")
+    if said is None or not plain:
+        raise UsageError(
+            f"pause: `reason` is missing: give one of {', '.join(get_args(PauseReason))}, or say it in words"
+        )
+    reasons: dict[str, PauseReason] = {_letters(reason): reason for reason in get_args(PauseReason)}
+    if plain in reasons:
+        return reasons[plain], None
+    near = _nearest(plain, reasons) if not said.strip().count(" ") else None
+    if near is not None:
+        raise UsageError(
+            f"pause: there is no reason {said!r}; did you mean {reasons[near]!r}? Other words than a reason are the"
+            " message: say them in more than one"
+        )
+    return "checkpoint", said
+
+
+def check_pause(reason: PauseReason, resume_at: int | None, waiting_for: WaitingFor | None) -> None:
+    """Raises UsageError if a pause for this reason needs another argument, or cannot have one."""
+    if reason == "scheduled_wait" and resume_at is None:
+        raise UsageError("a scheduled wait needs `resumeAt`: when the task is to go on, in milliseconds since 1970")
+    if resume_at is not None and reason not in _TIMED:
+        raise UsageError(f"`resumeAt` is for {' and '.join(_TIMED)}, not for {reason}")
+    if waiting_for is not None and reason != "external_dependency":
+        raise UsageError(f"`waitingFor` is for external_dependency, not for {reason}")
+
+
+def message_of(words: str | None, message: str | None) -> str | None:
+    """What a pause says in words, if its reason is some and there is a message too."""
+    return f"{words}: {message}" if words and message and words != message else words or message
+
+
+def error_of(said: str | JsonObject) -> tuple[str, JsonObject | None]:
+    """An error in words, and all of it if it is an object: its `message`, or else its JSON, shortened."""
+    if isinstance(said, str):
+        return said, None
+    message = said.get("message")
+    if isinstance(message, str) and message.strip():
+        return message, said
+    text = to_json(said).decode()
+    return text if len(text) <= _LONGEST_ERROR else f"{text[:_LONGEST_ERROR]}…", said
+
+
+def _letters(said: str) -> str:
+    return "".join(one for one in said.casefold() if one.isalnum())
+
+
+def _nearest(word: str, words: dict[str, PauseReason]) -> str | None:
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(word, list(words), n=1, cutoff=0.8)), None)

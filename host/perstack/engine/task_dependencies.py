@@ -1,0 +1,107 @@
+"""Looking at the tasks that a task waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from perstack.core.task_dependencies import MOST_DEPENDENCIES, Dependency, circle
+from perstack.core.tasks import TaskState, TaskSummary, check_task_id, dependency_of
+from perstack.engine.task_log import Row, TaskLog
+from perstack.errors import NotAllowed, NotFound, StorageError, UsageError
+
+
+async def seen(log: TaskLog, task: TaskState) -> TaskState:
+    """The task with what holds it up."""
+    if not task.depends_on:
+        return task
+    found = [await _dependency(log, one) for one in task.depends_on]
+    return task.model_copy(update={"blocked_by": tuple(one for one in found if one is not None)})
+
+
+async def seen_in_list(log: TaskLog, task: TaskSummary, rows: Mapping[str, Row]) -> TaskSummary:
+    """The same for a list, by the summaries of all tasks."""
+    held = [one for one in task.depends_on if not is_completed(rows.get(one))]
+    found = [await _dependency(log, one) for one in held]
+    blocked = tuple(one for one in found if one is not None)
+    return task.model_copy(update={"blocked_by": blocked, "due_at": None}) if blocked else task
+
+
+def is_held_up(row: Row, rows: Mapping[str, Row]) -> bool:
+    """Whether a task waits for another that is not completed."""
+    return any(not is_completed(rows.get(one)) for one in _depends_on(row))
+
+
+def is_completed(row: Row | None) -> bool:
+    """Whether a task is done, for good."""
+    return row is not None and row.get("status") == "completed"
+
+
+def by_id(rows: Sequence[Row]) -> dict[str, Row]:
+    """The summaries of tasks, to look others up."""
+    return {str(row.get("taskId")): row for row in rows}
+
+
+async def check_dependencies(log: TaskLog, task_id: str, given: Sequence[str]) -> tuple[str, ...]:
+    """The tasks that a task is to wait for, each once.
+
+    Raises UsageError if one does not exist, or waits for this task itself, or if there are too many.
+    """
+    wanted = tuple(dict.fromkeys(check_task_id(one) for one in given))
+    if not wanted:
+        return ()
+    if len(wanted) > MOST_DEPENDENCIES:
+        raise UsageError(
+            f"task {task_id} may wait for {MOST_DEPENDENCIES} tasks, not {len(wanted)}: let one task wait for some of"
+            " them, and this one for that"
+        )
+    rows = by_id(await log.rows())
+    unknown = [one for one in wanted if one not in rows and one != task_id]
+    if unknown:
+        raise UsageError(
+            f"task {task_id} cannot wait for {_tasks(unknown)}: there is none in {log.location}; create it first"
+        )
+    way = circle(task_id, wanted, {one: _depends_on(row) for one, row in rows.items()})
+    if way is not None:
+        raise UsageError(
+            f"task {task_id} cannot wait for {_tasks(wanted)}: that would be a circle, {' -> '.join(way)};"
+            f" leave one of these out"
+        )
+    return wanted
+
+
+async def check_unneeded(log: TaskLog, task_id: str) -> None:
+    """Raises NotAllowed if another task waits for this one."""
+    waiting = waiting_for_task(task_id, await log.rows())
+    if waiting:
+        raise NotAllowed(still_needed(task_id, waiting))
+
+
+def waiting_for_task(task_id: str, rows: Collection[Row]) -> list[str]:
+    """The tasks that wait for this one."""
+    return sorted(str(row["taskId"]) for row in rows if task_id in _depends_on(row))
+
+
+def still_needed(task_id: str, waiting: Sequence[str]) -> str:
+    """Why a task is not deleted."""
+    first = waiting[0]
+    return f"task {task_id} cannot be deleted, since {_tasks(waiting)} waits for it: resume or delete {first} first"
+
+
+def _tasks(ids: Sequence[str]) -> str:
+    shown = ", ".join(ids[:3])
+    return f"{'task' if len(ids) == 1 else 'tasks'} {shown}{', …' if len(ids) > 3 else ''}"
+
+
+def _depends_on(row: Row) -> Sequence[str]:
+    found = row.get("dependsOn")
+    return found if isinstance(found, list | tuple) else ()  # pyright: ignore[reportUnknownVariableType]
+
+
+async def _dependency(log: TaskLog, task_id: str) -> Dependency | None:
+    """As it stands; None if it is completed."""
+    try:
+        return dependency_of((await log.load(task_id)).state)
+    except NotFound:
+        return Dependency(task_id=task_id, status="deleted")
+    except StorageError as error:
+        return Dependency(task_id=task_id, status="damaged", error=str(error))
