@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue
 
 from perstack.core.base import JsonObject
 from perstack.core.job import PauseReason
-from perstack.core.task_events import TaskConfig, WaitingFor
+from perstack.core.task_words import Config, FirstStatus, State, TaskIds, Text
 from perstack.core.tasks import TaskCheckpoint, TaskPage, TaskState, TaskStatus
 from perstack.errors import SkillError
 from perstack.ports.tasks import TaskMemory
@@ -34,7 +34,10 @@ async def create_task(
     context: ToolContext,
     description: str = "",
     state: JsonObject | None = None,
-    config: TaskConfig | None = None,
+    checkpoint_data: JsonObject | None = None,
+    config: Config | None = None,
+    depends_on: TaskIds = (),
+    status: FirstStatus = "running",
 ) -> TaskState:
     """Create a task and start it. An id that exists is refused: go on with that task.
 
@@ -42,11 +45,22 @@ async def create_task(
         name: what it is, in a few words
         description: what is to be done, for whoever goes on with it
         state: where it begins, as a JSON object
+        checkpoint_data: kept as a first checkpoint
         config: how failures are treated
+        depends_on: the ids of other tasks: it waits until all of them are completed
+        status: created, if somebody else is to start it
     """
     agent = context.call.expert_key
     return await _memory(context).create(
-        task_id, name=name, description=description, agent_id=agent, state=state, config=config, start=True
+        task_id,
+        name=name,
+        description=description,
+        agent_id=agent,
+        state=state,
+        checkpoint_data=checkpoint_data,
+        config=config,
+        depends_on=depends_on,
+        status=status,
     )
 
 
@@ -88,9 +102,10 @@ async def list_tasks(
 @kit.tool(name="checkpointTask")
 async def checkpoint_task(
     task_id: TaskId,
-    state: JsonObject,
     context: ToolContext,
+    state: JsonObject | None = None,
     name: str | None = None,
+    checkpoint_data: JsonObject | None = None,
     data: JsonObject | None = None,
     expected_version: Version = None,
 ) -> TaskState:
@@ -99,9 +114,12 @@ async def checkpoint_task(
     Args:
         state: the whole state, which takes the place of the one before
         name: a name to come back to
-        data: notes on this checkpoint
+        checkpoint_data: notes on this checkpoint
+        data: an old name of checkpoint_data
     """
-    return await _memory(context).checkpoint(task_id, state, name=name, data=data, expected_version=expected_version)
+    return await _memory(context).checkpoint(
+        task_id, state, name=name, checkpoint_data=checkpoint_data, data=data, expected_version=expected_version
+    )
 
 
 @kit.tool(name="listCheckpoints", effect="readOnly")
@@ -113,30 +131,36 @@ async def list_checkpoints(task_id: TaskId, context: ToolContext) -> tuple[TaskC
 @kit.tool(name="pauseTask")
 async def pause_task(
     task_id: TaskId,
-    reason: PauseReason,
-    message: str,
     context: ToolContext,
+    reason: PauseReason | Text | None = None,
+    message: str | None = None,
     state: JsonObject | None = None,
+    checkpoint_data: JsonObject | None = None,
     resume_at: int | None = None,
     waiting_for: str | None = None,
+    depends_on: TaskIds = (),
     expected_version: Version = None,
 ) -> TaskState:
     """Let a task wait. End your work on it after that: it is resumed when what it waits for has come.
 
     Args:
+        reason: what it waits for; other words are the message, and put the task aside
         message: what is asked, or waited for, in words for a person
         state: the whole state, kept as a checkpoint first
+        checkpoint_data: notes on that checkpoint
         resume_at: for scheduled_wait and rate_limit: when to go on, in milliseconds since 1970
         waiting_for: for external_dependency: what has to come
+        depends_on: the ids of other tasks: it waits until all of them are completed as well
     """
-    outside = None if waiting_for is None else WaitingFor(what=waiting_for)
     return await _memory(context).pause(
         task_id,
         reason,
         message,
         state=state,
+        checkpoint_data=checkpoint_data,
         resume_at=resume_at,
-        waiting_for=outside,
+        waiting_for=waiting_for,
+        depends_on=depends_on,
         expected_version=expected_version,
     )
 
@@ -171,11 +195,13 @@ async def complete_task(
 
 
 @kit.tool(name="failTask")
-async def fail_task(task_id: TaskId, error: str, context: ToolContext, expected_version: Version = None) -> TaskState:
+async def fail_task(
+    task_id: TaskId, error: Text | State, context: ToolContext, expected_version: Version = None
+) -> TaskState:
     """Say that something went wrong: the task is failed, paused or tried again, as its config says.
 
     Args:
-        error: what went wrong
+        error: what went wrong, in words, or as an object with a message
     """
     return await _memory(context).fail(task_id, error, expected_version=expected_version)
 

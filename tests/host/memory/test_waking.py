@@ -270,6 +270,41 @@ def test_an_expert_keeps_its_own_task_with_the_skill(bench: Bench) -> None:
     wait_for(work())
 
 
+def test_an_expert_says_things_in_the_words_that_every_other_door_takes(bench: Bench) -> None:
+    skill = PluginSkill(name="memory", plugin="@perstack/execution-memory")
+    keeper = expert("keeper").model_copy(update={"skills": (skill,)})
+    config = {"max_retries": 1, "on_failure": "pause"}
+    script = [
+        tool("createTask", {"task_id": "first", "name": "First", "status": "running", "checkpoint_data": {"at": 0}}),
+        tool("createTask", {"task_id": "then", "name": "Then", "depends_on": ["first"], "config": config}),
+        tool("checkpointTask", {"task_id": "first", "checkpoint_data": {"at": 1}}),
+        tool("pauseTask", {"task_id": "first", "reason": "Waiting for the review", "checkpoint_data": {"at": 2}}),
+        tool("resumeTask", {"task_id": "first"}),
+        tool("failTask", {"task_id": "first", "error": {"code": 7, "message": "the disk is full"}}),
+        text("Done."),
+    ]
+    provider = ScriptedProvider(script)
+
+    async def work() -> None:
+        host = bench.host(provider, keeper)
+        assert (await host.run("keeper", "Tidy up.")).text == "Done."
+        kinds = [event.type for event in await host.memory.history("first")]
+        assert kinds == [
+            "createTask", "checkpointTask", "startTask", "checkpointTask", "checkpointTask", "pauseTask", "resumeTask",
+            "failTask",
+        ]  # fmt: skip
+        first = await host.memory.get("first")
+        assert (first.error, first.error_details) == ("the disk is full", {"code": 7, "message": "the disk is full"})
+        assert first.checkpoint_data == {"at": 2}
+        paused = (await host.memory.history("first"))[5]
+        assert (paused.reason, paused.message) == ("checkpoint", "Waiting for the review")
+        then = await host.memory.get("then")
+        assert (then.status, then.config.on_failure) == ("paused", "pause")
+        assert [one.in_words() for one in then.blocked_by] == ["first (failed: the disk is full)"]
+
+    wait_for(work())
+
+
 def test_the_skill_offers_one_tool_for_each_operation_and_no_way_to_start_a_command(bench: Bench) -> None:
     skill = PluginSkill(name="memory", plugin="@perstack/execution-memory")
     host = bench.host([], expert("keeper").model_copy(update={"skills": (skill,)}))

@@ -40,7 +40,8 @@ def _to_json(item: InboxItem) -> JsonObject:
     if item.damaged:
         common["damaged"] = True
     if item.asking is None:
-        return {**common, "taskId": item.task_id, "agentId": item.who}
+        after = {} if item.next is None else {"next": item.next}
+        return {**common, "taskId": item.task_id, "agentId": item.who, **after}
     return {**common, "jobId": item.job_id, **json.loads(item.asking.to_json())}
 
 
@@ -53,7 +54,7 @@ def _print(items: tuple[InboxItem, ...]) -> None:
             item.who or "-",
             ago(item.since, now) if item.since else "?",
             _wanted(item),
-            item.text,
+            item.text if item.next is None else f"{item.text}: {item.next}",
         )
         for item in items
     ]
@@ -64,6 +65,8 @@ def _print(items: tuple[InboxItem, ...]) -> None:
 def _wanted(item: InboxItem) -> str:
     if item.damaged:
         return "repair"
+    if item.next is not None:
+        return "help"
     if item.is_approval:
         return "approval"
     schema = item.asking.requested_schema if item.asking is not None else None

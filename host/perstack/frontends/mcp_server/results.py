@@ -127,7 +127,7 @@ def open_item(item: InboxItem) -> OpenItem:
     """An open question, and how to answer it."""
     tool = f"answer (job {item.job_id})" if item.task_id is None else "task_answer, where that is offered"
     command = f'perstack answer {item.id} "ANSWER"'
-    step = f"Give a person's answer with the tool {tool}, or by: {command}"
+    step = item.next or f"Give a person's answer with the tool {tool}, or by: {command}"
     if item.damaged:
         step = f"Nothing can be answered: put its log back from a copy, or remove it: perstack task delete {item.id}"
     return OpenItem(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from pydantic import JsonValue, ValidationError
@@ -49,7 +49,7 @@ def is_open(path: str) -> bool:
 def _endpoint(memory: ExecutionMemory, operation: Operation[Any]) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
-            given: JsonObject = {**await _given(request), **request.path_params}
+            given = _with_path(await _given(request), request.path_params)
             done = await operation(memory.signed(_caller(request)), given)
         except (PerstackError, ValidationError) as error:
             return _refusal(error)
@@ -96,6 +96,16 @@ async def _given(request: Request) -> JsonObject:
     if not isinstance(body, dict):
         raise UsageError("the body must be a JSON object")
     return body
+
+
+def _with_path(given: JsonObject, path: Mapping[str, str]) -> JsonObject:
+    """The arguments with those in the path. Raises UsageError if both are given, and not the same."""
+    merged = dict(given)
+    for name, value in path.items():
+        for key in (name, "task_id"):
+            if merged.pop(key, value) != value:
+                raise UsageError(f"{key}: the path says {value}, and the body {given[key]}: leave one out")
+    return {**merged, **path}
 
 
 async def _body(request: Request) -> JsonValue:

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import Field, JsonValue
+from pydantic import AliasChoices, Field, JsonValue
 
 from perstack.core.base import Fact, JsonObject
 from perstack.core.job import PauseReason
-from perstack.core.task_events import TaskConfig, WaitingFor
+from perstack.core.task_words import Config, FirstStatus, State, TaskIds, Text
 from perstack.core.tasks import TaskCheckpoint, TaskPage, TaskState, TaskStatus
 from perstack.frontends.arguments import Arguments
 from perstack.ports.tasks import TaskMemory
@@ -26,8 +26,11 @@ class CreateArguments(Arguments):
     description: str = ""
     agent_id: str = Field(default="", description="Who works on it: an Expert's key, or any name.")
     state: JsonObject | None = Field(default=None, description="Where the work begins, as JSON.")
-    config: TaskConfig | None = None
-    start: bool = Field(default=True, description="Whether it runs from now on.")
+    checkpoint_data: JsonObject | None = Field(default=None, description="Keep this as a first checkpoint.")
+    config: Config | None = None
+    depends_on: TaskIds = Field(default=(), description="Wait until these tasks are completed, whatever `start` says.")
+    status: FirstStatus | None = Field(default=None, description="`created` is the same as `start: false`.")
+    start: bool | None = Field(default=None, description="Whether it runs from now on; true if nothing is said.")
 
 
 class ListArguments(Arguments):
@@ -60,17 +63,25 @@ class CheckpointArguments(ChangeArguments):
 
     state: JsonObject | None = Field(default=None, description="The whole state; the one before holds if not given.")
     name: str | None = None
-    data: JsonObject | None = Field(default=None, description="What else belongs to this place.")
+    checkpoint_data: JsonObject | None = Field(
+        default=None,
+        validation_alias=AliasChoices("checkpointData", "checkpoint_data", "data"),
+        description="What else belongs to this place. `data` is an old name of it.",
+    )
 
 
 class PauseArguments(ChangeArguments):
     """Of `pause`."""
 
-    reason: PauseReason
+    reason: PauseReason | Text | None = Field(
+        default=None, description="Other words are the message, and put the task aside: `checkpoint`."
+    )
     message: str | None = Field(default=None, description="What is waited for, in words.")
     state: JsonObject | None = None
+    checkpoint_data: JsonObject | None = Field(default=None, description="Keep this as a checkpoint first.")
     resume_at: int | None = Field(default=None, description="For scheduled_wait and rate_limit: ms since 1970.")
     waiting_for: str | None = Field(default=None, description="For external_dependency: what has to come.")
+    depends_on: TaskIds = Field(default=(), description="Wait until these tasks are completed as well.")
 
 
 class AnswerArguments(ChangeArguments):
@@ -97,7 +108,7 @@ class CompleteArguments(ChangeArguments):
 class FailArguments(ChangeArguments):
     """Of `fail`."""
 
-    error: str
+    error: Text | State = Field(description="What went wrong, in words, or an object with a `message`.")
 
 
 class CancelArguments(ChangeArguments):
@@ -147,8 +158,11 @@ async def _create(memory: TaskMemory, args: CreateArguments) -> Fact:
         description=args.description,
         agent_id=args.agent_id,
         state=args.state,
+        checkpoint_data=args.checkpoint_data,
         config=args.config,
-        start=args.start,
+        depends_on=args.depends_on,
+        status=args.status,
+        start=True if args.start is None and args.status is None else args.start,
     )
 
 
@@ -175,7 +189,11 @@ async def _start(memory: TaskMemory, args: ChangeArguments) -> Fact:
 
 async def _checkpoint(memory: TaskMemory, args: CheckpointArguments) -> Fact:
     return await memory.checkpoint(
-        args.task_id, args.state, name=args.name, data=args.data, expected_version=args.expected_version
+        args.task_id,
+        args.state,
+        name=args.name,
+        checkpoint_data=args.checkpoint_data,
+        expected_version=args.expected_version,
     )
 
 
@@ -189,9 +207,10 @@ async def _pause(memory: TaskMemory, args: PauseArguments) -> Fact:
         args.reason,
         args.message,
         state=args.state,
+        checkpoint_data=args.checkpoint_data,
         resume_at=args.resume_at,
-        # no command to poll with: it would run here, whoever asks for it
-        waiting_for=None if args.waiting_for is None else WaitingFor(what=args.waiting_for),
+        waiting_for=args.waiting_for,  # in words: a command to ask would run here, whoever gives it
+        depends_on=args.depends_on,
         expected_version=args.expected_version,
     )
 
