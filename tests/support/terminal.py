@@ -121,8 +121,8 @@ class Terminal:
                 signal.signal(signal.SIGINT, on_ctrl_c)
         return Result(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
 
-    def look(self, *args: str, columns: int = 80) -> str:
-        """What a person sees in a terminal of that width, escape sequences and all."""
+    def look(self, *args: str, columns: int = 80, types: str = "") -> str:
+        """What a person sees in a terminal of that width who types this, escape sequences and all."""
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             [sys.executable, "-m", "perstack", *args],
@@ -133,6 +133,7 @@ class Terminal:
             stderr=theirs,
         )
         os.close(theirs)
+        os.write(ours, types.encode())
         seen = b""
         while data := _read(ours):
             seen += data

@@ -98,6 +98,12 @@ def test_going_back_to_a_checkpoint_keeps_the_later_ones(terminal: Terminal) -> 
         (("list", "--older-than", "long"), "--older-than long: give a time"),
         (("list", "--after", "nonsense"), "is no place in the list"),
         (("cancel", "t", "--expected-version", "1"), "task t is of version 2, not 1"),
+        (("pause", "t"), "--reason is missing: What it waits for: human_approval, "),
+        (("pause", "t", "--reason", "human_aproval"), "did you mean 'human_approval'?"),
+        (("pause", "t", "--depends-on", "t"), "that would be a circle, t -> t"),
+        (("delete",), "name a TASK, or say which are meant, such as --status completed --older-than 30d"),
+        (("delete", "t", "--status", "running"), "takes a TASK, or options that mean many, and not both"),
+        (("delete", "--archived", "--expected-version", "1"), "--expected-version is for one TASK"),
     ],
 )
 def test_mistakes_are_told_in_one_line(terminal: Terminal, words: tuple[str, ...], says: str) -> None:
@@ -128,6 +134,64 @@ def test_run_due_wakes_an_expert_and_says_what_it_did(terminal: Terminal) -> Non
     job = json.loads(terminal.call("jobs", "--json").out)
     assert (job["id"], job["status"]) == (told["jobId"], "completed")
     assert terminal.call("task", "run-due", "--provider", "scripted").out == ""
+
+
+def deletable(terminal: Terminal) -> None:
+    """Two that are completed, one of them needed by another, and one that runs."""
+    for name in ("done", "needed", "runs"):
+        task(terminal, "create", name, "--start")
+    for name in ("done", "needed"):
+        task(terminal, "complete", name)
+    task(terminal, "create", "waits", "--depends-on", "needed", "--depends-on", "runs")
+
+
+def left(terminal: Terminal) -> list[str]:
+    return sorted(one["taskId"] for one in json.loads(terminal.call("task", "list", "--json").out)["tasks"])
+
+
+def test_tasks_are_deleted_in_bulk_but_for_those_that_others_wait_for(terminal: Terminal) -> None:
+    deletable(terminal)
+    unsure = terminal.run("task", "delete", "--status", "completed")
+    assert (unsure.code, unsure.out) == (2, "")
+    assert unsure.err == "error: 2 tasks would be deleted for good: see them with task list, and add --yes\n"
+    assert (
+        terminal.call("task", "delete", "--status", "completed", "--older-than", "30d", "--yes").out
+        == "no such tasks\n"
+    )
+    done = terminal.call("task", "delete", "--status", "completed", "--older-than", "0s", "--yes")
+    assert (done.code, done.out) == (1, "deleted 1 task\n")
+    assert done.err == (
+        "kept: task needed cannot be deleted, since task waits waits for it: resume or delete waits first\n"
+    )
+    assert left(terminal) == ["needed", "runs", "waits"]
+    task(terminal, "resume", "waits")
+    again = terminal.call("task", "delete", "--status", "completed", "--yes", "--json")
+    assert (again.code, json.loads(again.out)) == (0, {"deleted": ["needed"], "kept": {}})
+
+
+@pytest.mark.parametrize(
+    ("says", "stay"), [("y", ["needed", "runs", "waits"]), ("n", ["done", "needed", "runs", "waits"])]
+)
+def test_a_person_is_asked_before_tasks_are_deleted_in_bulk(terminal: Terminal, says: str, stay: list[str]) -> None:
+    deletable(terminal)
+    seen = terminal.look("task", "delete", "--status", "completed", types=f"{says}\n")
+    assert "Delete 2 tasks for good? [y/N]" in seen
+    assert ("nothing is deleted" in seen) is (says == "n")
+    assert left(terminal) == stay
+
+
+def test_what_a_task_waits_for_is_shown_with_what_became_of_it(terminal: Terminal) -> None:
+    deletable(terminal)
+    assert "waits for runs (running)" in terminal.call("task", "list").out
+    task(terminal, "fail", "runs", '{"message": "no disk", "errno": 28}')
+    shown = terminal.call("task", "get", "waits").out
+    assert "depends on  needed, runs" in shown
+    assert "held up     waits for runs (failed: no disk)" in shown
+    assert "held up" not in terminal.call("task", "get", "runs").out
+    (item,) = terminal.call("inbox", "--json").events
+    assert (item["id"], item["text"]) == ("waits", "waits for runs (failed: no disk)")
+    assert item["next"] == "perstack task retry runs; perstack task resume waits goes on without"
+    assert "help" in terminal.call("inbox").out
 
 
 def test_what_a_paused_task_asks_is_a_line_for_the_shell(terminal: Terminal) -> None:

@@ -9,12 +9,15 @@ import click
 from perstack.core.job import PauseReason
 from perstack.core.shell import argv_of
 from perstack.core.task_events import OnFailure, TaskConfig, WaitingFor
+from perstack.core.task_words import FirstStatus
 from perstack.core.tasks import TaskStatus
 from perstack.errors import UsageError
 from perstack.frontends.cli.show import Screen, table
+from perstack.frontends.cli.task_delete import delete
 from perstack.frontends.cli.task_ends import END_COMMANDS
 from perstack.frontends.cli.task_options import (
     Tasks,
+    depends_option,
     read_answer,
     read_moment,
     read_object,
@@ -28,6 +31,8 @@ from perstack.frontends.cli.task_options import (
 from perstack.frontends.cli.task_run_due import run_due
 
 _STATE = "The whole state: a JSON object, @FILE, or - for stdin."
+_DATA = "What else to keep, as a checkpoint: a JSON object, @FILE, or -"
+_REASON = f"What it waits for: {', '.join(get_args(PauseReason))}; or in words, which put it aside."
 
 
 class InOrder(click.Group):
@@ -46,8 +51,10 @@ def task_command() -> None:
 @click.argument("task_id", metavar="TASK")
 @click.option("--name", metavar="TEXT", help="What it is, in a few words.")
 @click.option("--description", metavar="TEXT", default="", help="What is to be done.")
-@click.option("--agent", metavar="ID", default="", help="Who works on it: an Expert, or any name.")
+@click.option("--agent", "--agent-id", metavar="ID", default="", help="Who works on it: an Expert, or any name.")
 @click.option("--state", metavar="JSON", help=_STATE)
+@click.option("--checkpoint-data", metavar="JSON", help=_DATA)
+@depends_option
 @click.option(
     "--max-retries", type=click.IntRange(min=0), default=3, show_default=True, help="How often it is retried."
 )
@@ -61,6 +68,9 @@ def task_command() -> None:
 )
 @click.option("--checkpoint-interval", metavar="TIME", help="How often it should make a checkpoint.")
 @click.option("--start", is_flag=True, help="Start it at once.")
+@click.option(
+    "--status", type=click.Choice(get_args(FirstStatus)), help="What it is at first: `running` is the same as --start."
+)
 @task_options
 def create(
     task_id: str,
@@ -68,15 +78,18 @@ def create(
     description: str,
     agent: str,
     state: str | None,
+    checkpoint_data: str | None,
+    depends_on: tuple[str, ...],
     max_retries: int,
     timeout: str | None,
     on_failure: OnFailure,
     checkpoint_interval: str | None,
     start: bool,
+    status: FirstStatus | None,
     tasks: Tasks,
 ) -> None:
     """Create TASK, an id of up to 128 of A-Z a-z 0-9 _ -"""
-    begin = read_object(state, "--state")
+    begin, data = read_object(state, "--state"), read_object(checkpoint_data, "--checkpoint-data")
     treated = TaskConfig(
         max_retries=max_retries,
         timeout=read_span(timeout, "--timeout"),
@@ -85,7 +98,16 @@ def create(
     )
     tasks.show(
         lambda memory: memory.create(
-            task_id, name=name, description=description, agent_id=agent, state=begin, config=treated, start=start
+            task_id,
+            name=name,
+            description=description,
+            agent_id=agent,
+            state=begin,
+            checkpoint_data=data,
+            config=treated,
+            depends_on=depends_on,
+            status=status,
+            start=True if start else None,
         ),
     )
 
@@ -110,7 +132,7 @@ def get(task_id: str, tasks: Tasks) -> None:
 @task_command.command("list")
 @click.option("--status", type=click.Choice(get_args(TaskStatus)), help="Only those of this status.")
 @click.option("--reason", type=click.Choice(get_args(PauseReason)), help="Only those paused for this reason.")
-@click.option("--agent", metavar="ID", help="Only those of this agent.")
+@click.option("--agent", "--agent-id", metavar="ID", help="Only those of this agent.")
 @click.option("--older-than", metavar="TIME", help="Only those not written to for so long, such as 2h.")
 @click.option("--newer-than", metavar="TIME", help="Only those written to within that time.")
 @click.option("--archived", is_flag=True, help="The archived ones, in place of the others.")
@@ -158,16 +180,18 @@ def list_tasks(
 @click.argument("task_id", metavar="TASK")
 @click.option("--state", metavar="JSON", help=_STATE)
 @click.option("--name", metavar="TEXT", help="A name to come back to.")
-@click.option("--data", metavar="JSON", help="More on this checkpoint: a JSON object, @FILE, or -")
+@click.option("--checkpoint-data", "--data", "data", metavar="JSON", help=_DATA)
 @version_option
 @task_options
 def checkpoint(
     task_id: str, state: str | None, name: str | None, data: str | None, expected_version: int | None, tasks: Tasks
 ) -> None:
     """Keep how far TASK is."""
-    kept, notes = read_object(state, "--state"), read_object(data, "--data")
+    kept, notes = read_object(state, "--state"), read_object(data, "--checkpoint-data")
     tasks.show(
-        lambda memory: memory.checkpoint(task_id, kept, name=name, data=notes, expected_version=expected_version),
+        lambda memory: memory.checkpoint(
+            task_id, kept, name=name, checkpoint_data=notes, expected_version=expected_version
+        ),
     )
 
 
@@ -189,9 +213,11 @@ def checkpoints(task_id: str, tasks: Tasks) -> None:
 
 @task_command.command("pause")
 @click.argument("task_id", metavar="TASK")
-@click.option("--reason", type=click.Choice(get_args(PauseReason)), required=True, help="What it waits for.")
+@click.option("--reason", metavar="REASON", help=_REASON)
 @click.option("--message", metavar="TEXT", help="The same in words, for a person.")
 @click.option("--state", metavar="JSON", help=_STATE)
+@click.option("--checkpoint-data", metavar="JSON", help=_DATA)
+@depends_option
 @click.option("--resume-at", metavar="TIME", help="When a scheduled wait or rate limit ends: +5m, 2026-11-22T08:00.")
 @click.option("--waiting-for", metavar="TEXT", help="With external_dependency: what has to come.")
 @click.option(
@@ -201,9 +227,11 @@ def checkpoints(task_id: str, tasks: Tasks) -> None:
 @task_options
 def pause(
     task_id: str,
-    reason: PauseReason,
+    reason: str | None,
     message: str | None,
     state: str | None,
+    checkpoint_data: str | None,
+    depends_on: tuple[str, ...],
     resume_at: str | None,
     waiting_for: str | None,
     command: str | None,
@@ -212,6 +240,9 @@ def pause(
 ) -> None:
     """Let TASK wait. For an external dependency the token is shown that a webhook needs, this once."""
     kept, moment = read_object(state, "--state"), read_moment(resume_at, "--resume-at")
+    data = read_object(checkpoint_data, "--checkpoint-data")
+    if reason is None and not depends_on:
+        raise UsageError(f"--reason is missing: {_REASON}")
     if reason == "scheduled_wait" and moment is None:
         raise UsageError("--reason scheduled_wait needs --resume-at: when it is to go on, such as +5m")
     outside = None
@@ -223,8 +254,10 @@ def pause(
             reason,
             message,
             state=kept,
+            checkpoint_data=data,
             resume_at=moment,
             waiting_for=outside,
+            depends_on=depends_on,
             expected_version=expected_version,
         ),
     )
@@ -271,5 +304,5 @@ def resume(
     )
 
 
-for _command in (*END_COMMANDS, run_due):
+for _command in (*END_COMMANDS, delete, run_due):
     task_command.add_command(_command)

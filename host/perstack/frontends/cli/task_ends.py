@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from perstack.frontends.cli.task_options import Tasks, read_answer, task_options, version_option
+from perstack.frontends.cli.task_options import Tasks, read_answer, read_error, task_options, version_option
 
 
 @click.command("complete")
@@ -24,8 +24,12 @@ def complete(task_id: str, result: str | None, expected_version: int | None, tas
 @version_option
 @task_options
 def fail(task_id: str, error: str, expected_version: int | None, tasks: Tasks) -> None:
-    """Say that something went wrong in TASK. It is failed, paused or retried, as it was created to be."""
-    tasks.show(lambda memory: memory.fail(task_id, error, expected_version=expected_version))
+    """Say that something went wrong in TASK: in words, or as a JSON object with a `message`.
+
+    It is failed, paused or retried, as it was created to be.
+    """
+    said = read_error(error, "ERROR")
+    tasks.show(lambda memory: memory.fail(task_id, said, expected_version=expected_version))
 
 
 @click.command("retry")
@@ -59,16 +63,4 @@ def archive(task_id: str, expected_version: int | None, tasks: Tasks) -> None:
     tasks.show(lambda memory: memory.archive(task_id, expected_version=expected_version))
 
 
-@click.command("delete")
-@click.argument("task_id", metavar="TASK")
-@version_option
-@task_options
-def delete(task_id: str, expected_version: int | None, tasks: Tasks) -> None:
-    """Remove TASK for good, with its checkpoints. With --json: `{"deleted": "TASK"}`."""
-    import json
-
-    tasks.do(lambda memory: memory.delete(task_id, expected_version=expected_version))
-    click.echo(json.dumps({"deleted": task_id}) if tasks.as_json else f"deleted {task_id}")
-
-
-END_COMMANDS = (complete, fail, retry, cancel, archive, delete)
+END_COMMANDS = (complete, fail, retry, cancel, archive)

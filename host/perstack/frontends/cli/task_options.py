@@ -18,6 +18,7 @@ from pydantic import JsonValue
 
 from perstack.core.base import JsonObject
 from perstack.core.shell import line_of
+from perstack.core.task_dependencies import in_words
 from perstack.core.tasks import TaskState, TaskSummary
 from perstack.engine.who import this_user
 from perstack.errors import UsageError
@@ -82,6 +83,13 @@ def version_option(command: _F) -> _F:
     )(command)
 
 
+def depends_option(command: _F) -> _F:
+    """The tasks that one waits for."""
+    return click.option(
+        "--depends-on", metavar="TASK", multiple=True, help="Wait until this task is completed. May be repeated."
+    )(command)
+
+
 def read_json(text: str | None, what: str) -> JsonValue:
     """A JSON value: as typed, from `@FILE`, or from stdin by `-`. Raises UsageError."""
     if text is None:
@@ -113,6 +121,12 @@ def read_answer(text: str | None, what: str) -> JsonValue:
             raise UsageError(f"{what}: {error}; give JSON, words that begin with something else, or @FILE") from error
         return text
     return value
+
+
+def read_error(text: str, what: str) -> str | JsonObject:
+    """Plain words, or a JSON object. Raises UsageError."""
+    value = read_answer(text, what) if text.startswith("{") else text
+    return value if isinstance(value, dict) else text
 
 
 def _given(text: str, what: str) -> str:
@@ -160,6 +174,8 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
         ("status", _status(task, now)),
         ("message", task.pause_message or ""),
         ("waits for", waits.what if waits else ""),
+        ("depends on", ", ".join(task.depends_on)),
+        ("held up", in_words(task.blocked_by)),
         ("asks", line_of(waits.command) if waits else ""),
         ("token", task.token or ""),
         ("webhook", f"POST /v1/hooks/{task.token}, where perstack mcp --http serves" if task.token else ""),
@@ -171,6 +187,7 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
         ("data", text(task.checkpoint_data)),
         ("result", text(task.result)),
         ("error", task.error or ""),
+        ("details", text(task.error_details)),
         ("retries", f"{task.retry_count} of {task.config.max_retries}" if task.retry_count else ""),
         ("checkpoint", f"{task.checkpoint_id} ({task.checkpoints} in all)" if task.checkpoint_id else ""),
         ("next due", when(task.checkpoint_due_at)),
@@ -190,11 +207,16 @@ def show_all(tasks: list[TaskSummary]) -> None:
             _status(task, now),
             str(task.checkpoints),
             ago(task.updated_at, now) if task.updated_at else "?",
-            task.error or task.pause_message or when(task.resume_at) or task.name,
+            _about(task),
         )
         for task in tasks
     ]
     table(Screen.of_stdout(), ("task", "agent", "status", "checkpoints", "when", "about"), rows, right=(3,))
+
+
+def _about(task: TaskSummary) -> str:
+    said = task.error or task.pause_message or when(task.resume_at)
+    return "; ".join(filter(None, (said, in_words(task.blocked_by)))) or task.name
 
 
 def _status(task: TaskState | TaskSummary, now: int) -> str:
