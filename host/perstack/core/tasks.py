@@ -190,6 +190,18 @@ def check_allowed(task: TaskState, operation: Operation) -> None:
         )
 
 
+def exists_already(task: TaskState) -> str:
+    """Why a task is not created, and how to go on with it."""
+    offers = {
+        "created": "start it",
+        "running": "go on with it",
+        "paused": f"go on with it by resuming it (perstack task resume {task.task_id})",
+        "failed": f"go on with it by resuming it (perstack task resume {task.task_id})",
+        "completed": "it is final",
+    }
+    return f"task {task.task_id} exists already, and is {task.status}: {offers[task.status]}, or choose another id"
+
+
 _INFINITIVE: dict[Operation, str] = {
     "start": "be started",
     "checkpoint": "make a checkpoint",

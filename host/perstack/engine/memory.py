@@ -67,6 +67,7 @@ from perstack.core.tasks import (
     asked_of,
     check_allowed,
     check_task_id,
+    exists_already,
     outcome_of_failure,
     waits_for_tasks_alone,
 )
@@ -76,10 +77,9 @@ from perstack.engine.task_dependencies import (
     by_id,
     check_dependencies,
     check_unneeded,
+    delete_each,
     seen,
     seen_in_list,
-    still_needed,
-    waiting_for_task,
 )
 from perstack.engine.task_log import Row, TaskLog
 from perstack.engine.who import this_user
@@ -198,7 +198,7 @@ class ExecutionMemory(TaskMemory):
             return await seen(self.log, await self.log.create(events))
         except Conflict as conflict:
             task = await self.get(task_id)
-            raise NotAllowed(_exists(task), ALLOWED[task.status]) from conflict
+            raise NotAllowed(exists_already(task), ALLOWED[task.status]) from conflict
 
     @checked
     async def start(self, task_id: str, *, expected_version: int | None = None) -> TaskState:
@@ -459,22 +459,9 @@ class ExecutionMemory(TaskMemory):
         await check_unneeded(self.log, task_id)
         await self.log.delete(task_id, expected_version)
 
-    async def delete_each(self, tasks: Sequence[TaskSummary]) -> AsyncIterator[tuple[str, str | None]]:
-        """Remove these, unless they have been written to since they were listed: the id of each, and why it is left."""
-        doomed = {task.task_id for task in tasks}
-        others = [row for row in await self.log.rows() if row.get("taskId") not in doomed]
-        for task in tasks:
-            waiting = waiting_for_task(task.task_id, others)
-            try:
-                if task.damaged:
-                    raise NotAllowed(f"task {task.task_id} is damaged: repair it, or delete it by its name")
-                if waiting:
-                    raise NotAllowed(still_needed(task.task_id, waiting))
-                await self.log.delete(task.task_id, task.version)
-            except (Conflict, NotAllowed, NotFound) as error:
-                yield task.task_id, str(error)
-            else:
-                yield task.task_id, None
+    def delete_each(self, tasks: Sequence[TaskSummary]) -> AsyncIterator[tuple[str, str | None]]:
+        """Remove these, unless they have been written to since they were listed: the id of each, and why it is kept."""
+        return delete_each(self.log, tasks)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -509,17 +496,6 @@ def failure(task: TaskState, error: str, details: JsonObject | None = None) -> F
 def _written(row: Row) -> int:
     written = row.get("updatedAt")
     return written if isinstance(written, int) else 0
-
-
-def _exists(task: TaskState) -> str:
-    offers = {
-        "created": "start it",
-        "running": "go on with it",
-        "paused": f"go on with it by resuming it (perstack task resume {task.task_id})",
-        "failed": f"go on with it by resuming it (perstack task resume {task.task_id})",
-        "completed": "it is final",
-    }
-    return f"task {task.task_id} exists already, and is {task.status}: {offers[task.status]}, or choose another id"
 
 
 def _hash(token: str) -> str:

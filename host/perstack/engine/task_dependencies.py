@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from perstack.core.task_dependencies import MOST_DEPENDENCIES, Dependency, circle
 from perstack.core.tasks import TaskState, TaskSummary, check_task_id, dependency_of
 from perstack.engine.task_log import Row, TaskLog
-from perstack.errors import NotAllowed, NotFound, StorageError, UsageError
+from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
 
 
 async def seen(log: TaskLog, task: TaskState) -> TaskState:
@@ -74,6 +74,24 @@ async def check_unneeded(log: TaskLog, task_id: str) -> None:
     waiting = waiting_for_task(task_id, await log.rows())
     if waiting:
         raise NotAllowed(still_needed(task_id, waiting))
+
+
+async def delete_each(log: TaskLog, tasks: Sequence[TaskSummary]) -> AsyncIterator[tuple[str, str | None]]:
+    """Remove these, unless they have been written to since they were listed: the id of each, and why it is kept."""
+    doomed = {task.task_id for task in tasks}
+    others = [row for row in await log.rows() if row.get("taskId") not in doomed]
+    for task in tasks:
+        waiting = waiting_for_task(task.task_id, others)
+        try:
+            if task.damaged:
+                raise NotAllowed(f"task {task.task_id} is damaged: repair it, or delete it by its name")
+            if waiting:
+                raise NotAllowed(still_needed(task.task_id, waiting))
+            await log.delete(task.task_id, task.version)
+        except (Conflict, NotAllowed, NotFound) as error:
+            yield task.task_id, str(error)
+        else:
+            yield task.task_id, None
 
 
 def waiting_for_task(task_id: str, rows: Collection[Row]) -> list[str]:
