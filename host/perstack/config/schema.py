@@ -157,7 +157,11 @@ SKILLS: Mapping[str, Table] = {
 
 TOOL: Table = {
     "description": Key("text", "what the tool is for"),
-    "approval": Key("flag", "whether it asks for approval: the Job pauses as `human_approval`; false if not given"),
+    "approval": Key(
+        "flag",
+        "whether it asks for approval, which only a yes or a no answers: the Job pauses as `human_approval`;"
+        " false if not given",
+    ),
     "inputJsonSchema": Key("text", "a JSON schema of an object, written as JSON text", required=True, least=1),
 }
 
