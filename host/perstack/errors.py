@@ -55,7 +55,9 @@ class Problem:
     line: int | None = None
     key: str | None = None
     severity: str = "error"
-    """`error` stops everything; `warning` is only shown."""
+    """`error` stops the Expert it is about, or everything; `warning` is only shown."""
+    expert: str | None = None
+    """The key of the Expert that it is about; None if it is about the whole project."""
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"

@@ -129,10 +129,10 @@ class Host(Looking):
         Raises DefinitionError with every problem of the file, and UsageError if there is no file.
         """
         from perstack.config.env import read_env
-        from perstack.config.load import load_project
+        from perstack.config.load import load_usable
 
         place = find_place(workspace, config)
-        project = load_project(place.required()).project
+        project = load_usable(place.required()).project
         check_workspace(project, place.workspace(project, workspace))
         host = cls(
             project,
@@ -512,6 +512,7 @@ class Host(Looking):
     def _expert(self, key: str) -> Expert:
         expert = self.project.expert(key)
         if expert is None:
+            self.project.check_broken(key)
             names = ", ".join(sorted(self.project.experts)) or "none"
             raise UsageError(f"there is no Expert {key!r} in {self.project.path or 'the project'}; there are: {names}")
         return expert

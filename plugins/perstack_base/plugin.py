@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perstack.core.definitions import BASE_SKILL, Skill, is_base_skill
+from perstack.core.tools import ToolSpec
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
 
@@ -17,6 +18,12 @@ class BaseSkillFactory:
     def handles(self, definition: Skill) -> bool:
         """Whether a declaration means the built-in skill."""
         return is_base_skill(definition)
+
+    def known_tools(self, definition: Skill) -> tuple[ToolSpec, ...]:
+        """All of them, always the same."""
+        from perstack_base.specs import SPECS
+
+        return SPECS
 
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
         """A session on the Job's workspace. Raises SkillError if that is no directory."""

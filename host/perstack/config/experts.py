@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from perstack.config.check import read_table, suggestion
 from perstack.config.runtimes import check_runtimes
 from perstack.config.schema import EXPERT, ITERATE, MAX_NAME, PROVIDER
 from perstack.config.skills import read_skills
-from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue
+from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue, spell
+from perstack.core.cycles import cycles
 from perstack.core.definitions import EXPERT_KEY, Expert
+from perstack.errors import Problem
 
 RUNTIME_LEVEL = (1, 0, 0)
 """What `minRuntimeVersion` is compared with: the level of the original's runtime, not this package's version."""
@@ -30,12 +32,21 @@ class Draft:
     fields: TomlTable
     report: Reporter
     at: KeyPath
+    delegates: dict[str, KeyPath] = field(default_factory=dict[str, KeyPath])
+    """The Experts that it may call, and where each is named; known when all files have been read."""
 
     @property
     def version(self) -> str:
         """The version it says, or the one it has when it says none."""
         version = self.fields.get("version")
         return version if isinstance(version, str) else "1.0.0"
+
+    def problem_of(self, delegate: str) -> Problem:
+        """Why this Expert cannot be run if that delegate cannot."""
+        at = self.delegates[delegate]
+        source = self.report.source
+        message = f"delegates to `{delegate}`, which has errors"
+        return Problem(message, str(source.path), source.lines.of(at), spell(at), expert=self.key)
 
     def finish(self) -> Expert:
         """The Expert; only for drafts without errors."""
@@ -64,10 +75,7 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
 
 
 def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
-    """Every delegate must be an Expert that there is, in the version asked for, and is kept once.
-
-    Delegating to itself is allowed, as in the original, but seldom meant.
-    """
+    """Every delegate must be an Expert that there is, in the version asked for, and is kept once."""
     delegates = draft.fields.get("delegates")
     kept: dict[str, TomlValue] = {}
     for index, wanted in enumerate(delegates if isinstance(delegates, list) else ()):
@@ -83,11 +91,25 @@ def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
         elif name in kept:
             draft.report.warn(at, f"`{name}` is named twice: take one out")
         else:
-            if name == draft.key:
-                draft.report.warn(at, "this Expert may delegate to itself without end: see that maxSteps bounds it")
             kept[name] = wanted
+            draft.delegates[name] = at
     if delegates is not None:
         draft.fields["delegates"] = list(kept.values())
+
+
+def warn_of_cycles(drafts: Mapping[str, Draft]) -> None:
+    """Experts may delegate to each other, or to themselves, as in the original; but seldom is that meant without end.
+
+    Of a project without a `maxSteps` of its own: one of an Expert on the way is a bound too.
+    """
+    edges = {key: list(draft.delegates) for key, draft in drafts.items() if "maxSteps" not in draft.fields}
+    for cycle in cycles(edges):
+        first, *others = cycle
+        draft = drafts[first]
+        way = f"these Experts may delegate to each other without end, {' → '.join([*cycle, first])}"
+        what = way if others else "this Expert may delegate to itself without end"
+        at = draft.delegates[others[0] if others else first]
+        draft.report.warn(at, f"{what}: bound it with `maxSteps`, in an Expert on the way or at the top of the file")
 
 
 def resolve_evaluator(draft: Draft, drafts: Mapping[str, Draft]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os.path import normpath
 from pathlib import Path
 
 from perstack.config.check import read_table
-from perstack.config.experts import Draft, read_expert, resolve_delegates, resolve_evaluator
+from perstack.config.experts import Draft, read_expert, resolve_delegates, resolve_evaluator, warn_of_cycles
 from perstack.config.runtimes import OF_THE_ORIGINAL, check_runtimes
 from perstack.config.schema import PROJECT, PROVIDER
 from perstack.config.source import KeyPath, Reporter, Source, TomlTable, TomlValue
@@ -21,7 +22,7 @@ _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
 
 @dataclass(frozen=True, slots=True)
 class LoadedProject:
-    """A project that can be run, and what its author should still look at."""
+    """A project whose healthy Experts can be run, and what its author should still look at."""
 
     project: Project
     warnings: tuple[Problem, ...] = ()
@@ -37,28 +38,48 @@ def load_project(path: Path) -> LoadedProject:
     Raises:
         DefinitionError: with every problem of every file, warnings too, in the order of the files.
     """
-    reading = _Reading()
-    fields = reading.read(path, chain=())
-    for draft in reading.drafts.values():
-        resolve_delegates(draft, reading.drafts)
-        resolve_evaluator(draft, reading.drafts)
-    problems = reading.in_order()
-    if any(problem.severity == "error" for problem in problems):
-        raise DefinitionError(problems)
-    experts = {key: draft.finish() for key, draft in reading.drafts.items()}
-    project = Project.model_validate({**fields, "experts": experts, "path": str(path.absolute())})
-    return LoadedProject(project, problems, tuple(reading.files), tuple(reading.patterns))
+    return Definition(path).loaded(strict=True)
 
 
-class _Reading:
-    """What has been met so far, over all files."""
+def load_usable(path: Path) -> LoadedProject:
+    """The same, with every Expert that can be run: one with errors does not keep its neighbours from running.
 
-    def __init__(self) -> None:
+    Raises:
+        DefinitionError: if an error is of the whole project, or leaves no Expert.
+    """
+    return Definition(path).loaded(strict=False)
+
+
+class Definition:
+    """A definition file with its includes, read as far as they can be, and all that is wrong with them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.problems: list[Problem] = []
         self.drafts: dict[str, Draft] = {}
         self.files: dict[Path, str] = {}
         """Each file met, resolved, and as problems name it."""
         self.patterns: list[tuple[Path, str]] = []
+        self.report: Reporter | None = None
+        """For the top of the file; None if it could not be read."""
+        self.fields = self.read(path, chain=())
+        for draft in self.drafts.values():
+            resolve_delegates(draft, self.drafts)
+            resolve_evaluator(draft, self.drafts)
+        if "maxSteps" not in self.fields:
+            warn_of_cycles(self.drafts)
+
+    def loaded(self, *, strict: bool) -> LoadedProject:
+        """The project of all Experts, or if not `strict` of those that can be run. Raises DefinitionError."""
+        problems = self.in_order()
+        errors = [problem for problem in problems if problem.severity == "error"]
+        broken = _broken(self.drafts, errors)
+        experts = {key: draft.finish() for key, draft in self.drafts.items() if key not in broken}
+        if errors and (strict or not experts or any(problem.expert is None for problem in errors)):
+            raise DefinitionError(problems)
+        fields = {**self.fields, "experts": experts, "path": str(self.path.absolute()), "broken": broken}
+        warnings = tuple(problem for problem in problems if problem.severity != "error")
+        return LoadedProject(Project.model_validate(fields), warnings, tuple(self.files), tuple(self.patterns))
 
     def read(self, path: Path, chain: tuple[Path, ...]) -> TomlTable:
         """Takes in one file and, after it, those that it includes; returns its settings."""
@@ -72,6 +93,8 @@ class _Reading:
             return {}
         if chain:
             raw = _without_settings(raw, chain[0], report)
+        else:
+            self.report = report
         fields = read_table(raw, PROJECT, (), report) or {}
         _check_settings(fields, report)
         _place_paths(fields, path.parent)
@@ -81,8 +104,8 @@ class _Reading:
 
     def in_order(self) -> tuple[Problem, ...]:
         """All problems, file by file as they were met, from the top of each down."""
-        files = list(self.files.values())
-        return tuple(sorted(self.problems, key=lambda problem: (files.index(problem.file), problem.line or 0)))
+        places = {file: place for place, file in enumerate(self.files.values())}
+        return tuple(sorted(self.problems, key=lambda problem: (places.get(problem.file, -1), problem.line or 0)))
 
     def _source(self, path: Path) -> Source | None:
         try:
@@ -139,6 +162,26 @@ class _Reading:
                 report.error(at, f"there is no file `{name}` in {folder}")
             elif resolved not in self.files:
                 self.read(path, chain)
+
+
+def _broken(drafts: Mapping[str, Draft], errors: Sequence[Problem]) -> dict[str, tuple[Problem, ...]]:
+    """The Experts that have errors, and those that delegate to one, by whatever way, with what is wrong."""
+    broken: dict[str, tuple[Problem, ...]] = {}
+    for error in errors:
+        if error.expert is not None and error.expert in drafts:
+            broken[error.expert] = (*broken.get(error.expert, ()), error)
+    callers: dict[str, list[Draft]] = {}
+    for draft in drafts.values():
+        for name in draft.delegates:
+            callers.setdefault(name, []).append(draft)
+    todo = list(broken)
+    while todo:
+        name = todo.pop()
+        for draft in callers.get(name, ()):
+            if draft.key not in broken:
+                broken[draft.key] = (draft.problem_of(name), *broken[name])
+                todo.append(draft.key)
+    return broken
 
 
 def matches(pattern: str, folder: Path) -> list[str]:

@@ -63,12 +63,16 @@ class Reporter:
         self._problems = problems
 
     def error(self, path: KeyPath, message: str) -> None:
-        """Something that stops everything."""
+        """Something that stops the Expert that the key is of; everything, if it is of none."""
         self._add(path, message, "error")
 
     def warn(self, path: KeyPath, message: str) -> None:
         """Something that is only shown."""
         self._add(path, message, "warning")
+
+    def take(self, problem: Problem, path: KeyPath) -> None:
+        """What somebody else has found at this key."""
+        self._add(path, problem.message, problem.severity)
 
     def place(self, path: KeyPath) -> str:
         """`file:line` of a key, for messages that name a second place."""
@@ -76,4 +80,5 @@ class Reporter:
 
     def _add(self, path: KeyPath, message: str, severity: str) -> None:
         line = self.source.lines.of(path)
-        self._problems.append(Problem(message, str(self.source.path), line, spell(path) or None, severity))
+        expert = str(path[1]) if len(path) > 1 and path[0] == "experts" else None
+        self._problems.append(Problem(message, str(self.source.path), line, spell(path) or None, severity, expert))

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from perstack.core.base import Fact, JsonObject, falsy
+from perstack.errors import DefinitionError, Problem
 
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
 """How much a model may think: a word that each provider maps, or a number of tokens."""
@@ -227,6 +228,8 @@ class Project(Fact):
     env_path: tuple[str, ...] = ()
     path: str | None = None
     """The file it was read from, absolute; None when it was made in Python."""
+    broken: dict[str, tuple[Problem, ...]] = Field(default_factory=dict)
+    """Experts that are declared and cannot be run, by key, and why."""
 
     def expert(self, key: str) -> Expert | None:
         """The Expert of that key; `name@version` matches `name` if that version is the one defined."""
@@ -238,6 +241,12 @@ class Project(Fact):
             return None
         found = self.experts.get(name)
         return found if found is not None and found.version == version else None
+
+    def check_broken(self, key: str) -> None:
+        """Raises DefinitionError, with all that is wrong, for an Expert that is declared and cannot be run."""
+        problems = self.broken.get(key) or self.broken.get(key.rpartition("@")[0])
+        if problems:
+            raise DefinitionError(problems)
 
 
 def with_skills_required(expert: Expert) -> Expert:

@@ -124,14 +124,14 @@ class ExecutionMemory(TaskMemory):
         import os
         import warnings
 
-        from perstack.config.load import load_project
+        from perstack.config.load import load_usable
         from perstack.config.places import find_place
         from perstack.core.definitions import Project
         from perstack.engine.plugins import load_plugins
         from perstack.engine.state import open_state
 
         place = find_place(workspace)
-        project = Project() if place.config is None or storage is not None else load_project(place.config).project
+        project = Project() if place.config is None or storage is not None else load_usable(place.config).project
         loaded = load_plugins(plugins, os.environ if env is None else env)
         opened, notice = open_state(loaded, project, place, storage)
         if notice is not None:

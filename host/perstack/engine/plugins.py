@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 import pluggy
 
+from perstack.config.check import suggestion
 from perstack.errors import PluginError, UsageError
 from perstack.ports import hooks
 from perstack.ports.listener import Listener
@@ -56,21 +57,29 @@ class Plugins:
         """Raises UsageError that lists the schemes there are."""
         found = self.storages.get(scheme)
         if found is None:
-            raise UsageError(f"no storage {scheme!r} is installed; there are: {', '.join(sorted(self.storages))}")
+            known = ", ".join(sorted(self.storages))
+            near = suggestion(scheme, self.storages)
+            raise UsageError(f"no storage {scheme!r} is installed; there are: {known}{near}")
         return found
 
     def open_storage(self, address: str, folder: Path) -> Storage:
         """The storage of an address such as `file:perstack`, seen from a folder. Raises UsageError if there is none."""
+        factory, location = self.storage_at(address)
+        return factory.open(location, folder)
+
+    def storage_at(self, address: str) -> tuple[StorageFactory, str]:
+        """Which storage an address means, and where in it. Raises UsageError if there is none."""
         scheme, separator, location = address.partition(":")
         if not separator:
             raise UsageError(f"storage {scheme!r} names no place: write it as `file:DIRECTORY` or `sqlite:FILE`")
-        return self.storage(scheme).open(location, folder)
+        return self.storage(scheme), location
 
     def provider(self, name: str) -> ProviderFactory:
         """Raises UsageError that lists the providers there are."""
         found = self.providers.get(name)
         if found is None:
-            where = _ELSEWHERE.get(name, f"there are: {', '.join(sorted(self.providers))}")
+            known = f"there are: {', '.join(sorted(self.providers))}{suggestion(name, self.providers)}"
+            where = _ELSEWHERE.get(name, known)
             raise UsageError(f"no provider {name!r} is installed; {where}")
         return found
 

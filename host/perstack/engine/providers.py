@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from perstack.config.settings import Overrides, resolve_settings
-from perstack.config.source import spell
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
 from perstack.core.events import UNKNOWN
 from perstack.core.run import Run
 from perstack.engine.plugins import Plugins
-from perstack.errors import DefinitionError, MissingCredential, PerstackError, Problem, UsageError
+from perstack.errors import MissingCredential, UsageError
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
 
 
@@ -81,30 +80,3 @@ class ProviderPool:
                 return factory
         ways = "; ".join(f"{factory.name}: {factory.how_to_configure}" for factory in factories)
         raise MissingCredential(f"no model provider is set up. One of these will do: {ways}")
-
-
-async def refused_settings(project: Project, plugins: Plugins, env: Mapping[str, str]) -> tuple[Problem, ...]:
-    """What the providers refuse of the settings in perstack.toml. Whether keys and libraries are there is not asked."""
-    named = [("provider", project.provider)]
-    named += [(spell(("experts", expert.key, "provider")), expert.provider) for expert in project.experts.values()]
-    file = str(project.path or "perstack.toml")
-    found: list[Problem] = []
-    for place, setting in named:
-        if setting is None:
-            continue
-        try:
-            factory = plugins.provider(setting.provider_name)
-        except UsageError as error:
-            found.append(Problem(str(error), file, key=f"{place}.providerName"))
-            continue
-        try:
-            provider = factory.create(ProviderConfig(setting.setting, env))
-        except DefinitionError as error:
-            for one in error.problems:
-                key = place + (one.key or "").removeprefix("provider")
-                found.append(replace(one, file=file, key=key))
-        except PerstackError:
-            continue  # this machine lacks something; the file is right as far as can be told
-        else:
-            await provider.close()
-    return tuple(found)

@@ -162,6 +162,15 @@ class SkillFactory(Protocol):
 
 
 @runtime_checkable
+class KnownTools(SkillFactory, Protocol):
+    """A skill plugin that can tell the tools of a skill without opening it, so that `perstack validate` knows them."""
+
+    def known_tools(self, definition: SkillDefinition) -> tuple[ToolSpec, ...]:
+        """All that it offers, before pick and omit. Starts nothing, and raises nothing."""
+        ...
+
+
+@runtime_checkable
 class LoginFactory(SkillFactory, Protocol):
     """A skill plugin whose servers a person may have to log in to."""
 

@@ -412,3 +412,23 @@ def test_a_file_may_hold_what_the_agent_says(terminal: Terminal, tmp_path: Path)
         agent.stdin.close()
         assert agent.wait(SECONDS) == 0
     assert json.loads(out.read_text())["result"]["protocolVersion"] == 1
+
+
+def test_in_a_folder_of_a_project_sessions_are_the_projects_and_files_are_there(terminal: Terminal) -> None:
+    deep = terminal.workspace / "src/deep"
+    deep.mkdir(parents=True)
+    write = ("writeTextFile", {"path": "made.txt", "text": "x"})
+    terminal.project(TEAM, lead=[reply("", write), reply("done")])
+
+    async def work() -> None:
+        async with editing(terminal, Editor()) as agent:
+            session = await agent.new_session(cwd=str(deep), mcp_servers=[])
+            await agent.prompt(session_id=session.session_id, prompt=[text_block("Go")])
+            for folder in (deep, terminal.workspace):
+                listed = await agent.list_sessions(cwd=str(folder))
+                assert [one.session_id for one in listed.sessions] == [session.session_id]
+
+    run(work())
+    assert (deep / "made.txt").exists()
+    assert terminal.jobs().is_dir()
+    assert not (deep / "perstack").exists()

@@ -163,3 +163,34 @@ def test_while_the_file_is_broken_the_last_good_one_holds_and_results_say_so(ter
             assert "last good" not in texts(await editor.call("solo", query="go"))[-1]
 
     wait_for(work(), 60)
+
+
+BROKEN = '\n[experts.ill]\ndescription = "no instruction"\n'
+
+
+def test_an_expert_with_errors_is_not_offered_and_the_others_are(terminal: Terminal) -> None:
+    file = terminal.workspace / "perstack.toml"
+    file.write_text(file.read_text() + BROKEN)
+
+    async def work() -> None:
+        async with connected(terminal) as editor:
+            assert "ill" not in await names(editor)
+            assert "solo" in await names(editor)
+
+    wait_for(work(), 60)
+
+
+def test_an_expert_that_is_broken_by_an_edit_stays_as_it_was_and_the_others_change(terminal: Terminal) -> None:
+    file = terminal.workspace / "perstack.toml"
+    before = file.read_text()
+    file.write_text(before + MORE)
+
+    async def work() -> None:
+        async with told(terminal, "handshake") as (editor, changed):
+            assert "late" in await names(editor)
+            broken = MORE.replace("instruction =", "instructoin =")
+            file.write_text(before + broken + MORE.replace("late", "later"))
+            await changed.wait()
+            assert {"late", "later"} <= set(await names(editor))
+
+    wait_for(work(), 60)

@@ -109,6 +109,25 @@ def test_the_first_open_folder_with_a_definition_is_the_workspace(
     assert not (home / "perstack").exists()
 
 
+def test_of_a_folder_in_a_project_the_state_is_the_projects_and_the_files_are_there(
+    terminal: Terminal, make: Callable[[str], Path]
+) -> None:
+    red, home = make("red"), make("home")
+    deep = red / "src/deep"
+    deep.mkdir(parents=True)
+    write = ("writeTextFile", {"path": "made.txt", "text": "x"})
+    terminal.script(by_red=[reply("", write), reply("done")])
+    open_folders = Folders(deep)
+
+    async def work() -> str:
+        async with connected(started_in(terminal, home), **open_folders.callbacks) as editor:
+            return structure(await editor.call("by_red", query="who?"))["id"]
+
+    job_id = wait_for(work(), SECONDS)
+    assert [path.name for path in (red / "perstack" / "jobs").iterdir()] == [job_id]
+    assert (deep / "made.txt").exists()
+
+
 def test_a_client_that_opens_another_folder_is_told_and_served_from_there(
     terminal: Terminal, make: Callable[[str], Path]
 ) -> None:

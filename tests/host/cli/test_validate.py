@@ -115,3 +115,103 @@ def test_settings_that_a_provider_refuses_are_problems_and_a_missing_key_is_none
         True,
     )
     assert "anthropic" in shown.out
+
+
+BASE = '[experts.a]\ninstruction = "i"\n[experts.a.skills."@perstack/base"]\ntype = "mcpStdioSkill"\n'
+
+
+def problems_of(terminal: Terminal, toml: str, *args: str) -> tuple[int, list[tuple[str, int | None, str, str]]]:
+    terminal.project(toml)
+    shown = terminal.call("validate", "--json", *args)
+    found = json.loads(shown.out)["problems"]
+    return shown.code, [(one["severity"], one["line"], one["key"], one["message"]) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("toml", "line", "key", "words"),
+    [
+        ('# x\nstorage = "nope:x"\n' + TEAM, 2, "storage", "no storage 'nope' is installed; there are: file, "),
+        ('storage = "sqlit:x"\n' + TEAM, 1, "storage", "did you mean `sqlite`?"),
+        ('storage = "perstack"\n' + TEAM, 1, "storage", "names no place"),
+        (TEAM + '[provider]\nproviderName = "antropic"\n', 10, "provider.providerName", "did you mean `anthropic`?"),
+        (
+            TEAM + '[experts.helper.provider]\nproviderName = "openai"\nsetting = { baseUrls = "https://a.example" }\n',
+            11,
+            "experts.helper.provider.setting.baseUrls",
+            "baseUrl",
+        ),
+        (
+            '[experts.a]\ninstruction = "i"\n[experts.a.skills.s]\ntype = "pluginSkill"\nplugin = "@perstack/memory"\n',
+            5,
+            "experts.a.skills.s.plugin",
+            "no plugin `@perstack/memory` is installed; there are: @perstack/execution-memory",
+        ),
+        (
+            BASE + 'pick = ["readTextFile"]\n',
+            5,
+            'experts.a.skills."@perstack/base".pick',
+            "leaves no `attemptCompletion`, so that the Expert has no way to finish",
+        ),
+        (BASE + 'omit = ["*"]\n', 5, 'experts.a.skills."@perstack/base".omit', "leaves no `attemptCompletion`"),
+    ],
+)
+def test_what_no_installed_plugin_takes_is_an_error_with_its_line(
+    terminal: Terminal, toml: str, line: int, key: str, words: str
+) -> None:
+    code, found = problems_of(terminal, toml)
+    assert code == 2
+    assert [(severity, at, named) for severity, at, named, _ in found] == [("error", line, key)]
+    assert words in found[0][3]
+
+
+@pytest.mark.parametrize(
+    ("toml", "key", "words"),
+    [
+        (BASE + 'pick = ["attemptCompletion", "readTextFiles"]\n', "pick[1]", "did you mean `readTextFile`?"),
+        (BASE + 'pick = ["attempt*"]\nomit = ["exce"]\n', "omit[0]", "`exce` matches no tool of this skill"),
+        (ASKING.replace('type = "inter', 'pick = ["tell*"]\ntype = "inter'), "pick[0]", "`tell*` matches no tool"),
+        (
+            '[experts.a]\ninstruction = "i"\n[experts.a.skills.s]\ntype = "pluginSkill"\n'
+            'plugin = "@perstack/execution-memory"\npick = ["taskCreates"]\n',
+            "pick[0]",
+            "matches no tool",
+        ),
+    ],
+)
+def test_a_pick_or_an_omit_that_matches_nothing_is_a_warning(
+    terminal: Terminal, toml: str, key: str, words: str
+) -> None:
+    code, found = problems_of(terminal, toml)
+    assert code == 0
+    assert [(severity, named.rpartition(".")[2]) for severity, _, named, _ in found] == [("warning", key)]
+    assert words in found[0][3]
+    assert problems_of(terminal, toml, "--strict")[0] == 2
+
+
+def test_problems_of_the_file_and_of_plugins_come_together_in_the_order_of_lines(terminal: Terminal) -> None:
+    code, found = problems_of(
+        terminal,
+        'storage = "nope:x"\nmaxSteps = 0\n[experts.a]\ndescription = "x"\n[experts.a.provider]\nproviderName = "no"\n',
+    )
+    assert code == 2
+    assert [(line, key) for _, line, key, _ in found] == [
+        (1, "storage"),
+        (2, "maxSteps"),
+        (3, "experts.a.instruction"),
+        (6, "experts.a.provider.providerName"),
+    ]
+
+
+def test_a_module_in_perstack_plugins_that_is_not_there_is_a_problem_beside_the_others(terminal: Terminal) -> None:
+    terminal.env["PERSTACK_PLUGINS"] = "no_such_module"
+    terminal.project("maxSteps = 0\n" + TEAM)
+    shown = terminal.call("validate")
+    assert shown.code == 2
+    assert shown.lines[0].startswith("PERSTACK_PLUGINS: error: no_such_module cannot be imported")
+    assert ":1: error: maxSteps" in shown.lines[1]
+
+
+def test_an_empty_file_is_an_error(terminal: Terminal) -> None:
+    code, found = problems_of(terminal, "# nothing yet\n")
+    assert (code, found[0][0], found[0][1]) == (2, "error", 1)
+    assert "is empty" in found[0][3]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from perstack.config.env import read_env
-from perstack.config.load import LoadedProject, load_project
+from perstack.config.load import LoadedProject, load_usable
 from perstack.config.places import ProjectPlace, check_workspace, find_place
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Project
@@ -57,9 +57,12 @@ class Place:
 
     def load(self) -> LoadedProject:
         """The project and where it was read from. Warnings go to stderr. Raises UsageError if there is no file."""
-        loaded = load_project(self.find().required())
+        loaded = load_usable(self.find().required())
         for problem in loaded.warnings:
             click.echo(f"warning: {problem}", err=True)
+        if loaded.project.broken:
+            names = ", ".join(loaded.project.broken)
+            click.echo(f"warning: {loaded.files[0]}: cannot be run: {names}; `perstack validate` says why", err=True)
         return loaded
 
     def project(self, *, required: bool) -> Project:
@@ -67,7 +70,7 @@ class Place:
         if required:
             return self.load().project
         found = self.find().config
-        return Project() if found is None else load_project(found).project
+        return Project() if found is None else load_usable(found).project
 
     def find(self) -> ProjectPlace:
         """Where the project is. Raises UsageError for a place that is named and not there."""

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
-from perstack.config.load import load_project
+from perstack.config.load import Definition
 from perstack.config.problems import describe_problems, problems_to_json
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, Project
-from perstack.errors import DefinitionError, Problem
+from perstack.errors import DefinitionError, PluginError, Problem, UsageError
 from perstack.frontends.cli.options import CONFIG, WORKSPACE, Place, Setup
 from perstack.frontends.cli.show import Screen, count, table
 from perstack.frontends.cli.tool_costs import can_run, print_tools, tools_of, tools_to_json
@@ -34,14 +34,7 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, config: str 
     """
     place = Place(config, workspace, None)
     path = place.find().required()
-    project: Project | None = None
-    try:
-        loaded = load_project(path)
-        refused = _refused(loaded.project, place)
-        project = None if refused else loaded.project
-        problems = (*refused, *loaded.warnings)
-    except DefinitionError as error:
-        problems = error.problems
+    project, problems = _checked(path, place)
     is_usable = project is not None and not (strict and problems)
     offered = tools_of(project, place) if with_tools and is_usable and project is not None else {}
     if as_json:
@@ -55,15 +48,33 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, config: str 
     sys.exit(int(lacking) if is_usable else 2)
 
 
-def _refused(project: Project, place: Place) -> tuple[Problem, ...]:
-    """What the providers say of their settings; they are asked only if there are some."""
-    if project.provider is None and all(expert.provider is None for expert in project.experts.values()):
-        return ()
-    from perstack.engine.plugins import load_plugins
-    from perstack.engine.providers import refused_settings
+def _checked(path: Path, place: Place) -> tuple[Project | None, tuple[Problem, ...]]:
+    """The project, if it has no errors, and all that is wrong in the file and for the plugins that are installed."""
+    definition = Definition(path)
+    if not definition.drafts and not definition.problems and definition.report is not None:
+        what, tell = "declares no Expert", definition.report.warn
+        if not definition.fields:
+            what, tell = "is empty", definition.report.error
+        tell((), f"{what}: write [experts.NAME] and its `instruction`")
+    _ask_plugins(definition, place)
+    try:
+        return definition.loaded(strict=True).project, definition.in_order()
+    except DefinitionError as error:
+        return None, error.problems
 
-    env = Setup(place, Overrides(), ()).env(project)
-    return asyncio.run(refused_settings(project, load_plugins(env=env), env))
+
+def _ask_plugins(definition: Definition, place: Place) -> None:
+    from perstack.engine.checking import check_with_plugins
+    from perstack.engine.plugins import EXTRA_MODULES, load_plugins
+
+    env = Setup(place, Overrides(), ()).env(Project.model_validate({"envPath": definition.fields.get("envPath", ())}))
+    try:
+        plugins = load_plugins(env=env)
+    except (UsageError, PluginError) as error:
+        # without them nothing can be said of what the file asks of them
+        definition.problems.append(Problem(str(error).removeprefix(f"{EXTRA_MODULES}: "), EXTRA_MODULES))
+        return
+    asyncio.run(check_with_plugins(definition, plugins, env))
 
 
 def _print(project: Project | None, problems: Sequence[Problem], is_usable: bool) -> None:

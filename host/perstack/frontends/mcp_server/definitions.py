@@ -6,10 +6,11 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from perstack.config.changes import Stamp, matched, stamps
-from perstack.config.load import LoadedProject, load_project
+from perstack.config.load import LoadedProject, load_usable
 from perstack.core.definitions import Expert
 from perstack.errors import DefinitionError, UsageError
 from perstack.frontends.mcp_server.names import only_experts, tool_names
@@ -74,20 +75,29 @@ class Definitions:
     def _read(self) -> bool:
         before, path = self.experts, self._loaded.files[0]
         try:
-            self._loaded = load_project(Path(path))
+            loaded = load_usable(Path(path))
         except DefinitionError as error:
-            self.problem = str(error)
+            self._say(error)
             broken = (Path(problem.file) for problem in error.problems)
             self._watched = tuple(dict.fromkeys((*self._loaded.files, *broken)))
             self._seen = stamps(self._watched)
-            print(f"perstack: {error}\nperstack: until that is mended, what was read before holds", file=sys.stderr)  # noqa: T201
             return False
         self.problem = None
+        if loaded.project.broken:
+            every = (problem for problems in loaded.project.broken.values() for problem in problems)
+            self._say(DefinitionError(tuple(dict.fromkeys(every))))
+        held = {key: expert for key, expert in self._loaded.project.experts.items() if key in loaded.project.broken}
+        experts = {**loaded.project.experts, **held}
+        self._loaded = replace(loaded, project=loaded.project.model_copy(update={"experts": experts}))
         self._watched = self._loaded.files
         self._seen, self._matched = stamps(self._watched), matched(self._loaded)
         self._host.project = self._loaded.project
         self.experts = self._offered()
         return _as_listed(self.experts) != _as_listed(before)
+
+    def _say(self, error: DefinitionError) -> None:
+        self.problem = str(error)
+        print(f"perstack: {error}\nperstack: until that is mended, what was read before holds", file=sys.stderr)  # noqa: T201
 
     def _offered(self) -> dict[str, Expert]:
         experts = {key: expert for key, expert in self._loaded.project.experts.items() if self.offers(key)}

@@ -19,6 +19,7 @@ def only_experts(project: Project, only: Sequence[str]) -> frozenset[str]:
     found = {key: project.expert(key) for key in only}
     for key, expert in found.items():
         if expert is None:
+            project.check_broken(key)
             known = ", ".join(sorted(project.experts)) or "none"
             raise UsageError(f"--experts: there is no Expert {key!r} in {project.path}; there are: {known}")
     return frozenset(expert.key for expert in found.values() if expert is not None)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar, cast
 from pydantic import BaseModel
 
 from perstack.core.definitions import PluginSkill, Skill
-from perstack.core.tools import Effect
+from perstack.core.tools import Effect, ToolSpec
 from perstack.errors import PluginError, SkillError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, Toolset
@@ -76,6 +76,10 @@ class Toolkit(Generic[SettingsT, ResourceT]):
     def handles(self, definition: Skill) -> bool:
         """Whether the declaration names this kit."""
         return isinstance(definition, PluginSkill) and definition.plugin == self.name
+
+    def known_tools(self, definition: Skill) -> tuple[ToolSpec, ...]:
+        """Those of its functions."""
+        return self._tools().specs
 
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
         """Check settings, environment and schemas. Raises SkillError that names the skill and what to change."""

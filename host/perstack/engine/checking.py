@@ -1,0 +1,118 @@
+"""What a definition file asks of plugins, against those that are installed. Nothing is opened, and nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import TypeAdapter, ValidationError
+
+from perstack.config.check import suggestion
+from perstack.config.load import Definition
+from perstack.config.source import KeyPath, Reporter, TomlTable
+from perstack.core.definitions import InteractiveSkill, PluginSkill, ProviderSetting, Skill
+from perstack.engine.catalogue import picked
+from perstack.engine.plugins import Plugins
+from perstack.errors import DefinitionError, PerstackError, UsageError
+from perstack.ports.provider import ProviderConfig
+from perstack.ports.skill import KnownTools
+
+_SKILL: TypeAdapter[Skill] = TypeAdapter(Skill)
+_FINISHING = "attemptCompletion"
+"""Both the kind of the tool that ends a Run, and its name."""
+
+
+async def check_with_plugins(definition: Definition, plugins: Plugins, env: Mapping[str, str]) -> None:
+    """Report what the installed plugins do not have or refuse, in parts of the file that are right as far as they go.
+
+    Whether keys and libraries are there is not asked: that is a matter of this machine.
+    """
+    _check_storage(definition, plugins)
+    for setting, at, report in _providers(definition):
+        await _check_provider(setting, at, report, plugins, env)
+    for skill, at, report in _skills(definition):
+        _check_skill(skill, at, report, plugins)
+
+
+def _check_storage(definition: Definition, plugins: Plugins) -> None:
+    address = definition.fields.get("storage")
+    if not isinstance(address, str) or definition.report is None:
+        return
+    try:
+        plugins.storage_at(address)
+    except UsageError as error:
+        definition.report.error(("storage",), str(error))
+
+
+def _providers(definition: Definition) -> Iterator[tuple[ProviderSetting, KeyPath, Reporter]]:
+    places: list[tuple[TomlTable, KeyPath, Reporter]] = []
+    if definition.report is not None:
+        places.append((definition.fields, ("provider",), definition.report))
+    places += [(draft.fields, (*draft.at, "provider"), draft.report) for draft in definition.drafts.values()]
+    for fields, at, report in places:
+        if fields.get("provider"):
+            try:
+                yield ProviderSetting.model_validate(fields["provider"]), at, report
+            except ValidationError:
+                continue  # what is wrong with it has been reported
+
+
+async def _check_provider(
+    setting: ProviderSetting, at: KeyPath, report: Reporter, plugins: Plugins, env: Mapping[str, str]
+) -> None:
+    try:
+        factory = plugins.provider(setting.provider_name)
+    except UsageError as error:
+        report.error((*at, "providerName"), str(error))
+        return
+    try:
+        provider = factory.create(ProviderConfig(setting.setting, env))
+    except DefinitionError as error:
+        for problem in error.problems:
+            # providers name the key as it stands in the table at the top of a file
+            report.take(problem, (*at, *(problem.key or "").split(".")[1:]))
+    except PerstackError:
+        return  # this machine lacks something; the file is right as far as can be told
+    else:
+        await provider.close()
+
+
+def _skills(definition: Definition) -> Iterator[tuple[Skill, KeyPath, Reporter]]:
+    for draft in definition.drafts.values():
+        skills = draft.fields.get("skills")
+        for table in skills if isinstance(skills, list) else ():
+            try:
+                skill = _SKILL.validate_python(table)
+            except ValidationError:
+                continue  # what is wrong with it has been reported
+            yield skill, (*draft.at, "skills", skill.name), draft.report
+
+
+def _check_skill(skill: Skill, at: KeyPath, report: Reporter, plugins: Plugins) -> None:
+    factory = next((one for one in plugins.skills if one.handles(skill)), None)
+    if factory is None and isinstance(skill, PluginSkill):
+        names = [one.name for one in plugins.skills if one.handles(_of_plugin(skill, one.name))]
+        known = ", ".join(sorted(names)) or "none"
+        near = suggestion(skill.plugin, names)
+        report.error((*at, "plugin"), f"no plugin `{skill.plugin}` is installed; there are: {known}{near}")
+    elif isinstance(skill, InteractiveSkill):
+        _check_choice(skill, at, report, [tool.name for tool in skill.tools])
+    elif isinstance(factory, KnownTools):
+        specs = factory.known_tools(skill)
+        _check_choice(skill, at, report, [spec.name for spec in specs])
+        finishing = [spec.name for spec in specs if spec.kind == _FINISHING]
+        if finishing and not any(picked(name, skill.pick, skill.omit) for name in finishing):
+            key = "omit" if any(picked(name, skill.pick, ()) for name in finishing) else "pick"
+            report.error((*at, key), f"leaves no `{finishing[0]}`, so that the Expert has no way to finish")
+
+
+def _of_plugin(skill: PluginSkill, name: str) -> PluginSkill:
+    """The same declaration, of another plugin."""
+    return skill.model_copy(update={"plugin": name})
+
+
+def _check_choice(skill: Skill, at: KeyPath, report: Reporter, names: Sequence[str]) -> None:
+    for key, patterns in (("pick", skill.pick), ("omit", skill.omit)):
+        for index, pattern in enumerate(patterns):
+            if not any(picked(name, [pattern], ()) for name in names):
+                near = suggestion(pattern, names)
+                report.warn((*at, key, index), f"`{pattern}` matches no tool of this skill{near}")
