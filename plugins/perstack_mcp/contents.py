@@ -6,7 +6,6 @@ import json
 from base64 import b64decode
 from collections.abc import Sequence
 
-from jsonschema.exceptions import ValidationError as SchemaViolation
 from mcp_types import (
     AudioContent,
     BlobResourceContents,
@@ -21,7 +20,6 @@ from pydantic import JsonValue
 
 from perstack.core.messages import BlobPart, ResultContent, TextPart
 from perstack.ports.skill import BlobStore, ToolResult
-from perstack_mcp.failures import words
 
 SHOWN = 30_000
 """Characters of text that the model sees at once."""
@@ -36,18 +34,6 @@ async def result_of(result: CallToolResult, blobs: BlobStore) -> ToolResult:
     if structured is not None and not _is_shown(structured, result.content):
         parts.append(TextPart(text=json.dumps(structured, ensure_ascii=False)))
     return ToolResult(await _shortened(parts, blobs), bool(result.is_error))
-
-
-def malformed(error: Exception) -> str:
-    """Why a result cannot be used, in a line."""
-    broken = error.__cause__
-    if isinstance(broken, SchemaViolation):
-        place = "/".join(str(part) for part in broken.absolute_path)
-        return (
-            f"the server's structured output breaks the tool's own output schema{f' at {place}' if place else ''}:"
-            f" {broken.message[:200]}"
-        )
-    return f"the server's answer is not as it should be: {words(error)}"
 
 
 async def _part(block: ContentBlock, blobs: BlobStore) -> ResultContent:

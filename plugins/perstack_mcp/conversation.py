@@ -27,10 +27,11 @@ from pydantic import FileUrl, ValidationError
 from perstack.core.questions import Question
 from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
-from perstack_mcp.contents import malformed, result_of
+from perstack_mcp.contents import result_of
 from perstack_mcp.failures import ServerEnded, leaf, words
 from perstack_mcp.listing import Listing
 from perstack_mcp.open_calls import OpenCall, OpenCalls
+from perstack_mcp.outputs import OutputSchemas
 from perstack_mcp.repair import repairing
 from perstack_mcp.requests import Requests, demanded
 from perstack_mcp.shown import Shown
@@ -49,8 +50,9 @@ for _name in ("mcp", "client"):
 class Conversation:
     """A connected client, which belongs to the task that entered it; calls may come from any."""
 
-    def __init__(self, client: Client, listing: Listing, calls: OpenCalls) -> None:
+    def __init__(self, client: Client, listing: Listing, outputs: OutputSchemas, calls: OpenCalls) -> None:
         self._client = client
+        self._outputs = outputs
         self._listing = listing
         self._calls = calls
         self._turn = asyncio.Lock()
@@ -121,7 +123,10 @@ class Conversation:
                 return question
             raise SkillError(f"{call.tool_name}: {words(error)}") from error
         except (RuntimeError, ValidationError) as error:
-            raise SkillError(f"{call.tool_name}: {malformed(error)}") from error
+            raise SkillError(f"{call.tool_name}: the server's answer is not as it should be: {words(error)}") from error
+        problem = await self._outputs.problem(call.tool_name, result)
+        if problem is not None:
+            raise SkillError(f"{call.tool_name}: {problem}")
         return await result_of(result, call.blobs)
 
 
@@ -180,7 +185,8 @@ class _Talk:
         self.is_ready = False
 
     async def run(self) -> None:
-        transport = repairing(self._way.transport(), self._version, self._server.show, self._leave.set)
+        outputs = OutputSchemas()
+        transport = repairing(self._way.transport(), self._version, outputs, self._server.show, self._leave.set)
         calls = OpenCalls(self._server.show)
         requests = Requests(calls, self._server.show)
         client = Client(
@@ -205,7 +211,7 @@ class _Talk:
                 following = [group.create_task(self._listing.follow(client))]
                 if _tells_of_changes_when_asked(client):
                     following.append(group.create_task(self._listing.listen(client)))
-                self._on_ready(Conversation(client, self._listing, calls))
+                self._on_ready(Conversation(client, self._listing, outputs, calls))
                 await self._leave.wait()
                 for task in following:
                     task.cancel()

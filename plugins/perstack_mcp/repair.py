@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
 import anyio
-from jsonschema.exceptions import SchemaError
-from jsonschema.validators import validator_for
+import anyio.to_thread
 from mcp.client import Transport
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse
@@ -17,12 +17,16 @@ from mcp_types.methods import validate_server_result
 from pydantic import JsonValue, ValidationError
 
 from perstack.core.base import JsonObject
+from perstack.core.checking import FULL, schema_problem
+from perstack.core.schema_keywords import Meter
+from perstack_mcp.outputs import OutputSchemas
 
 if TYPE_CHECKING:
     from perstack_mcp.sdk import ReadStream, TransportStreams
 
-_DEEPEST = 64
-"""Levels of a schema: a deeper one would exhaust the stack of whatever reads it."""
+_STEPS = 4 * FULL
+"""For all the schemas of one list."""
+_MOST_TOOLS = 2_000
 
 
 class RepairingReader:
@@ -32,11 +36,13 @@ class RepairingReader:
         self,
         inner: ReadStream[SessionMessage | Exception],
         version: Callable[[], str],
+        outputs: OutputSchemas,
         on_dropped: Callable[[str], None],
         on_end: Callable[[], None],
     ) -> None:
         self._inner = inner
         self._version = version
+        self._outputs = outputs
         self._on_dropped = on_dropped
         self._on_end = on_end
 
@@ -48,10 +54,18 @@ class RepairingReader:
     async def receive(self) -> SessionMessage | Exception:
         """The next message, repaired."""
         try:
-            return self._repaired(await self._inner.receive())
+            item = await self._inner.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError):
             self._on_end()
             raise
+        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
+            result = cast("JsonObject", item.message.result)
+            tools = result.get("tools")
+            if isinstance(tools, list) and "content" not in result:
+                # in a thread: a long list, or a schema made to be long to check, must not keep the loop
+                usable = partial(self._usable, tools, result)
+                result["tools"] = await anyio.to_thread.run_sync(usable, abandon_on_cancel=True)
+        return item
 
     async def aclose(self) -> None:
         """Close the transport's end."""
@@ -74,33 +88,37 @@ class RepairingReader:
     ) -> None:
         await self.aclose()
 
-    def _repaired(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
-        if not isinstance(item, SessionMessage) or not isinstance(item.message, JSONRPCResponse):
-            return item
-        result = cast("JsonObject", item.message.result)
-        tools = result.get("tools")
-        if isinstance(tools, list) and "content" not in result:
-            result["tools"] = [tool for tool in tools if self._is_usable(tool, result)]
-        return item
-
-    def _is_usable(self, tool: JsonValue, result: JsonObject) -> bool:
-        problem = _problem(tool, {**result, "tools": [tool]}, self._version())
-        if problem is not None:
-            name = tool.get("name") if isinstance(tool, dict) else None
-            self._on_dropped(f"tool {name or '?'} is left out: {problem}")
-        return problem is None
+    def _usable(self, tools: list[JsonValue], result: JsonObject) -> list[JsonValue]:
+        meter = Meter(_STEPS)
+        # only what is short: it is read again with each tool
+        around = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
+        usable: list[JsonValue] = []
+        for tool in tools[:_MOST_TOOLS]:
+            problem = _problem(tool, {**around, "tools": [tool]}, self._version(), meter)
+            if problem is None and isinstance(tool, dict):
+                usable.append(self._outputs.take(tool))
+            else:
+                name = tool.get("name") if isinstance(tool, dict) else None
+                self._on_dropped(f"tool {name or '?'} is left out: {problem}")
+        if len(tools) > _MOST_TOOLS:
+            self._on_dropped(f"{len(tools) - _MOST_TOOLS} tools are left out: more than {_MOST_TOOLS} at once")
+        return usable
 
 
 @asynccontextmanager
 async def repairing(
-    transport: Transport, version: Callable[[], str], on_dropped: Callable[[str], None], on_end: Callable[[], None]
+    transport: Transport,
+    version: Callable[[], str],
+    outputs: OutputSchemas,
+    on_dropped: Callable[[str], None],
+    on_end: Callable[[], None],
 ) -> AsyncGenerator[TransportStreams]:
     """A transport with such a reader."""
     async with transport as (reader, writer):
-        yield RepairingReader(reader, version, on_dropped, on_end), writer
+        yield RepairingReader(reader, version, outputs, on_dropped, on_end), writer
 
 
-def _problem(tool: JsonValue, listing: JsonObject, version: str) -> str | None:
+def _problem(tool: JsonValue, listing: JsonObject, version: str, meter: Meter) -> str | None:
     try:
         validate_server_result("tools/list", version, listing)
     except ValidationError as error:
@@ -110,56 +128,4 @@ def _problem(tool: JsonValue, listing: JsonObject, version: str) -> str | None:
         return None
     if not isinstance(tool, dict):
         return "not an object"
-    return schema_problem(tool.get("inputSchema")) or schema_problem(tool.get("outputSchema"))
-
-
-def schema_problem(schema: JsonValue) -> str | None:
-    """Why nothing can be checked against a schema; None if it can."""
-    if not isinstance(schema, dict):
-        return None
-    try:
-        references = list(_references(schema, _DEEPEST))
-        validator_for(schema).check_schema(schema)
-    except RecursionError:
-        return f"its schema is more than {_DEEPEST} levels deep"
-    except SchemaError as error:
-        return f"its schema is invalid at {'/'.join(map(str, error.absolute_path)) or 'the top'}: {error.message[:200]}"
-    broken = next((one for one in references if not _resolves(one, schema)), None)
-    return None if broken is None else f"its schema refers to {broken[:200]}, which is not in it"
-
-
-def _references(value: JsonValue, depth: int) -> Iterator[str]:
-    if depth == 0:
-        raise RecursionError
-    if isinstance(value, dict):
-        reference = value.get("$ref")
-        if isinstance(reference, str):
-            yield reference
-        for inner in value.values():
-            yield from _references(inner, depth - 1)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _references(inner, depth - 1)
-
-
-def _resolves(reference: str, schema: JsonObject) -> bool:
-    if not reference.startswith("#"):
-        return False
-    if not reference.startswith("#/"):
-        return True
-    found: JsonValue = schema
-    for part in reference[2:].split("/"):
-        key = part.replace("~1", "/").replace("~0", "~")
-        inner = _at(found, key)
-        if inner is None:
-            return False
-        found = inner[0]
-    return True
-
-
-def _at(value: JsonValue, key: str) -> tuple[JsonValue] | None:
-    if isinstance(value, dict):
-        return (value[key],) if key in value else None
-    if isinstance(value, list):
-        return (value[int(key)],) if key.isdigit() and int(key) < len(value) else None
-    return None
+    return schema_problem(tool.get("inputSchema"), meter) or schema_problem(tool.get("outputSchema"), meter)

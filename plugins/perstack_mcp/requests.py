@@ -28,13 +28,17 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from perstack.core.base import JsonObject
+from perstack.core.checking import schema_problem
 from perstack.core.messages import BlobPart, ExpertMessage, Message, ResultContent, TextPart, UserMessage
 from perstack.core.questions import Answer, Question
+from perstack.core.schema_keywords import Meter
 from perstack.errors import PerstackError, ProviderError, SkillError
 from perstack.ports.skill import BlobStore, SampleRequest
 from perstack_mcp.failures import words
 from perstack_mcp.open_calls import OpenCall, OpenCalls
-from perstack_mcp.repair import schema_problem
+
+_SCHEMA_STEPS = 20_000
+"""For the schema of a question, of which the fields are few and flat."""
 
 _STOPS = {"stop": "endTurn", "length": "maxTokens"}
 
@@ -49,7 +53,7 @@ class Requests:
     async def elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         """A person's answer if there is one; else the call ends with the question, or it is declined."""
         question = question_of(params)
-        problem = schema_problem(question.requested_schema)
+        problem = schema_problem(question.requested_schema, Meter(_SCHEMA_STEPS))
         if problem is not None:
             return ErrorData(code=INVALID_PARAMS, message=f"the question cannot be asked: {problem}")
         if not any(one.call.may_ask or one.call.answers for one in self._calls.candidates()):

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from perstack.core.base import JsonObject
+from perstack.core.checking import Checker
 from perstack.core.definitions import (
     Expert,
     InteractiveSkill,
@@ -24,10 +24,8 @@ from perstack.core.instruction import DelegateInfo
 from perstack.core.messages import History, ToolCallPart
 from perstack.core.tools import DecidedCall, ToolSpec, legal_tool_name
 from perstack.core.toolsearch import MOST_FOUND, SEARCH_TOOL, Found, divide, result_text, search, search_spec
+from perstack.ports.checking import violation_of
 from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
-
-if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
 
 _DELEGATE_SCHEMA: JsonObject = {
     "type": "object",
@@ -50,11 +48,9 @@ class Offered:
     """Whether it may be deferred behind a search."""
 
     @cached_property
-    def validator(self) -> Validator:
-        from jsonschema.validators import validator_for  # 35 ms of imports, at the first call
-
-        schema = dict(self.spec.input_schema)
-        return validator_for(schema)(schema)
+    def checker(self) -> Checker:
+        """For the arguments."""
+        return Checker(self.spec.input_schema)
 
 
 class Catalogue:
@@ -107,7 +103,7 @@ class Catalogue:
     def find(self, name: str) -> Offered | None:
         return self._by_name.get(name)
 
-    def decide(self, call: ToolCallPart) -> DecidedCall:
+    async def decide(self, call: ToolCallPart) -> DecidedCall:
         """What this call is; a wrong one is refused with words for the model."""
         offered = self._by_name.get(call.tool_name)
         if offered is None:
@@ -116,12 +112,10 @@ class Catalogue:
             return _refused(call, " ".join((problem, *(f"Not there now: {why}." for why in self._missing.values()))))
         if call.raw_args is not None:
             return _refused(call, f"The arguments are not a JSON object: {call.raw_args[:200]}", offered.spec)
-        error = next(
-            iter(sorted(offered.validator.iter_errors(call.args), key=lambda e: [str(p) for p in e.path])), None
-        )
-        if error is not None:
-            place = "/".join(str(part) for part in error.absolute_path)
-            return _refused(call, f"Wrong arguments{f' at {place}' if place else ''}: {error.message}", offered.spec)
+        found = await violation_of(offered.checker, call.args)
+        if found is not None:
+            place = f" at {found.place}" if found.place else ""
+            return _refused(call, f"Wrong arguments{place}: {found.message}", offered.spec)
         spec = offered.spec
         return DecidedCall(
             id=call.tool_call_id,

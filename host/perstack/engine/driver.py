@@ -314,9 +314,8 @@ class Driver:
             case Generate():
                 await self._generate(session, command, skills)
             case DecideCalls():
-                session.note(
-                    CallTools(**session.stamp(), calls=tuple(skills.catalogue.decide(call) for call in command.calls))
-                )
+                decided = [await skills.catalogue.decide(call) for call in command.calls]
+                session.note(CallTools(**session.stamp(), calls=tuple(decided)))
             case RunTools():
                 await run_tools(session, command, skills.catalogue, self._around(session))
             case RecordResult():

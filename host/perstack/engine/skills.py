@@ -12,6 +12,7 @@ from itertools import count
 from typing import TypeVar
 
 from perstack.config.lock import Lock, shared_definition
+from perstack.core.checking import unchecked
 from perstack.core.definitions import (
     BASE_SKILL,
     Expert,
@@ -135,6 +136,15 @@ class JobSkills:
         await opening.may_start.wait()
         if is_base_skill(definition):
             return _Up(session, await session.tools())
+        up = await self._reached(definition, opening, session, show)
+        for spec in up.toolset.specs:
+            for problem in unchecked(spec.input_schema):
+                show(f"tool {spec.name}: {problem}")
+        return up
+
+    async def _reached(
+        self, definition: Skill, opening: _Opening, session: SkillSession, show: Callable[[str], None]
+    ) -> _Up:
         locked = self._lock.of_skill(definition)
         if locked is not None:
             toolset = locked.toolset()

@@ -56,6 +56,21 @@ BROKEN = [
     "not even an object",
 ]
 
+EVIL = "^(a+)+$"
+FOR_EVER = [
+    tool("slow_in", {"type": "object", "properties": {"a": {"pattern": EVIL}, "b": {"pattern": "(?=b)b"}}}),
+    tool("slow_out", outputSchema={"type": "object", "properties": {"a": {"pattern": EVIL}}}),
+    tool(
+        "doubling",
+        {
+            "type": "object",
+            "$defs": {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(30)} | {"d30": {}},
+            "properties": {"a": {"$ref": "#/$defs/d0"}},
+        },
+    ),
+    tool("large", {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(30_000)}}),
+]
+
 
 def text(words: str, **more) -> dict:
     return {"content": [{"type": "text", "text": words}], **more}
@@ -116,6 +131,8 @@ def call(name: str, params: dict) -> dict | None:
             return text(json.dumps(dict(os.environ)))
         case "meta":
             return text(json.dumps(params["_meta"]))
+        case "slow_out":
+            return text("{}", structuredContent={"a": "a" * 40 + "!"})
         case "structured":
             return text("{}", structuredContent={"n": "not a number"})
         case _:
@@ -143,6 +160,8 @@ def result(method: str, params: dict) -> dict | None:
         if FAULT == "lists-nonsense":
             print("here is my list", file=sys.stderr, flush=True)
             return {"tools": "none of your business"}
+        if FAULT == "schemas-that-take-for-ever":
+            return {"tools": [*TOOLS, *FOR_EVER]}
         return {"tools": [*TOOLS, *BROKEN] if FAULT == "broken-schemas" else TOOLS}
     return call(params["name"], params)
 

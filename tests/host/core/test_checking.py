@@ -1,0 +1,195 @@
+"""Checks against schemas of strangers: the same answers as the library's, and always an end."""
+
+from __future__ import annotations
+
+import time
+import warnings
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perstack.core.checking import FULL, QUICK, Checker, Violation, schema_problem, unchecked
+from perstack.core.patterns import compiled
+from perstack.core.schema_keywords import Meter
+
+EVIL = "^(a+)+$"
+WORD = "a" * 40 + "!"
+
+
+def violation(schema: dict, value: object, steps: int = FULL) -> Violation | None:
+    return Checker(schema).violation(value, Meter(steps))  # type: ignore[arg-type]
+
+
+def nested(levels: int) -> dict:
+    value: dict = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+DOUBLING = {
+    "$defs": {**{f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(40)}, "d40": {}},
+    "$ref": "#/$defs/d0",
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"properties": {"a": {"pattern": EVIL}}}, {"a": WORD}),
+        ({"patternProperties": {EVIL: {}}, "additionalProperties": False}, {WORD: 1}),
+        ({"propertyNames": {"pattern": EVIL}}, {WORD: 1}),
+        (
+            {"properties": {"a": {"$schema": "http://json-schema.org/draft-07/schema#", "pattern": EVIL}}},
+            {"a": WORD},
+        ),
+        ({"$schema": "http://json-schema.org/draft-04/schema#", "pattern": EVIL}, WORD),
+    ],
+)
+def test_a_pattern_made_to_take_for_ever_is_matched_at_once(schema: dict, value: object) -> None:
+    began = time.monotonic()
+    found = violation(schema, value, QUICK)
+    assert found is not None
+    assert not found.is_unfinished
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (DOUBLING, {}),
+        ({"$ref": "#"}, {}),
+        ({"anyOf": [{"type": "string"}] * 1000}, [["x" * 1000] * 1000] * 10),
+        ({"items": {"enum": [[0] * 1000 + [i] for i in range(1000)]}}, [[0] * 1001] * 1000),
+        ({"uniqueItems": True}, [{"a": i} for i in range(200_000)]),
+        ({"pattern": "(x+x+)+y(.{0,900}){1}z"}, "x" * 10_000_000),
+        ({"$anchor": "x", "items": {"$ref": "#x"}, "$defs": {str(i): {} for i in range(1000)}}, [1] * 100_000),
+    ],
+)
+def test_what_would_take_for_ever_is_given_up_and_is_no_pass(schema: dict, value: object) -> None:
+    found = violation(schema, value, 20_000)
+    assert found is not None
+    assert found.is_unfinished
+
+
+def test_a_list_of_unique_things_is_checked_in_time_that_grows_with_it() -> None:
+    assert violation({"uniqueItems": True}, [{"a": i} for i in range(50_000)]) is None
+
+
+def test_deep_values_are_refused_and_deep_enough_ones_are_not() -> None:
+    assert violation({"type": "object"}, nested(90)) is None
+    assert violation({"type": "object"}, nested(5_000)) == Violation("more than 100 levels deep")
+
+
+def test_a_reference_to_elsewhere_is_never_fetched() -> None:
+    found = violation({"$ref": "http://127.0.0.1:9/schema.json"}, {})
+    assert found is not None
+    assert "which is not in it" in found.message
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"required": 5},
+        {"multipleOf": 0},
+        {"pattern": 5},
+        {"properties": []},
+        {"$ref": 5},
+        {"minLength": "x"},
+        {"$schema": "\ud800", "pattern": "\ud800"},
+    ],
+)
+def test_no_schema_makes_a_check_raise(schema: dict) -> None:
+    for value in ({}, 5, "\ud800", [10**400]):
+        violation(schema, value)
+    schema_problem(schema, Meter(FULL))
+    unchecked(schema)
+
+
+def test_a_message_shows_the_beginning_and_the_end_of_what_is_wrong() -> None:
+    found = violation({"properties": {"a": {"type": "integer"}}}, {"a": "x" * 100_000})
+    assert found is not None
+    assert (found.place, len(found.message) < 700) == ("a", True)
+    assert found.message.endswith("' is not of type 'integer'")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "fits"),
+    [
+        (r"^\u0041\u{42}$", "AB", True),
+        (r"^\ud83d\ude00$", "\U0001f600", True),
+        (r"^\d+$", "12\n", False),
+        (r"^\d+$", "٣", False),
+        (r"^[\w.-]+\/x$", "a.b/x", True),
+        (r"b", "abc", True),
+        (r"\\u0041", r"\u0041", True),
+    ],
+)
+def test_patterns_mean_what_json_schema_says(pattern: str, text: str, fits: bool) -> None:
+    assert (violation({"pattern": pattern}, text) is None) is fits
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)b", r"(a)\1", "(?<!a)b", "a{5000}", "(a{900}){900}", "a" * 20_000, "("])
+def test_a_pattern_that_cannot_be_matched_is_not_checked_and_is_named(pattern: str) -> None:
+    assert isinstance(compiled(pattern), str)
+    assert violation({"properties": {"a": {"pattern": pattern}}}, {"a": "whatever"}) is None
+    assert violation({"patternProperties": {pattern: False}, "additionalProperties": False}, {"a": 1}) is None
+    (line,) = unchecked({"properties": {"a": {"pattern": pattern}}})
+    assert line.startswith("pattern ")
+    assert "is not checked: " in line
+    assert len(line) < 400
+
+
+def test_a_schema_that_is_none_is_named_with_its_place() -> None:
+    problem = schema_problem({"properties": {"a": {"type": "nothing"}}}, Meter(FULL))
+    assert problem is not None
+    assert problem.startswith("its schema is invalid at properties/a/type: ")
+    assert schema_problem({"properties": {"a": {"pattern": "(?=a)"}}}, Meter(FULL)) is None
+    assert schema_problem(nested(5_000), Meter(FULL)) == "its schema is more than 64 levels deep"
+    wide = {"properties": {str(i): {"type": "string"} for i in range(100_000)}}
+    assert schema_problem(wide, Meter(QUICK)) == "its schema is too large to be checked"
+    assert schema_problem({"$ref": "#/a"}, Meter(FULL)) == "its schema refers to #/a, which is not in it"
+
+
+scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0, 1.5]) | st.sampled_from("ab1")
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner)
+)
+keywords = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["string", "integer", "object", "array", "null"]),
+        "enum": st.lists(values, max_size=3),
+        "const": values,
+        "uniqueItems": st.booleans(),
+        "pattern": st.sampled_from(["^a$", "1|b", "[0-9]+"]),
+        "minLength": st.integers(0, 2),
+        "required": st.lists(st.sampled_from("ab"), unique=True),
+    },
+)
+schemas = st.recursive(
+    keywords,
+    lambda inner: st.fixed_dictionaries(
+        {},
+        optional={
+            "properties": st.dictionaries(st.sampled_from("ab"), inner),
+            "patternProperties": st.dictionaries(st.sampled_from(["^a", "b$"]), inner),
+            "additionalProperties": st.booleans() | inner,
+            "items": inner,
+            "anyOf": st.lists(inner, min_size=1, max_size=2),
+            "not": inner,
+        },
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(schemas, values)
+def test_any_schema_says_of_any_value_what_the_library_says(schema: dict, value: object) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        said = jsonschema.Draft202012Validator(schema).is_valid(value)
+    assert (violation(schema, value) is None) is said
