@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Coroutine
@@ -432,3 +433,29 @@ def test_in_a_folder_of_a_project_sessions_are_the_projects_and_files_are_there(
     assert (deep / "made.txt").exists()
     assert terminal.jobs().is_dir()
     assert not (deep / "perstack").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_after_its_jobs_are_recorded_as_interrupted(
+    terminal: Terminal, number: signal.Signals
+) -> None:
+    call = ("exec", {"command": "sh", "args": ["-c", "touch begun; sleep 300"], "timeout": 200_000})
+    terminal.project(TEAM, lead=[reply("", call), reply("end")])
+
+    async def work() -> None:
+        command = [sys.executable, "-m", "perstack", "acp", "--provider", "scripted"]
+        spawned = spawn_agent_process(Editor(), *command, env=terminal.env, cwd=terminal.workspace)
+        async with asyncio.timeout(SECONDS), spawned as (agent, process):
+            await agent.initialize(protocol_version=PROTOCOL_VERSION)
+            session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
+            prompt = asyncio.create_task(agent.prompt(session_id=session.session_id, prompt=[text_block("Do it")]))
+            await asyncio.to_thread(until, (terminal.workspace / "begun").exists, "the command to begin")
+            process.send_signal(number)
+            await process.wait()
+            await asyncio.wait({prompt})
+            prompt.exception()
+
+    run(work())
+    (job,) = terminal.run("jobs", "--json").events
+    assert job["status"] == "stoppedByInterrupt"
+    assert '"stopRunByInterrupt"' in terminal.log_of(f"{job['id']}-1").read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -146,7 +145,7 @@ def test_a_job_that_nobody_waits_for_is_recorded_too(slow: Terminal) -> None:
     assert '"stopRunByInterrupt"' in slow.log_of(f"{interrupted(slow)['id']}-1").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_like_the_end_of_stdin(slow: Terminal, number: signal.Signals) -> None:
     with pipe(slow) as client:
         client.greet()
@@ -195,7 +194,6 @@ def test_a_server_that_is_killed_in_the_middle_of_a_step_loses_nothing(slow: Ter
         in_the_call(client)
         until_it_sleeps(slow)
         client.kill()
-    os.killpg(int((slow.workspace / "pid").read_text()), signal.SIGKILL)
     interrupted(slow)
 
 

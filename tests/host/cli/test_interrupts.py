@@ -22,7 +22,7 @@ def pids_of(terminal: Terminal) -> list[int]:
     return [int(word) for word in file.read_text().split()]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_ends_the_tools_children_records_the_interrupt_and_resume_goes_on(
     terminal: Terminal, number: signal.Signals
 ) -> None:

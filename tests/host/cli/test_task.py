@@ -207,7 +207,8 @@ def test_what_a_paused_task_asks_is_a_line_for_the_shell(terminal: Terminal) -> 
     assert task(terminal, "get", "deploy")["input"] == {"ok": True}
 
 
-def test_run_due_watches_until_ctrl_c(terminal: Terminal) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_run_due_watches_until_ctrl_c(terminal: Terminal, number: signal.Signals) -> None:
     terminal.project('[experts.fixer]\ninstruction = "[[fixer]] Fix."\n', fixer=[reply("Fixed.")])
     process = start(terminal, "task", "run-due", "--watch", "--interval", "10ms")
     assert process.stdout is not None
@@ -215,7 +216,7 @@ def test_run_due_watches_until_ctrl_c(terminal: Terminal) -> None:
         task(terminal, "create", name, "--agent", agent, "--start")
         task(terminal, "pause", name, "--reason", "scheduled_wait", "--resume-at", "+20ms")
         assert process.stdout.readline() == f"{name}: {told}\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.communicate(timeout=SECONDS) == ("", "")
     assert process.returncode == 0
 

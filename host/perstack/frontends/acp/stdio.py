@@ -1,4 +1,4 @@
-"""The agent on the process's own stdin and stdout, until the editor closes them."""
+"""The agent on the process's own stdin and stdout, until the editor closes them or a signal comes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from perstack.core.base import JsonObject
 from perstack.frontends.acp.agent import PerstackAgent
 from perstack.frontends.acp.sessions import MakeHost, opened
 from perstack.frontends.mcp_server.wire import Wire
+from perstack.frontends.stopping import stopped_by_signals
 
 if TYPE_CHECKING:
     from acp.interfaces import Agent
@@ -27,9 +28,10 @@ _MESSAGE: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 async def serve_acp(make_host: MakeHost, expert: str | None) -> None:
     """Serve one editor. stdout carries the protocol only: what anything else prints goes to stderr."""
     wire = Wire.claim()
-    async with opened(make_host, expert) as sessions:
-        # the protocol's optional methods are left out: the SDK answers them with «method not found»
-        await run_agent(cast("Agent", PerstackAgent(sessions)), _Messages(wire))
+    with stopped_by_signals():
+        async with opened(make_host, expert) as sessions:
+            # the protocol's optional methods are left out: the SDK answers them with «method not found»
+            await run_agent(cast("Agent", PerstackAgent(sessions)), _Messages(wire))
 
 
 class _Messages:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from perstack.core.events import Event, SkillDisconnected
 from perstack.core.job import JobStatus, JobSummary
 from perstack.engine.emit import OnEvent
 from perstack.frontends.cli.show import one_line, remark
+from perstack.frontends.stopping import stop_signals
 from perstack.host import Host
 
 _T = TypeVar("_T")
@@ -103,8 +104,8 @@ def until_done(
 ) -> _T | None:
     """Work to the end, with the Host open; `interrupted` tells what became of work that was cut short.
 
-    The first Ctrl-C (or SIGTERM) abandons the step in hand and records the interrupt; the second ends the process. So
-    does the end of whoever reads `lines`, quietly.
+    The first Ctrl-C (SIGTERM, SIGHUP) abandons the step in hand and records the interrupt; the second ends the process.
+    So does the end of whoever reads `lines`, quietly.
     """
 
     async def main() -> _T | None:
@@ -120,7 +121,8 @@ def until_done(
     ended = asyncio.run(main())
     if lines.lost is not None and not isinstance(lines.lost, BrokenPipeError):
         reason = (lines.lost.strerror or str(lines.lost)).lower()
-        click.echo(f"error: stdout cannot be written ({reason}), so this was interrupted", err=True)
+        with suppress(OSError):
+            click.echo(f"error: stdout cannot be written ({reason}), so this was interrupted", err=True)
     return ended
 
 
@@ -132,12 +134,13 @@ def _cancel_on_signals(task: asyncio.Future[_T]) -> None:
         nonlocal first
         if first is None:
             first = loop.time()
-            remark("stopping after cleaning up; once more to leave at once")
             task.cancel()
+            with suppress(OSError):  # the terminal may be what has gone
+                remark("stopping after cleaning up; once more to leave at once")
         elif loop.time() - first > _ECHO:
             os._exit(INTERRUPTED)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in stop_signals():
         loop.add_signal_handler(number, stop)
 
 

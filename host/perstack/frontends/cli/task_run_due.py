@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from perstack.errors import UsageError
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.show import one_line
 from perstack.frontends.cli.task_options import read_span
+from perstack.frontends.stopping import stop_signals
 
 if TYPE_CHECKING:
     from perstack.engine.waking import Woken
@@ -54,7 +54,7 @@ async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
     async with host:
         work = asyncio.ensure_future(once() if interval is None else watch(interval))
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in stop_signals():
             loop.add_signal_handler(number, work.cancel)
         try:
             return 1 if await work else 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-import signal
 import socket
 import stat
 import sys
@@ -25,6 +24,7 @@ from perstack.config.places import find_config
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.server import build_server
 from perstack.frontends.mcp_server.workspaces import Offer, OpenRoot, Workspace, Workspaces, serving_all
+from perstack.frontends.stopping import stop_signals
 from perstack.frontends.tasks.http import is_open, routes
 
 PATH = "/mcp"
@@ -217,10 +217,11 @@ def _stopped_by_signals(workspaces: Workspaces, server: uvicorn.Server) -> Gener
             server.force_exit = True
         stopping.append(asyncio.create_task(stop()))
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    signals = stop_signals()
+    for number in signals:
         loop.add_signal_handler(number, on_signal)
     try:
         yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in signals:
             loop.remove_signal_handler(number)

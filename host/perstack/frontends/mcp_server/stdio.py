@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 import anyio
@@ -19,6 +17,7 @@ from perstack.frontends.mcp_server.greeting import Reply
 from perstack.frontends.mcp_server.server import build_server, options_of
 from perstack.frontends.mcp_server.wire import Wire
 from perstack.frontends.mcp_server.workspaces import Offer, serving_all
+from perstack.frontends.stopping import stopped_by_signals
 
 _Streams: TypeAlias = tuple[
     MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
@@ -33,36 +32,13 @@ _LAST_WORDS = 1.0
 
 async def serve_stdio(offer: Offer, wire: Wire, opening: bytes | None, greeted: Reply | None) -> None:
     """Serve one client. `opening` is its first message; if that has been answered already, `greeted` is the answer."""
-    with _stopped_by_signals():
+    with stopped_by_signals():
         async with (
             serving_all(offer) as workspaces,
             _streams(wire, opening, greeted) as (incoming, outgoing),
         ):
             server = build_server(workspaces)
             await server.run(incoming, outgoing, options_of(server))
-
-
-@contextmanager
-def _stopped_by_signals() -> Generator[None]:
-    """The first SIGINT or SIGTERM ends the block, with all that it cleans up, and the second the process."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    is_stopping = False
-
-    def stop() -> None:
-        nonlocal is_stopping
-        if is_stopping or task is None:
-            os._exit(130)
-        is_stopping = True
-        task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    try:
-        with suppress(asyncio.CancelledError):
-            yield
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
 
 
 @asynccontextmanager
