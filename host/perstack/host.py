@@ -35,6 +35,7 @@ from perstack.engine.answering import Given, answer_again, answer_open
 from perstack.engine.clock import new_ulid
 from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent, runtime_begins
+from perstack.engine.guarding import guarded, programs_of
 from perstack.engine.load import LoadedJob
 from perstack.engine.looking import Looking
 from perstack.engine.own_task import in_own_task
@@ -441,7 +442,13 @@ class Host(Looking):
     def _context(self, job_id: str, tasks: Callable[[], TaskMemory] | None = None) -> SkillContext:
         """What skills are given."""
         return SkillContext(
-            self.workspace, job_id, self._env, STATE_DIR, tasks=tasks, off_limits=places_of(self.storage)
+            self.workspace,
+            job_id,
+            self._env,
+            STATE_DIR,
+            tasks=tasks,
+            off_limits=places_of(self.storage),
+            programs=programs_of(self.storage),
         )
 
     def _lock(self) -> Lock:
@@ -450,7 +457,8 @@ class Host(Looking):
     @asynccontextmanager
     async def _leased(self, job_id: str) -> AsyncGenerator[None]:
         task = asyncio.current_task()
-        async with self.storage.lease(job_id, f"pid {os.getpid()} on {socket.gethostname()}"):
+        holder = f"pid {os.getpid()} on {socket.gethostname()}"
+        async with self.storage.lease(job_id, holder), guarded(self.storage):
             if task is not None:
                 self._driving[job_id] = task
             try:

@@ -16,7 +16,8 @@ from perstack.core.base import JsonObject
 from perstack.errors import SkillError
 from perstack.ports.processes.environment import inherited
 from perstack.ports.processes.group import end_group, signal_group
-from perstack.ports.processes.start import started
+from perstack.ports.processes.owned import owned
+from perstack.ports.processes.start import launch, started
 from perstack.ports.skill import ToolCall, ToolResult
 from perstack_base.answers import answer
 from perstack_base.arguments import flag, table, text, texts, whole
@@ -35,9 +36,10 @@ _NO_OUTPUT = "Command executed successfully, but produced no output."
 class Executor:
     """Runs programs for one Job, and knows those that are up."""
 
-    def __init__(self, workspace: Workspace, env: Mapping[str, str]) -> None:
+    def __init__(self, workspace: Workspace, env: Mapping[str, str], records: Path | None) -> None:
         self._workspace = workspace
         self._env = inherited(env)
+        self._records = records
         self._running: set[asyncio.Task[Process]] = set()
         """Those that are starting or up; the others are sorted out when one is added."""
 
@@ -70,13 +72,13 @@ class Executor:
             os.close(writing)
         pump = asyncio.create_task(_pump(reading, output))
         try:
-            yield process
-        finally:
             try:
-                await end_group(process)
-                await asyncio.wait({pump}, timeout=_DRAIN)
+                async with owned(process):
+                    yield process
             finally:
-                pump.cancel()
+                await asyncio.wait({pump}, timeout=_DRAIN)
+        finally:
+            pump.cancel()
 
     async def _start(self, call: ToolCall, writing: int) -> Process:
         args = call.args
@@ -88,15 +90,14 @@ class Executor:
             shown = str(self._workspace.root.joinpath(*place.parts))
             env = {**self._env, "PWD": shown, **table(args, "env"), "PERSTACK_CALL_ID": call.key}
             starting = asyncio.create_task(
-                asyncio.create_subprocess_exec(
-                    command,
-                    *texts(args, "args"),
+                launch(
+                    (command, *texts(args, "args")),
+                    cwd=_by_handle(handle, shown),
+                    env=env,
                     stdin=DEVNULL,
                     stdout=writing if flag(args, "stdout", True) else DEVNULL,
                     stderr=writing if flag(args, "stderr", True) else DEVNULL,
-                    cwd=_by_handle(handle, shown),
-                    env=env,
-                    start_new_session=True,
+                    records=self._records,
                 )
             )
             self._running = {starting, *(other for other in self._running if _is_up(other))}

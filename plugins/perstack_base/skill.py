@@ -54,7 +54,7 @@ class BaseSession:
     def __init__(self, context: SkillContext) -> None:
         """Raises SkillError if the workspace is no directory."""
         self._workspace = Workspace(context.workspace, context.state_dir, context.off_limits)
-        self._executor = Executor(self._workspace, context.env)
+        self._executor = Executor(self._workspace, context.env, context.programs)
         self._began = time.monotonic()
         self._threads: set[asyncio.Future[JsonObject]] = set()
         self._changing = asyncio.Lock()

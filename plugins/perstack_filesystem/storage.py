@@ -7,6 +7,7 @@
 {root}/jobs/{jobId}/runs/{runId}/events.jsonl      the truth
 {root}/jobs/{jobId}/blobs/{sha256}
 {root}/jobs/entries.jsonl                          what lists tell of each Job, a cache; made when it is needed
+{root}/.programs/{mark}                            a program that runs now, and whose it is
 
 Another space has its own folder in place of `jobs`.
 """
@@ -74,6 +75,11 @@ class FilesystemStorage:
     def is_there(self) -> bool:
         """Whether a Job, or anything else, has been kept."""
         return any((self._root / space).is_dir() and any((self._root / space).iterdir()) for space in _SPACES)
+
+    @property
+    def programs(self) -> Path:
+        """Where the programs are recorded that run now."""
+        return self._root / ".programs"
 
     def space(self, name: str) -> Storage:
         """Another set of Jobs, in a folder of that name beside `jobs`."""

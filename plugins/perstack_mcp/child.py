@@ -20,9 +20,9 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import BinaryIO
 
 from perstack.errors import SkillError
+from perstack.ports.processes import start
 from perstack.ports.processes.group import end_group
 from perstack.ports.processes.owned import owned
-from perstack.ports.processes.start import started
 from perstack_mcp.launch import Launch
 from perstack_mcp.shown import LONGEST_LINE
 
@@ -91,17 +91,17 @@ def _pipe() -> tuple[BinaryIO, BinaryIO]:
 
 async def _started(launch: Launch, stdin: socket.socket, stdout: BinaryIO, stderr: BinaryIO) -> Process:
     command = launch.argv[0]
-    starting = asyncio.create_subprocess_exec(
-        *launch.argv,
+    starting = start.launch(
+        launch.argv,
+        cwd=launch.cwd,
+        env=launch.env,
         stdin=stdin.fileno(),
         stdout=stdout,
         stderr=stderr,
-        cwd=launch.cwd,
-        env=launch.env,
-        start_new_session=True,
+        records=launch.records,
     )
     try:
-        return await started(asyncio.create_task(starting))
+        return await start.started(asyncio.create_task(starting))
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise SkillError(f"{command} was not found: install it, or correct `command`") from error

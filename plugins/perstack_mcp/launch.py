@@ -19,6 +19,8 @@ class Launch:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: Path
+    records: Path | None = None
+    """Where it is recorded while it runs."""
 
 
 def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
@@ -27,7 +29,9 @@ def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
     if missing:
         names = ", ".join(missing)
         raise SkillError(f"skill {definition.name!r} needs {names}: set it in the environment or in a .env file")
-    return Launch(_argv(definition), inherited(context.env, definition.required_env), context.workspace)
+    return Launch(
+        _argv(definition), inherited(context.env, definition.required_env), context.workspace, context.programs
+    )
 
 
 def _argv(definition: McpStdioSkill) -> tuple[str, ...]:

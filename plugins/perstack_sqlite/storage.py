@@ -1,4 +1,5 @@
-"""The storage: one file, and beside it `{file}-leases/` with the locks of the Jobs that are driven now.
+"""The storage: one file, and beside it `{file}-leases/` with the locks of the Jobs that are driven now, and
+`{file}-programs/` with a file for each program that runs now.
 
 In the tables a Job of another space is called `{space}/{jobId}`, which is no id, and its lock `{space}.{jobId}`.
 """
@@ -58,11 +59,16 @@ class SqliteStorage:
     def places(self) -> tuple[Path, ...]:
         """The file, and what stands beside it."""
         beside = (self._path.with_name(f"{self._path.name}{end}") for end in ("-wal", "-shm", "-journal"))
-        return (self._path.absolute(), *(path.absolute() for path in beside), self._leases.absolute())
+        return (self._path.absolute(), *(path.absolute() for path in beside), self._leases.absolute(), self.programs)
 
     def is_there(self) -> bool:
         """Whether the file has been made."""
         return self._path.is_file() and self._path.stat().st_size > 0
+
+    @property
+    def programs(self) -> Path:
+        """Where the programs are recorded that run now."""
+        return self._path.with_name(self._path.name + "-programs").absolute()
 
     def space(self, name: str) -> Storage:
         """Another set of Jobs in the same file."""

@@ -32,15 +32,17 @@ def name_of(evaluator: Evaluator) -> str:
 
 
 async def measure_by_command(
-    command: str | tuple[str, ...], made: Made, env: Mapping[str, str], timeout: int
+    command: str | tuple[str, ...], made: Made, env: Mapping[str, str], timeout: int, programs: Path | None = None
 ) -> Measurement:
     """Run it in the workspace, with the artefact on stdin, and few variables: it may run what a model has written.
 
-    Raises SkillError, which names it.
+    While it runs it is recorded in the folder `programs`. Raises SkillError, which names it.
     """
     name = name_of(command)
     child_env = inherited(env) | {"PWD": str(made.workspace), "PERSTACK_ITERATION": str(made.iteration)}
-    said = await ask_program(name, argv_of(command), made.workspace, child_env, timeout, made.artefact.encode())
+    said = await ask_program(
+        name, argv_of(command), made.workspace, child_env, timeout, made.artefact.encode(), programs
+    )
     try:
         return measurement_in(said.out.decode("utf-8", "replace"))
     except ValueError as error:
@@ -48,12 +50,14 @@ async def measure_by_command(
         raise SkillError(f"{name}: its output: {error}; exit status {said.status}{words}") from error
 
 
-async def measure_by_function(evaluator: FunctionEvaluator, made: Made, timeout: int) -> Measurement:
+async def measure_by_function(
+    evaluator: FunctionEvaluator, made: Made, timeout: int, programs: Path | None = None
+) -> Measurement:
     """Call it, in a process of its own, which is ended if it does not return in time. Raises SkillError, which names
     it."""
     name = name_of(evaluator)
     argv = (sys.executable, "-c", BOOTSTRAP, json.dumps(sys.path))
-    said = await ask_program(name, argv, Path.cwd(), os.environ, timeout, request(evaluator.entry, made))
+    said = await ask_program(name, argv, Path.cwd(), os.environ, timeout, request(evaluator.entry, made), programs)
     try:
         found = json.loads(said.out)
     except ValueError as error:

@@ -15,7 +15,7 @@ from types import TracebackType
 from perstack.errors import SkillError
 from perstack.ports.processes.group import signal_group
 from perstack.ports.processes.owned import owned
-from perstack.ports.processes.start import started
+from perstack.ports.processes.start import launch, started
 
 MOST_OUTPUT = 16 << 20
 """Bytes that a program may write to stdout."""
@@ -37,24 +37,24 @@ class Answer:
 
 
 async def ask_program(
-    name: str, argv: Sequence[str], directory: Path, env: Mapping[str, str], timeout: int, given: bytes = b""
+    name: str,
+    argv: Sequence[str],
+    directory: Path,
+    env: Mapping[str, str],
+    timeout: int,
+    given: bytes = b"",
+    records: Path | None = None,
 ) -> Answer:
     """Run it in a directory, with `given` on stdin and for at most `timeout` milliseconds; nothing of it is left.
 
-    Raises SkillError, which begins with `name`, if it cannot be started, does not end in time, is ended by a signal,
-    or writes too much: then it is ended at once.
+    While it runs it is recorded in the folder `records`, if one is given. Raises SkillError, which begins with `name`,
+    if it cannot be started, does not end in time, is ended by a signal, or writes too much: then it is ended at once.
     """
     with tempfile.TemporaryFile() as stdin, _Output() as out, _Output() as err:
         stdin.write(given)
         stdin.seek(0)
-        starting = asyncio.create_subprocess_exec(
-            *argv,
-            stdin=stdin,
-            stdout=out.to_write,
-            stderr=err.to_write,
-            cwd=directory,
-            env=dict(env),
-            start_new_session=True,
+        starting = launch(
+            argv, cwd=directory, env=env, stdin=stdin, stdout=out.to_write, stderr=err.to_write, records=records
         )
         try:
             process = await started(asyncio.create_task(starting))

@@ -40,6 +40,7 @@ from perstack.core.usage import NO_USAGE
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import OnEvent
 from perstack.engine.evaluate import measure_by_command, measure_by_function, name_of
+from perstack.engine.guarding import programs_of
 from perstack.engine.series_log import LoadedSeries, SeriesLog
 from perstack.engine.session import uninterrupted
 from perstack.errors import NotFound, PerstackError, SkillError, UsageError
@@ -192,6 +193,7 @@ class SeriesDrive:
         series, began, usage = self.series, now_ms(), NO_USAGE
         iterate = self._wiring.evaluator(series.expert_key, series.settings)
         made = Made(command.artefact, series.user_input, command.number, self._wiring.workspace)
+        programs = programs_of(self._wiring.storage)
         match iterate.evaluator:
             case ExpertEvaluator() as evaluator:
                 job = await self._ask(evaluator, made, command.attempt)
@@ -199,9 +201,9 @@ class SeriesDrive:
                     return self._stopped(job)
                 found, usage = _read_answer(evaluator, job), job.usage
             case FunctionEvaluator() as evaluator:
-                found = await measure_by_function(evaluator, made, iterate.timeout)
+                found = await measure_by_function(evaluator, made, iterate.timeout, programs)
             case evaluator:
-                found = await measure_by_command(evaluator, made, self._wiring.env, iterate.timeout)
+                found = await measure_by_command(evaluator, made, self._wiring.env, iterate.timeout, programs)
         _check_metrics(evaluator, series.settings, found)
         return FinishIteration(
             series_id=series.id,

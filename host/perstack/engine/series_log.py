@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -20,6 +21,7 @@ from perstack.core.iterations import (
     evolve_series,
     summary_of_series,
 )
+from perstack.engine.guarding import guarded
 from perstack.engine.load import readable
 from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
@@ -65,9 +67,14 @@ class SeriesLog:
                     f"there are iterations {series_id}; go on with: perstack resume {series_id}"
                 ) from error
 
-    def lease(self, series_id: str) -> AbstractAsyncContextManager[None]:
-        """The right to drive one. Raises Conflict, naming the holder, if another has it."""
-        return self._storage.lease(series_id, f"pid {os.getpid()} on {socket.gethostname()}")
+    @asynccontextmanager
+    async def lease(self, series_id: str) -> AsyncGenerator[None]:
+        """The right to drive one; what an earlier driver left running has ended. Raises Conflict, naming the holder, if
+        another has it.
+        """
+        holder = f"pid {os.getpid()} on {socket.gethostname()}"
+        async with self._storage.lease(series_id, holder), guarded(self._storage):
+            yield
 
     async def append(self, loaded: LoadedSeries | None, event: StoredSeriesEvent) -> tuple[LoadedSeries, bytes]:
         """The series with one more fact, and the fact's line. Raises Conflict if another driver wrote first."""

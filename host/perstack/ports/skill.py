@@ -101,6 +101,9 @@ class SkillContext:
     """A name in the workspace that tools keep off, if the Job's state is there."""
     on_stderr: Callable[[str], None] = lambda line: None
     """Show a line that the skill's server wrote to stderr."""
+    programs: Path | None = None
+    """Where the programs that it starts are recorded while they run: the `records` of `ports.processes.start.launch`.
+    None where nobody continues its work."""
     tasks: Callable[[], TaskMemory] | None = None
     """The tasks that agents pause and resume, for a skill that keeps some; None where there is no host."""
     off_limits: tuple[Path, ...] = ()

@@ -181,6 +181,12 @@ class LocalStorage(Storage, Protocol):
         """Whether anything has been kept. Makes nothing."""
         ...
 
+    @property
+    def programs(self) -> Path:
+        """A folder, one of these places or in one, in which the programs are recorded that run now. It need not be
+        there."""
+        ...
+
 
 class StorageFactory(Protocol):
     """What a storage plugin registers."""

@@ -295,7 +295,7 @@ def test_only_what_is_required_and_a_short_list_of_variables_reaches_the_server(
             return json.loads(words(await bed.call(session, "env")))
 
     got = wait_for(run())
-    assert set(got) - {"LC_CTYPE"} == {"PATH", "HOME", "LANG", "WANTED", "LC_PERSTACK_TEST"}
+    assert set(got) - {"LC_CTYPE"} == {"PATH", "HOME", "LANG", "WANTED", "LC_PERSTACK_TEST", "PERSTACK_PROGRAM"}
 
 
 HOST = """

@@ -30,23 +30,36 @@ async def end_group(process: Process) -> None:
     """
     gone = False
     try:
-        gone = process.returncode is not None and await _vanishes(process, _FINISHING)
+        gone = process.returncode is not None and await _vanishes(process.pid, _FINISHING)
         if not gone:
             signal_group(process.pid, signal.SIGTERM)
-            gone = await _vanishes(process, GRACE)
+            gone = await _vanishes(process.pid, GRACE)
     finally:
         if not gone:
             signal_group(process.pid, signal.SIGKILL)
     await process.wait()
     if not gone:
-        await _vanishes(process, GRACE)
+        await _vanishes(process.pid, GRACE)
 
 
 async def kill_group(process: Process) -> None:
     """End all of the group without asking, and reap the leader."""
     signal_group(process.pid, signal.SIGKILL)
     await process.wait()
-    await _vanishes(process, GRACE)
+    await _vanishes(process.pid, GRACE)
+
+
+async def end_left(group: int) -> None:
+    """The same for a group whose leader another process has started: it is nobody's here to reap."""
+    if signal_group(group, signal.SIGTERM) and not await _vanishes(group, GRACE):
+        signal_group(group, signal.SIGKILL)
+        await _vanishes(group, GRACE)
+
+
+def group_of(entry: Path) -> int:
+    """The group of a living process, given its folder in /proc; 0 if it has ended."""
+    state, group = _state_and_group(entry / "stat")
+    return 0 if state in _DEAD else group
 
 
 def signal_group(group: int, number: int) -> bool:
@@ -61,12 +74,12 @@ def signal_group(group: int, number: int) -> bool:
     return True
 
 
-async def _vanishes(process: Process, patience: float) -> bool:
+async def _vanishes(group: int, patience: float) -> bool:
     """Whether the group is gone within some seconds; not worth waiting for when only the dead are left in it."""
     loop = asyncio.get_running_loop()
     until = loop.time() + patience
-    while signal_group(process.pid, 0):
-        if loop.time() >= until or not _has_living(process.pid):
+    while signal_group(group, 0):
+        if loop.time() >= until or not _has_living(group):
             return False
         await asyncio.sleep(_LOOK_AGAIN)
     return True
