@@ -98,6 +98,15 @@ class Log:
                 raise Conflict(f"{self._path}: it was deleted by another process")
             yield
 
+    @contextmanager
+    def staying(self) -> Generator[list[bytes]]:
+        """All its records; nobody else writes to it meanwhile. Raises Damaged, and Conflict if it was deleted."""
+        with self._turn, explained(self._path), self._locked():
+            self._catch_up()
+            if self.is_deleted:
+                raise Conflict(f"{self._path}: it was deleted by another process")
+            yield self._reread(self._scan, 0, self._scan.seq)
+
     def _catch_up(self) -> None:
         """Read what others have written since, and cut off a torn tail."""
         size = os.fstat(self._fd).st_size

@@ -29,7 +29,7 @@ from threading import Lock
 from perstack.core.chain import EMPTY_LOG, Head, open_line
 from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, NotFound, StorageError
-from perstack.ports.appending import head_after, stale
+from perstack.ports.appending import check_redaction, head_after, stale
 from perstack.ports.leases import hold, holder_of
 from perstack.ports.paging import check_space, checkpoint_order, is_id, newest_first, page_of, run_order
 from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
@@ -163,6 +163,26 @@ class FilesystemStorage:
                 self._leave(log)
         return self._original_log(run)[after : None if limit is None else after + limit]
 
+    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+        """Put a record without content in the place of one. Raises NotFound and Conflict."""
+        await uninterrupted(asyncio.to_thread(self._redact, run, seq, record))
+
+    def _redact(self, run: RunRef, seq: int, record: bytes) -> None:
+        log = self._use(run)
+        if log is None:
+            raise NotFound(f"{self._log_path(run)}: there is no such log of this host's own")
+        try:
+            with log.staying() as records, ExitStack() as opened:
+                check_redaction(records, seq, record, str(self._log_path(run)))
+                folder = self._find(opened, run.job_id, "runs", run.run_id)
+                if folder is None:
+                    raise StorageError(f"{self._log_path(run)}: it was removed while it was written to")
+                # a new file: whoever has the old one open finds that it is deleted, and opens this one
+                folder.replace(_LOG, b"\n".join((*records[: seq - 1], record, *records[seq:], b"")), sync=True)
+                folder.sync()
+        finally:
+            self._leave(log)
+
     async def put_summary(self, job_id: str, summary: bytes) -> None:
         """Replace job.json."""
         with ExitStack() as opened:
@@ -197,6 +217,13 @@ class FilesystemStorage:
         with ExitStack() as opened:
             runs = opened.enter_context(self._job(opened, run.job_id).make("runs"))
             opened.enter_context(runs.make(run.run_id)).replace("run-setting.json", setting, sync=False)
+
+    async def run_setting(self, run: RunRef) -> bytes | None:
+        """run-setting.json; None if there is none."""
+        check_id(run.run_id, "run")
+        with ExitStack() as opened:
+            folder = self._find(opened, run.job_id, "runs", run.run_id)
+            return None if folder is None else folder.read("run-setting.json")
 
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
         """Replace a checkpoint's file."""

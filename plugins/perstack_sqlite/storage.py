@@ -18,7 +18,7 @@ from typing import TypeVar
 from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line
 from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
-from perstack.ports.appending import head_after, stale
+from perstack.ports.appending import check_redaction, head_after, stale
 from perstack.ports.leases import hold, holder_of
 from perstack.ports.paging import check_space, checkpoint_order, newest_first, page_of, place_in_jobs, run_order
 from perstack.ports.state_folder import FILE_MODE, FOLDER_MODE
@@ -135,6 +135,21 @@ class SqliteStorage:
 
         return await self._database.read(work)
 
+    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+        """Put a record without content in the place of one. Raises NotFound and Conflict."""
+        check_id(run.run_id, "run")
+        key = self._key(run.job_id)
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("PRAGMA secure_delete = ON")
+            base = _find_run(db, key, run.run_id)
+            span = (0, -1) if base is None else (base + 1, base + _PLACES - 1)
+            rows = _rows(db, "SELECT line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
+            check_redaction([_bytes(line) for (line,) in rows], seq, record, self._place(run))
+            db.execute("UPDATE records SET line = ? WHERE key = ?", (record, (base or 0) + seq))
+
+        await self._database.write(work)
+
     async def put_summary(self, job_id: str, summary: bytes) -> None:
         """Replace the Job's summary."""
         row = (summary, time.time_ns(), self._key(job_id))
@@ -169,6 +184,12 @@ class SqliteStorage:
             db.execute("UPDATE runs SET setting = ? WHERE n = ?", (setting, self._number(db, run)))
 
         await self._database.write(work, synced=False)
+
+    async def run_setting(self, run: RunRef) -> bytes | None:
+        """The Run's setting; None if there is none."""
+        ids = (self._key(run.job_id), check_id(run.run_id, "run"))
+        query = "SELECT setting FROM runs WHERE job_id = ? AND run_id = ?"
+        return await self._database.read(lambda db: _one(db, query, ids))
 
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
         """Replace a checkpoint."""

@@ -6,6 +6,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from perstack.ports.storage import RunRef
+
 
 def edit(workspace: Path, storage: str, old: bytes, new: bytes) -> None:
     """Replace a text in every log of a storage that holds it; there must be one."""
@@ -27,3 +29,20 @@ def _edit_files(path: Path, old: bytes, new: bytes) -> int:
     for log in logs:
         log.write_bytes(log.read_bytes().replace(old, new))
     return len(logs)
+
+
+def replace_line(workspace: Path, storage: str, run: RunRef, seq: int, line: bytes) -> None:
+    """Put another line in the place `seq` of a Run's log."""
+    scheme, _, place = storage.partition(":")
+    if scheme == "sqlite":
+        with closing(sqlite3.connect(workspace / place)) as database, database:
+            query = (
+                "UPDATE records SET line = ? WHERE key = (SELECT n FROM runs WHERE job_id = ? AND run_id = ?) * ? + ?"
+            )
+            changed = database.execute(query, (line, run.job_id, run.run_id, 1 << 32, seq)).rowcount
+        assert changed == 1
+        return
+    path = workspace / place / "jobs" / run.job_id / "runs" / run.run_id / "events.jsonl"
+    lines = path.read_bytes().splitlines()
+    lines[seq - 1] = line
+    path.write_bytes(b"\n".join((*lines, b"")))

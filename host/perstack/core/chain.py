@@ -3,8 +3,11 @@
 A line is the event's JSON object with three keys more at its end: `batch` (only on the first line of an append of
 several: how many lines it has), `digest` and `hash`. With `payload` the bytes of the object before those keys were
 added, `digest = sha256(payload)` and `hash = sha256(previous hash + digest)`, over the text of both, each written as
-unpadded base64url. The hash before the first line is empty. Because the chain is over digests, a payload can be
-redacted (its digest kept) and the chain still verifies.
+unpadded base64url. The hash before the first line is empty.
+
+Because the chain is over digests, a payload can be taken out: the line that stays in its place has the event's type and
+id, says that it is redacted, keeps digest and hash, and has nothing else. What it says is not vouched for by the chain;
+the `redactEvent` that must follow it in the log vouches for it (`core.redaction`).
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from hashlib import sha256
 _SEAL = re.compile(
     rb'(?:,"batch":(?P<batch>[1-9][0-9]*))?,"digest":"(?P<digest>[A-Za-z0-9_-]{43})","hash":"(?P<hash>[A-Za-z0-9_-]{43})"\}\Z'
 )
+
+_REDACTED = re.compile(rb'\{"type":"(?P<type>[A-Za-z]{1,64})","id":"(?P<id>[A-Za-z0-9_-]{1,160})","redacted":true\}')
+_SAYS_REDACTED = b',"redacted":true}'
 
 
 class BrokenSeal(ValueError):
@@ -44,6 +50,14 @@ class Sealed:
     hash: str
     batch: int
     """How many lines were appended together, on the first of them; 1 otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOut:
+    """What is left in the place of an event that was redacted. Nothing vouches for it but a `redactEvent`."""
+
+    type: str
+    id: str
 
 
 def link(head: Head, payload: bytes) -> tuple[str, Head]:
@@ -77,18 +91,41 @@ def open_line(line: bytes) -> Sealed:
 
 
 def check(head: Head, line: bytes) -> tuple[Sealed, Head]:
-    """Open the line that follows `head`, and check digest and hash. Raises BrokenSeal."""
+    """Open the line that follows `head`, and check digest and hash. Raises BrokenSeal.
+
+    A line that says it is redacted has no content that its digest could be compared with: it is `taken_out`.
+    """
     sealed = open_line(line)
-    if _b64_sha256(sealed.payload) != sealed.digest and not is_redacted(sealed.payload):
+    if _b64_sha256(sealed.payload) != sealed.digest and taken_out(sealed.payload) is None:
+        if sealed.payload.endswith(_SAYS_REDACTED):
+            raise BrokenSeal("it says that its content was redacted, and has content")
         raise BrokenSeal("its content is not what its digest says")
     if _b64_sha256((head.hash + sealed.digest).encode()) != sealed.hash:
         raise BrokenSeal("it does not follow the line before it")
     return sealed, Head(head.seq + 1, sealed.hash)
 
 
-def is_redacted(payload: bytes) -> bool:
-    """Whether a payload says of itself that its content was taken out."""
-    return payload.endswith(b',"redacted":true}')
+def taken_out(payload: bytes) -> TakenOut | None:
+    """What a payload says of the one that was there before, if it is what a redaction leaves; None otherwise."""
+    match = _REDACTED.fullmatch(payload)
+    return None if match is None else TakenOut(match["type"].decode(), match["id"].decode())
+
+
+def without_payload(line: bytes, event_type: str, event_id: str) -> bytes:
+    """The line that stays when the content of `line` is taken out. Raises BrokenSeal."""
+    sealed = open_line(line)
+    left = b'{"type":"%b","id":"%b","redacted":true}' % (event_type.encode(), event_id.encode())
+    return line_of(left, sealed.digest, sealed.hash, sealed.batch)
+
+
+def is_redaction_of(line: bytes, new: bytes) -> bool:
+    """Whether `new` may stand in the place of `line`: the same digest, hash and batch, and no content."""
+    try:
+        old, left = open_line(line), open_line(new)
+    except BrokenSeal:
+        return False
+    same = (old.digest, old.hash, old.batch) == (left.digest, left.hash, left.batch)
+    return same and taken_out(left.payload) is not None
 
 
 def _b64_sha256(data: bytes) -> str:

@@ -328,6 +328,23 @@ class StopRunByInterrupt(RunEvent):
     """From when on it may go on, in milliseconds since 1970."""
 
 
+class RedactEvent(RunEvent):
+    """The content of an earlier event of this log was taken out for good, and this is what stands for it."""
+
+    type: Literal["redactEvent"] = "redactEvent"
+    event_id: str
+    """Which event."""
+    event_type: str
+    digest: str
+    """That of what was taken out, as it stands in the event's line."""
+    fields: tuple[str, ...]
+    """Which fields were taken out, as JSON names them."""
+    remains: JsonObject
+    """The event without their content; `core.redaction` says what may be left."""
+    by: By
+    reason: str
+
+
 StoredEvent = (
     StartRun
     | ResumeRun
@@ -347,6 +364,7 @@ StoredEvent = (
     | ErrorRun
     | StopRunByExceededMaxSteps
     | StopRunByInterrupt
+    | RedactEvent
 )
 
 

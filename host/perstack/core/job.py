@@ -17,6 +17,7 @@ from perstack.core.events import (
     FinishGeneration,
     FinishRun,
     FinishToolCall,
+    RedactEvent,
     ResumeRun,
     Retry,
     StartGeneration,
@@ -182,7 +183,7 @@ class Job:
             self.runs[event.run_id] = RunTally(event, touched=event.timestamp)
             self._seen(event.run_id)
         tally = self.runs[event.run_id]
-        tally.updated_at = event.timestamp
+        tally.updated_at = max(tally.updated_at, _went_on_at(event))
         match event:
             case StartGeneration():
                 if event.step_number > tally.steps:
@@ -282,6 +283,10 @@ class Job:
     def _spend(self, tally: RunTally, usage: Usage) -> None:
         tally.usage = tally.usage + usage
         self.usage = self.usage + usage
+
+
+def _went_on_at(event: StoredEvent) -> int:
+    return 0 if isinstance(event, RedactEvent) else event.timestamp
 
 
 def summarize(job: Job, *, is_driven: bool) -> JobSummary:

@@ -31,6 +31,7 @@ from perstack.core.events import (
     FinishRun,
     FinishStep,
     FinishToolCall,
+    RedactEvent,
     ResumeRun,
     Retry,
     StartGeneration,
@@ -49,7 +50,7 @@ def difference(run: Run, event: StoredEvent) -> str | None:
 
     >>> # difference(run_ready_for_step_2, FinishStep(...)) == "finishStep, where the loop would generate for step 2"
     """
-    if isinstance(event, StopRunByInterrupt | ErrorRun | StopRunByExceededMaxSteps):
+    if isinstance(event, StopRunByInterrupt | ErrorRun | StopRunByExceededMaxSteps | RedactEvent):
         return None
     if isinstance(event, ResumeRun):
         return _resumption(run, event)

@@ -49,6 +49,7 @@ from perstack.core.events import (
     FinishRun,
     FinishStep,
     FinishToolCall,
+    RedactEvent,
     ResumeRun,
     Retry,
     Settlement,
@@ -351,6 +352,8 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
             return Changes(status="stoppedByMaxSteps")
         case StopRunByInterrupt():
             return Changes(status="stoppedByInterrupt", resume_at=event.resume_at)
+        case RedactEvent():
+            return Changes()  # what it stands for was folded in its place
         case _:
             assert_never(event)
 

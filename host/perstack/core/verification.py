@@ -1,4 +1,4 @@
-"""What a check of logs comes to: what does not hold, what could not be checked, and how much was.
+"""What a check of a store comes to: what does not hold, what could not be checked, and how much was.
 
 A check vouches for what it has compared and for nothing else. What it had to pass over is named, with the reason.
 """
@@ -12,12 +12,19 @@ from typing import Literal, TypeAlias
 
 from pydantic import JsonValue
 
+from perstack.core.base import Fact
+from perstack.core.chain import Head
 from perstack.core.job import Job, JobSummary, OpenQuestion, RunSummary, summarize
+from perstack.core.redaction import Redaction
 from perstack.core.usage import Usage
 
-UncheckedKind: TypeAlias = Literal["digests", "content", "summary", "requests"]
-"""`digests`: events that carry none. `content`: events that were taken out, or that this version does not know.
-`summary`: job.json. `requests`: what models were sent, in a log that has no digest of it."""
+Kind: TypeAlias = Literal["job", "task", "iterations", "store"]
+"""What a report is about; `store`: what is in none of the others."""
+UncheckedKind: TypeAlias = Literal["digests", "content", "heads", "runs", "summary", "caches", "requests"]
+"""`digests`: events that carry none. `content`: events that this version does not know. `heads`: events after the last
+place that something outside their log vouches for. `runs`: Runs and Jobs that are named, and may never have begun.
+`summary`: job.json, or the entry of a task. `caches`: what else is derived from logs.
+`requests`: what models were sent, in a log that has no digest of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +57,13 @@ class Checked:
     digests: int = 0
     """Events whose content was compared with its digest, and whose digest with the chain."""
     heads: int = 0
-    """Ends of logs that were compared with a hash kept elsewhere."""
+    """Places in logs that were compared with a hash kept elsewhere."""
     summaries: int = 0
-    """Files with totals that were compared with what the logs add up to."""
+    """Summaries (job.json, entries) that were compared with what the logs add up to."""
+    caches: int = 0
+    """Other files that were compared with what the logs say: run-setting.json and checkpoints."""
+    blobs: int = 0
+    """Blobs that events name, which are there and are what their name says."""
     requests: int = 0
     """Requests to models that a replay has built again and compared with their digests."""
 
@@ -67,6 +78,10 @@ class Report:
     findings: tuple[Finding, ...]
     unchecked: tuple[Unchecked, ...] = ()
     checked: Checked = Checked()
+    kind: Kind = "job"
+    """What `job_id` is the id of."""
+    redactions: tuple[Redaction, ...] = ()
+    """The events whose content was taken out."""
 
     @property
     def ok(self) -> bool:
@@ -81,6 +96,7 @@ class Report:
     def to_json(self) -> dict[str, object]:
         """As `--json` shows it."""
         return {
+            "kind": self.kind,
             "jobId": self.job_id,
             "ok": self.ok,
             "complete": self.is_complete,
@@ -92,6 +108,7 @@ class Report:
                 for one in self.unchecked
             ],
             "checked": asdict(self.checked),
+            "redactions": [one.to_json() for one in self.redactions],
         }
 
 
@@ -152,3 +169,55 @@ def _as_dict(value: JsonValue) -> Mapping[str, JsonValue]:
 def _short(value: JsonValue) -> str:
     text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else text[:79] + "…"
+
+
+def against(written: bytes, expected: Fact) -> list[str]:
+    """What a cache says, where its log says something else. Raises ValueError if it is none of that kind.
+
+    What is missing in it is none of this: an older version wrote less.
+    """
+    type(expected).model_validate_json(written)
+    found: JsonValue = json.loads(written)
+    derived: JsonValue = json.loads(expected.to_json())
+    known = {field.alias or name for name, field in type(expected).model_fields.items()}
+    added = [key for key, value in _as_dict(found).items() if key in known and value and key not in _as_dict(derived)]
+    return [
+        *_contradictions("", found, derived),
+        *(f"says {key} is {_short(_as_dict(found)[key])}, the log says nothing" for key in added),
+    ]
+
+
+def _contradictions(place: str, found: JsonValue, derived: JsonValue) -> Iterator[str]:
+    if isinstance(found, dict) and isinstance(derived, dict):
+        for key in found.keys() & derived.keys():
+            yield from _contradictions(f"{place}.{key}".lstrip("."), found[key], derived[key])
+    elif isinstance(found, list) and isinstance(derived, list) and len(found) == len(derived):
+        for index, (one, other) in enumerate(zip(found, derived, strict=True)):
+            yield from _contradictions(f"{place}.{index}", one, other)
+    elif found != derived:
+        yield f"says {place} is {_short(found)}, the log says {_short(derived)}"
+
+
+def with_head(summary: bytes, head: Head) -> bytes:
+    """A summary, a JSON object, that also says where its log ended."""
+    return b'%b,"headSeq":%d,"headHash":"%b"}' % (summary[:-1], head.seq, head.hash.encode())
+
+
+def head_in(summary: bytes) -> Head | None:
+    """Where a summary says that its log ended; None if it does not, as one of an older version."""
+    try:
+        found: JsonValue = json.loads(summary)
+    except ValueError:
+        return None
+    seq, chained = _as_dict(found).get("headSeq"), _as_dict(found).get("headHash")
+    return Head(seq, chained) if isinstance(seq, int) and isinstance(chained, str) and seq > 0 else None
+
+
+def against_head(run_id: str, anchor: Head, chain: Mapping[int, str]) -> list[Finding]:
+    """What is wrong with a log, of which the hash at each place is given, if it ended there when a head was kept."""
+    if anchor.seq not in chain:
+        text = f"the log ends at {len(chain)}, but a head kept elsewhere says it had {anchor.seq} events"
+        return [Finding(run_id, 0, text)]
+    if chain[anchor.seq] != anchor.hash:
+        return [Finding(run_id, anchor.seq, "the log was rewritten: its hash differs from a head kept elsewhere")]
+    return []

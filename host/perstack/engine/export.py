@@ -13,7 +13,7 @@ from perstack.core.checkpoint import checkpoint_file, checkpoint_of
 from perstack.core.events import StoredEvent
 from perstack.core.job import JobSummary
 from perstack.core.run import Run
-from perstack.engine.load import event_of, is_checkpoint, load_run, run_ids
+from perstack.engine.load import is_checkpoint, load_run, run_ids, stored_event
 from perstack.errors import NotFound
 from perstack.ports.storage import RunRef, Storage
 
@@ -59,7 +59,7 @@ async def original_files(storage: Storage, job_id: str) -> dict[str, bytes]:
     for run_id in await run_ids(storage, job_id):
         ref = RunRef(job_id, run_id)
         lines = await storage.read(ref)
-        logs[run_id] = [event_of(ref, seq, open_line(line).payload) for seq, line in enumerate(lines, 1)]
+        logs[run_id] = [await stored_event(storage, ref, seq, open_line(line)) for seq, line in enumerate(lines, 1)]
     blobs: dict[str, bytes] = {}
     for name in blobs_of(logs):
         # a file that was lost is named in the text in its place

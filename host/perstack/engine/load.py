@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from perstack.core.chain import EMPTY_LOG, Head, is_redacted, open_line
-from perstack.core.events import ContinuedFrom, ResumeRun, StartRun, StoredEvent, parse_event
+from perstack.core.chain import EMPTY_LOG, Head, Sealed, open_line, taken_out
+from perstack.core.events import ContinuedFrom, RedactEvent, ResumeRun, StartRun, StoredEvent, parse_event
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
 from perstack.core.places import is_at_home
@@ -73,7 +74,7 @@ async def load_run(
         for line in lines:
             sealed = open_line(line)  # the storage has checked it against the chain
             head = Head(head.seq + 1, sealed.hash)
-            event = event_of(ref, head.seq, sealed.payload)
+            event = await stored_event(storage, ref, head.seq, sealed)
             if isinstance(event, StartRun):
                 base = await _base(storage, ref.job_id, event.continued_from, known or {})
                 run = begin(event, head, base)
@@ -101,16 +102,45 @@ def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
         event = upgrade(parse_event(payload))
         if is_at_home(event, ref.job_id, ref.run_id, seq):
             return event
-        words = "its ids do not say this place, so it was not written here"
+        words = NOT_AT_HOME
     except TooNew as error:
         words = str(error)
     except ValueError:
-        words = (
-            "its content was taken out"
-            if is_redacted(payload)
-            else "this version does not know such an event: a newer one has written it"
-        )
-    raise Damaged(f"{ref.run_id}, event {seq}: {words}; the {seq - 1} before it can be read", readable=seq - 1)
+        words = "this version does not know such an event: a newer one has written it"
+    raise unread(ref, seq, words)
+
+
+NOT_AT_HOME = "its ids do not say this place, so it was not written here"
+
+
+def unread(ref: RunRef, seq: int, words: str) -> Damaged:
+    """The error for an event that is whole, and cannot be read."""
+    return Damaged(f"{ref.run_id}, event {seq}: {words}; the {seq - 1} before it can be read", readable=seq - 1)
+
+
+async def stored_event(storage: Storage, ref: RunRef, seq: int, sealed: Sealed) -> StoredEvent:
+    """The event at place `seq`; of one that was redacted what the log's `redactEvent` leaves of it. Raises Damaged."""
+    left = taken_out(sealed.payload)
+    if left is None:
+        return event_of(ref, seq, sealed.payload)
+    from perstack.core.redaction import NotVouchedFor, stand_in  # few logs have one
+
+    lines, _ = await readable(storage, ref)
+    try:
+        return stand_in(left, sealed.digest, seq, redactions_in(ref, lines))
+    except NotVouchedFor as error:
+        raise unread(ref, seq, str(error)) from error
+
+
+def redactions_in(ref: RunRef, lines: Iterable[bytes]) -> list[RedactEvent]:
+    """The redactEvents of a log, in order."""
+    found: list[RedactEvent] = []
+    for seq, line in enumerate(lines, 1):
+        if line.startswith(b'{"type":"redactEvent"'):
+            with suppress(Damaged):
+                event = event_of(ref, seq, open_line(line).payload)
+                found += [event] if isinstance(event, RedactEvent) else []
+    return found
 
 
 async def readable(storage: Storage, ref: RunRef) -> tuple[list[bytes], Damaged | None]:

@@ -94,7 +94,7 @@ class Looking:
 
     async def replay(self, job_id: str | None = None) -> Report:
         """Drive a Job again from its logs, without a model or a tool, and compare every decision."""
-        from perstack.engine.verify import replay_job
+        from perstack.engine.replay import replay_job
 
         return await replay_job(self.storage, await self._job_id(job_id))
 

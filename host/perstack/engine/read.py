@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from perstack.core.chain import Head, check, open_line
+from perstack.core.chain import Head, Sealed, check, open_line
 from perstack.core.checkpoint import Checkpoint, checkpoint_file, checkpoint_of
 from perstack.core.events import StoredEvent
 from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, place_of
@@ -21,11 +21,11 @@ from perstack.core.run import Run, is_unsettled
 from perstack.engine.load import (
     LoadedJob,
     checkpoint_at,
-    event_of,
     load_job,
     load_run,
     readable,
     run_ids,
+    stored_event,
 )
 from perstack.engine.toolrun import call_key
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
@@ -214,7 +214,7 @@ class JobReader:
         lines: list[StoredLine] = []
         for line in await self._storage.read(ref, after=after, limit=limit):
             sealed, head = _checked(head, line)
-            event = event_of(ref, head.seq, sealed)
+            event = await stored_event(self._storage, ref, head.seq, sealed)
             if through_step is not None and event.step_number > through_step:
                 break
             lines.append(StoredLine(head.seq, event, line))
@@ -283,7 +283,7 @@ class JobReader:
             ref = RunRef(job_id, log.run_id)
             with suppress(Damaged):
                 for seq, line in enumerate(log.lines, 1):
-                    job.apply(event_of(ref, seq, open_line(line).payload))
+                    job.apply(await stored_event(self._storage, ref, seq, open_line(line)))
         if not job.coordinators:
             return _unreadable(job_id, damage)
         failed = _unreadable(job_id, damage).model_dump(include={"status", "lifecycle", "error"})
@@ -368,12 +368,11 @@ def _unreadable(job_id: str, error: StorageError) -> JobSummary:
     )
 
 
-def _checked(head: Head, line: bytes) -> tuple[bytes, Head]:
+def _checked(head: Head, line: bytes) -> tuple[Sealed, Head]:
     if head.seq and not head.hash:
         sealed = open_line(line)
-        return sealed.payload, Head(head.seq + 1, sealed.hash)
-    opened, after = check(head, line)
-    return opened.payload, after
+        return sealed, Head(head.seq + 1, sealed.hash)
+    return check(head, line)
 
 
 def _shortened(text: str, longest: int = 200) -> str:

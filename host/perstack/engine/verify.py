@@ -1,84 +1,79 @@
-"""Checking a Job's logs: against their chain, heads kept elsewhere, what is derived from them, and the loop's rules."""
+"""Checking a Job: its logs against their chain, heads kept elsewhere and each other, and what is derived from them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from pydantic import ValidationError
-
-from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head
+from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, Sealed, taken_out
 from perstack.core.chain import check as check_line
-from perstack.core.events import FinishToolCall, StartRun, StoredEvent
-from perstack.core.job import Job, JobSummary
-from perstack.core.replay import difference
-from perstack.core.run import Run, begin, evolve
-from perstack.core.verification import Checked, Finding, Report, Unchecked, UncheckedKind, against_logs
-from perstack.engine.load import event_of, load_run, readable, run_ids
-from perstack.engine.requests import KeptToolsCheck, RequestCheck
-from perstack.errors import Damaged, NotFound
+from perstack.core.events import (
+    CallDelegate,
+    FinishToolCall,
+    RedactEvent,
+    StartGeneration,
+    StartRun,
+    StoredEvent,
+    parse_event,
+)
+from perstack.core.ids import number_of_run, place_of, run_id_of
+from perstack.core.messages import BlobPart
+from perstack.core.places import is_at_home
+from perstack.core.redaction import NotVouchedFor, parse_remains, redaction_of, stand_in
+from perstack.core.upgrades import upgrade
+from perstack.core.verification import Report, against_head
+from perstack.engine.load import NOT_AT_HOME, readable, redactions_in, run_ids
+from perstack.engine.requests import KeptToolsCheck
+from perstack.engine.verify_caches import check_caches, checkpoint_anchors, checkpoint_files, summary_anchors
+from perstack.engine.verify_state import Check
+from perstack.errors import NotFound, StorageError, UsageError
 from perstack.ports.storage import ReadsOriginals, RunRef, Storage
 
 
-@dataclass(slots=True)
-class _Check:
-    """What is known of a Job so far."""
-
-    job: Job
-    """The fold of what was read."""
-    tools: KeptToolsCheck
-    heads: dict[str, dict[int, str]] = field(default_factory=dict[str, "dict[int, str]"])
-    """Of each log the hash at each place."""
-    anchors: list[tuple[str, Head]] = field(default_factory=list[tuple[str, Head]])
-    """The ends of logs that are kept elsewhere."""
-    digests: int = 0
-    findings: list[Finding] = field(default_factory=list[Finding])
-    unchecked: list[Unchecked] = field(default_factory=list[Unchecked])
-
-    def found(self, run_id: str, seq: int, message: str) -> None:
-        self.findings.append(Finding(run_id, seq, message))
-
-    def passed_over(self, kind: UncheckedKind, run_id: str, count: int, message: str) -> None:
-        self.unchecked.append(Unchecked(kind, run_id, count, message))
-
-
 async def verify_job(storage: Storage, job_id: str) -> Report:
-    """Check every line's digest and hash, each log's end against the heads kept in other places, and what is derived
-    against the logs."""
-    check = _Check(Job(job_id), KeptToolsCheck(storage, job_id))
-    unsealed = await _unsealed(storage, job_id)
-    for run_id in await run_ids(storage, job_id):
-        lines, damage = await readable(storage, RunRef(job_id, run_id))
-        await _check_log(check, RunRef(job_id, run_id), lines)
-        if damage is not None:
-            check.found(run_id, damage.readable + 1, str(damage))
-        if run_id in unsealed:
-            check.passed_over("digests", run_id, len(lines), "the original Perstack wrote it, without digests")
-        else:
-            check.digests += len(check.heads[run_id])
+    """Check every line's digest and hash, each log against the heads that are kept in other places and against the
+    Runs that name it, every blob, and what is derived against the logs. Nothing is written. Raises NotFound."""
+    # caches are read before logs, which may grow meanwhile: so a head that is found in one is in the log
     summary = await storage.summary(job_id)
-    check.anchors += _summary_anchors(summary)
+    checkpoints = await checkpoint_files(storage, job_id)
+    unsealed = await storage.unsealed_runs(job_id) if isinstance(storage, ReadsOriginals) else frozenset[str]()
+    check = Check(job_id, unsealed)
+    for run_id in await run_ids(storage, job_id):
+        await _check_log(check, storage, RunRef(job_id, run_id))
+    check.anchors += [*summary_anchors(summary), *checkpoint_anchors(checkpoints)]
     for run_id, anchor in check.anchors:
-        check.findings += _against_anchor(run_id, anchor, check.heads.get(run_id, {}))
-    has_compared = summary is not None and _check_summary(check, summary, is_ours=not unsealed)
-    return Report(
-        job_id,
-        len(check.heads),
-        sum(len(chain) for chain in check.heads.values()),
-        tuple(dict.fromkeys(check.findings)),
-        tuple(check.unchecked),
-        Checked(check.digests, len(check.anchors), int(has_compared)),
-    )
+        check.findings += against_head(run_id, anchor, check.heads.get(run_id, {}))
+    _check_relations(check)
+    _name_what_nothing_vouches_for(check)
+    await _check_blobs(check, storage)
+    await check_caches(check, storage, summary, checkpoints)
+    return check.report()
 
 
-async def _unsealed(storage: Storage, job_id: str) -> frozenset[str]:
-    return await storage.unsealed_runs(job_id) if isinstance(storage, ReadsOriginals) else frozenset()
+# --- logs ---------------------------------------------------------------------------------------------------------
 
 
-async def _check_log(check: _Check, ref: RunRef, lines: list[bytes]) -> None:
-    """One log against its own chain; what it tells of is taken into the Job."""
+async def _check_log(check: Check, storage: Storage, ref: RunRef) -> None:
+    """One log against its own chain; what it tells of others is taken down."""
+    lines, damage = await readable(storage, ref)
+    redactions = redactions_in(ref, lines)
+    unread = _check_lines(check, ref, lines, redactions)
+    for redaction in redactions:
+        _check_redaction(check, ref, redaction, lines)
+    if damage is not None:
+        check.found(ref.run_id, damage.readable + 1, str(damage))
+    if unread:
+        message = f"a newer version has written what this one cannot read ({unread} of {len(lines)} events)"
+        check.passed_over("content", ref.run_id, unread, message)
+    if ref.run_id in check.unsealed:
+        check.passed_over("digests", ref.run_id, len(lines), "the original Perstack wrote it, without digests")
+    else:
+        check.digests += len(check.heads[ref.run_id])
+
+
+def _check_lines(check: Check, ref: RunRef, lines: Sequence[bytes], redactions: Sequence[RedactEvent]) -> int:
+    """How many of them this version cannot read."""
     chain = check.heads[ref.run_id] = {}
-    head = EMPTY_LOG
-    unread = 0
+    head, unread = EMPTY_LOG, 0
     for line in lines:
         try:
             sealed, head = check_line(head, line)
@@ -87,140 +82,130 @@ async def _check_log(check: _Check, ref: RunRef, lines: list[bytes]) -> None:
             break
         chain[head.seq] = head.hash
         try:
-            event = event_of(ref, head.seq, sealed.payload)
-        except Damaged:  # taken out, or of a newer version: the chain holds all the same
+            event = _event(ref, head.seq, sealed, redactions)
+        except NotVouchedFor as error:
+            check.found(ref.run_id, head.seq, str(error))
+        except ValueError:  # of a newer version: the chain holds all the same
             unread += 1
-            continue
-        check.anchors += _delegate_anchors(event)
-        check.findings += await _missing_tools(check.tools, event, head.seq)
-        _take_in(check, ref, head, event)
-    if unread:
-        message = f"its content was taken out, or a newer version has written it ({unread} of {len(chain)} events)"
-        check.passed_over("content", ref.run_id, unread, message)
-
-
-def _take_in(check: _Check, ref: RunRef, head: Head, event: StoredEvent) -> None:
-    if (event.job_id, event.run_id) != (ref.job_id, ref.run_id):
-        check.found(ref.run_id, head.seq, f"an event of another Run, {event.run_id}")
-        return
-    if event.run_id not in check.job.runs and not isinstance(event, StartRun):
-        if head.seq == 1:
-            check.found(ref.run_id, 1, "the log does not begin with startRun")
-        return
-    check.job.apply(event)
-    check.job.anchor(ref.run_id, head.seq, head.hash)
-
-
-def _check_summary(check: _Check, written: bytes, *, is_ours: bool) -> bool:
-    """Whether job.json could be compared with what the logs add up to."""
-    try:
-        summary = JobSummary.model_validate_json(written)
-    except ValidationError:
-        if is_ours:
-            check.found("", 0, "job.json does not read; delete it: what it says is in the logs")
         else:
-            check.passed_over("summary", "", 1, "job.json is of another shape; nothing is taken from it")
-        return False
-    if check.findings or not check.job.coordinators:
-        return False  # the logs are wrong themselves
-    if summary.status == "running":
-        check.passed_over("summary", "", 1, "job.json was written while the Job ran; what is shown is from the logs")
-        return False
-    if any(one.kind == "content" for one in check.unchecked):
-        check.passed_over(
-            "summary", "", 1, "what job.json says cannot be derived from logs that do not read as a whole"
-        )
-        return False
-    for words in against_logs(written, check.job):
-        check.found("", 0, f"job.json {words}")
-    return True
+            if taken_out(sealed.payload) is not None:
+                check.redactions += [redaction_of(one, head.seq) for one in redactions if one.event_id == event.id][:1]
+            _take_down(check, ref, head.seq, event)
+    return unread
 
 
-async def replay_job(storage: Storage, job_id: str) -> Report:
-    """Drive each Run again from its log, without a model, and compare every decision and every request."""
-    findings: list[Finding] = []
-    unchecked: list[Unchecked] = []
-    count = compared = 0
-    tools = KeptToolsCheck(storage, job_id)
-    ids = await run_ids(storage, job_id)
-    for run_id in ids:
-        ref = RunRef(job_id, run_id)
-        lines, damage = await readable(storage, ref)
-        requests = RequestCheck()
-        replayed, wrong = await _replay(storage, ref, lines, requests, tools)
-        count += replayed
-        compared += requests.compared
-        if requests.uncompared:
-            words = "the log has no digest of what the model was sent, or one of another version"
-            unchecked.append(Unchecked("requests", run_id, requests.uncompared, words))
-        if damage is not None:
-            findings.append(Finding(run_id, damage.readable + 1, str(damage)))
-        findings += wrong
-    return Report(job_id, len(ids), count, tuple(findings), tuple(unchecked), Checked(requests=compared))
+def _event(ref: RunRef, seq: int, sealed: Sealed, redactions: Sequence[RedactEvent]) -> StoredEvent:
+    """Raises NotVouchedFor for one that does not belong there, and ValueError for one that cannot be read."""
+    left = taken_out(sealed.payload)
+    if left is not None:
+        return stand_in(left, sealed.digest, seq, redactions)
+    event = upgrade(parse_event(sealed.payload))
+    if not is_at_home(event, ref.job_id, ref.run_id, seq):
+        raise NotVouchedFor(NOT_AT_HOME)
+    return event
 
 
-async def _replay(
-    storage: Storage, ref: RunRef, lines: list[bytes], requests: RequestCheck, tools: KeptToolsCheck
-) -> tuple[int, list[Finding]]:
-    """How many events of a Run were replayed, and the first that is not what the loop would have done.
-
-    Tools that are missing do not end it: that they were those named is known of the digests alone.
-    """
-    missing: list[Finding] = []
-    run: Run | None = None
-    head = EMPTY_LOG
-    for seq, line in enumerate(lines, 1):
-        try:
-            sealed, head = check_line(head, line)
-            event = event_of(ref, seq, sealed.payload)
-            if run is None:
-                run = await _begun(storage, event, head)
-                continue
-        except (BrokenSeal, Damaged, NotFound) as error:
-            return seq, [*missing, Finding(ref.run_id, seq, str(error))]
-        missing += await _missing_tools(tools, event, seq)
-        wrong = difference(run, event) or requests.difference(run, event)
-        if wrong is not None:
-            return seq, [*missing, Finding(ref.run_id, seq, wrong)]
-        run = evolve(run, event, head)
-    return len(lines), missing
+def _take_down(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:
+    if isinstance(event, StartRun):
+        check.starts[ref.run_id] = event
+        if seq > 1:
+            check.found(ref.run_id, seq, "a second startRun")
+    elif seq == 1:
+        check.found(ref.run_id, 1, "the log does not begin with startRun")
+    match event:
+        case CallDelegate():
+            for one in event.delegates:
+                check.named[one.run_id] = (ref.run_id, seq, one.tool_call_id)
+        case StartGeneration() if event.tools_digest is not None:
+            check.offers.append((ref.run_id, seq, event))
+        case FinishToolCall():
+            _take_down_result(check, ref, seq, event)
+        case _:
+            pass
 
 
-async def _missing_tools(check: KeptToolsCheck, event: StoredEvent, seq: int) -> list[Finding]:
-    problem = await check.problem(event)
-    return [] if problem is None else [Finding(event.run_id, seq, problem)]
+def _take_down_result(check: Check, ref: RunRef, seq: int, event: FinishToolCall) -> None:
+    check.answered.add((ref.run_id, event.tool_call_id))
+    if event.delegate is not None:
+        check.anchors.append((event.delegate.run_id, Head(event.delegate.seq, event.delegate.hash)))
+    for part in event.contents:
+        if isinstance(part, BlobPart):
+            check.blobs.setdefault(part.sha256, (ref.run_id, seq, part.size))
 
 
-async def _begun(storage: Storage, event: StoredEvent, head: Head) -> Run:
-    if not isinstance(event, StartRun):
-        raise Damaged(f"the log of {event.run_id} does not begin with startRun", readable=0)
-    base = None
-    if event.continued_from is not None:
-        ref = RunRef(event.job_id, event.continued_from.run_id)
-        base = await load_run(storage, ref, through=event.continued_from.checkpoint_id)
-    return begin(event, head, base)
-
-
-def _delegate_anchors(event: StoredEvent) -> list[tuple[str, Head]]:
-    if not isinstance(event, FinishToolCall) or event.delegate is None:
-        return []
-    return [(event.delegate.run_id, Head(event.delegate.seq, event.delegate.hash))]
-
-
-def _summary_anchors(summary: bytes | None) -> list[tuple[str, Head]]:
-    if summary is None:
-        return []
+def _check_redaction(check: Check, ref: RunRef, redaction: RedactEvent, lines: Sequence[bytes]) -> None:
+    """Whether what a redactEvent says was done."""
+    _, _, at = place_of(redaction.id)
     try:
-        runs = JobSummary.model_validate_json(summary).runs
-    except ValidationError:
-        return []
-    return [(run.id, Head(run.head_seq, run.head_hash)) for run in runs if run.head_seq]
+        _, run_id, seq = place_of(redaction.event_id)
+    except UsageError:
+        run_id, seq = "", 0
+    if run_id != ref.run_id or not 0 < seq < at:
+        check.found(ref.run_id, at, f"it redacts {redaction.event_id}, which is no earlier event of this log")
+    elif parse_remains(redaction) is None:
+        check.found(ref.run_id, at, "it puts something in the place of an event that a redaction does not leave")
+    elif not lines[seq - 1].startswith(b'{"type":"%b","id":"%b","redacted":' % (_ids_of(redaction))):
+        words = f"the redaction of event {seq} was decided on and not carried out: its content is there still"
+        check.found(ref.run_id, at, f"{words}; redact it again")
 
 
-def _against_anchor(run_id: str, anchor: Head, chain: dict[int, str]) -> list[Finding]:
-    if anchor.seq not in chain:
-        text = f"the log ends at {len(chain)}, but a head kept elsewhere says it had {anchor.seq} events"
-        return [Finding(run_id, 0, text)]
-    if chain[anchor.seq] != anchor.hash:
-        return [Finding(run_id, anchor.seq, "the log was rewritten: its hash differs from a head kept elsewhere")]
-    return []
+def _ids_of(redaction: RedactEvent) -> tuple[bytes, bytes]:
+    return redaction.event_type.encode(), redaction.event_id.encode()
+
+
+# --- logs together ------------------------------------------------------------------------------------------------
+
+
+def _check_relations(check: Check) -> None:
+    """Whether each Run is there because of another, or of a person, and whether those that are named are there."""
+    for run_id, start in check.starts.items():
+        by, base = start.delegated_by, start.continued_from
+        if by is not None and run_id not in check.unsealed:
+            place = check.named.get(run_id)
+            if place is None or (place[0], place[2]) != (by.run_id, by.tool_call_id):
+                check.found(run_id, 1, f"it says that {by.run_id} started it, and the log of that Run does not")
+        if base is not None and base.run_id not in check.starts:
+            check.found(run_id, 1, f"it continues from {base.run_id}, which has no log")
+    anchored = {run_id for run_id, _ in check.anchors}
+    for run_id, (parent, seq, call_id) in check.named.items():
+        is_over = (parent, call_id) in check.answered  # it could not be set up: it has no log, and its parent no head
+        if run_id not in check.heads and run_id not in anchored and not is_over:
+            words = f"{parent}, event {seq}, has decided on it; it has no log: it never began, or the log was removed"
+            check.passed_over("runs", run_id, 0, words)
+    last = max((number_of_run(run_id) for run_id in check.heads), default=0)
+    for number in range(1, last):
+        run_id = run_id_of(check.job_id, number)
+        if not {run_id} & (check.heads.keys() | check.named.keys() | anchored):
+            words = "no log names it, and it has none: it never began, or the log was removed"
+            check.passed_over("runs", run_id, 0, words)
+
+
+def _name_what_nothing_vouches_for(check: Check) -> None:
+    """The ends of logs: their own chain does not tell that they were cut, or written anew."""
+    for run_id, chain in check.heads.items():
+        vouched = max((anchor.seq for one, anchor in check.anchors if one == run_id), default=0)
+        if run_id not in check.unsealed and len(chain) > vouched:
+            words = "no head kept elsewhere is of these: a cut, or a log written anew from there on, would not be seen"
+            check.passed_over("heads", run_id, len(chain) - vouched, words)
+
+
+async def _check_blobs(check: Check, storage: Storage) -> None:
+    tools = KeptToolsCheck(storage, check.job_id)
+    right: set[str | None] = {event.tools_digest for _, _, event in check.offers}
+    for run_id, seq, event in check.offers:
+        problem = await tools.problem(event)
+        if problem is not None:
+            check.found(run_id, seq, problem)
+            right.discard(event.tools_digest)
+    check.right_blobs += len(right)
+    for name, (run_id, seq, size) in check.blobs.items():
+        try:
+            found = len(await storage.blob(check.job_id, name))
+        except NotFound:
+            check.found(run_id, seq, f"the blob {name}, which it names, is missing")
+        except (StorageError, UsageError) as error:
+            check.found(run_id, seq, str(error))
+        else:
+            check.right_blobs += found == size
+            if found != size:
+                check.found(run_id, seq, f"the blob {name} has {found:,} bytes, and it says {size:,}")

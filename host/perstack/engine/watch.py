@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from perstack.core.chain import open_line
-from perstack.engine.load import event_of, run_ids
+from perstack.engine.load import run_ids, stored_event
 from perstack.engine.read import StoredLine
 from perstack.ports.storage import RunRef, Storage
 
@@ -23,7 +23,7 @@ async def watch_job(storage: Storage, job_id: str) -> AsyncGenerator[StoredLine]
             ref = RunRef(job_id, run_id)
             for line in await storage.read(ref, after=seen.get(run_id, 0)):
                 seen[run_id] = seq = seen.get(run_id, 0) + 1
-                yield StoredLine(seq, event_of(ref, seq, open_line(line).payload), line)
+                yield StoredLine(seq, await stored_event(storage, ref, seq, open_line(line)), line)
         if not is_driven:
             return
         await asyncio.sleep(_LOOK_AGAIN)

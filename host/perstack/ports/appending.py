@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perstack.core.chain import BrokenSeal, Head, check
-from perstack.errors import Conflict, StorageError
+from perstack.core.chain import BrokenSeal, Head, check, is_redaction_of
+from perstack.errors import Conflict, NotFound, StorageError
 
 
 def head_after(head: Head, records: Sequence[bytes], place: str) -> Head:
@@ -23,6 +23,14 @@ def head_after(head: Head, records: Sequence[bytes], place: str) -> Head:
         if b"\n" in record or sealed.batch != (len(records) if index == 0 else 1):
             raise StorageError(f"{place}: record {head.seq} was not sealed together with the others of its append")
     return head
+
+
+def check_redaction(log: Sequence[bytes], seq: int, record: bytes, place: str) -> None:
+    """Raises NotFound if a log has no record at `seq`, and Conflict if `record` may not stand for that one."""
+    if not 0 < seq <= len(log):
+        raise NotFound(f"{place}: has {len(log)} records, and so none at {seq}")
+    if b"\n" in record or not is_redaction_of(log[seq - 1], record):
+        raise Conflict(f"{place}: what is to stand for record {seq} is no redaction of it")
 
 
 def stale(place: str, expected_seq: int, seq: int) -> Conflict:

@@ -111,6 +111,10 @@ class Storage(Protocol):
         """Replace run-setting.json, a cache for people and tools."""
         ...
 
+    async def run_setting(self, run: RunRef) -> bytes | None:
+        """run-setting.json; None if there is none (or it was lost)."""
+        ...
+
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None: ...
 
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None: ...
@@ -185,6 +189,19 @@ class LocalStorage(Storage, Protocol):
     def programs(self) -> Path:
         """A folder, one of these places or in one, in which the programs are recorded that run now. It need not be
         there."""
+        ...
+
+
+@runtime_checkable
+class Redacts(Protocol):
+    """What a storage can do besides that lets the content of a record be taken out."""
+
+    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+        """Put `record` in the place of the one at `seq`, in one moment; it survives power loss when this returns.
+
+        Raises NotFound if there is no such record, and Conflict unless `core.chain.is_redaction_of` says that the new
+        one may stand for it.
+        """
         ...
 
 

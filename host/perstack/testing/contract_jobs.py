@@ -162,6 +162,8 @@ class JobContract(ContractBase):
             await storage.create_job(JOB)
             await storage.put_run_setting(RUN, b"{}")
             await storage.put_run_setting(RUN, b'{"a":1}')
+            assert await storage.run_setting(RUN) == b'{"a":1}'
+            assert await storage.run_setting(RunRef(JOB, f"{JOB}-9")) is None
             await Writer(storage).append("x")
             await storage.put_run_setting(RUN, b"{}")
 

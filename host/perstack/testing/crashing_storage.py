@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
+from perstack.ports.storage import LeaseInfo, Page, Redacts, RunRef, Storage
 
 
 class Crash(BaseException):
@@ -89,6 +89,12 @@ class CrashingStorage:
         """Passed on."""
         return await self.storage.read(run, after, limit)
 
+    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+        """Passed on, unless it has crashed before."""
+        if self._reached("after") or not isinstance(self.storage, Redacts):
+            raise Crash(f"before a redaction in {run.run_id}")
+        await self.storage.redact(run, seq, record)
+
     async def put_summary(self, job_id: str, summary: bytes) -> None:
         """Passed on."""
         await self.storage.put_summary(job_id, summary)
@@ -108,6 +114,10 @@ class CrashingStorage:
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Passed on."""
         await self.storage.put_run_setting(run, setting)
+
+    async def run_setting(self, run: RunRef) -> bytes | None:
+        """Passed on."""
+        return await self.storage.run_setting(run)
 
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
         """Passed on."""

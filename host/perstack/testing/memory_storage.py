@@ -11,7 +11,7 @@ from pathlib import Path
 from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check
 from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, Damaged, NotFound
-from perstack.ports.appending import head_after, stale
+from perstack.ports.appending import check_redaction, head_after, stale
 from perstack.ports.paging import check_space, checkpoint_order, newest_first, page_of, run_order
 from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
 
@@ -119,6 +119,12 @@ class MemoryStorage:
                 ) from broken
         return wanted[after:]
 
+    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+        """Put a record without content in the place of one. Raises NotFound and Conflict."""
+        log = self._job(run.job_id).logs.get(run.run_id, [])
+        check_redaction(log, seq, record, run.run_id)
+        self._job(run.job_id).logs[run.run_id] = [*log[: seq - 1], record, *log[seq:]]
+
     async def put_summary(self, job_id: str, summary: bytes) -> None:
         """Replace the Job's summary."""
         job = self._job(job_id)
@@ -142,6 +148,11 @@ class MemoryStorage:
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Replace the Run's setting."""
         self._job(run.job_id).settings[check_id(run.run_id, "run")] = setting
+
+    async def run_setting(self, run: RunRef) -> bytes | None:
+        """The Run's setting; None if there is none."""
+        job = self.store.jobs.get(check_job_id(run.job_id))
+        return None if job is None else job.settings.get(check_id(run.run_id, "run"))
 
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
         """Replace a checkpoint."""

@@ -24,6 +24,7 @@ pytest.register_assert_rewrite(
     "perstack.testing.contract_leases",
     "perstack.testing.contract_spaces",
     "perstack.testing.contract_model",
+    "perstack.testing.contract_redactions",
 )
 
 from perstack.testing.contract_crashes import CrashContract  # noqa: E402 - after the registration above
@@ -31,11 +32,14 @@ from perstack.testing.contract_jobs import JobContract  # noqa: E402
 from perstack.testing.contract_leases import LeaseContract  # noqa: E402
 from perstack.testing.contract_logs import LogContract  # noqa: E402
 from perstack.testing.contract_model import ModelContract  # noqa: E402
+from perstack.testing.contract_redactions import RedactionContract  # noqa: E402
 from perstack.testing.contract_spaces import SpaceContract  # noqa: E402
 from perstack.testing.opener import Opener  # noqa: E402
 
 __all__ = ["Opener", "StorageContract"]
 
 
-class StorageContract(LogContract, CrashContract, JobContract, LeaseContract, SpaceContract, ModelContract):
+class StorageContract(
+    LogContract, CrashContract, JobContract, LeaseContract, SpaceContract, ModelContract, RedactionContract
+):
     """Every promise of `perstack.ports.storage`; override the fixture `make_opener`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from shutil import copytree, rmtree
@@ -10,7 +11,10 @@ import pytest
 from terminal import Terminal, reply
 
 from golden import CASES, GOLDEN
+from perstack.core.by import By
 from perstack.core.chain import EMPTY_LOG, line_of, open_line, seal
+from perstack.engine.redact import redact_event
+from perstack_filesystem.storage import FilesystemStorage
 
 
 def reseal(terminal: Terminal, run_id: str, old: bytes, new: bytes) -> None:
@@ -120,19 +124,50 @@ def test_requests_without_a_digest_of_ours_are_told_and_no_finding(own_team: Ter
     assert (report["ok"], report["complete"], report["checked"]["requests"]) == (True, False, 2)
 
 
-def test_a_redacted_event_verifies_and_is_named_where_its_content_is_needed(own_team: Terminal) -> None:
+def test_a_redacted_event_is_named_with_who_did_it_and_why(own_team: Terminal) -> None:
+    storage = FilesystemStorage(own_team.workspace / "perstack")
+    by = By(user="alice", door="cli")
+    asyncio.run(redact_event(storage, "team-2-5", reason="a password", by=by))
+    verified = own_team.call("verify")
+    assert verified.code == 0, verified.out
+    assert re.search(r"redacted: team-2, event 5 \(finishToolCall\), by alice, cli, .*: a password", verified.out)
+    (named,) = json.loads(own_team.call("verify", "--json").out)["redactions"]
+    assert (named["runId"], named["seq"], named["by"], named["reason"]) == ("team-2", 5, "alice, cli", "a password")
+    replayed = own_team.call("replay")
+    assert replayed.code == 0
+    assert "not checked: team-2, 7 events: what was decided from event 5 on rests on events" in replayed.out
+    assert "redacted  finishToolCall: its content was taken out" in own_team.call("log").out
+    (own_team.jobs() / "team" / "job.json").unlink()
+    assert own_team.call("jobs", "--json").events[0]["status"] == "completed"
+
+
+def test_an_event_cannot_be_forged_by_saying_that_it_is_redacted(own_team: Terminal) -> None:
+    path = own_team.log_of("team-2")
+    lines = path.read_bytes().splitlines()
+    sealed = open_line(lines[4])
+    forged = sealed.payload.replace(b"hm", b"no")[:-1] + b',"redacted":true}'
+    lines[4] = line_of(forged, sealed.digest, sealed.hash)
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    for command in ("verify", "replay"):
+        shown = own_team.call(command)
+        assert shown.code == 1
+        assert "it says that its content was redacted, and has content" in shown.out
+    refused = own_team.call("run", "lead", "more", "--continue-job", "team", "--provider", "scripted")
+    assert (refused.code, refused.out) == (1, "")
+    assert "it says that its content was redacted, and has content" in refused.err
+
+
+def test_a_redacted_line_that_nobody_accounts_for_is_a_finding(own_team: Terminal) -> None:
     path = own_team.log_of("team-2")
     lines = path.read_bytes().splitlines()
     sealed = open_line(lines[4])
     redacted = b'{"type":"finishToolCall","id":"team-2-5","redacted":true}'
     lines[4] = line_of(redacted, sealed.digest, sealed.hash)
     path.write_bytes(b"\n".join(lines) + b"\n")
-    verified = own_team.call("verify")
-    assert verified.code == 0
-    assert "not checked: team-2, 1 event: its content was taken out" in verified.out
-    replayed = own_team.call("replay")
-    assert replayed.code == 1
-    assert replayed.lines[0].startswith("team-2, event 5: its content was taken out")
+    for command in ("verify", "replay"):
+        shown = own_team.call(command)
+        assert shown.code == 1
+        assert shown.lines[0].startswith("team-2, event 5: its content was taken out, and no redactEvent says by whom")
     assert own_team.call("log").code == 0
     (own_team.jobs() / "team" / "job.json").unlink()
     assert own_team.call("jobs", "--json").events[0]["status"] == "stoppedByError"
@@ -187,8 +222,9 @@ def test_a_summary_of_a_newer_version_verifies(own_team: Terminal) -> None:
 def test_how_much_was_checked_is_counted(team: Terminal) -> None:
     report = json.loads(team.call("verify", "--json").out)
     assert (report["ok"], report["complete"], report["unchecked"]) == (True, True, [])
-    expected = {"digests": 44, "heads": 5, "summaries": 1, "requests": 0}
-    assert report["checked"] == expected, "of two delegates, and of three Runs"
+    heads = 2 + 3 + 4  # of two delegates, of three Runs, of their checkpoints
+    expected = {"digests": 44, "heads": heads, "summaries": 1, "caches": 3 + 4, "blobs": 2, "requests": 0}
+    assert report["checked"] == expected
 
 
 def test_what_the_original_wrote_is_not_vouched_for(terminal: Terminal) -> None:

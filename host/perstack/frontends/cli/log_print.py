@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import click
 
+from perstack.core.chain import open_line, taken_out
 from perstack.core.events import FinishGeneration
 from perstack.core.job import JobStatus, JobSummary
 from perstack.core.messages import ToolCallPart
@@ -107,7 +108,9 @@ def _rows(entry: Entry, around: Around) -> list[Row]:
     try:
         return describe(parse_line(entry.line), around)
     except ValueError:
-        # a newer version's event, or one that was redacted: better its bytes than nothing
+        if taken_out(open_line(entry.line).payload) is not None:
+            return [Row("redacted", f"{entry.type}: its content was taken out", "dim")]
+        # a newer version's event: better its bytes than nothing
         return [Row(entry.type or "?", entry.line.decode(errors="replace"), "dim")]
 
 

@@ -20,6 +20,7 @@ from perstack.core.events import (
     FinishRun,
     FinishStep,
     FinishToolCall,
+    RedactEvent,
     ResumeRun,
     Retry,
     StartGeneration,
@@ -104,6 +105,9 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
             return [Row("stopped", f"at the limit of {steps}, checkpoint {event.checkpoint_id}", "yellow")]
         case StopRunByInterrupt():
             return [Row("stopped", f"by {event.reason}, checkpoint {event.checkpoint_id}", "yellow")]
+        case RedactEvent():
+            words = f"{event.event_id} ({event.event_type}), by {event.by}: {event.reason}"
+            return [Row("redacts", words, "yellow")]
         case _:
             assert_never(event)
 

@@ -6,12 +6,13 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 
 import click
 
-from perstack.core.verification import Report
+from perstack.core.verification import Kind, Report
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.show import count
+from perstack.frontends.cli.show import count, plain_text
 from perstack.host import Host
 
 _JSON_HELP = "The report as one JSON object."
@@ -57,6 +58,9 @@ def replay_command(
     sys.exit(_report(Place(config, workspace, storage), check, as_json, "every decision and request is the same again"))
 
 
+_WORDS: dict[Kind, str] = {"job": "Job", "task": "Task", "iterations": "Iterations", "store": "Store"}
+
+
 def _report(place: Place, check: Callable[[Host], Awaitable[Report]], as_json: bool, all_well: str) -> int:
     host = place.reader()
 
@@ -73,14 +77,20 @@ def _report(place: Place, check: Callable[[Host], Awaitable[Report]], as_json: b
 
 
 def _print(report: Report, all_well: str) -> None:
+    whole = f"{_WORDS[report.kind]} {report.job_id}"
     for finding in report.findings:
-        run_id = finding.run_id or f"Job {report.job_id}"
+        run_id = finding.run_id or whole
         place = f"{run_id}, event {finding.seq}" if finding.seq else run_id
-        click.echo(finding.message if finding.message.startswith(place) else f"{place}: {finding.message}")
+        click.echo(plain_text(finding.message if finding.message.startswith(place) else f"{place}: {finding.message}"))
     for one in report.unchecked:
-        place = f"{one.run_id}, {count(one.count, 'event')}" if one.run_id else f"Job {report.job_id}"
+        place = f"{one.run_id}, {count(one.count, 'event')}" if one.run_id and one.count else one.run_id or whole
         click.echo(f"not checked: {place}: {one.message}")
-    checked = f"Job {report.job_id}: {count(report.events, 'event')} of {count(report.runs, 'Run')}"
+    for redaction in report.redactions:
+        day = datetime.fromtimestamp(redaction.at / 1000).astimezone()
+        place = f"{redaction.run_id}, event {redaction.seq} ({redaction.type})"
+        click.echo(plain_text(f"redacted: {place}, by {redaction.by}, {day:%Y-%m-%d %H:%M}: {redaction.reason}"))
+    runs = f" of {count(report.runs, 'Run')}" if report.kind == "job" else ""
+    checked = f"{whole}: {count(report.events, 'event')}{runs}"
     click.echo(f"{checked} {_outcome(report, all_well)}")
 
 

@@ -1,0 +1,190 @@
+"""Redaction: what is left of an event whose content is taken out, and who vouches for it.
+
+The line of a redacted event keeps digest and hash, so that the chain holds, and has no payload any more. What the
+Run's state is folded from in its place stands in a later `redactEvent` of the same log, which the chain vouches for:
+the event with its ids, its numbers and its usage, and `[redacted]` for every text that a person, a model or a tool
+wrote. A `redactEvent` with any other text in it is none: nobody can put words into a log by a redaction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from perstack.core.base import JsonObject
+from perstack.core.chain import TakenOut
+from perstack.core.definitions import Expert
+from perstack.core.events import (
+    AnswerQuestion,
+    AttemptCompletion,
+    CallDelegate,
+    CallInteractiveTool,
+    CallTools,
+    Definition,
+    ErrorInfo,
+    ErrorRun,
+    FinishGeneration,
+    FinishRun,
+    FinishToolCall,
+    RedactEvent,
+    ResumeRun,
+    Retry,
+    StartGeneration,
+    StartRun,
+    StoredEvent,
+    parse_event,
+)
+from perstack.core.ids import event_id_of, place_of
+from perstack.core.messages import ReplyPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.places import is_at_home
+from perstack.core.questions import Answer, Question
+
+REDACTED = "[redacted]"
+"""What stands for a text that was taken out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """One event that was redacted, for people."""
+
+    run_id: str
+    seq: int
+    type: str
+    by: str
+    reason: str
+    at: int
+    """Milliseconds since 1970."""
+
+    def to_json(self) -> JsonObject:
+        """As `verify --json` shows it."""
+        return {
+            "runId": self.run_id,
+            "seq": self.seq,
+            "type": self.type,
+            "by": self.by,
+            "reason": self.reason,
+            "at": self.at,
+        }
+
+
+def blanked(event: StoredEvent) -> StoredEvent:
+    """The event without any text that a person, a model or a tool wrote. Doing it again changes nothing."""
+    return event.model_copy(update=_blanks(event))
+
+
+def fields_taken(event: StoredEvent) -> tuple[str, ...]:
+    """What `blanked` takes out of this event, as JSON names it; empty if there is nothing in it."""
+    before, after = _json(event), _json(blanked(event))
+    return tuple(key for key in before if before[key] != after.get(key))
+
+
+def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one case for each kind with content
+    match event:
+        case StartRun():
+            expert = _bare(event.expert)
+            return {"query": REDACTED, "instruction": REDACTED, "expert": expert, "labels": {}}
+        case ResumeRun():
+            return {"signal": None, "definition": _bare_definition(event.definition)}
+        case StartGeneration():
+            return {"guidance": _mark(event.guidance), "unreachable": {}}
+        case FinishGeneration():
+            return {"reply": tuple(_bare_part(part) for part in event.reply)}
+        case Retry() | ErrorRun():
+            return {"error": _bare_error(event.error)}
+        case CallTools():
+            return {"calls": tuple(one.model_copy(update={"problem": _mark(one.problem)}) for one in event.calls)}
+        case FinishToolCall():
+            return {"contents": (TextPart(text=REDACTED),) if event.contents else ()}
+        case CallDelegate():
+            return {"delegates": tuple(one.model_copy(update={"query": REDACTED}) for one in event.delegates)}
+        case CallInteractiveTool():
+            asked = {"question": REDACTED} if event.args else {}
+            return {"args": asked, "question": _bare_question(event.question)}
+        case AnswerQuestion():
+            question = _bare_question(event.answer.question) or Question(message=REDACTED)
+            return {"answer": Answer(question=question, action=event.answer.action)}
+        case AttemptCompletion():
+            todos = tuple(todo.model_copy(update={"title": REDACTED}) for todo in event.remaining_todos)
+            return {"remaining_todos": todos, "result": _mark(event.result)}
+        case FinishRun():
+            return {"text": REDACTED}
+        case _:
+            return {}
+
+
+def _mark(text: str | None) -> str | None:
+    return None if text is None else REDACTED
+
+
+def _bare(expert: Expert) -> Expert:
+    """Its settings may hold anything: only which Expert it was is left, and what it may spend."""
+    return Expert(key=expert.key, version=expert.version, instruction=REDACTED, max_steps=expert.max_steps)
+
+
+def _bare_definition(definition: Definition | None) -> Definition | None:
+    if definition is None:
+        return None
+    return definition.model_copy(update={"instruction": REDACTED, "expert": _bare(definition.expert)})
+
+
+def _bare_part(part: ReplyPart) -> ReplyPart:
+    match part:
+        case TextPart():
+            return TextPart(text=REDACTED)
+        case ThinkingPart():
+            return ThinkingPart(thinking=REDACTED)
+        case ToolCallPart():
+            return ToolCallPart(tool_call_id=part.tool_call_id, tool_name=part.tool_name)
+
+
+def _bare_error(error: ErrorInfo) -> ErrorInfo:
+    return error.model_copy(update={"message": REDACTED})
+
+
+def _bare_question(question: Question | None) -> Question | None:
+    return None if question is None else Question(message=REDACTED)
+
+
+class NotVouchedFor(ValueError):
+    """A line says that its content was taken out, and no redactEvent of its log, or one that may not, says so."""
+
+
+def stand_in(left: TakenOut, digest: str, seq: int, redactions: Iterable[RedactEvent]) -> StoredEvent:
+    """What the redactEvents of a log put in the place `seq`, where `left` and `digest` are all there is.
+
+    Raises NotVouchedFor.
+    """
+    event = next((one for one in redactions if one.event_id == left.id and place_of(one.id)[2] > seq), None)
+    if event is None or left.id != event_id_of(event.run_id, seq):
+        raise NotVouchedFor("its content was taken out, and no redactEvent says by whom")
+    if (event.event_type, event.digest) != (left.type, digest):
+        raise NotVouchedFor(f"its content was taken out, and {event.id}, which says so, means another")
+    remains = parse_remains(event)
+    if remains is None or remains.type != left.type or not is_at_home(remains, event.job_id, event.run_id, seq):
+        raise NotVouchedFor(f"{event.id} puts something in its place that a redaction does not leave")
+    return remains
+
+
+def parse_remains(event: RedactEvent) -> StoredEvent | None:
+    """The event that a redactEvent leaves; None if it is none, or has text in it."""
+    try:
+        remains = parse_event(json.dumps(event.remains).encode())
+    except ValueError:
+        return None
+    return remains if remains == blanked(remains) and not isinstance(remains, RedactEvent) else None
+
+
+def redaction_of(event: RedactEvent, seq: int) -> Redaction:
+    """The same for people, of the place `seq`."""
+    return Redaction(event.run_id, seq, event.event_type, str(event.by), event.reason, event.timestamp)
+
+
+def remains_of(event: StoredEvent) -> JsonObject:
+    """What a redactEvent holds of an event."""
+    return _json(blanked(event))
+
+
+def _json(event: StoredEvent) -> JsonObject:
+    found: JsonObject = json.loads(event.to_json())
+    return found

@@ -1,0 +1,75 @@
+"""What storages keep besides logs, derived from the logs again: to compare it, or to write it anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from perstack.core.checkpoint import CheckpointFile, RunSetting, checkpoint_file, run_setting
+from perstack.core.events import StoredEvent
+from perstack.core.ids import event_id_of
+from perstack.core.job import Job
+from perstack.core.run import Run
+from perstack.engine.load import load_run, run_ids
+from perstack.ports.storage import RunRef, Storage
+
+_PAGE = 1000
+
+
+class DoesNotFollow(ValueError):
+    """An event of a log that cannot come after those before it."""
+
+    def __init__(self, run_id: str, seq: int, error: Exception) -> None:
+        super().__init__(f"it does not follow from what comes before it ({error})")
+        self.run_id = run_id
+        self.seq = seq
+
+
+@dataclass(slots=True)
+class Derived:
+    """The caches of a Job, as its logs have them."""
+
+    job: Job
+    settings: dict[str, RunSetting] = field(default_factory=dict[str, RunSetting])
+    """run-setting.json of each Run."""
+    checkpoints: dict[str, CheckpointFile] = field(default_factory=dict[str, CheckpointFile])
+    """Those that were put, and that the logs have."""
+
+
+async def checkpoint_ids(storage: Storage, job_id: str) -> list[str]:
+    """Of all checkpoints of a Job that were put."""
+    ids: list[str] = []
+    after: str | None = None
+    while True:
+        page = await storage.checkpoints(job_id, limit=_PAGE, after=after)
+        ids.extend(page.ids)
+        after = page.next
+        if after is None:
+            return ids
+
+
+async def derive(storage: Storage, job_id: str) -> Derived:
+    """Fold all logs of a Job. Raises DoesNotFollow, Damaged and NotFound."""
+    put = frozenset(await checkpoint_ids(storage, job_id))
+    derived = Derived(Job(job_id))
+    known: dict[str, Run] = {}
+    at = 0
+
+    def observe(event: StoredEvent, run: Run) -> None:
+        nonlocal at
+        at = run.head.seq
+        derived.job.apply(event)
+        place = event_id_of(run.id, at)
+        if place in put:
+            derived.checkpoints[place] = checkpoint_file(run)
+
+    for run_id in await run_ids(storage, job_id):
+        at = 0
+        try:
+            run = await load_run(storage, RunRef(job_id, run_id), known=known, observe=observe)
+        except (LookupError, ValueError) as error:
+            raise DoesNotFollow(run_id, at + 1, error) from error
+        if run is not None:
+            known[run_id] = run
+            derived.job.anchor(run_id, run.head.seq, run.head.hash)
+            derived.settings[run_id] = run_setting(run.start)
+    return derived

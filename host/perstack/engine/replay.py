@@ -1,0 +1,106 @@
+"""Driving a Job again from its logs, to see whether every decision and every request is the same."""
+
+from __future__ import annotations
+
+from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, open_line, taken_out
+from perstack.core.chain import check as check_line
+from perstack.core.events import StartRun, StoredEvent
+from perstack.core.replay import difference
+from perstack.core.run import Run, begin, evolve
+from perstack.core.verification import Checked, Finding, Report, Unchecked
+from perstack.engine.load import load_run, readable, run_ids, stored_event
+from perstack.engine.requests import KeptToolsCheck, RequestCheck
+from perstack.errors import Damaged, NotFound
+from perstack.ports.storage import RunRef, Storage
+
+
+async def replay_job(storage: Storage, job_id: str) -> Report:
+    """Drive each Run again from its log, without a model, and compare every decision and every request.
+
+    What was decided on events that were redacted since cannot be decided again, and is named.
+    """
+    findings: list[Finding] = []
+    unchecked: list[Unchecked] = []
+    count = compared = 0
+    tools = KeptToolsCheck(storage, job_id)
+    ids = await run_ids(storage, job_id)
+    for run_id in ids:
+        ref = RunRef(job_id, run_id)
+        lines, damage = await readable(storage, ref)
+        requests = RequestCheck(inherits_redacted=await _inherits_redacted(storage, ref))
+        replayed, wrong = await _replay(storage, ref, lines, requests, tools)
+        count += replayed
+        compared += requests.compared
+        if requests.uncompared:
+            words = "the log has no digest of what the model was sent, or one of another version"
+            words = "what the model was sent has been redacted since" if requests.inherits_redacted else words
+            unchecked.append(Unchecked("requests", run_id, requests.uncompared, words))
+        if damage is not None:
+            findings.append(Finding(run_id, damage.readable + 1, str(damage)))
+        elif not wrong and replayed < len(lines):
+            words = f"what was decided from event {replayed + 1} on rests on events that were redacted"
+            unchecked.append(Unchecked("content", run_id, len(lines) - replayed, words))
+        findings += wrong
+    return Report(job_id, len(ids), count, tuple(findings), tuple(unchecked), Checked(requests=compared))
+
+
+async def _replay(
+    storage: Storage, ref: RunRef, lines: list[bytes], requests: RequestCheck, tools: KeptToolsCheck
+) -> tuple[int, list[Finding]]:
+    """How many events of a Run were replayed, and the first that is not what the loop would have done.
+
+    Tools that are missing do not end it: that they were those named is known of the digests alone.
+    """
+    missing: list[Finding] = []
+    run: Run | None = None
+    head = EMPTY_LOG
+    for seq, line in enumerate(lines, 1):
+        try:
+            sealed, head = check_line(head, line)
+            event = await stored_event(storage, ref, seq, sealed)
+            if taken_out(sealed.payload) is not None:
+                return seq - 1, missing
+            if run is None:
+                run = await _begun(storage, event, head)
+                continue
+        except (BrokenSeal, Damaged, NotFound) as error:
+            return seq, [*missing, Finding(ref.run_id, seq, str(error))]
+        missing += await _missing_tools(tools, event, seq)
+        wrong = difference(run, event) or requests.difference(run, event)
+        if wrong is not None:
+            return seq, [*missing, Finding(ref.run_id, seq, wrong)]
+        run = evolve(run, event, head)
+    return len(lines), missing
+
+
+async def _inherits_redacted(storage: Storage, ref: RunRef) -> bool:
+    """Whether a Run begins with messages that were redacted, maybe after it was sent them."""
+    seen = {ref.run_id}
+    while True:
+        lines, _ = await readable(storage, ref)
+        if ref.run_id not in seen and any(taken_out(open_line(line).payload) for line in lines):
+            return True
+        seen.add(ref.run_id)
+        try:
+            start = await stored_event(storage, ref, 1, open_line(lines[0])) if lines else None
+        except Damaged:
+            return False
+        base = start.continued_from if isinstance(start, StartRun) else None
+        if base is None or base.run_id in seen:
+            return False
+        ref = RunRef(ref.job_id, base.run_id)
+
+
+async def _missing_tools(check: KeptToolsCheck, event: StoredEvent, seq: int) -> list[Finding]:
+    problem = await check.problem(event)
+    return [] if problem is None else [Finding(event.run_id, seq, problem)]
+
+
+async def _begun(storage: Storage, event: StoredEvent, head: Head) -> Run:
+    if not isinstance(event, StartRun):
+        raise Damaged(f"the log of {event.run_id} does not begin with startRun", readable=0)
+    base = None
+    if event.continued_from is not None:
+        ref = RunRef(event.job_id, event.continued_from.run_id)
+        base = await load_run(storage, ref, through=event.continued_from.checkpoint_id)
+    return begin(event, head, base)

@@ -1,0 +1,54 @@
+"""The storage contract: taking the content of a record out, for storages that can."""
+# ruff: noqa: S101 - these are tests
+
+from __future__ import annotations
+
+import pytest
+
+from perstack.core.chain import line_of, open_line, without_payload
+from perstack.errors import Conflict, NotFound
+from perstack.ports.storage import Redacts, RunRef
+from perstack.testing.contract_base import ContractBase
+from perstack.testing.opener import RUN, Opener, new_writer, wait_for
+
+
+class RedactionContract(ContractBase):
+    """A storage that is no `Redacts` passes without doing anything."""
+
+    def test_a_redacted_record_has_no_content_for_any_process_and_the_log_goes_on(self, opener: Opener) -> None:
+        async def work() -> None:
+            one, two = opener(), opener()
+            if not isinstance(one, Redacts):
+                return
+            writer = await new_writer(one)
+            lines = [*await writer.append("a", "secret"), *await writer.append("c")]
+            assert await two.read(RUN) == lines
+            left = without_payload(lines[1], "noted", "job-1-2")
+            await one.redact(RUN, 2, left)
+            expected = [lines[0], left, lines[2]]
+            assert await two.read(RUN) == await opener().read(RUN) == await one.read(RUN) == expected
+            expected += await writer.again(two).append("d")
+            assert await one.read(RUN) == await opener().read(RUN) == expected
+            await one.redact(RUN, 2, left)
+            assert await two.read(RUN, after=1, limit=2) == expected[1:3]
+
+        wait_for(work())
+
+    def test_what_is_no_redaction_of_a_record_takes_no_place(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            if not isinstance(storage, Redacts):
+                return
+            lines = await (await new_writer(storage)).append("a", "b")
+            sealed = open_line(lines[0])
+            other = without_payload(lines[1], "noted", "job-1-1")
+            forged = line_of(b'{"text":"x","redacted":true}', sealed.digest, sealed.hash, sealed.batch)
+            for record in (other, forged, b"", lines[0]):
+                with pytest.raises(Conflict):
+                    await storage.redact(RUN, 1, record)
+            for run, seq in ((RUN, 3), (RUN, 0), (RunRef("nowhere", "nowhere-1"), 1)):
+                with pytest.raises(NotFound):
+                    await storage.redact(run, seq, without_payload(lines[0], "noted", "job-1-1"))
+            assert await opener().read(RUN) == lines
+
+        wait_for(work())
