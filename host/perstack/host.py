@@ -441,6 +441,8 @@ class Host(Looking):
 
     def _context(self, job_id: str, tasks: Callable[[], TaskMemory] | None = None) -> SkillContext:
         """What skills are given."""
+        project = self.project
+        read = (*project.files, *project.env_path, *([lock_path(project.path)] if project.path is not None else ()))
         return SkillContext(
             self.workspace,
             job_id,
@@ -449,6 +451,8 @@ class Host(Looking):
             tasks=tasks,
             off_limits=places_of(self.storage),
             programs=programs_of(self.storage),
+            protected=tuple(Path(name).absolute() for name in read),
+            protected_patterns=project.patterns,
         )
 
     def _lock(self) -> Lock:

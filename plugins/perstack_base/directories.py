@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from perstack.core.base import JsonObject
 from perstack.errors import SkillError
 from perstack_base.arguments import flag, text
+from perstack_base.trees import check_tree
 from perstack_base.workspace import Place, Workspace, identity, kind_of, printable
 
 MOST_ENTRIES = 500
@@ -57,6 +58,8 @@ def delete_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
         if status is not None and not stat.S_ISDIR(status.st_mode):
             raise SkillError(f"{place.shown} is no directory; use deleteFile")
         if flag(args, "recursive", False):
+            if status is not None:
+                check_tree(place)
             shutil.rmtree(place.name, dir_fd=place.directory)
         else:
             os.rmdir(place.name, dir_fd=place.directory)

@@ -15,6 +15,7 @@ from typing import BinaryIO
 from perstack.core.base import JsonObject
 from perstack.errors import SkillError
 from perstack_base.arguments import text, whole
+from perstack_base.protected import is_git_link
 from perstack_base.workspace import Place, Workspace
 
 MOST_BYTES = 100_000
@@ -60,7 +61,11 @@ def open_regular(place: Place, flags: int = os.O_RDONLY) -> BinaryIO:
     safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     handle = os.open(place.name, flags | safe, dir_fd=place.directory)
     try:
-        _refuse_special(place, os.fstat(handle))
+        opened = os.fstat(handle)
+        _refuse_special(place, opened)
+        place.check_opened(opened)
+        if flags != os.O_RDONLY:
+            refuse_git_link(place)
         return os.fdopen(handle, "rb" if flags == os.O_RDONLY else "ab", buffering=_PIECE)
     except SkillError:
         os.close(handle)
@@ -117,6 +122,12 @@ def _notices(lines: Lines, start: int, end: int | None) -> list[str]:
     if lines.end < min(end if end is not None else lines.total, lines.total):
         return [f"Too long for one call: go on with from={lines.end}. There are {lines.total} lines."]
     return []
+
+
+def refuse_git_link(place: Place) -> None:
+    """Raises SkillError before a file is written that git would take for the place of a repository."""
+    if is_git_link(place.name):
+        raise SkillError(f"{place.shown} says where git finds its hooks, and is off limits to tools; use another path")
 
 
 def _refuse_special(place: Place, status: os.stat_result) -> None:

@@ -53,7 +53,9 @@ class BaseSession:
 
     def __init__(self, context: SkillContext) -> None:
         """Raises SkillError if the workspace is no directory."""
-        self._workspace = Workspace(context.workspace, context.state_dir, context.off_limits)
+        self._workspace = Workspace(
+            context.workspace, context.state_dir, context.off_limits, context.protected, context.protected_patterns
+        )
         self._executor = Executor(self._workspace, context.env, context.programs)
         self._began = time.monotonic()
         self._threads: set[asyncio.Future[JsonObject]] = set()
@@ -105,7 +107,7 @@ class BaseSession:
         return answer(await self._in_thread(lambda: read_blob(name, data, call.args)))
 
     async def _in_place(self, tool: FileTool, args: JsonObject) -> JsonObject:
-        if tool is not delete_directory and self._weight(args) < _BIG:
+        if tool not in (delete_directory, move_file) and self._weight(args) < _BIG:
             return tool(self._workspace, args)
         if tool is read_text_file:
             return await self._in_thread(lambda: tool(self._workspace, args))

@@ -7,7 +7,8 @@ and its use leads out: what was checked is what is held open.
 - A path that a tool is given is normalised as text first: `a/../b` is `b`, an absolute path must begin with the
   workspace's own.
 - Inside the target of a link, `..` goes back along the handles already held, never through the file system.
-- The state directory is known by name, whatever its case, and by identity, whatever it is called.
+- The state directory is known by name, whatever its case, and by identity, whatever it is called. So are the files that
+  hold keys or say what is executed.
 """
 
 from __future__ import annotations
@@ -15,17 +16,31 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from perstack.errors import SkillError
+from perstack_base.protected import Parts, folded, matches_pattern, protected_by_name
 
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40
 
-Parts = tuple[str, ...]
+_MOST_SEEN = 20_000
+"""Names that are looked at to find a file's other ones."""
+
+_PROTECTED_WAYS: tuple[Parts, ...] = (
+    (".env",),
+    (".env.local",),
+    ("perstack.toml",),
+    ("perstack.lock",),
+    (".git", "hooks"),
+    (".git", "config"),
+)
+"""What these lead to through links is protected under its own name too."""
+
 Identity = tuple[int, int]
 
 
@@ -39,6 +54,7 @@ class Place:
     """`.` for the workspace itself."""
     parts: Parts
     """The way there from the workspace, free of links."""
+    workspace: Workspace
 
     @property
     def shown(self) -> str:
@@ -56,12 +72,26 @@ class Place:
         except FileNotFoundError:
             return None
 
+    def check_opened(self, status: os.stat_result) -> None:
+        """Raises SkillError if what was opened here is protected, whatever its name was when that was looked at."""
+        self.workspace.check_identity(status, self.shown)
+
 
 class Workspace:
     """A handle of the directory that file tools are confined to. `close` it."""
 
-    def __init__(self, root: Path, state_dir: str | None = None, off_limits: Iterable[Path] = ()) -> None:
-        """Raises SkillError if the root is no directory that can be opened."""
+    def __init__(
+        self,
+        root: Path,
+        state_dir: str | None = None,
+        off_limits: Iterable[Path] = (),
+        protected: Iterable[Path] = (),
+        patterns: Iterable[str] = (),
+    ) -> None:
+        """`off_limits` is the state; `protected` and `patterns` are further files, which may be listed, no more.
+
+        Raises SkillError if the root is no directory that can be opened.
+        """
         try:
             self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -70,7 +100,11 @@ class Workspace:
         self.root = Path(os.path.abspath(root))  # noqa: PTH100 - resolve() would follow links
         self._names = (self.root, Path(os.path.realpath(root)))
         named = [Path(os.path.normpath(state_dir)).parts] if state_dir else []
+        off_limits, protected = tuple(off_limits), tuple(protected)
         self._states: tuple[Parts, ...] = tuple(dict.fromkeys((*named, *self._within(off_limits))))
+        self._protected: tuple[Parts, ...] = tuple(dict.fromkeys(self._within(protected)))
+        self._elsewhere = tuple(path for path in (*off_limits, *protected) if not self._holds_workspace(path))
+        self._patterns = tuple(Path(pattern).parts for pattern in patterns)
 
     def close(self) -> None:
         """Give the handle back; the workspace is of no use afterwards."""
@@ -87,7 +121,9 @@ class Workspace:
         """
         walk = _Walk(self, follow=follow, create=create)
         try:
-            yield walk.to(path, self._inside(path))
+            parts = self._inside(path)
+            self.check_way(parts, printable(path))  # before a directory is made on the way
+            yield walk.to(path, parts)
         except OSError as error:
             raise SkillError(explain(error, printable(path))) from error
         finally:
@@ -107,9 +143,24 @@ class Workspace:
         """Raises SkillError if the state directory is at or below this place, or this is the workspace itself."""
         if place.is_workspace:
             raise SkillError("the workspace itself can be neither moved nor deleted; name something in it")
-        way = _folded(place.parts)
-        if any(_folded(own)[: len(way)] == way for own in self._state_ways()):
+        way = folded(place.parts)
+        if any(folded(own)[: len(way)] == way for own in self._state_ways()):
             raise self.off_limits(place.shown)
+
+    def check_way(self, parts: Parts, shown: str) -> None:
+        """Raises SkillError for a way to the state or to what is protected, or into it, by its names."""
+        if self.is_state(parts):
+            raise self.off_limits(shown)
+        what = protected_by_name(parts) or self._protected_here(parts)
+        if what is not None:
+            raise SkillError(f"{shown} is {what}, which is off limits to tools; ask a person to see to it")
+
+    def check_identity(self, status: os.stat_result, shown: str, known: frozenset[Identity] | None = None) -> None:
+        """Raises SkillError for a file or directory that is off limits under another name."""
+        if identity(status) in (self.protected_identities() if known is None else known):
+            raise SkillError(f"{shown} is a name of something that is off limits to tools; use another path")
+        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and self._is_kept_elsewhere(identity(status)):
+            raise SkillError(f"{shown} is a link to a file that is off limits to tools; use another path")
 
     def inside(self, path: str) -> Parts | None:
         """The way from the workspace to an absolute path, by its text; None if it begins elsewhere."""
@@ -125,20 +176,48 @@ class Workspace:
 
     def state_identities(self) -> frozenset[Identity]:
         """Which directories and files the state is now, as far as it is there."""
-        found: set[Identity] = set()
-        for own in self._states:
+        return frozenset(self._identities(self._states))
+
+    def protected_identities(self) -> frozenset[Identity]:
+        """The state's, and those of protected files."""
+        found = set(self._identities((*self._states, *self._protected, *_PROTECTED_WAYS)))
+        for path in self._elsewhere:
             with suppress(OSError):
-                found.add(identity(os.stat(os.path.join(*own), dir_fd=self._root)))  # noqa: PTH118 - relative to a handle
+                found.add(identity(path.stat()))
         return frozenset(found)
 
     def is_state(self, parts: Parts) -> bool:
         """Whether a way leads to the state, or into it, by its names."""
-        return any(_folded(parts[: len(own)]) == _folded(own) for own in self._states)
+        return _leads_into(parts, self._states)
 
     def off_limits(self, shown: str) -> SkillError:
         """What is raised for the state."""
         own = "/".join(self._states[0])
         return SkillError(f"{shown}: the state directory {own}/ is off limits to tools; use another path")
+
+    def _identities(self, ways: Iterable[Parts]) -> Iterator[Identity]:
+        for own in ways:
+            with suppress(OSError):
+                yield identity(os.stat(os.path.join(*own), dir_fd=self._root))  # noqa: PTH118 - relative to a handle
+
+    def _protected_here(self, parts: Parts) -> str | None:
+        if _leads_into(parts, self._protected):
+            return "a file that the host reads"
+        for name in self._names if self._patterns else ():
+            way = (*name.parts, *parts)
+            if any(matches_pattern(way, pattern) for pattern in self._patterns):
+                return "a file that perstack.toml includes"
+        return None
+
+    def _is_kept_elsewhere(self, wanted: Identity) -> bool:
+        """Whether a file with several names has one in a directory that is off limits."""
+        ways = (*self._states, *_PROTECTED_WAYS)
+        starts = [*(self.root.joinpath(*own) for own in ways), *self._elsewhere]
+        return any(wanted[1] == inode for inode in _inodes(starts))
+
+    def _holds_workspace(self, place: Path) -> bool:
+        real = Path(os.path.realpath(place))
+        return any(name.is_relative_to(real) for name in self._names)
 
     def _state_ways(self) -> Iterator[Parts]:
         for own in self._states:
@@ -173,7 +252,7 @@ class _Walk:
         self._workspace = workspace
         self._follow = follow
         self._create = create
-        self._states = workspace.state_identities()
+        self._known = workspace.protected_identities()
         self._handles = [workspace.open_root()]
         self._parts: list[str] = []
         self._links = 0
@@ -200,18 +279,17 @@ class _Walk:
             else:
                 self._enter(path, name)
         if not self._parts:
-            return Place(self._handles[-1], ".", ())
+            return Place(self._handles[-1], ".", (), self._workspace)
         last = self._parts[-1]
         self._back(path)
         return self._arrive(path, last)
 
     def _arrive(self, path: str, name: str) -> Place:
-        place = Place(self._handles[-1], name, (*self._parts, name))
-        if self._workspace.is_state(place.parts):
-            raise self._workspace.off_limits(printable(path))
+        place = Place(self._handles[-1], name, (*self._parts, name), self._workspace)
+        self._workspace.check_way(place.parts, printable(path))
         status = place.status()
-        if status is not None and identity(status) in self._states:
-            raise self._workspace.off_limits(printable(path))
+        if status is not None:
+            self._workspace.check_identity(status, printable(path), self._known)
         return place
 
     def _back(self, path: str) -> None:
@@ -244,14 +322,11 @@ class _Walk:
         return parts
 
     def _enter(self, path: str, name: str) -> None:
-        way = (*self._parts, name)
-        if self._workspace.is_state(way):
-            raise self._workspace.off_limits(printable(path))
+        self._workspace.check_way((*self._parts, name), printable(path))
         handle = self._open(name)
         self._handles.append(handle)
         self._parts.append(name)
-        if identity(os.fstat(handle)) in self._states:
-            raise self._workspace.off_limits(printable(path))
+        self._workspace.check_identity(os.fstat(handle), printable(path), self._known)
 
     def _open(self, name: str) -> int:
         if self._create:
@@ -308,5 +383,18 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def _folded(parts: Parts) -> Parts:
-    return tuple(part.casefold() for part in parts)
+def _leads_into(parts: Parts, ways: Iterable[Parts]) -> bool:
+    return any(folded(parts[: len(own)]) == folded(own) for own in ways)
+
+
+def _inodes(starts: Iterable[Path]) -> Iterator[int]:
+    """Those of all files below some directories, the nearest first; of so many names at most."""
+    waiting, seen = deque(starts), 0
+    while waiting and seen < _MOST_SEEN:
+        with suppress(OSError), os.scandir(waiting.popleft()) as entries:
+            for entry in entries:
+                seen += 1
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(Path(entry.path))
+                else:
+                    yield entry.inode()

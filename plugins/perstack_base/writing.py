@@ -14,7 +14,8 @@ from contextlib import suppress
 from perstack.core.base import JsonObject
 from perstack.errors import SkillError
 from perstack_base.arguments import encoded, text
-from perstack_base.reading import open_regular
+from perstack_base.reading import open_regular, refuse_git_link
+from perstack_base.trees import check_tree
 from perstack_base.workspace import Place, Workspace
 
 _LONGEST_ECHO = 200
@@ -57,12 +58,17 @@ def move_file(workspace: Workspace, args: JsonObject) -> JsonObject:
         if status is None:
             raise SkillError(f"{source.shown} does not exist; listDirectory shows what does")
         with workspace.place(text(args, "destination"), follow=False, create=True) as destination:
+            if stat.S_ISDIR(status.st_mode):
+                check_tree(source, destination.parts)
+            else:
+                refuse_git_link(destination)
             _move(source, destination, is_directory=stat.S_ISDIR(status.st_mode))
         return {"source": source.shown, "destination": destination.shown}
 
 
 def replace(place: Place, data: bytes) -> None:
     """Put these bytes in a file's place, all or nothing; its permissions stay."""
+    refuse_git_link(place)
     old = _replaceable(place)
     temporary = f".{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -78,6 +78,8 @@ class Definition:
         if errors and (strict or not experts or any(problem.expert is None for problem in errors)):
             raise DefinitionError(problems)
         fields = {**self.fields, "experts": experts, "path": str(self.path.absolute()), "broken": broken}
+        fields["files"] = list(dict.fromkeys(str(Path(name).absolute()) for name in self.files.values()))
+        fields["patterns"] = [str(folder.absolute() / pattern) for folder, pattern in self.patterns]
         warnings = tuple(problem for problem in problems if problem.severity != "error")
         return LoadedProject(Project.model_validate(fields), warnings, tuple(self.files), tuple(self.patterns))
 

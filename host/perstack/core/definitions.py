@@ -228,6 +228,10 @@ class Project(Fact):
     env_path: tuple[str, ...] = ()
     path: str | None = None
     """The file it was read from, absolute; None when it was made in Python."""
+    files: tuple[str, ...] = ()
+    """That file and those that it includes, absolute."""
+    patterns: tuple[str, ...] = ()
+    """Which files it would include if they were there, as absolute patterns."""
     broken: dict[str, tuple[Problem, ...]] = Field(default_factory=dict)
     """Experts that are declared and cannot be run, by key, and why."""
 

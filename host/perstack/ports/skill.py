@@ -108,6 +108,10 @@ class SkillContext:
     """The tasks that agents pause and resume, for a skill that keeps some; None where there is no host."""
     off_limits: tuple[Path, ...] = ()
     """Files and folders that tools keep off besides, absolute: where the state really is."""
+    protected: tuple[Path, ...] = ()
+    """Files that tools neither read nor write, absolute; their names may be shown. It is what the host reads itself."""
+    protected_patterns: tuple[str, ...] = ()
+    """The same of files that may come to be: absolute patterns of `include`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,12 +78,21 @@ class Tools:
     workspace: Path
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
     state_dir: str | None = "perstack"
+    protected: tuple[Path, ...] = ()
+    patterns: tuple[str, ...] = ()
     blobs: Blobs = field(default_factory=Blobs)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[SkillSession]:
         (factory,) = perstack_skills()
-        context = SkillContext(workspace=self.workspace, job_id="job", env=self.env, state_dir=self.state_dir)
+        context = SkillContext(
+            workspace=self.workspace,
+            job_id="job",
+            env=self.env,
+            state_dir=self.state_dir,
+            protected=self.protected,
+            protected_patterns=self.patterns,
+        )
         session = await factory.open(McpStdioSkill(name=BASE_SKILL), context)
         try:
             yield session
