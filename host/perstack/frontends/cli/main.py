@@ -13,6 +13,7 @@ import sys
 import click
 
 from perstack.errors import DefinitionError, PerstackError
+from perstack.frontends.cli.privacy import keep_environment_private
 from perstack.version import VERSION
 
 EXIT_CODES = {
@@ -93,6 +94,7 @@ def perstack() -> None:
 
 def entry() -> None:
     """The console script. Ends the process with the exit status of EXIT_CODES."""
+    keep_environment_private()
     gc.freeze()
     gc.set_threshold(100_000)  # imports make many objects and free none: collecting them costs 5% of a start
     try:
