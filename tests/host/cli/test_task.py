@@ -170,13 +170,20 @@ def test_tasks_are_deleted_in_bulk_but_for_those_that_others_wait_for(terminal: 
 
 
 @pytest.mark.parametrize(
-    ("says", "stay"), [("y", ["needed", "runs", "waits"]), ("n", ["done", "needed", "runs", "waits"])]
+    ("says", "stay"),
+    [
+        ("y", ["needed", "runs", "waits"]),
+        ("maybe\nok", ["needed", "runs", "waits"]),
+        ("n", ["done", "needed", "runs", "waits"]),
+        ("", ["done", "needed", "runs", "waits"]),
+    ],
 )
 def test_a_person_is_asked_before_tasks_are_deleted_in_bulk(terminal: Terminal, says: str, stay: list[str]) -> None:
     deletable(terminal)
     seen = terminal.look("task", "delete", "--status", "completed", types=f"{says}\n")
     assert "Delete 2 tasks for good? [y/N]" in seen
-    assert ("nothing is deleted" in seen) is (says == "n")
+    assert ("nothing is deleted" in seen) is ("done" in stay)
+    assert ("say yes or no" in seen) is ("maybe" in says)
     assert left(terminal) == stay
 
 

@@ -12,6 +12,7 @@ import click
 from perstack.core.job import PauseReason
 from perstack.core.tasks import TaskStatus, TaskSummary
 from perstack.errors import UsageError
+from perstack.frontends.cli.confirm import confirm
 from perstack.frontends.cli.task_options import Tasks, read_span, show_all, task_options, version_option
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _ask(found: list[TaskSummary]) -> None:
     show_all(found[:_SHOWN])
     if len(found) > _SHOWN:
         click.echo(f"… and {len(found) - _SHOWN} more")
-    if not click.confirm(f"Delete {_count(len(found))} for good?", err=True):
+    if not confirm(f"Delete {_count(len(found))} for good?"):
         click.echo("nothing is deleted")
         sys.exit(1)
 
