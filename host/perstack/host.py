@@ -55,6 +55,7 @@ from perstack.engine.skills import JobSkills
 from perstack.engine.state import open_state, places_of
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, UsageError
+from perstack.ports.environment import Environment
 from perstack.ports.skill import LoginFactory, SkillContext
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Host(Looking):
         self.project = project
         place = place or ProjectPlace(named_or_own(project, workspace), None)
         self.workspace = place.workspace(project, workspace)
-        self._env = dict(os.environ if env is None else env)
+        self._env = env if isinstance(env, Environment) else Environment(os.environ if env is None else env)
         self._overrides = overrides or Overrides()
         self.plugins: Plugins = load_plugins(plugins, self._env)
         opened, self.notice = open_state(self.plugins, project, place, storage)
@@ -144,8 +145,8 @@ class Host(Looking):
             plugins=plugins,
             place=place,
         )
-        if host.notice is not None:
-            warnings.warn(host.notice, stacklevel=2)
+        for text in (*host._env.warnings, *([host.notice] if host.notice is not None else ())):
+            warnings.warn(text, stacklevel=2)
         return host
 
     async def __aenter__(self) -> Host:
@@ -442,7 +443,12 @@ class Host(Looking):
     def _context(self, job_id: str, tasks: Callable[[], TaskMemory] | None = None) -> SkillContext:
         """What skills are given."""
         project = self.project
-        read = (*project.files, *project.env_path, *([lock_path(project.path)] if project.path is not None else ()))
+        read = (
+            *project.files,
+            *project.env_path,
+            *self._env.files,
+            *([lock_path(project.path)] if project.path is not None else ()),
+        )
         return SkillContext(
             self.workspace,
             job_id,

@@ -17,6 +17,7 @@ from perstack_http.endpoint import (
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 API_VERSION = "2023-06-01"
+_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_CUSTOM_HEADERS")
 
 
 class AnthropicSettings(EndpointSettings):
@@ -33,7 +34,7 @@ def endpoint_of(settings: AnthropicSettings, env: Mapping[str, str]) -> Endpoint
 
     Source: Anthropic API reference, «API overview», section «Authentication»; the variables are those of its SDKs.
     """
-    base_url = choose_base_url(settings, env, "ANTHROPIC_BASE_URL", DEFAULT_BASE_URL)
+    base_url = choose_base_url(settings, env, "ANTHROPIC_BASE_URL", DEFAULT_BASE_URL, keys=_KEYS)
     custom = {**headers_of_env(env, "ANTHROPIC_CUSTOM_HEADERS"), **settings.headers}
     headers = {"anthropic-version": API_VERSION, **_credentials(env), **custom}
     if not {"x-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):

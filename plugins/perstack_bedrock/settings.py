@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from perstack.errors import MissingCredential, UsageError
+from perstack.ports.environment import refuse_redirected, unconfirmed_in
 from perstack_anthropic.settings import AnthropicSettings
 from perstack_bedrock.credentials import AwsAccount, may_have_credentials, region_of_profile
 from perstack_bedrock.plugin import REGIONS
@@ -65,7 +66,7 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
     variable = next((name for name in BASE_URLS if env.get(name)), BASE_URLS[0])
     if region is None and settings.base_url is None and not env.get(variable):
         raise _missing_region()
-    base_url = choose_base_url(settings, env, variable, _address_in(region or ""))
+    base_url = choose_base_url(settings, env, variable, _address_in(region or ""), keys=(TOKEN,))
     token = read_key(env, TOKEN)
     headers = {"accept": accept, **({"authorization": f"Bearer {token}"} if token else {}), **settings.headers}
     endpoint = Endpoint(base_url, headers, settings.read_timeout / 1000)
@@ -82,6 +83,9 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
         raise _missing_region()
     if settings.profile is None and env.get(KEY) and not env.get(SECRET):
         raise MissingCredential(f"provider amazon-bedrock has half a pair of keys: set {SECRET} beside {KEY}")
+    if settings.base_url is None:
+        is_theirs = settings.profile is None and {KEY, SECRET} <= set(unconfirmed_in(env))
+        refuse_redirected(env, variable, (), others=None if is_theirs else "a signature of your AWS account")
     return Access(endpoint, AwsAccount(settings.profile, env, region))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import ClassVar, TypeVar
@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from perstack.core.base import Fact, JsonObject
 from perstack.errors import DefinitionError, MissingCredential, Problem, UsageError
+from perstack.ports.environment import refuse_redirected
 
 _PUBLIC_HEADERS = frozenset(
     {"accept", "anthropic-beta", "anthropic-version", "content-type", "user-agent", "x-amz-date"}
@@ -104,14 +105,25 @@ def read_settings(kind: type[_S], setting: JsonObject) -> _S:
 
 
 def choose_base_url(
-    settings: EndpointSettings, env: Mapping[str, str], variable: str, default: str, *, allow_plain: bool = False
+    settings: EndpointSettings,
+    env: Mapping[str, str],
+    variable: str,
+    default: str,
+    *,
+    keys: Iterable[str] = (),
+    allow_plain: bool = False,
 ) -> str:
-    """The setting's address, else the environment's, else the vendor's; checked. `allow_plain`: http to anywhere."""
+    """The setting's address, else the environment's, else the vendor's; checked. `allow_plain`: http to anywhere.
+
+    `keys` are the variables that credentials are taken from. Raises UsageError for one of the user's own environment
+    if only a workspace's `.env` names the address.
+    """
     if settings.base_url is not None:
         wrong = _wrong_with(settings.base_url, allow_plain)
         if wrong:
             raise DefinitionError((Problem(wrong, "perstack.toml", key="provider.setting.baseUrl"),))
         return settings.base_url.rstrip("/")
+    refuse_redirected(env, variable, keys)
     chosen = env.get(variable) or default
     wrong = _wrong_with(chosen, allow_plain)
     if wrong:

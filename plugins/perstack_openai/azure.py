@@ -11,10 +11,12 @@ from urllib.parse import quote, urlsplit
 from pydantic import Field
 
 from perstack.errors import DefinitionError, MissingCredential, Problem, UsageError
+from perstack.ports.environment import refuse_redirected
 from perstack.ports.provider import ProviderConfig
 from perstack_http.endpoint import choose_base_url, is_loopback, missing_key, read_key, read_settings
 from perstack_openai.settings import Api, CompatibleSettings, Connection, dialect_of, endpoint_of, has_credential
 
+_KEYS = ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY", "AZURE_OPENAI_AD_TOKEN")
 _ENDPOINTS = ("AZURE_OPENAI_ENDPOINT", "AZURE_BASE_URL")
 _RESOURCE = r"^[a-zA-Z0-9][a-zA-Z0-9-]{0,63}$"
 """The first word of the resource's address."""
@@ -60,7 +62,10 @@ def _base_url(settings: AzureSettings, env: Mapping[str, str]) -> str:
     """The address up to `/openai`."""
     resource = None if settings.base_url is not None else _resource(settings, env)
     address = f"https://{resource}.openai.azure.com" if resource else ""
-    base_url = choose_base_url(settings, {} if resource else env, _endpoint_in(env) or _ENDPOINTS[0], address)
+    if resource and settings.resource_name is None:
+        refuse_redirected(env, "AZURE_RESOURCE_NAME", _KEYS)
+    variable = _endpoint_in(env) or _ENDPOINTS[0]
+    base_url = choose_base_url(settings, {} if resource else env, variable, address, keys=_KEYS)
     base_url = base_url.removesuffix("/v1")
     return base_url if urlsplit(base_url).path else f"{base_url}/openai"
 

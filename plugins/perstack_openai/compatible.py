@@ -6,6 +6,7 @@ import re
 from urllib.parse import urlsplit
 
 from perstack.errors import DefinitionError, Problem
+from perstack.ports.environment import refuse_redirected
 from perstack.ports.provider import ProviderConfig
 from perstack_http.endpoint import choose_base_url, is_loopback, missing_key, read_key, read_settings
 from perstack_openai.settings import CompatibleSettings, Connection, dialect_of, endpoint_of, has_credential
@@ -19,7 +20,8 @@ _OLLAMA_PORT = 11434
 def deepseek_connection(config: ProviderConfig) -> Connection:
     """Source: DeepSeek API documentation, «Your First API Call»."""
     settings = read_settings(CompatibleSettings, config.setting)
-    base_url = choose_base_url(settings, config.env, "DEEPSEEK_BASE_URL", DEEPSEEK_BASE_URL)
+    keys = ("DEEPSEEK_API_KEY",)
+    base_url = choose_base_url(settings, config.env, "DEEPSEEK_BASE_URL", DEEPSEEK_BASE_URL, keys=keys)
     headers: dict[str, str] = {}
     key = read_key(config.env, "DEEPSEEK_API_KEY")
     if key:
@@ -38,6 +40,8 @@ def ollama_connection(config: ProviderConfig) -> Connection:
     settings, env = read_settings(CompatibleSettings, config.setting), config.env
     variable = "OLLAMA_BASE_URL" if env.get("OLLAMA_BASE_URL") else "OLLAMA_HOST"
     address = {variable: _ollama_url(env.get(variable, ""))}
+    if settings.base_url is None:
+        refuse_redirected(env, variable, ("OLLAMA_API_KEY",))
     base_url = choose_base_url(settings, address, variable, OLLAMA_BASE_URL, allow_plain=True)
     headers: dict[str, str] = {}
     key = read_key(env, "OLLAMA_API_KEY")

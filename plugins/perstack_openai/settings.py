@@ -26,6 +26,7 @@ from perstack_openai.dialect import Dialect
 Api = Literal["chat", "responses"]
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
+_KEYS = ("OPENAI_API_KEY", "OPENAI_CUSTOM_HEADERS")
 
 _CREDENTIALS = frozenset({"authorization", "api-key", "x-api-key", "ocp-apim-subscription-key"})
 """The last two are what gateways in front of an endpoint ask for."""
@@ -79,7 +80,7 @@ def openai_connection(config: ProviderConfig) -> Connection:
     of the original Perstack.
     """
     settings, env = read_settings(OpenAISettings, config.setting), config.env
-    base_url = choose_base_url(settings, env, "OPENAI_BASE_URL", DEFAULT_BASE_URL)
+    base_url = choose_base_url(settings, env, "OPENAI_BASE_URL", DEFAULT_BASE_URL, keys=_KEYS)
     own = {
         "OpenAI-Organization": settings.organization or env.get("OPENAI_ORG_ID") or env.get("OPENAI_ORGANIZATION"),
         "OpenAI-Project": settings.project or env.get("OPENAI_PROJECT_ID") or env.get("OPENAI_PROJECT"),

@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 from perstack.core.base import JsonObject
 from perstack.errors import ProviderError
+from perstack.ports.environment import refuse_redirected, unconfirmed_in
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack_anthropic.codec import ReplyDecoder, encode, turns_of
 from perstack_google.provider import generate as generate_by_gemini
 from perstack_http.endpoint import Endpoint, is_loopback, read_settings
 from perstack_http.lazy import LazyClient
 from perstack_http.transcript import missing_blobs
-from perstack_vertex.identity import Identity, identity_of
-from perstack_vertex.settings import Place, VertexSettings, endpoint_of, place_of
+from perstack_vertex.identity import FILE, Identity, identity_of
+from perstack_vertex.settings import ADDRESS, Place, VertexSettings, endpoint_of, place_of
 
 ANTHROPIC_VERSION = "vertex-2023-10-16"
 """Source: Anthropic documentation, «Claude on Vertex AI»."""
@@ -82,6 +83,8 @@ def create(config: ProviderConfig) -> VertexProvider:
     endpoint = endpoint_of(settings, config.env, place)
     if "authorization" in {name.lower() for name in settings.headers}:
         return VertexProvider(endpoint, settings, place, None)
-    return VertexProvider(
-        endpoint, settings, place, identity_of(config.env, is_needed=not is_loopback(endpoint.base_url))
-    )
+    identity = identity_of(config.env, is_needed=not is_loopback(endpoint.base_url))
+    if identity is not None and settings.base_url is None:
+        is_theirs = FILE in unconfirmed_in(config.env)
+        refuse_redirected(config.env, ADDRESS, (FILE,), others=None if is_theirs else "a token of your Google account")
+    return VertexProvider(endpoint, settings, place, identity)

@@ -16,6 +16,7 @@ from perstack_http.endpoint import Endpoint, EndpointSettings, choose_base_url
 from perstack_vertex.plugin import LOCATIONS, PROJECTS, first_of
 
 API_VERSION = "v1"
+ADDRESS = "GOOGLE_VERTEX_BASE_URL"
 
 _PROJECT = r"^[A-Za-z0-9.:-]+$"
 _LOCATION = r"^[a-z0-9-]+$"
@@ -72,7 +73,7 @@ def place_of(settings: VertexSettings, env: Mapping[str, str]) -> Place:
 
 def endpoint_of(settings: VertexSettings, env: Mapping[str, str], place: Place) -> Endpoint:
     """The address, without the token that each request is sent with."""
-    base_url = choose_base_url(settings, env, "GOOGLE_VERTEX_BASE_URL", place.base_url)
+    base_url = choose_base_url(settings, env, ADDRESS, place.base_url)
     return Endpoint(with_version(base_url, API_VERSION), settings.headers, settings.read_timeout / 1000)
 
 

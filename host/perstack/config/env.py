@@ -12,26 +12,57 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from perstack.errors import UsageError
+from perstack.ports.environment import Environment
 
 DEFAULT_FILES = (".env", ".env.local")
 
+_LOADERS = frozenset(
+    {
+        "PATH", "HOME", "SHELL", "BASH_ENV", "ENV", "PERSTACK_PLUGINS",
+        "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "NODE_OPTIONS", "NODE_PATH", "PERL5LIB", "PERL5OPT", "RUBYLIB",
+        "RUBYOPT", "JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE",
+    }
+)  # fmt: skip
+"""What decides which programs are run, and which code is loaded into them."""
+_OF_LOADERS = ("LD_", "DYLD_", "XDG_")
 
-def read_env(folder: Path, names: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+
+def read_env(
+    folder: Path,
+    names: Sequence[str] = (),
+    environ: Mapping[str, str] = os.environ,
+    *,
+    is_confirmed: bool = False,
+) -> Environment:
     """The variables of `environ` and of the files; `os.environ` itself stays as it is.
 
     Names are seen from `folder`; with none given, `.env` and `.env.local` are read. A file that is not there is passed
     over, for `.env.local` is made to be absent. Values are taken as they stand: `${OTHER}` is not replaced.
+    `is_confirmed`: a person has named these files. Else they set nothing that decides what is executed.
 
     Raises:
         UsageError: a file is there but cannot be read.
     """
     variables: dict[str, str] = {}
-    for name in names or DEFAULT_FILES:
-        path = folder / name
-        if path.is_file():
-            variables.update(_read(path))
-    variables.update({name: value for name, value in environ.items() if value or name not in variables})
-    return variables
+    sources: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    paths = [folder / name for name in names or DEFAULT_FILES]
+    for path in paths:
+        for name, value in _read(path).items() if path.is_file() else ():
+            if not is_confirmed and _is_loader(name):
+                if not environ.get(name):
+                    left_out[name] = str(path)
+                continue
+            variables[name] = value
+            sources[name] = str(path)
+    given = {name: value for name, value in environ.items() if value or name not in variables}
+    variables.update(given)
+    unconfirmed = {} if is_confirmed else {name: file for name, file in sources.items() if name not in given}
+    return Environment(variables, unconfirmed=unconfirmed, files=(path.absolute() for path in paths), left_out=left_out)
+
+
+def _is_loader(name: str) -> bool:
+    return name.upper() in _LOADERS or name.upper().startswith(_OF_LOADERS)
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -18,6 +18,7 @@ from perstack.config.settings import Overrides
 from perstack.core.definitions import Project
 from perstack.core.definitions import ReasoningBudget as Budget
 from perstack.errors import DefinitionError, UsageError
+from perstack.ports.environment import Environment
 
 if TYPE_CHECKING:
     from perstack.host import Host
@@ -139,9 +140,13 @@ class Setup:
     overrides: Overrides
     env_paths: tuple[str, ...]
 
-    def env(self, project: Project) -> dict[str, str]:
-        """The environment with the `.env` files."""
-        return read_env(self.place.find().folder, self.env_paths or project.env_path)
+    def env(self, project: Project) -> Environment:
+        """The environment with the `.env` files. What is left out of them is said on stderr."""
+        names = self.env_paths or project.env_path
+        env = read_env(self.place.find().folder, names, is_confirmed=bool(self.env_paths))
+        for text in env.warnings:
+            click.echo(f"warning: {text}", err=True)
+        return env
 
     def host(self, project: Project | None = None, *, plugins: Iterable[object] = ()) -> Host:
         """The Host for driving, on the project given or read now, with plugins besides the installed ones.

@@ -1,0 +1,66 @@
+"""The variables that providers and skills are given, and who has named each.
+
+A variable of a workspace's `.env` may come from whoever can write there. So it is known by its file, until a person
+says that the file is theirs: what such a variable may not do is send a person's own key to an address that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from perstack.errors import UsageError
+
+
+class Environment(dict[str, str]):
+    """Variables by their names. Not to be changed once it is made."""
+
+    def __init__(
+        self,
+        variables: Mapping[str, str],
+        *,
+        unconfirmed: Mapping[str, str] | None = None,
+        files: Iterable[Path] = (),
+        left_out: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(variables)
+        self.unconfirmed: Mapping[str, str] = dict(unconfirmed or {})
+        """Variables that only a workspace's file names, each with that file."""
+        self.files = tuple(files)
+        """Every file that was looked for, absolute."""
+        self.left_out: Mapping[str, str] = dict(left_out or {})
+        """Variables that such a file names and must not set, each with that file."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should be told, a line for each file."""
+        names = {file: [name for name, its in self.left_out.items() if its == file] for file in self.left_out.values()}
+        return tuple(
+            f"{file}: {', '.join(each)} not taken from here, for it decides which code is run: set it in your own"
+            " environment, or name the file with --env-path"
+            for file, each in names.items()
+        )
+
+
+def unconfirmed_in(env: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables that only a workspace's file names, each with that file."""
+    return env.unconfirmed if isinstance(env, Environment) else {}
+
+
+def refuse_redirected(
+    env: Mapping[str, str], address: str, credentials: Iterable[str], *, others: str | None = None
+) -> None:
+    """Raises UsageError if `address` is a variable of a workspace's file and one of `credentials` is a person's own.
+
+    `others` says in words which credentials beside the environment's would be sent.
+    """
+    unconfirmed = unconfirmed_in(env)
+    if address not in unconfirmed:
+        return
+    own = next((name for name in credentials if env.get(name, "").strip() and name not in unconfirmed), None)
+    what = f"{own} of your environment" if own is not None else others
+    if what is not None:
+        raise UsageError(
+            f"{what} is not sent to the {address} that {unconfirmed[address]} names: name the file"
+            " with --env-path if that address is yours"
+        )
