@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
-from perstack.config.load import LoadedProject, matches
+from perstack.config.globbing import TooMuch, matches
+from perstack.config.load import LoadedProject
 
 Stamp: TypeAlias = tuple[str, int, int, int]
 """Name, time of change in nanoseconds, size and inode; zeros if it is not there."""
@@ -19,7 +20,14 @@ def stamps(files: Iterable[Path]) -> tuple[Stamp, ...]:
 
 def matched(loaded: LoadedProject) -> tuple[tuple[str, ...], ...]:
     """The files that the patterns of `include` match now; as slow as looking for them."""
-    return tuple(tuple(matches(pattern, folder)) for folder, pattern in loaded.patterns)
+    return tuple(_matched(folder, pattern) for folder, pattern in loaded.patterns)
+
+
+def _matched(folder: Path, pattern: str) -> tuple[str, ...]:
+    try:
+        return tuple(matches(pattern, folder))
+    except TooMuch:
+        return ()  # since it was read, too much has come to be in there: what was read stays
 
 
 def _stamp(path: Path) -> Stamp:

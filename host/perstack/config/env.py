@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 
+from perstack.config.toml import NotRead, read_bounded
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
+
+_LARGEST = 1 << 20
+"""Bytes of one file."""
 
 DEFAULT_FILES = (".env", ".env.local")
 
@@ -70,7 +75,9 @@ def _read(path: Path) -> dict[str, str]:
     from dotenv import dotenv_values
 
     try:
-        found = dotenv_values(path, interpolate=False, encoding="utf-8")
+        found = dotenv_values(stream=StringIO(read_bounded(path, _LARGEST).decode()), interpolate=False)
+    except NotRead as error:
+        raise UsageError(f"{path}: {error}") from error
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -14,8 +14,13 @@ from perstack.config.experts import Draft, read_expert, resolve_delegates, resol
 from perstack.config.runtimes import OF_THE_ORIGINAL, check_runtimes
 from perstack.config.schema import PROJECT, PROVIDER
 from perstack.config.source import KeyPath, Reporter, Source, TomlTable, TomlValue
+from perstack.config.toml import NotRead, parse_toml, read_bounded
 from perstack.core.definitions import Project
 from perstack.errors import DefinitionError, Problem
+
+MOST_FILES = 1_000
+"""That one definition may be read from."""
+MOST_CHAINED = 50
 
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
 
@@ -111,7 +116,9 @@ class Definition:
 
     def _source(self, path: Path) -> Source | None:
         try:
-            return Source(path, path.read_bytes().decode("utf-8-sig"))
+            return Source(path, read_bounded(path).decode("utf-8-sig"))
+        except NotRead as error:
+            self.problems.append(Problem(str(error), str(path)))
         except UnicodeDecodeError as error:
             self.problems.append(Problem(f"is not UTF-8 at byte {error.start}: save it as UTF-8", str(path)))
         except OSError as error:
@@ -121,7 +128,10 @@ class Definition:
 
     def _parse(self, source: Source) -> TomlTable | None:
         try:
-            return tomllib.loads(source.text)
+            return parse_toml(source.text)
+        except NotRead as error:
+            self.problems.append(Problem(str(error), str(source.path)))
+            return None
         except tomllib.TOMLDecodeError as error:
             words = str(error)
             found = _AT_LINE.search(words)
@@ -143,11 +153,17 @@ class Definition:
                 self._take_include(pattern, ("include", index), chain, report)
 
     def _take_include(self, pattern: str, at: KeyPath, chain: tuple[Path, ...], report: Reporter) -> None:
-        from glob import has_magic
+        from glob import has_magic  # few definitions have includes
+
+        from perstack.config.globbing import TooMuch, matches
 
         folder = chain[-1].parent
         is_pattern = has_magic(pattern)
-        found = matches(pattern, folder) if is_pattern else [pattern]
+        try:
+            found = matches(pattern, folder) if is_pattern else [pattern]
+        except TooMuch as error:
+            report.error(at, f"`{pattern}` {error}")
+            return
         if is_pattern:
             self.patterns.append((folder, pattern))
         if not found:
@@ -162,6 +178,12 @@ class Definition:
                 report.error(at, f"a file cannot include itself, not even by way of others: {way}")
             elif not path.is_file():
                 report.error(at, f"there is no file `{name}` in {folder}")
+            elif resolved not in self.files and (len(self.files) >= MOST_FILES or len(chain) >= MOST_CHAINED):
+                report.error(
+                    at,
+                    f"more than {MOST_FILES} files, or {MOST_CHAINED} one inside the other, are included: include less",
+                )
+                return
             elif resolved not in self.files:
                 self.read(path, chain)
 
@@ -184,15 +206,6 @@ def _broken(drafts: Mapping[str, Draft], errors: Sequence[Problem]) -> dict[str,
                 broken[draft.key] = (draft.problem_of(name), *broken[name])
                 todo.append(draft.key)
     return broken
-
-
-def matches(pattern: str, folder: Path) -> list[str]:
-    """The files below a folder that a pattern of `include` means, as seen from there."""
-    # not Path.glob: that takes no absolute patterns and does not pass over hidden files
-    from glob import glob
-
-    found = glob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207
-    return sorted(name for name in found if (folder / name).is_file())
 
 
 def _without_settings(raw: TomlTable, root: Path, report: Reporter) -> TomlTable:

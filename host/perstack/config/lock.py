@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import sha256
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from pydantic import Field, TypeAdapter, model_validator
 
+from perstack.config.toml import NotRead, parse_toml, read_bounded
 from perstack.core.base import Fact, JsonObject
 from perstack.core.definitions import Expert, Skill, without_secrets
 from perstack.core.tools import Effect, ToolKind, ToolSpec
@@ -24,6 +24,8 @@ from perstack.ports.skill import Toolset
 
 LOCK_NAME = "perstack.lock"
 VERSION = 1
+_LARGEST = 64 << 20
+"""Bytes: each tool of each server is in it."""
 _OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 
 
@@ -169,11 +171,13 @@ def lock_path(config: str) -> Path:
 def read_lock(path: Path) -> Lock:
     """The lock; an empty one if there is none. Raises UsageError if it does not read, or is of a newer perstack."""
     try:
-        table = tomllib.loads(path.read_bytes().decode())
+        table = parse_toml(read_bounded(path, _LARGEST).decode())
     except FileNotFoundError:
         return Lock()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+    except NotRead as error:
+        raise UsageError(f"{path} {error}; perstack install writes it anew") from error
     except ValueError as error:
         raise UsageError(f"{path} is damaged ({error}): run perstack install") from error
     version = table.get("version")
