@@ -16,6 +16,7 @@ from httpx_sse import EventSource
 from perstack.errors import ProviderError
 from perstack_http.endpoint import Endpoint
 from perstack_http.errors import bad_response, cut_stream, status_error
+from perstack_http.escapes import whole_escapes
 
 _CONNECT_SECONDS = 15.0
 _DRAIN_SECONDS = 1.0
@@ -116,7 +117,7 @@ async def receive(
     """Hand on what a response holds, until `on_data` has had enough."""
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        on_data((await _read(response, _DOCUMENT_BYTES)).decode("utf-8", "replace"))
+        on_data(whole_escapes((await _read(response, _DOCUMENT_BYTES)).decode("utf-8", "replace")))
     elif kind in ("text/html", "application/xhtml+xml"):
         raise bad_response(f"{url} answered with a web page, not with a reply: check the base URL", retryable=False)
     else:
@@ -124,9 +125,13 @@ async def receive(
 
 
 async def _receive_events(found: AsyncGenerator[str], on_data: OnData) -> None:
+    size = 0
     async with aclosing(found) as events:
         async for data in events:
-            if data and on_data(data):
+            size += len(data)
+            if size > _DOCUMENT_BYTES:
+                raise bad_response(f"the reply is longer than {_DOCUMENT_BYTES >> 20} MiB", retryable=False)
+            if data and on_data(whole_escapes(data)):
                 await _drain(events)
                 return
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from typing import TypeVar, cast
+
 from pydantic import BaseModel, ConfigDict, JsonValue
 from pydantic.alias_generators import to_camel
+
+_HALF = re.compile("[\ud800-\udfff]")
 
 JsonObject = dict[str, JsonValue]
 """A JSON object, as it came or as it will be sent."""
@@ -24,4 +30,36 @@ class Fact(BaseModel):
 
     def to_json(self) -> bytes:
         """Compact UTF-8 JSON with camelCase keys; what is None is left out."""
-        return self.model_dump_json(by_alias=True, exclude_none=True).encode()
+        return encoded(self)[1]
+
+
+F = TypeVar("F", bound=Fact)
+
+
+def encoded(fact: F) -> tuple[F, bytes]:
+    """The fact, and its JSON.
+
+    Half of a surrogate pair, which no UTF-8 can hold, becomes U+FFFD in both: it comes in JSON escapes of models and
+    servers, and in names of files. Raises ValueError for a value that is nested some hundred levels deep.
+    """
+    try:
+        return fact, _json(fact)
+    except ValueError:
+        whole = type(fact).model_validate(_whole(fact.model_dump()))
+        return whole, _json(whole)
+
+
+def _json(fact: Fact) -> bytes:
+    return fact.model_dump_json(by_alias=True, exclude_none=True).encode()
+
+
+def _whole(value: object) -> object:
+    match value:
+        case str():
+            return _HALF.sub("\ufffd", value)
+        case dict():
+            return {_whole(name): _whole(inner) for name, inner in cast("dict[object, object]", value).items()}
+        case list() | tuple():
+            return [_whole(inner) for inner in cast("Sequence[object]", value)]
+        case _:
+            return value

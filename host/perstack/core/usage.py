@@ -6,6 +6,9 @@ from pydantic import Field
 
 from perstack.core.base import Fact, falsy
 
+_MOST = 10**12
+"""Tokens of one generation."""
+
 
 class Usage(Fact):
     """Tokens of one generation, or a sum of several.
@@ -37,6 +40,12 @@ class Usage(Fact):
             cached_input_tokens=cached,
             cache_write_tokens=cache_writes,
         )
+
+    def plausible(self) -> Usage:
+        """The same, or with counts that a provider can mean: none is below zero or beyond all reason."""
+        counts = {name: count for name, count in self if isinstance(count, int)}
+        wrong = {name: min(max(count, 0), _MOST) for name, count in counts.items() if not 0 <= count <= _MOST}
+        return self.model_copy(update=wrong) if wrong else self
 
     def __add__(self, other: Usage) -> Usage:
         return Usage.model_construct(

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 
 from perstack.core.base import JsonObject
@@ -23,6 +24,7 @@ from perstack.core.events import (
     StreamText,
 )
 from perstack.core.messages import ExpertMessage, ToolCallPart
+from perstack.core.replies import usable_reply
 from perstack.core.retry import GiveUp, Pause, after_failure, time_for_try
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue
@@ -156,7 +158,8 @@ async def _try_once(
     seconds, is_last = time_for_try(limits, spent)
     try:
         async with asyncio.timeout(seconds):
-            return await provider.generate(request, show)
+            generation = await provider.generate(request, show)
+            return replace(generation, reply=usable_reply(generation.reply))
     except TimeoutError as error:
         remedy = "" if is_last else "; give more time with --timeout or `timeout`"
         message = f"no whole reply within {seconds * 1000:.0f} ms{remedy}"

@@ -37,12 +37,13 @@ class Prices:
     async def known(self, provider: str, model: str, generation: Generation) -> tuple[Usage, int | None]:
         """The usage with its cost, and how many tokens the model's context holds; None where unknown."""
         self.prepare(provider)
+        usage = generation.usage.plausible()
         vendor = _VENDORS.get(provider)
         if vendor is None or self._loading is None:
-            return generation.usage, generation.context_window
+            return usage, generation.context_window
         look_up = await asyncio.shield(self._loading)
-        cost, window = look_up(vendor, model, generation.usage)
-        return generation.usage.model_copy(update={"cost_usd": cost}), generation.context_window or window
+        cost, window = look_up(vendor, model, usage)
+        return usage.model_copy(update={"cost_usd": cost}), generation.context_window or window
 
 
 def _load() -> Lookup:
@@ -57,7 +58,7 @@ def _load() -> Lookup:
         )
         try:
             found = genai_prices.calc_price(spent, model, provider_id=vendor)
-        except (LookupError, ValueError):
+        except (LookupError, ValueError, ArithmeticError):
             return None, None  # a model that it does not know, or counts that do not add up
         return round(float(found.total_price), 9), found.model.context_window
 

@@ -45,5 +45,5 @@ class Sampling:
                 reply = await self._model().generate(generation, lambda delta: None)
         except TimeoutError as error:
             raise ProviderError(f"no whole reply within {limit} ms", name="Timeout", is_retryable=True) from error
-        self.usage = (self.usage or NO_USAGE) + reply.usage
+        self.usage = (self.usage or NO_USAGE) + reply.usage.plausible()
         return Sample(reply.reply, start.model, reply.finish_reason)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Hashable
 from typing import TypedDict, TypeVar
 
+from perstack.core.base import encoded
 from perstack.core.chain import EMPTY_LOG, Head, line_of, link
 from perstack.core.checkpoint import checkpoint_file, run_setting
 from perstack.core.events import ResumeRun, StartRun, StoredEvent
@@ -93,7 +94,7 @@ class Session:
 
     def note(self, event: _E) -> _E:
         """Take in a fact. It is in the state now, and on disk after the next `flush`."""
-        payload = event.to_json()
+        event, payload = encoded(event)
         digest, self._head = link(self._head, payload)
         if isinstance(event, StartRun):
             self.state = begin(event, self._head, self.base)
