@@ -21,6 +21,9 @@ from perstack_base.workspace import Place, Workspace
 MOST_BYTES = 100_000
 """Of text that one call returns: some 25,000 tokens."""
 
+MOST_COUNTED = 64 << 20
+"""Bytes in which lines are counted: some tenths of a second."""
+
 _PIECE = 1 << 16
 _FOR_SNIFFING = 8192
 
@@ -32,7 +35,8 @@ class Lines:
     content: bytes
     start: int
     end: int
-    total: int
+    total: int | None
+    """None: there are more than were counted."""
     cut: bool = False
     """The line `start` alone is more than may be returned, and is not whole."""
 
@@ -44,12 +48,12 @@ def read_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
             message = f"{place.shown} is no text file; use readImageFile or readPdfFile if it is one, or exec"
             raise SkillError(message)
         file.seek(0)
-        return _result(place.shown, file, args)
+        return _result(place.shown, file, args, os.fstat(file.fileno()).st_size)
 
 
 def read_blob(name: str, data: bytes, args: JsonObject) -> JsonObject:
     """`readTextFile` on bytes that an earlier result left out."""
-    return _result(name, io.BytesIO(data), args)
+    return _result(name, io.BytesIO(data), args, len(data))
 
 
 def open_regular(place: Place, flags: int = os.O_RDONLY) -> BinaryIO:
@@ -78,7 +82,9 @@ def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MOST_BYT
     size = 0
     line = 0
     stop: int | None = None
-    while piece := file.readline(_PIECE):
+    counted = 0
+    while counted < MOST_COUNTED and (piece := file.readline(_PIECE)):
+        counted += len(piece)
         wanted = line >= start and (end is None or line < end)
         if wanted and stop is None:
             kept.append(piece)
@@ -86,11 +92,13 @@ def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MOST_BYT
             if size > most:
                 stop = line
         line += piece.endswith(b"\n")
-    total = line + 1
-    last = total if end is None else min(end, total)
-    if stop is None:
-        return Lines(b"".join(kept), min(start, last), last, total)
+    total = line + 1 if counted < MOST_COUNTED or not file.read(1) else None
     content = b"".join(kept)
+    if stop is None and total is None:
+        return _up_to_where_counting_ended(content, start, line if end is None else min(end, line))
+    if stop is None:
+        last = line + 1 if end is None else min(end, line + 1)
+        return Lines(content, min(start, last), last, total)
     whole_lines = content.rfind(b"\n", 0, most) + 1
     if whole_lines:
         content = content[:whole_lines]
@@ -98,15 +106,22 @@ def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MOST_BYT
     return Lines(content[:most], start, start + 1, total, cut=True)
 
 
-def _result(name: str, file: BinaryIO, args: JsonObject) -> JsonObject:
+def _up_to_where_counting_ended(content: bytes, start: int, end: int) -> Lines:
+    if end <= start:
+        most = f"{MOST_COUNTED >> 20} MiB"
+        raise SkillError(f"line {start} is not in the first {most}, which is as far as this tool reads; use exec sed")
+    return Lines(content[: content.rfind(b"\n") + 1], start, end, None)
+
+
+def _result(name: str, file: BinaryIO, args: JsonObject, size: int) -> JsonObject:
     end = whole(args, "to")
     lines = read_lines(file, whole(args, "from") or 0, end)
     content = lines.content
-    if lines.end < lines.total and end is not None and lines.end == end:
+    if (lines.total is None or lines.end < lines.total) and end is not None and lines.end == end:
         content = content.removesuffix(b"\n")
     shown = content.decode("utf-8", "replace")
     result: JsonObject = {"path": name, "content": shown, "from": lines.start, "to": lines.end}
-    notices = _notices(lines, whole(args, "from") or 0, end)
+    notices = _notices(lines, whole(args, "from") or 0, end, size)
     if shown.count("\ufffd") > content.count("\ufffd".encode()) and not lines.cut:
         notices.append("Some bytes are no UTF-8 and are shown as \ufffd.")
     if notices:
@@ -114,7 +129,14 @@ def _result(name: str, file: BinaryIO, args: JsonObject) -> JsonObject:
     return result
 
 
-def _notices(lines: Lines, start: int, end: int | None) -> list[str]:
+def _notices(lines: Lines, start: int, end: int | None, size: int) -> list[str]:
+    if lines.total is None:
+        how_long = f"The file has {size} bytes, and its lines were not all counted."
+        if lines.cut:
+            return [f"Line {lines.start} is too long to show whole; exec can cut it. {how_long}"]
+        if end is not None and lines.end >= end:
+            return [how_long]
+        return [f"Too long for one call: go on with from={lines.end}. {how_long}"]
     if start >= lines.total:
         return [f"There are only {lines.total} lines."]
     if lines.cut:

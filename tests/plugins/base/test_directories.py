@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,19 @@ def test_a_directory_and_nothing_are_answers_too(tools: Any, workspace: Path) ->
     assert (info["type"], info["extension"], info["mimeType"]) == ("directory", None, None)
     assert tools("getFileInfo", ".").json["type"] == "directory"
     assert tools("getFileInfo", "nothing").json == {"exists": False, "path": "nothing"}
+
+
+def test_a_directory_of_thousands_of_levels_is_refused_in_a_line(tools: Any, workspace: Path) -> None:
+    (workspace / "deep").mkdir()
+    handle = os.open(workspace / "deep", os.O_RDONLY)
+    for level in range(3_000):
+        os.close(os.open(f"file{level}", os.O_CREAT | os.O_WRONLY, dir_fd=handle))
+        os.mkdir("d", dir_fd=handle)
+        inner = os.open("d", os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle = inner
+    os.close(handle)
+    assert tools("deleteDirectory", "deep", recursive=True).error.endswith("more than 200 levels deep; use exec")
+    assert (workspace / "deep/file0").exists()
+    # no test runner's cleaning up goes that deep either
+    subprocess.run(["rm", "-r", "deep"], cwd=workspace, check=True)

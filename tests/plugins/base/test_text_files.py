@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +239,28 @@ def test_closing_waits_for_a_change_that_has_begun(tools: Any, workspace: Path) 
 
     asyncio.run(play())
     assert not (workspace / "d").exists()
+
+
+def test_a_file_of_gigabytes_is_answered_at_once_with_its_beginning_and_its_size(tools: Any, workspace: Path) -> None:
+    lines = "".join(f"line {n}\n" for n in range(20_000))
+    (workspace / "huge.log").write_text(lines)
+    os.truncate(workspace / "huge.log", 6 << 30)
+    began = time.monotonic()
+    read = tools("readTextFile", "huge.log").json
+    assert read["content"].startswith("line 0\nline 1\n")
+    assert read["notice"].endswith("The file has 6442450944 bytes, and its lines were not all counted.")
+    piece = tools("readTextFile", "huge.log", **{"from": 5, "to": 7}).json
+    assert (piece["content"], piece["to"]) == ("line 5\nline 6", 7)
+    assert "not in the first 64 MiB" in tools("readTextFile", "huge.log", **{"from": 30_000}).text
+    assert "larger than" in tools("editTextFile", "huge.log", oldText="line 5\n", newText="x").text
+    assert "more than the" in tools("readImageFile", "huge.log").text
+    assert tools("getFileInfo", "huge.log").json["size"] == 6 << 30
+    assert time.monotonic() - began < 20
+
+
+def test_a_line_of_gigabytes_is_cut(tools: Any, workspace: Path) -> None:
+    (workspace / "line.txt").write_text("x" * 200_000)
+    os.truncate(workspace / "line.txt", 6 << 30)
+    read = tools("readTextFile", "line.txt").json
+    assert set(read["content"]) == {"x"}
+    assert read["notice"].startswith("Line 0 is too long to show whole")
