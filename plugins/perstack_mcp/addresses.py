@@ -9,11 +9,15 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from perstack.errors import SkillError
 
 _NAT64 = IPv6Network("64:ff9b::/96")
+_LOCAL = (IPv6Network("64:ff9b:1::/48"), IPv6Network("fec0::/10"))
+"""A network's own translation (RFC 8215) and what was site-local (RFC 3879): the library calls them global."""
 
 
 def is_public(text: str) -> bool:
     """Whether an address is one of the internet, also when it wraps another."""
     address = ip_address(text.partition("%")[0])
+    if isinstance(address, IPv6Address) and any(address in network for network in _LOCAL):
+        return False
     inner = _wrapped(address) if isinstance(address, IPv6Address) else None
     return all(one.is_global and not one.is_multicast for one in (address, *([inner] if inner else [])))
 

@@ -122,6 +122,10 @@ def test_where_nobody_listens_the_error_is_one_line_without_a_traceback(bed: Bed
         ("fd00::1", False),
         ("::ffff:127.0.0.1", False),
         ("64:ff9b::7f00:1", False),
+        ("64:ff9b:1::808:808", False),
+        ("64:ff9b:1:ffff::1", False),
+        ("fec0::1", False),
+        ("feff:ffff::1", False),
         ("2002:7f00:1::", False),
     ],
 )
