@@ -10,7 +10,7 @@ import asyncio
 import fcntl
 import os
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from perstack.errors import Conflict, NotFound
 
@@ -30,12 +30,11 @@ async def hold(open_file: Callable[[], int], holder: str, job_id: str) -> AsyncG
         await _lock(fd, job_id)
         if os.fstat(fd).st_nlink == 0:
             raise NotFound(f"job {job_id} was deleted")
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, holder.encode()[:_LONGEST_HOLDER], 0)
+        _sign(fd, holder)
         try:
             yield
         finally:
-            os.ftruncate(fd, 0)
+            _sign(fd, "")
     finally:
         os.close(fd)
 
@@ -46,6 +45,13 @@ def holder_of(fd: int) -> str | None:
         fcntl.flock(fd, fcntl.LOCK_UN)
         return None
     return os.pread(fd, _LONGEST_HOLDER, 0).decode(errors="replace") or "another process"
+
+
+def _sign(fd: int, holder: str) -> None:
+    # the lock holds without the words, and a full disk must end no Job for the sake of them
+    with suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, holder.encode()[:_LONGEST_HOLDER], 0)
 
 
 async def _lock(fd: int, job_id: str) -> None:
