@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 from hosting import Bench, Seen, expert, wait_for
 
+from perstack.core.job import JobSummary
 from perstack.core.messages import text_of
+from perstack.ports.storage import RunRef, Storage
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points
 from perstack.testing.scripted import text, tool, turn
 
@@ -121,6 +124,32 @@ def test_a_job_that_crashes_again_and_again_still_ends_the_same(tmp_path: Path, 
             break
         wait_for(live(one, CrashPoint("after", 10)))
     wait_for(outcome(one))
+
+
+class _Watched(CrashingStorage):
+    """Notes what job.json says that the log does not."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self.ahead: list[str] = []
+
+    async def put_summary(self, job_id: str, summary: bytes) -> None:
+        said = JobSummary.model_validate_json(summary)
+        (run,) = said.runs
+        log = [json.loads(line)["type"] for line in await self.storage.read(RunRef(job_id, run.id))]
+        if said.status != "running" and "finishRun" not in log:
+            self.ahead.append(said.status)
+        await super().put_summary(job_id, summary)
+
+
+def test_job_json_never_says_that_a_job_is_done_before_its_log_does(bench: Bench) -> None:
+    async def run() -> list[str]:
+        async with bench.host([text("end")], expert("a")) as host:
+            host.storage = watched = _Watched(host.storage)
+            await host.run("a", "q", job_id="job")
+            return watched.ahead
+
+    assert wait_for(run()) == []
 
 
 def test_a_finished_side_effect_is_not_repeated_when_the_process_dies_before_its_result_is_stored(bench: Bench) -> None:

@@ -489,4 +489,7 @@ class Driver:
         return RunSettings(settings.model, settings.provider, settings.reasoning_budget, limits)
 
     async def _write_summary(self, *, is_driven: bool) -> None:
-        await self._wiring.storage.put_summary(self.job.id, summarize(self.job, is_driven=is_driven).to_json())
+        summary = summarize(self.job, is_driven=is_driven)
+        # an end or stop that is noted and not written yet: job.json would say what a crash undoes
+        if not is_driven or summary.status == "running":
+            await self._wiring.storage.put_summary(self.job.id, summary.to_json())
