@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 RUN    := $(VENV)/.run-installed
 DEV    := $(VENV)/.dev-installed
 
-.PHONY: demo install test test-local-model check bench docs matrix lock clean
+.PHONY: demo install test test-local-model check bench faults docs matrix lock clean
 
 ## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
 demo: $(RUN)
@@ -37,6 +37,10 @@ check: $(DEV)
 ## bench: the figures of docs/speed.md, beside their floor, in one run
 bench: $(RUN)
 	$(BIN)/python bench/bench.py $(ARGS)
+
+## faults: kill and fail at every boundary, damage every byte, twenty minutes and more
+faults: $(DEV)
+	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -rP tests/faults $(ARGS)
 
 ## docs: run every example and check every generated table
 docs: $(DEV)

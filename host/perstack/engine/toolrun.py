@@ -37,7 +37,7 @@ class ToolSurroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class Outcome:
     """What came of a call, in how many milliseconds, at what cost of its own."""
 
     result: ToolResult | Question
@@ -53,7 +53,9 @@ async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, a
     if any(call.decided.effect == "sideEffect" for call in command.calls):
         await session.flush()
     async with asyncio.TaskGroup() as group:
-        running = {group.create_task(_answer(session.run, call, catalogue, around)): call for call in command.calls}
+        running = {
+            group.create_task(perform_call(session.run, call, catalogue, around)): call for call in command.calls
+        }
         while running:
             patience = _PATIENCE if session.has_unwritten else None
             done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
@@ -92,7 +94,7 @@ def _show_progress(run: Run, call: Call, emit: Emitter) -> Callable[[str], None]
     return show
 
 
-def _record(session: Session, call: Call, outcome: _Outcome) -> None:
+def _record(session: Session, call: Call, outcome: Outcome) -> None:
     result = outcome.result
     if isinstance(result, Question):
         session.note(
@@ -120,13 +122,13 @@ def _record(session: Session, call: Call, outcome: _Outcome) -> None:
     )
 
 
-async def _answer(run: Run, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> _Outcome:
+async def perform_call(run: Run, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> Outcome:
     """What came of a call. Whatever goes wrong becomes an error result for the model."""
     began = time.monotonic()
     offered = catalogue.find(call.decided.tool_name)
     if offered is None or offered.session is None:
         text = f"The tool {call.decided.tool_name} is not available now."
-        return _Outcome(ToolResult.text(text, is_error=True))
+        return Outcome(ToolResult.text(text, is_error=True))
     sampling = Sampling(run, around.model, around.blobs.get) if offered.may_sample else None
     request = ToolCall(
         tool_name=offered.own_name,
@@ -147,4 +149,4 @@ async def _answer(run: Run, call: Call, catalogue: Catalogue, around: ToolSurrou
     except Exception as error:  # noqa: BLE001 - a fault in a skill's code goes to the model, it must not end the Run
         result = ToolResult.text(f"{type(error).__name__}: {error}", is_error=True)
     spent = sampling.usage if sampling is not None else None
-    return _Outcome(result, round((time.monotonic() - began) * 1000), spent)
+    return Outcome(result, round((time.monotonic() - began) * 1000), spent)

@@ -46,6 +46,7 @@ _COMMANDS = {
     "logout": ("login", "Forget a login."),
     "mcp": ("mcp", "Serve Experts and Jobs to an editor or an agent over MCP."),
     "acp": ("acp", "Be an agent for an editor that speaks the Agent Client Protocol."),
+    "chaos": ("chaos", "Kill an Expert's processes again and again, and say what was lost or done twice."),
     "plugins": ("plugins", "List the plugins that are installed, and what they bring."),
 }
 

@@ -1,0 +1,202 @@
+"""`perstack chaos`: kills an Expert's processes again and again, and says what was lost and what was done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from perstack.config.load import load_project
+from perstack.config.places import find_place
+from perstack.core.definitions import Expert, Project, with_delegates
+from perstack.core.tools import ToolSpec
+from perstack.errors import UsageError
+from perstack.frontends.cli.options import CONFIG
+from perstack.frontends.cli.show import count, one_line, remark
+from perstack.frontends.cli.task_options import read_span
+from perstack.host import STATE_DIR, Host
+from perstack.testing.chaos.assault import Assault, Tally, Target, Trial
+from perstack.testing.chaos.faults import Fault
+from perstack.testing.chaos.made_script import script_for
+from perstack.testing.chaos.victims import Victims
+from perstack.testing.scripted import load_script
+
+_LEFT_OUT = (".git", ".venv", "node_modules", "__pycache__")
+_MOST_BYTES = 64 * 1024 * 1024
+_AT_RANDOM = 5
+"""Kills of one Job at random instants, one process after the other."""
+
+
+@click.command("chaos")
+@click.argument("expert")
+@click.option("--query", metavar="TEXT", default="go", show_default=True, help="What the Expert is asked.")
+@click.option("--answer", metavar="TEXT", default="yes", show_default=True, help="What its questions are answered.")
+@click.option("--script", metavar="FILE", help="What the models say; by default each tool is called once.")
+@click.option("--kills", type=click.IntRange(min=1), metavar="N", help="Stop after so many kills.")
+@click.option("--for", "duration", metavar="TIME", help="Stop after this time, such as 2m; 1m if --kills is not given.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="What the choices are made from.")
+@click.option("--storage", metavar="SCHEME:PLACE", help="Where its Jobs are kept, in each copy of the project.")
+@click.option("--config", metavar="FILE", help=CONFIG)
+def chaos_command(
+    expert: str,
+    query: str,
+    answer: str,
+    script: str | None,
+    kills: int | None,
+    duration: str | None,
+    seed: int,
+    storage: str | None,
+    config: str | None,
+) -> None:
+    """Kill the processes of EXPERT where they write and at random, resume its Jobs, and say what was lost or repeated.
+
+    Models are scripted, and cost nothing. Tools are really called, in a copy of the folder of perstack.toml. Exit
+    status 1 if anything was lost, repeated or wrong.
+    """
+    seconds = _seconds(duration, kills)
+    place = find_place(".", config)
+    path = place.required()
+    project = load_project(path).project
+    experts = _team(project, expert)
+    room = Path(tempfile.mkdtemp(prefix="perstack-chaos-"))
+    template = room / "template"
+    try:
+        _copy(path.parent.resolve(), template)
+    except UsageError:
+        shutil.rmtree(room)
+        raise
+    (template / "perstack.toml").write_bytes(path.read_bytes())
+    storage = storage or _own_place(project.storage)
+    env = {**os.environ, "PERSTACK_PLUGINS": _with_scripted(os.environ.get("PERSTACK_PLUGINS", ""))}
+    env["PERSTACK_SCRIPT"] = str(room / "script.json")
+    _write_script(room / "script.json", script, experts, template, storage, env)
+    target = Target(template, expert, query, env, storage=storage, answer=answer)
+    (room / "jobs").mkdir()
+    tally = Tally()
+    try:
+        with Victims(env) as victims:
+            assault = Assault(target, victims, room / "jobs")
+            _attack(assault, tally, random.Random(seed), kills, seconds)  # noqa: S311 - chance, and no secret
+    except RuntimeError as error:
+        shutil.rmtree(room)
+        raise UsageError(f"{expert} cannot be attacked: {one_line(str(error))}; a --script may help") from None
+    _say(tally, room)
+
+
+def _attack(assault: Assault, tally: Tally, chance: random.Random, kills: int | None, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    plain = assault.plain()
+    for trial in _trials(assault, plain, chance):
+        tally.add(trial)
+        for finding in trial.findings:
+            click.echo(f"{finding.kind}: {trial.name}: {one_line(finding.message)}; see {trial.folder}", err=True)
+        if tally.trials % 10 == 0:
+            remark(f"{tally.kills} kills")
+        if time.monotonic() >= end or (kills is not None and tally.kills >= kills):
+            return
+
+
+def _trials(assault: Assault, plain: Trial, chance: random.Random) -> Iterator[Trial]:
+    """Every boundary in a random order, and instants at random in between, for ever."""
+    longest = max(victim.seconds for victim in plain.victims)
+    while True:
+        boundaries = list(range(1, plain.boundaries("kill") + 1))
+        chance.shuffle(boundaries)
+        for number, at in enumerate(boundaries):
+            yield assault.disturbed(Fault("torn" if chance.random() < 1 / 3 else "kill", at))
+            if number % 3 == 0:
+                yield assault.killed_after(*(chance.uniform(0, longest) for _ in range(_AT_RANDOM)))
+
+
+def _say(tally: Tally, room: Path) -> None:
+    lost, repeated, wrong = (tally.number(kind) for kind in ("lost", "repeated", "wrong"))
+    click.echo(
+        f"{count(tally.kills, 'kill')}, {lost} lost, {repeated} repeated" + (f", {wrong} wrong" if wrong else "")
+    )
+    if not tally.findings:
+        shutil.rmtree(room)
+    sys.exit(1 if tally.findings else 0)
+
+
+def _seconds(duration: str | None, kills: int | None) -> float:
+    if duration is not None:
+        return (read_span(duration, "--for") or 0) / 1000
+    return 60.0 if kills is None else float("inf")
+
+
+def _team(project: Project, key: str) -> tuple[Expert, ...]:
+    if project.expert(key) is None:
+        raise UsageError(
+            f"there is no Expert {key!r} in {project.path}; there are: {', '.join(sorted(project.experts))}"
+        )
+    return tuple(with_delegates(project, (key,)))
+
+
+def _own_place(address: str) -> str:
+    """The storage of a copy: of the same kind, inside it."""
+    scheme, _, _ = address.partition(":")
+    return {"file": "file:perstack", "sqlite": "sqlite:perstack/state.db"}.get(scheme, address)
+
+
+def _with_scripted(modules: str) -> str:
+    return ",".join(name for name in (*modules.split(","), "perstack.testing.plugin") if name)
+
+
+def _write_script(
+    path: Path, given: str | None, experts: Sequence[Expert], folder: Path, storage: str, env: dict[str, str]
+) -> None:
+    if given is not None:
+        load_script(Path(given))
+        path.write_bytes(Path(given).read_bytes())
+        return
+    made = script_for(asyncio.run(_tools(experts, folder, storage, env)))
+    path.write_text(made.model_dump_json(by_alias=True, exclude_defaults=True))
+
+
+async def _tools(
+    experts: Sequence[Expert], folder: Path, storage: str, env: dict[str, str]
+) -> list[tuple[Expert, Sequence[ToolSpec]]]:
+    offered = list[tuple[Expert, Sequence[ToolSpec]]]()
+    async with Host.open(config=folder / "perstack.toml", workspace=folder, storage=storage, env=env) as host:
+        for index, expert in enumerate(experts):
+            tools = await host.tools(expert.key)
+            for problem in tools.problems:
+                click.echo(f"warning: {expert.key}: {one_line(problem)}", err=True)
+            later = {one.key for one in experts[index + 1 :]}
+            offered.append((expert, tuple(spec for spec in tools.shown if _is_called(spec, index == 0, later))))
+    return offered
+
+
+def _is_called(spec: ToolSpec, is_coordinator: bool, later: set[str]) -> bool:
+    """Only a Coordinator may ask, and Experts that delegate to each other would never come to an end."""
+    if spec.kind == "interactive":
+        return is_coordinator
+    return spec.kind != "delegate" or spec.target in later
+
+
+def _copy(folder: Path, to: Path) -> None:
+    """Copy a project without its state. Raises UsageError for one that is too large to be copied for each Job."""
+    left = _MOST_BYTES
+
+    def leave_out(base: str, names: list[str]) -> set[str]:
+        nonlocal left
+        out = {name for name in names if name in _LEFT_OUT or (name == STATE_DIR and Path(base) == folder)}
+        left -= sum(
+            path.lstat().st_size for name in names if name not in out and not (path := Path(base, name)).is_dir()
+        )
+        if left < 0:
+            raise UsageError(
+                f"{folder} is larger than {_MOST_BYTES >> 20} MB, and is copied for each Job: copy perstack.toml and"
+                " what it needs into a folder of their own, and name it with --config"
+            )
+        return out
+
+    shutil.copytree(folder, to, symlinks=True, ignore=leave_out)

@@ -1,0 +1,264 @@
+"""Fails at the n-th thing that a process does to its disk: a boundary, counted from 1.
+
+A boundary is a write, a rename, a sync, or whatever else changes a file or a folder; of SQLite, a statement that
+changes the database. Only what is done inside `root` counts, so that neither imports nor output do.
+
+    prepare()                       # before anything else is imported
+    arm(root, Fault("kill", 7))     # this process ends by SIGKILL right before its seventh change
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import signal
+import sqlite3
+import stat
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args
+
+FaultKind = Literal["kill", "torn", "EIO", "ENOSPC", "EMFILE"]
+"""`kill`: SIGKILL right before. `torn`: SIGKILL in the middle of a write, right after anything else. The others are
+errors of the system, EMFILE of what opens a file and the others of what changes one."""
+
+FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
+
+_WRITES = ("write", "pwrite")
+_BY_HANDLE = ("fsync", "fdatasync", "ftruncate")
+_BY_PATH = ("rename", "replace", "link", "symlink", "mkdir", "rmdir", "unlink", "remove")
+_CHANGING = ("BEGIN", "COMMIT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP", "REPLACE")
+_FORMAT = struct.Struct("qqq")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong, and at which boundary of one process; EMFILE counts what opens a file."""
+
+    kind: FaultKind
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many boundaries a process came to, and whether its fault was reached."""
+
+    changes: int
+    opens: int
+    reached: bool
+
+    def of(self, kind: FaultKind) -> int:
+        """The boundaries that a fault of this kind counts."""
+        return self.opens if kind == "EMFILE" else self.changes
+
+
+class Board:
+    """Counts that outlive the process which makes them: shared with whoever forked it."""
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, _FORMAT.size)
+
+    def write(self, changes: int, opens: int, reached: bool) -> None:
+        """Say how far it is."""
+        self._shared[:] = _FORMAT.pack(changes, opens, reached)
+
+    def read(self) -> Count:
+        """How far it came."""
+        changes, opens, reached = _FORMAT.unpack(self._shared[:])
+        return Count(changes, opens, bool(reached))
+
+
+@dataclass
+class _Injector:
+    root: str
+    fault: Fault | None
+    board: Board
+    changes: int = 0
+    opens: int = 0
+    reached: bool = False
+
+    def __post_init__(self) -> None:
+        self._one_at_a_time = threading.Lock()
+
+    def change(self) -> FaultKind | None:
+        """One more change; the fault that it meets, if it does."""
+        with self._one_at_a_time:
+            self.changes += 1
+            return self._met(self.changes, of_opens=False)
+
+    def open(self) -> FaultKind | None:
+        """One more file opened; the fault that it meets, if it does."""
+        with self._one_at_a_time:
+            self.opens += 1
+            return self._met(self.opens, of_opens=True)
+
+    def _met(self, number: int, *, of_opens: bool) -> FaultKind | None:
+        fault = self.fault
+        met = fault is not None and (fault.kind == "EMFILE") == of_opens and fault.at == number
+        self.reached = self.reached or met
+        self.board.write(self.changes, self.opens, self.reached)
+        return fault.kind if fault is not None and met else None
+
+    def is_inside(self, path: object) -> bool:
+        """Whether a path is in the root, as one from the working directory or from a handle is taken to be."""
+        if isinstance(path, Path | str | bytes):
+            text = os.fsdecode(path)
+            return not text.startswith("/") or text == self.root or text.startswith(self.root + "/")
+        return False
+
+
+write_uncounted = os.write
+"""Writes without being counted: what looks after a process."""
+
+_state: dict[str, _Injector] = {}
+"""The injector of this process under its one name, once it is armed."""
+
+
+def prepare() -> None:
+    """Put the counters in place. To be called before what is to be counted is imported; they do nothing yet."""
+    for name in _WRITES:
+        _replace(os, name, _writing)
+    for name in _BY_HANDLE:
+        _replace(os, name, _by_handle)
+    for name in _BY_PATH:
+        _replace(os, name, _by_path)
+    connect = sqlite3.connect
+
+    def connect_counted(*args: Any, **named: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **{"factory": _Connection, **named})
+        return connection
+
+    _replace(sqlite3, "connect", lambda _: connect_counted)
+    sys.addaudithook(_on_audit)
+
+
+def arm(root: Path, fault: Fault | None, board: Board) -> None:
+    """From now on count what this process does inside `root`, and fail where the fault says."""
+    _state["armed"] = _Injector(str(root.resolve()), fault, board)
+
+
+def _replace(module: object, name: str, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    if hasattr(module, name):
+        setattr(module, name, wrapped(getattr(module, name)))
+
+
+def _writing(real: Callable[..., int]) -> Callable[..., int]:
+    def write(fd: int, data: bytes, *more: Any) -> int:
+        injector = _state.get("armed")
+        if injector is None or not _is_of_disk(fd):
+            return real(fd, data, *more)
+        met = injector.change()
+        if met == "torn":
+            real(fd, bytes(memoryview(data)[: len(data) // 2]), *more)
+            _die()
+        _fail(met)
+        return real(fd, data, *more)
+
+    return write
+
+
+def _by_handle(real: Callable[..., Any]) -> Callable[..., Any]:
+    def call(fd: Any, *args: Any) -> Any:
+        injector = _state.get("armed")
+        number = fd if isinstance(fd, int) else fd.fileno()
+        return real(fd, *args) if injector is None or not _is_of_disk(number) else _pass(injector, real, fd, *args)
+
+    return call
+
+
+def _by_path(real: Callable[..., Any]) -> Callable[..., Any]:
+    def call(path: Any, *args: Any, **named: Any) -> Any:
+        injector = _state.get("armed")
+        if injector is None or not injector.is_inside(path):
+            return real(path, *args, **named)
+        return _pass(injector, real, path, *args, **named)
+
+    return call
+
+
+def _pass(injector: _Injector, real: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    met = injector.change()
+    if met == "torn":
+        real(*args, **named)
+        _die()
+    _fail(met)
+    return real(*args, **named)
+
+
+class _Connection(sqlite3.Connection):
+    """Counts the statements that change the database, and what opens it."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        injector = _state.get("armed")
+        if injector is not None and injector.open() is not None:
+            raise _sqlite_error("EMFILE")
+        super().__init__(*args, **named)
+
+    def execute(self, sql: str, /, *args: Any) -> sqlite3.Cursor:
+        """Count, and do."""
+        return self._counted(super().execute, sql, args)
+
+    def executemany(self, sql: str, /, *args: Any) -> sqlite3.Cursor:
+        """Count, and do."""
+        return self._counted(super().executemany, sql, args)
+
+    def _counted(self, real: Callable[..., sqlite3.Cursor], sql: str, args: Iterable[Any]) -> sqlite3.Cursor:
+        injector = _state.get("armed")
+        if injector is None or not sql.lstrip().upper().startswith(_CHANGING):
+            return real(sql, *args)
+        met = injector.change()
+        if met == "torn":
+            real(sql, *args)
+            _die()
+        if met == "kill":
+            _die()
+        if met is not None:
+            raise _sqlite_error(met)
+        return real(sql, *args)
+
+
+def _sqlite_error(kind: FaultKind) -> sqlite3.OperationalError:
+    text = {"EIO": "disk I/O error", "ENOSPC": "database or disk is full"}.get(kind, "unable to open database file")
+    code = {"EIO": sqlite3.SQLITE_IOERR, "ENOSPC": sqlite3.SQLITE_FULL}.get(kind, sqlite3.SQLITE_CANTOPEN)
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
+    return error
+
+
+def _on_audit(event: str, args: tuple[Any, ...]) -> None:
+    injector = _state.get("armed")
+    if injector is None or event != "open":
+        return
+    path, mode, flags = args
+    # the mode of os.open() is None; a handle that open() is given is no file that is opened
+    if not injector.is_inside(path):
+        return
+    if injector.open() is not None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), os.fsdecode(path))
+    if mode is not None and isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR):
+        _fail(injector.change())
+
+
+def _is_of_disk(fd: int) -> bool:
+    if fd <= 2:
+        return False
+    mode = os.fstat(fd).st_mode
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+
+def _fail(kind: FaultKind | None) -> None:
+    if kind in ("kill", "torn"):
+        _die()
+    if kind is not None:
+        code = getattr(errno, kind)
+        raise OSError(code, os.strerror(code))
+
+
+def _die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("SIGKILL was survived")

@@ -1,0 +1,133 @@
+"""The process that victims are forked from: it has imported what they need, so that each begins within milliseconds.
+
+It reads an order a line from stdin, and answers each with what became of the process, in one line on stdout.
+"""
+
+# ruff: noqa: E402 - the counters must be in place before anything is imported that they count
+
+from __future__ import annotations
+
+from perstack.testing.chaos.faults import Board, Fault, arm, prepare, write_uncounted
+
+prepare()
+
+import gc
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import perstack.engine.toolrun as toolrun
+from perstack.core.commands import Call
+from perstack.core.run import Run
+from perstack.engine.catalogue import Catalogue
+from perstack.engine.plugins import load_plugins
+from perstack.frontends.cli.main import entry
+
+_AHEAD = (
+    "perstack.frontends.cli.run",
+    "perstack.frontends.cli.resume",
+    "perstack.frontends.cli.answer",
+    "perstack.host",
+    "perstack.testing.plugin",
+    "jsonschema",
+    "asyncio",
+)
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    for name in _AHEAD:
+        importlib.import_module(name)
+    load_plugins((), {"PERSTACK_PLUGINS": os.environ.get("PERSTACK_PLUGINS", "")})
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.dup(1)
+    for line in sys.stdin:
+        answer = _serve(json.loads(line))
+        os.write(answers, json.dumps(answer).encode() + b"\n")
+
+
+def _serve(order: dict[str, Any]) -> dict[str, Any]:
+    board, began = Board(), time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        _become(order, board)
+    after = order["after"]
+
+    def kill(_: int, frame: object) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+    signal.signal(signal.SIGALRM, kill)
+    signal.setitimer(signal.ITIMER_REAL, order["most"] if after is None else after)
+    _, status = os.waitpid(pid, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    count, seconds = board.read(), time.monotonic() - began
+    return {
+        "code": os.waitstatus_to_exitcode(status),
+        "changes": count.changes,
+        "opens": count.opens,
+        "reached": count.reached,
+        "seconds": seconds,
+    }
+
+
+def _become(order: dict[str, Any], board: Board) -> None:
+    """Be the command. Does not return."""
+    for number, (path, flags) in enumerate(
+        (
+            (os.devnull, os.O_RDONLY),
+            (order["out"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+            (order["err"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+        )
+    ):
+        fd = os.open(path, flags, 0o600)
+        os.dup2(fd, number)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(order["env"])
+    os.chdir(order["cwd"])
+    for number in (signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["perstack", *order["argv"]]
+    _keep_a_ledger(order["ledger"])
+    fault = order["fault"]
+    arm(Path(order["root"]), None if fault is None else Fault(*fault), board)
+    code: object = 1
+    try:
+        entry()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
+    except BaseException:  # noqa: BLE001 - what Python would do with it: a traceback and status 1
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def _keep_a_ledger(path: str) -> None:
+    """Note each call that is really made, and when it has ended, where no fault is."""
+    ledger = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    perform = toolrun.perform_call
+
+    async def noted(run: Run, call: Call, catalogue: Catalogue, around: toolrun.ToolSurroundings) -> toolrun.Outcome:
+        key = toolrun.call_key(run, call)
+        write_uncounted(ledger, f"began {key}\n".encode())
+        outcome = await perform(run, call, catalogue, around)
+        write_uncounted(ledger, f"ended {key}\n".encode())
+        return outcome
+
+    toolrun.perform_call = noted
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Commands of perstack in processes that are killed, or whose system fails, where the caller says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from perstack.testing.chaos.faults import Fault, FaultKind
+
+_MOST_SECONDS = 60.0
+"""How long a command may take that nothing ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """What became of one process."""
+
+    argv: tuple[str, ...]
+    code: int
+    """Its exit status; -9 if it was killed."""
+    changes: int
+    """How many boundaries it came to."""
+    opens: int
+    """How many files it opened."""
+    reached: bool
+    """Whether its fault was reached."""
+    seconds: float
+    out: bytes
+    err: str
+    began: tuple[str, ...]
+    """The keys of the calls that it made, in order."""
+    ended: tuple[str, ...]
+    """The keys of those that came to an end."""
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether SIGKILL ended it."""
+        return self.code == -9
+
+    def boundaries(self, kind: FaultKind) -> int:
+        """How many boundaries a fault of this kind counts."""
+        return self.opens if kind == "EMFILE" else self.changes
+
+
+class Victims:
+    """Starts commands in one folder, each a process of its own, forked from one that has imported perstack.
+
+    A context manager: at its end no process is left of it.
+    """
+
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
+        self._env = dict(os.environ if env is None else env)
+        self._nursery = subprocess.Popen(
+            [sys.executable, "-m", "perstack.testing.chaos.nursery"],
+            env=self._env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C is for who kills, and not for who is killed
+        )
+        if self._nursery.stdin is None or self._nursery.stdout is None:
+            raise TypeError("a process was started without the pipes that were asked for")
+        self._orders, self._answers = self._nursery.stdin, self._nursery.stdout
+
+    def __enter__(self) -> Victims:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._orders.close()
+        self._nursery.wait(_MOST_SECONDS)
+        self._answers.close()
+
+    def run(
+        self,
+        folder: Path,
+        *argv: str,
+        aside: Path,
+        fault: Fault | None = None,
+        after: float | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Victim:
+        """One command in `folder`, with a fault, or killed `after` seconds. `aside` is a folder for what it prints.
+
+        Raises RuntimeError if it cannot be started.
+        """
+        aside.mkdir(exist_ok=True)
+        out, err, ledger = (aside / name for name in ("out", "err", "ledger"))
+        ledger.write_bytes(b"")
+        order = {
+            "argv": argv,
+            "cwd": str(folder),
+            "root": str(folder),
+            "env": {**self._env, **(env or {})},
+            "fault": None if fault is None else (fault.kind, fault.at),
+            "after": after,
+            "most": _MOST_SECONDS,
+            "out": str(out),
+            "err": str(err),
+            "ledger": str(ledger),
+        }
+        try:
+            self._orders.write(json.dumps(order).encode() + b"\n")
+            self._orders.flush()
+        except BrokenPipeError:
+            raise RuntimeError("the process that starts the others has ended") from None
+        answer = json.loads(self._answers.readline() or b"null")
+        if answer is None:
+            raise RuntimeError("the process that starts the others has ended")
+        marks = [line.partition(" ") for line in ledger.read_text().splitlines()]
+        return Victim(
+            argv=tuple(argv),
+            **answer,
+            out=out.read_bytes(),
+            err=err.read_text(errors="replace"),
+            began=_keys(marks, "began"),
+            ended=_keys(marks, "ended"),
+        )
+
+
+def _keys(marks: Sequence[tuple[str, str, str]], word: str) -> tuple[str, ...]:
+    return tuple(key for mark, _, key in marks if mark == word)

@@ -1,0 +1,31 @@
+"""How much the attacks do: a sample in an ordinary run of the tests, all of it with PERSTACK_FAULTS=all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import workload
+
+from perstack.testing.chaos.victims import Victims
+
+
+@pytest.fixture
+def thorough() -> bool:
+    """Whether everything is tried, which takes half an hour."""
+    return os.environ.get("PERSTACK_FAULTS") == "all"
+
+
+@pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db"], ids=["file", "sqlite"])
+def storage(request: pytest.FixtureRequest) -> str:
+    """Each real storage in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def victims(tmp_path: Path) -> Iterator[Victims]:
+    """What starts commands that are killed, on the script beside the project."""
+    with Victims(workload.env(tmp_path)) as victims:
+        yield victims

@@ -1,0 +1,106 @@
+"""What the attacks are made on: a team with parallel and nested delegates, effects, and a question."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from terminal import reply
+
+TEAM = """
+storage = "{storage}"
+[experts.boss]
+instruction = "You lead."
+delegates = ["left", "right"]
+[experts.boss.skills.user]
+type = "interactiveSkill"
+[experts.boss.skills.user.tools.askUser]
+description = "Ask"
+inputJsonSchema = '{{"type": "object", "properties": {{"question": {{"type": "string"}}}}, "required": ["question"]}}'
+[experts.left]
+instruction = "You take the left."
+delegates = ["leaf"]
+[experts.right]
+instruction = "You take the right."
+[experts.leaf]
+instruction = "You are deep down."
+"""
+
+FILES = ("boss.txt", "left.txt", "right.txt", "leaf.txt")
+
+
+def _append(name: str) -> tuple[str, dict[str, Any]]:
+    return "appendTextFile", {"path": f"{name}.txt", "text": f"{name}\n"}
+
+
+def team(folder: Path, aside: Path, storage: str) -> None:
+    """Write the project into `folder`, and its script beside it."""
+    (folder / "perstack.toml").write_text(TEAM.format(storage=storage))
+    for name in FILES:
+        (folder / name).touch()
+    paid = (10, 1)
+    script(
+        aside,
+        boss=[
+            reply("", ("todo", {"newTodos": ["t"]}), _append("boss"), usage=paid),
+            reply(
+                "",
+                ("left", {"query": "L"}),
+                ("right", {"query": "R"}),
+                ("readTextFile", {"path": "boss.txt"}),
+                usage=paid,
+            ),
+            reply("", ("askUser", {"question": "sure?"}), ("todo", {"completedTodos": [0]}), usage=paid),
+            reply("", ("attemptCompletion", {}), usage=paid),
+            reply("all is done", usage=paid),
+        ],
+        left=[
+            reply("", _append("left"), usage=paid),
+            reply("", ("leaf", {"query": "deep"}), usage=paid),
+            reply("left is done", usage=paid),
+        ],
+        right=[reply("", _append("right"), usage=paid), reply("right is done", usage=paid)],
+        leaf=[reply("", _append("leaf"), usage=paid), reply("leaf is done", usage=paid)],
+    )
+
+
+def script(aside: Path, **turns: list[dict[str, Any]]) -> None:
+    """What each Expert's model says, turn by turn."""
+    experts = {key: {"turns": each} for key, each in turns.items()}
+    (aside / "script.json").write_text(json.dumps({"experts": experts}))
+
+
+def env(aside: Path) -> dict[str, str]:
+    """The environment of every process."""
+    return {
+        "PATH": os.environ["PATH"],
+        "PERSTACK_PLUGINS": "perstack.testing.plugin",
+        "PERSTACK_SCRIPT": str(aside / "script.json"),
+        "TZ": "UTC",
+    }
+
+
+WORKER = """
+storage = "{storage}"
+[experts.worker]
+instruction = "You work alone."
+[experts.worker.iterate]
+evaluator = ["sh", "-c", "echo '{{\\"score\\": 1}}'"]
+maxIterations = 2
+"""
+
+
+def worker(folder: Path, aside: Path, storage: str) -> None:
+    """Write a project of one Expert, who does what a task or a series wants."""
+    (folder / "perstack.toml").write_text(WORKER.format(storage=storage))
+    (folder / "worker.txt").touch()
+    script(aside, worker=[reply("", _append("worker"), usage=(10, 1)), reply("made", usage=(10, 1))])
+
+
+def spread(boundaries: int, number: int) -> list[int]:
+    """So many of the boundaries, spread evenly, the first and the last among them."""
+    if number >= boundaries:
+        return list(range(1, boundaries + 1))
+    return sorted({1 + round(index * (boundaries - 1) / (number - 1)) for index in range(number)})
