@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError, field_validator
 
 from perstack.core.base import Fact, JsonObject
+from perstack.core.secret_text import masked_words, secrets_in
 from perstack.errors import DefinitionError, MissingCredential, Problem, UsageError
 from perstack.ports.environment import refuse_redirected
 
@@ -65,9 +66,11 @@ class Endpoint:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not stand in an error: the value of every header that may be a credential, longest first."""
+        """What must not stand in an error: the value of every header that may be a credential, and what is secret in
+        the base URL, longest first."""
         values = {value for name, value in self.headers.items() if name.lower() not in _PUBLIC_HEADERS}
         values |= {value.removeprefix("Bearer ") for value in values}
+        values |= set(secrets_in(lambda stand: masked_words(self.base_url, stand)))
         return tuple(sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True))
 
     def with_headers(self, headers: Mapping[str, str]) -> Endpoint:

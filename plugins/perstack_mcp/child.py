@@ -15,7 +15,7 @@ import signal
 import socket
 from asyncio.subprocess import Process
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import BinaryIO
 
@@ -39,8 +39,9 @@ _BUFFER = 1 << 20
 class Child:
     """A running server."""
 
-    def __init__(self, process: Process, on_stderr: Callable[[str], None]) -> None:
+    def __init__(self, process: Process, on_stderr: Callable[[str], None], secrets: Sequence[str] = ()) -> None:
         self.process = process
+        self._secrets = secrets
         self.failure = ""
         """Why it was given up, if it was."""
         self.show = on_stderr
@@ -51,7 +52,9 @@ class Child:
     stdout: asyncio.StreamReader
 
     def note_stderr(self, line: str) -> None:
-        """What the server wrote; the end is kept for an error."""
+        """What the server wrote, but for its secrets; the end is kept for an error."""
+        for secret in self._secrets:
+            line = line.replace(secret, "…")
         self._last.append(line[:LONGEST_LINE].rstrip())
         self.show(line)
 
@@ -74,7 +77,7 @@ async def running(launch: Launch, on_stderr: Callable[[str], None]) -> AsyncGene
         process = await _started(launch, their_stdin, their_stdout, their_stderr)
         for end in (their_stdin, their_stdout, their_stderr):
             end.close()
-        child = Child(process, on_stderr)
+        child = Child(process, on_stderr, launch.secrets)
         async with owned(process), _reading(stdout) as child.stdout, _reading(stderr) as errors:
             _, child.stdin = await asyncio.open_connection(sock=stdin)
             pump = asyncio.create_task(_pump(errors, child))

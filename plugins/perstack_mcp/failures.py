@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+from perstack.core.secret_text import masked_error
 from perstack.errors import SkillError
+
+_LONGEST = 10_000
+"""Characters of an error that are looked at."""
 
 
 class ServerEnded(SkillError):
@@ -25,7 +29,7 @@ def leaf(error: BaseException) -> BaseException:
 
 
 def words(error: BaseException) -> str:
-    """An error in one line, by its leaf."""
+    """An error in one line, by its leaf, without the secrets of an address that it quotes."""
     found = leaf(error)
-    text = " ".join(str(found).split())
+    text = masked_error(" ".join(str(found).split())[:_LONGEST])
     return text[:500] if text else type(found).__name__

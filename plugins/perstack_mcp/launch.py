@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from perstack.core.definitions import McpStdioSkill
+from perstack.core.definitions import McpStdioSkill, secrets_of
+from perstack.core.secret_text import is_secret_name
 from perstack.errors import SkillError
 from perstack.ports.processes.environment import inherited
 from perstack.ports.skill import SkillContext
+from perstack_mcp.variables import check_known, filled, variables_in
+
+_SHORTEST_SECRET = 6
+"""Characters: shorter ones are found in too many words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,8 @@ class Launch:
     cwd: Path
     records: Path | None = None
     """Where it is recorded while it runs."""
+    secrets: tuple[str, ...] = ()
+    """What no line of its stderr may show, the longest first."""
 
 
 def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
@@ -29,8 +36,21 @@ def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
     if missing:
         names = ", ".join(missing)
         raise SkillError(f"skill {definition.name!r} needs {names}: set it in the environment or in a .env file")
+    check_known((*definition.args, *definition.env.values()), definition.name)
+    args = filled(
+        {str(number): arg for number, arg in enumerate(definition.args)}, context.env, definition.name, "args"
+    )
+    given = filled(definition.env, context.env, definition.name, "env")
+    filled_in = definition.model_copy(update={"args": tuple(args.values()), "env": given})
+    variables = variables_in((*definition.args, *definition.env.values()))
+    named = {context.env[name] for name in variables if is_secret_name(name)}
+    secrets = {secret for secret in (*secrets_of(filled_in), *named) if len(secret) >= _SHORTEST_SECRET}
     return Launch(
-        _argv(definition), inherited(context.env, definition.required_env), context.workspace, context.programs
+        _argv(filled_in),
+        {**inherited(context.env, definition.required_env), **given},
+        context.workspace,
+        context.programs,
+        tuple(sorted(secrets, key=len, reverse=True)),
     )
 
 

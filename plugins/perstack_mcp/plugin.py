@@ -32,26 +32,29 @@ class McpSkillFactory:
             from perstack_mcp.remote import RemoteServer
             from perstack_mcp.session import McpSession
 
-            return McpSession(RemoteServer(definition, context), definition.timeout, may_sample=definition.sampling)
+            server = RemoteServer(_remote(definition, context), context)
+            return McpSession(server, definition.timeout, may_sample=definition.sampling)
         raise SkillError(f"skill {definition.name!r} is no MCP server: {definition.type}")
 
     async def login(self, definition: Skill, context: SkillContext, present: Callable[[str], Awaitable[None]]) -> None:
         """By OAuth, for a server on the web. Raises SkillError."""
         from perstack_mcp.login import log_in
 
-        await log_in(_remote(definition), context, present)
+        await log_in(_remote(definition, context), context, present)
 
     async def logout(self, definition: Skill, context: SkillContext) -> bool:
         """Delete the tokens."""
         from perstack_mcp.remote import place_of
 
-        return await place_of(_remote(definition), context.env).forget()
+        return await place_of(_remote(definition, context), context.env).forget()
 
 
-def _remote(definition: Skill) -> McpSseSkill:
+def _remote(definition: Skill, context: SkillContext) -> McpSseSkill:
+    from perstack_mcp.remote import filled_in
+
     if not isinstance(definition, McpSseSkill):
         raise SkillError(f"skill {definition.name!r} ({definition.type}) is no server on the web: it has no login")
-    return definition
+    return filled_in(definition, context.env)
 
 
 @hookimpl

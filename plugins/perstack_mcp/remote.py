@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from perstack.core.definitions import McpSseSkill, OAuth
+from perstack.core.secret_text import masked_address
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
 from perstack_mcp.addresses import refuse_private
 from perstack_mcp.eras import Eras
 from perstack_mcp.logins import Logins, Place
 from perstack_mcp.shown import Shown
-from perstack_mcp.variables import filled
+from perstack_mcp.variables import check_known, filled
 from perstack_mcp.ways import AUTO, LEGACY, Way
 
 if TYPE_CHECKING:
@@ -79,6 +80,13 @@ class RemoteServer:
         return ""
 
 
+def filled_in(definition: McpSseSkill, env: Mapping[str, str]) -> McpSseSkill:
+    """The definition with its address, in which `${NAME}` is replaced from the environment."""
+    check_known((definition.endpoint,), definition.name)
+    endpoint = filled({"endpoint": definition.endpoint}, env, definition.name, "endpoint")
+    return definition.model_copy(update=endpoint)
+
+
 def headers_of(definition: McpSseSkill, env: Mapping[str, str]) -> dict[str, str]:
     """The headers, with `${NAME}` replaced from the environment."""
     return filled(definition.headers, env, definition.name, "headers")
@@ -104,8 +112,9 @@ def _check(definition: McpSseSkill) -> None:
     host = parts.hostname
     allowed = ("https", "http") if definition.allow_local_network else ("https",)
     if host is None or parts.scheme not in allowed:
+        shown = masked_address(definition.endpoint)
         raise SkillError(
-            f"skill {definition.name!r}: `endpoint` must be an https:// address, not {definition.endpoint!r};"
+            f"skill {definition.name!r}: `endpoint` must be an https:// address, not {shown!r};"
             " `allowLocalNetwork = true` allows http:// and local ones"
         )
     if not definition.allow_local_network:

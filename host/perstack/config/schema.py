@@ -131,6 +131,7 @@ SKILLS: Mapping[str, Table] = {
         "packageName": Key("text", "the package that `npx` or `uvx` runs"),
         "args": Key("texts", "further arguments"),
         "requiredEnv": Key("texts", "variables that the server must be given"),
+        "env": Key("json", "further variables for the server, as texts; `${NAME}` stands for one of yours"),
         "allowedDomains": Key("domains", "its domains, `example.com` or `*.example.com`; recorded, not enforced"),
         **_STARTING,
     },

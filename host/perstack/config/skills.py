@@ -8,6 +8,7 @@ from perstack.config.check import a_kind_of, read_table, suggestion
 from perstack.config.schema import OAUTH, SKILLS, TOOL
 from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue
 from perstack.core.definitions import BASE_SKILL
+from perstack.core.secret_text import masked_address, masked_args, masked_variables
 
 _FLOWS = ("authorizationCode", "clientCredentials")
 
@@ -61,16 +62,42 @@ def _type_of(raw: TomlValue, at: KeyPath, report: Reporter) -> str | None:
 def _check_command(name: str, fields: TomlTable, at: KeyPath, report: Reporter) -> None:
     if name != BASE_SKILL and not any(fields.get(key) for key in ("command", "packageName")):
         report.error((*at, "command"), "is missing: say which command, or which `packageName`, starts the server")
+    args, env = fields.get("args"), _texts(fields, "env", at, report)
+    texts = [arg for arg in args if isinstance(arg, str)] if isinstance(args, list) else []
+    for index, (arg, masked) in enumerate(zip(texts, masked_args(texts), strict=True)):
+        _warn_of_secret(arg, masked, (*at, "args", index), report)
+    for variable, masked in masked_variables(env).items():
+        _warn_of_secret(env[variable], masked, (*at, "env", variable), report)
+
+
+def _texts(fields: TomlTable, key: str, at: KeyPath, report: Reporter) -> dict[str, str]:
+    """What is text in a table of texts; all else is reported."""
+    table = fields.get(key)
+    if not isinstance(table, dict):
+        return {}
+    for name, value in table.items():
+        if not isinstance(value, str):
+            report.error((*at, key, name), f'must be text in "quotes", not {a_kind_of(value)}')
+    return {name: value for name, value in table.items() if isinstance(value, str)}
+
+
+def _warn_of_secret(text: str, masked: str, at: KeyPath, report: Reporter) -> None:
+    if text != masked:
+        report.warn(
+            at,
+            "holds what looks like a secret, of which logs have the digest: write `${VAR}` in its place, and set the"
+            " variable in the environment or in .env",
+        )
 
 
 def _check_endpoint(fields: TomlTable, at: KeyPath, report: Reporter) -> None:
-    headers = fields.get("headers")
-    for header, value in headers.items() if isinstance(headers, dict) else ():
-        if not isinstance(value, str):
-            report.error((*at, "headers", header), f'must be text in "quotes", not {a_kind_of(value)}')
+    _texts(fields, "headers", at, report)
     endpoint = fields.get("endpoint")
     if not isinstance(endpoint, str):
         return
+    _warn_of_secret(endpoint, masked_address(endpoint), (*at, "endpoint"), report)
+    if endpoint.startswith("${"):
+        return  # what the variable says is checked when it is connected to
     words = _endpoint_complaint(endpoint, local=fields.get("allowLocalNetwork") is True)
     if words is not None:
         report.error((*at, "endpoint"), words)

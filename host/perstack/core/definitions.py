@@ -11,6 +11,17 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.secret_text import (
+    digest_of_secret,
+    has_masked,
+    masked_address,
+    masked_args,
+    masked_line,
+    masked_variables,
+    secrets_in,
+    shape,
+    unmasked,
+)
 from perstack.errors import DefinitionError, Problem
 
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
@@ -46,6 +57,8 @@ class McpStdioSkill(_SkillFields):
     package_name: str | None = None
     args: tuple[str, ...] = ()
     required_env: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
+    """Further variables; here and in `args`, `${NAME}` in a text stands for a variable of the environment."""
     allowed_domains: tuple[str, ...] = ()
     lazy_init: bool = False
     sampling: bool = False
@@ -276,44 +289,105 @@ def with_delegates(project: Project, keys: Iterable[str]) -> list[Expert]:
 
 def without_secrets(expert: Expert) -> Expert:
     """The definition as it is recorded: without provider settings, and without the values of headers and of OAuth's
-    secrets that name no variable."""
+    secrets that name no variable. Of the secrets in arguments, variables and addresses their digests stay."""
     provider = None if expert.provider is None else ProviderSetting(provider_name=expert.provider.provider_name)
-    skills = tuple(_masked(skill) if isinstance(skill, McpSseSkill) else skill for skill in expert.skills)
-    return expert.model_copy(update={"provider": provider, "skills": skills})
+    update: dict[str, object] = {"provider": provider, "skills": tuple(map(_masked, expert.skills))}
+    if expert.iterate is not None:
+        update["iterate"] = measured_without_secrets(expert.iterate)
+    return expert.model_copy(update=update)
+
+
+def measured_without_secrets(iterate: Iterate) -> Iterate:
+    """The same for how an Expert is iterated."""
+    match iterate.evaluator:
+        case str() as line:
+            return iterate.model_copy(update={"evaluator": masked_line(line)})
+        case tuple() as argv:
+            return iterate.model_copy(update={"evaluator": masked_args(argv)})
+        case _:
+            return iterate
 
 
 def with_secrets(recorded: Expert, today: Expert | None) -> Expert:
     """A recorded definition with the secrets that today's definition gives to the skill of the same name."""
     if today is None:
         return recorded
-    current = {skill.name: skill for skill in today.skills if isinstance(skill, McpSseSkill)}
-    skills = tuple(
-        _unmasked(skill, current[skill.name]) if isinstance(skill, McpSseSkill) and skill.name in current else skill
-        for skill in recorded.skills
-    )
+    current = {skill.name: skill for skill in today.skills}
+    skills = tuple(_unmasked(skill, current.get(skill.name)) for skill in recorded.skills)
     return recorded.model_copy(update={"skills": skills})
 
 
 MASKED = "(not recorded)"
 
 
-def _masked(skill: McpSseSkill) -> McpSseSkill:
+def _masked(skill: Skill) -> Skill:
+    match skill:
+        case McpStdioSkill():
+            return skill.model_copy(update={"args": masked_args(skill.args), "env": masked_variables(skill.env)})
+        case McpSseSkill():
+            return _masked_remote(skill)
+        case _:
+            return skill
+
+
+def _masked_remote(skill: McpSseSkill) -> McpSseSkill:
     headers = {name: _mask(value) for name, value in skill.headers.items()}
     oauth = skill.oauth
     if oauth is not None:
         secrets = {"client_secret": oauth.client_secret, "private_key": oauth.private_key}
         oauth = oauth.model_copy(update={name: value and _mask(value) for name, value in secrets.items()})
-    return skill.model_copy(update={"headers": headers, "oauth": oauth})
+    return skill.model_copy(update={"endpoint": masked_address(skill.endpoint), "headers": headers, "oauth": oauth})
 
 
 def _mask(value: str) -> str:
     return value if "${" in value else MASKED
 
 
-def _unmasked(skill: McpSseSkill, today: McpSseSkill) -> McpSseSkill:
-    update: dict[str, object] = {}
-    if MASKED in skill.headers.values():
-        update["headers"] = today.headers
-    if skill.oauth is not None and MASKED in (skill.oauth.client_secret, skill.oauth.private_key):
-        update["oauth"] = today.oauth
-    return skill.model_copy(update=update)
+def _unmasked(skill: Skill, today: Skill | None) -> Skill:
+    if isinstance(skill, McpStdioSkill) and isinstance(today, McpStdioSkill):
+        secrets = secrets_of(today)
+        args = _refilled(skill.args, today.args, masked_args(today.args), secrets)
+        # a variable that is not there any more has no value
+        now = {name: today.env.get(name, "") for name in skill.env}
+        env = _refilled(tuple(skill.env.values()), tuple(now.values()), tuple(masked_variables(now).values()), secrets)
+        return skill.model_copy(update={"args": args, "env": dict(zip(skill.env, env, strict=True))})
+    if isinstance(skill, McpSseSkill) and isinstance(today, McpSseSkill):
+        masked = (masked_address(today.endpoint),)
+        (endpoint,) = _refilled((skill.endpoint,), (today.endpoint,), masked, secrets_of(today))
+        update: dict[str, object] = {"endpoint": endpoint}
+        if MASKED in skill.headers.values():
+            update["headers"] = today.headers
+        if skill.oauth is not None and MASKED in (skill.oauth.client_secret, skill.oauth.private_key):
+            update["oauth"] = today.oauth
+        return skill.model_copy(update=update)
+    return skill
+
+
+def secrets_of(skill: Skill) -> list[str]:
+    """The secrets that are written out in a skill's arguments, variables and address."""
+    match skill:
+        case McpStdioSkill():
+            args, env = skill.args, skill.env
+            return [
+                *secrets_in(lambda stand: masked_args(args, stand)),
+                *secrets_in(lambda stand: masked_variables(env, stand)),
+            ]
+        case McpSseSkill():
+            endpoint = skill.endpoint
+            return secrets_in(lambda stand: masked_address(endpoint, stand))
+        case _:
+            return []
+
+
+def _refilled(
+    recorded: tuple[str, ...], today: tuple[str, ...], masked_today: tuple[str, ...], secrets: Iterable[str]
+) -> tuple[str, ...]:
+    """Recorded texts with their secrets: the same ones if today's skill still has them, or else those that have taken
+    their places."""
+    if not has_masked(recorded):
+        return recorded
+    known = {digest_of_secret(secret): secret for secret in secrets}
+    texts = tuple(unmasked(text, known) for text in recorded)
+    if has_masked(texts) and shape(recorded) == shape(masked_today):
+        return today
+    return texts

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from perstack.core.definitions import Limits
 from perstack.core.events import Event, InitializeRuntime, StartRun
+from perstack.core.secret_text import masked_words
 from perstack.engine.clock import now_ms
 from perstack.ports.listener import Listener
 from perstack.version import VERSION
@@ -37,7 +38,7 @@ def runtime_begins(start: StartRun, limits: Limits, location: str) -> Initialize
         model=start.model,
         provider=start.provider,
         max_steps=limits.max_steps,
-        storage=location,
+        storage=masked_words(location),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from perstack.core.definitions import Evaluator, ExpertEvaluator, FunctionEvaluator
 from perstack.core.measurements import Measurement, measurement_in, measurement_of
+from perstack.core.secret_text import has_masked, masked_args, masked_line
 from perstack.core.shell import argv_of
 from perstack.engine.measuring import BOOTSTRAP, request
 from perstack.engine.programs import ask_program
@@ -22,13 +23,13 @@ def name_of(evaluator: Evaluator) -> str:
     """What an evaluator is called in errors."""
     match evaluator:
         case str():
-            return f"evaluator `{evaluator}`"
+            return f"evaluator `{masked_line(evaluator)}`"
         case ExpertEvaluator():
             return f"evaluator Expert `{evaluator.expert}`"
         case FunctionEvaluator():
             return f"evaluator function `{evaluator.entry}`"
         case _:
-            return f"evaluator `{' '.join(evaluator)}`"
+            return f"evaluator `{' '.join(masked_args(evaluator))}`"
 
 
 async def measure_by_command(
@@ -39,6 +40,8 @@ async def measure_by_command(
     While it runs it is recorded in the folder `programs`. Raises SkillError, which names it.
     """
     name = name_of(command)
+    if has_masked(argv_of(command)):
+        raise SkillError(f"{name}: its secrets are not recorded, and the Expert is not in perstack.toml any more")
     child_env = inherited(env) | {"PWD": str(made.workspace), "PERSTACK_ITERATION": str(made.iteration)}
     said = await ask_program(
         name, argv_of(command), made.workspace, child_env, timeout, made.artefact.encode(), programs

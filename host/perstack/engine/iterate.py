@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from perstack.core.definitions import Expert, Iterate, Project
+from perstack.core.definitions import Expert, Iterate, Project, measured_without_secrets
 from perstack.core.ids import check_job_id, job_id_of
 from perstack.core.iteration_events import ResumeSeries, StartSeries
 from perstack.core.iterations import SeriesState, check_resumable
@@ -68,7 +68,7 @@ class Iterations:
             timestamp=now_ms(),
             expert_key=expert.key,
             query=query,
-            iterate=settings,
+            iterate=measured_without_secrets(settings),
             definition=definition,
         )
         async with self._log.lease(series_id):

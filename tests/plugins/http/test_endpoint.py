@@ -114,6 +114,10 @@ def test_credentials_are_secrets_and_the_version_is_not() -> None:
     assert endpoint.secrets == ("sk-123456",)
 
 
+def test_a_password_and_a_key_in_the_base_url_are_secrets_too() -> None:
+    assert set(Endpoint("https://ada:in-the-url@a.example/v1?key=query-key", {}).secrets) == {"in-the-url", "query-key"}
+
+
 @pytest.mark.parametrize("plugin", ["perstack_anthropic", "perstack_openai"])
 def test_making_a_provider_imports_no_http_library(plugin: str) -> None:
     code = f"""

@@ -1,0 +1,163 @@
+"""Secrets that stand in the arguments, the variables and the address of a skill, and what is recorded in their place.
+
+What is taken for one: the value of an option, a variable or a part of a query whose name says so (`--token`,
+`API_KEY=…`, `?key=…`), a password in an address, a long random part of an address's path, and texts in the known shapes
+of keys. Where a variable is named, `${NAME}`, nothing is secret: that is how to write one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+
+Stand = Callable[[str], str]
+"""What stands for a secret."""
+
+_STANDS = "secret-sha256:"
+_STAND = re.compile(rf"{_STANDS}[0-9a-f]{{64}}")
+_VARIABLE = re.compile(r"\$\{[A-Za-z_]\w*\}")
+_OF_THE_SHELL = re.compile(r"[\"']?\$[A-Za-z_]\w*[\"']?")
+
+_WORDS = frozenset(
+    ("token", "secret", "password", "passwd", "passphrase", "pass", "pwd", "apikey", "authorization", "bearer",
+     "credential", "credentials", "cookie", "pat")
+)  # fmt: skip
+_KINDS_OF_KEY = frozenset(
+    ("api", "access", "account", "app", "auth", "encryption", "license", "private", "secret", "service", "shared",
+     "signing", "subscription", "x")
+)  # fmt: skip
+
+_OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
+_ASSIGNED = re.compile(r"(-{0,2}[A-Za-z][\w.-]*)(=|: ?)(.+)", re.DOTALL)
+_USER = re.compile(r"([a-z][a-z0-9+.-]*://)([^/?#\s@:]*)(?::([^/?#\s]*))?@", re.IGNORECASE)
+_QUERY = re.compile(r"([?&#;])([\w.-]+)=([^&#;\s'\"]+)")
+_IN_QUERIES = frozenset(("key", "sig", "signature", "code"))
+_SEGMENT = re.compile(r"(?<=/)[\w.~+=-]{20,}(?=[/?#'\"]|$)")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.IGNORECASE)
+_SHAPES = re.compile(
+    r"\b(?:sk|rk|pk)[-_][\w-]{16,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bxox[abeprs]-[\w-]{10,}"
+    r"|\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}|\bhf_\w{20,}|\bnpm_\w{20,}|\bpypi-[\w-]{20,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*"
+)
+
+
+def digest_of_secret(value: str) -> str:
+    """What is recorded of a secret: whether two are the same can be seen, and nothing else."""
+    return _STANDS + sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what is called so is a secret, by its last words: `--api-key`, `GITHUB_TOKEN`, but not `--token-file`."""
+    words = [word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+    if not words:
+        return False
+    return words[-1] in _WORDS or (words[-1] == "key" and len(words) > 1 and words[-2] in _KINDS_OF_KEY)
+
+
+def masked_args(args: Sequence[str], stand: Stand = digest_of_secret) -> tuple[str, ...]:
+    """The arguments of a program, with something else in place of each secret."""
+    masked: list[str] = []
+    expected = False
+    for arg in args:
+        masked.append(_stand(arg, stand) if expected and not _OPTION.fullmatch(arg) else masked_text(arg, stand))
+        expected = _OPTION.fullmatch(arg) is not None and is_secret_name(arg)
+    return tuple(masked)
+
+
+def masked_line(line: str, stand: Stand = digest_of_secret) -> str:
+    """The same for a line for the shell."""
+    pieces = re.split(r"(\s+)", line)
+    pieces[::2] = masked_args(pieces[::2], stand)
+    return "".join(pieces)
+
+
+def masked_variables(values: Mapping[str, str], stand: Stand = digest_of_secret) -> dict[str, str]:
+    """Variables, with something else in place of each secret."""
+    return {
+        name: _stand(value, stand) if is_secret_name(name) else masked_text(value, stand)
+        for name, value in values.items()
+    }
+
+
+def masked_address(address: str, stand: Stand = digest_of_secret) -> str:
+    """The address of a server, with something else in place of each secret, also in its path."""
+    return _SEGMENT.sub(
+        lambda found: _stand(found[0], stand) if _is_random(found[0]) else found[0], masked_words(address, stand)
+    )
+
+
+def masked_words(text: str, stand: Stand = digest_of_secret) -> str:
+    """Words for a person, such as an error, with something else in place of what is secret in any text."""
+    text = _USER.sub(lambda found: _user(found, stand), text)
+    text = _QUERY.sub(
+        lambda found: f"{found[1]}{found[2]}={_stand(found[3], stand)}" if _is_secret_query(found[2]) else found[0],
+        text,
+    )
+    return _SHAPES.sub(lambda found: _stand(found[0], stand), text)
+
+
+def masked_error(text: str) -> str:
+    """The same for an error about a server, whose address it may quote."""
+    return masked_words(_URL.sub(lambda found: masked_address(found[0]), text))
+
+
+def masked_text(text: str, stand: Stand = digest_of_secret) -> str:
+    """One argument, or any text, with something else in place of each secret."""
+    assigned = _ASSIGNED.fullmatch(text)
+    if assigned is not None and is_secret_name(assigned[1]):
+        return f"{assigned[1]}{assigned[2]}{_stand(assigned[3], stand)}"
+    return masked_words(text, stand)
+
+
+def secrets_in(mask: Callable[[Stand], object]) -> list[str]:
+    """What is masked: `secrets_in(lambda stand: masked_args(args, stand))`."""
+    found: list[str] = []
+
+    def note(value: str) -> str:
+        found.append(value)
+        return digest_of_secret(value)
+
+    mask(note)
+    return found
+
+
+def has_masked(texts: Iterable[str]) -> bool:
+    """Whether something stands for a secret in one of these."""
+    return any(_STAND.search(text) for text in texts)
+
+
+def unmasked(recorded: str, secrets: Mapping[str, str]) -> str:
+    """A recorded text with the secrets that are known, by what stands for them."""
+    return _STAND.sub(lambda found: secrets.get(found[0], found[0]), recorded)
+
+
+def shape(recorded: Iterable[str]) -> tuple[str, ...]:
+    """Recorded texts without what tells one secret from another."""
+    return tuple(_STAND.sub(_STANDS, text) for text in recorded)
+
+
+def _stand(value: str, stand: Stand) -> str:
+    named = _VARIABLE.search(value) or _OF_THE_SHELL.fullmatch(value)
+    return value if not value or named or _STAND.fullmatch(value) else stand(value)
+
+
+def _is_secret_query(name: str) -> bool:
+    return is_secret_name(name) or name.casefold() in _IN_QUERIES
+
+
+def _user(found: re.Match[str], stand: Stand) -> str:
+    scheme, user, password = found[1], found[2], found[3]
+    if password is not None:
+        return f"{scheme}{user}:{_stand(password, stand)}@"
+    # the user of ssh://git@host is none; over HTTP there is only a token to send so
+    return f"{scheme}{_stand(user, stand) if scheme.casefold().startswith('http') else user}@"
+
+
+def _is_random(text: str) -> bool:
+    if _STAND.search(text) or text.startswith(_STANDS.rstrip(":")):
+        return False
+    digits = sum(char.isdigit() for char in text)
+    if re.fullmatch(r"[0-9a-fA-F-]{32,}", text):
+        return True
+    return digits > 1 and any(char.islower() for char in text) and any(char.isupper() for char in text)
