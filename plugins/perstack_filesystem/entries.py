@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from threading import Lock
 
 from perstack.errors import StorageError
 from perstack_filesystem.folders import Folder, explained, sync_data, write_all
@@ -18,6 +20,10 @@ _FILE = "entries.jsonl"
 _FORGOTTEN = -1
 _TOLERATED = 1000
 """How many outdated lines are kept in any case."""
+
+_CHUNK = 1 << 24
+"""No entry is as long."""
+_LINE = re.compile(rb"(-?[0-9]{1,18}) ([A-Za-z0-9_-]+) (.*)", re.DOTALL)
 
 Entries = dict[str, tuple[int, bytes]]
 
@@ -44,8 +50,62 @@ def read_entries(space: Folder, jobs: Iterable[str]) -> dict[str, bytes]:
     data = space.read(_FILE) or b""
     found, lines = _parse(data)
     if lines > 2 * len(found) + _TOLERATED:
-        _compact(space)
+        with suppress(StorageError):  # one that cannot be written is as good to read
+            _compact(space)
     return {job_id: found[job_id][1] if job_id in found else b"" for job_id in jobs}
+
+
+class EntryIndex:
+    """The entries of a space by id. Of a file that has grown only what is new is read."""
+
+    def __init__(self) -> None:
+        self._fd: int | None = None
+        self._read = 0
+        self._entries: dict[bytes, tuple[int, bytes]] = {}
+        self._turn = Lock()
+
+    def find(self, space: Folder, job_id: str) -> tuple[int, bytes] | None:
+        """The entry of one Job, and the place that it tells of; None if it has none."""
+        with self._turn, explained(space.path / _FILE):
+            self._follow(space)
+            return self._entries.get(job_id.encode())
+
+    def close(self) -> None:
+        """Close the file, and begin anew."""
+        if self._fd is not None:
+            os.close(self._fd)
+        self._fd, self._read, self._entries = None, 0, {}
+
+    def _follow(self, space: Folder) -> None:
+        now = space.stat(_FILE)
+        # while it is open, no other file has its number
+        if self._fd is None or now is None or now.st_ino != os.fstat(self._fd).st_ino or now.st_size < self._read:
+            self.close()
+            self._fd = None if now is None else space.open(_FILE, os.O_RDONLY)
+        if self._fd is None:
+            return
+        while data := os.pread(self._fd, _CHUNK, self._read):
+            whole, newline, _ = data.rpartition(b"\n")
+            if not newline:
+                return
+            self._read += len(whole) + 1
+            for line in whole.split(b"\n"):
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return
+        seq, name, entry = int(match[1]), match[2], match[3]
+        if seq == _FORGOTTEN:
+            self._entries.pop(name, None)
+        elif name not in self._entries or seq >= self._entries[name][0]:
+            self._entries[name] = (seq, entry)
+
+
+def entry_names(space: Folder) -> list[str]:
+    """The ids that have an entry."""
+    return list(_parse(space.read(_FILE) or b"")[0])
 
 
 def _parse(data: bytes) -> tuple[Entries, int]:

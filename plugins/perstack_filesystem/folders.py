@@ -110,6 +110,19 @@ class Folder:
             except FileNotFoundError:
                 return None
 
+    def open_log(self, name: str) -> int | None:
+        """A descriptor to read and append, or only to read where nothing may be written; None if it is not there."""
+        flags = os.O_NOFOLLOW | os.O_CLOEXEC
+        with explained(self.path / name):
+            try:
+                return os.open(name, flags | os.O_RDWR | os.O_APPEND, dir_fd=self.fd)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    raise
+                return os.open(name, flags | os.O_RDONLY, dir_fd=self.fd)
+
     def read(self, name: str) -> bytes | None:
         """A file's content; None if it is not there."""
         fd = self.open(name, os.O_RDONLY)

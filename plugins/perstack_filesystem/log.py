@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Generator, Sequence
@@ -25,6 +26,7 @@ class Log:
         self._path = path
         self._scan = Scan()
         self._turn = Lock()
+        self._is_read_only = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
 
     @property
     def is_deleted(self) -> bool:
@@ -90,8 +92,7 @@ class Log:
     @contextmanager
     def staying_at(self, expected_seq: int) -> Generator[None]:
         """Nobody else writes to it meanwhile. Raises Conflict if it has not so many records, or was deleted."""
-        with self._turn, explained(self._path), self._locked():
-            self._catch_up()
+        with self._turn, explained(self._path), self._writing():
             if self._scan.seq != expected_seq:
                 raise stale(str(self._path), expected_seq, self._scan.seq)
             if self.is_deleted:
@@ -101,8 +102,7 @@ class Log:
     @contextmanager
     def staying(self) -> Generator[list[bytes]]:
         """All its records; nobody else writes to it meanwhile. Raises Damaged, and Conflict if it was deleted."""
-        with self._turn, explained(self._path), self._locked():
-            self._catch_up()
+        with self._turn, explained(self._path), self._writing():
             if self.is_deleted:
                 raise Conflict(f"{self._path}: it was deleted by another process")
             yield self._reread(self._scan, 0, self._scan.seq)
@@ -128,9 +128,12 @@ class Log:
         return os.pread(self._fd, length, offset)
 
     @contextmanager
-    def _locked(self) -> Generator[None]:
+    def _writing(self) -> Generator[None]:
+        if self._is_read_only:
+            raise PermissionError(errno.EACCES, "it may only be read")
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
+            self._catch_up()
             yield
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)

@@ -34,7 +34,7 @@ from perstack.ports.leases import hold, holder_of
 from perstack.ports.paging import check_space, checkpoint_order, is_id, newest_first, page_of, run_order
 from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
 from perstack.ports.uninterrupted import uninterrupted
-from perstack_filesystem.entries import forget_entry, put_entry, read_entries
+from perstack_filesystem.entries import EntryIndex, entry_names, forget_entry, put_entry, read_entries
 from perstack_filesystem.folders import Folder, explained
 from perstack_filesystem.listing import jobs_with_times
 from perstack_filesystem.log import Log
@@ -59,6 +59,7 @@ class FilesystemStorage:
         self._spaces: dict[str, FilesystemStorage] = {}
         self._logs: OrderedDict[RunRef, Log] = OrderedDict()
         self._originals = Originals()
+        self._entries = EntryIndex()
         self._turn = Lock()
         self._pace = Pace()
 
@@ -211,6 +212,22 @@ class FilesystemStorage:
             names = [one.name for one in jobs.entries() if is_id(one.name) and one.is_dir(follow_symlinks=False)]
             return read_entries(jobs, names)
 
+    async def entry(self, job_id: str) -> tuple[int, bytes] | None:
+        """The entry of one Job, and the place that it tells of."""
+        check_job_id(job_id)
+        with ExitStack() as opened:
+            jobs = self._jobs(opened)
+            return None if jobs is None else self._entries.find(jobs, job_id)
+
+    async def lost_jobs(self) -> tuple[str, ...]:
+        """The ids that have an entry and no folder."""
+        with ExitStack() as opened:
+            jobs = self._jobs(opened)
+            if jobs is None:
+                return ()
+            names = {one.name for one in jobs.entries() if one.is_dir(follow_symlinks=False)}
+            return tuple(sorted(name for name in entry_names(jobs) if is_id(name) and name not in names))
+
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Replace run-setting.json."""
         check_id(run.run_id, "run")
@@ -323,6 +340,7 @@ class FilesystemStorage:
 
     async def close(self) -> None:
         """Close the open files."""
+        self._entries.close()
         with self._turn:
             while self._logs:
                 self._logs.popitem()[1].retire()
@@ -355,7 +373,7 @@ class FilesystemStorage:
         check_id(run.run_id, "run")
         with ExitStack() as opened:
             folder = self._find(opened, run.job_id, "runs", run.run_id)
-            fd = None if folder is None else folder.open(_LOG, os.O_RDWR | os.O_APPEND)
+            fd = None if folder is None else folder.open_log(_LOG)
         if fd is None:
             return None
         return self._keep(run, Log(fd, self._log_path(run)))

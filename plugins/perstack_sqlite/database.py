@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
+from urllib.parse import quote
 
 from perstack.errors import StorageError
 from perstack.ports.state_folder import FILE_MODE, make_state_folder, sync_directory
@@ -57,7 +58,7 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._opening = Lock()
-        self._reader = Worker(self._open, "perstack-sqlite-read")
+        self._reader = Worker(self._open_to_read, "perstack-sqlite-read")
         self._writer = Worker(self._open, "perstack-sqlite-write")
 
     async def read(self, work: Callable[[sqlite3.Connection | None], T]) -> T:
@@ -111,6 +112,22 @@ class Database:
             if is_new:
                 sync_directory(self.path.parent)
             return connection
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        """Where nothing may be written, without writing anything: no table, and none of the files beside this one."""
+        if os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK):
+            return self._open()
+        self._check_magic()
+        # what is in the log beside it counts, and SQLite then needs what it keeps of it in a third file
+        log = self.path.with_name(self.path.name + "-wal")
+        mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
+        connection = sqlite3.connect(f"file:{quote(str(self.path))}?{mode}", uri=True, isolation_level=None)
+        try:
+            self._check_identity(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         if not _is_empty(connection):

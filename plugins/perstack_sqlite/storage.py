@@ -37,6 +37,7 @@ JOBS = (
     f"SELECT written, job_id FROM jobs WHERE {SPACE} = ? AND (written, job_id) < (?, ?)"  # noqa: S608 - no input
     " ORDER BY written DESC, job_id DESC LIMIT ?"
 )
+LOST = f"SELECT job_id FROM entries WHERE {SPACE} = ? AND job_id NOT IN (SELECT job_id FROM jobs)"  # noqa: S608
 ENTRIES = f"SELECT job_id, coalesce(entry, x'') FROM jobs LEFT JOIN entries USING (job_id) WHERE {SPACE} = ?"  # noqa: S608
 
 
@@ -174,6 +175,18 @@ class SqliteStorage:
         """The entry of every Job."""
         rows = await self._database.read(lambda db: _rows(db, ENTRIES, (self._prefix,)))
         return {self._id(key): _bytes(entry) for key, entry in rows}
+
+    async def entry(self, job_id: str) -> tuple[int, bytes] | None:
+        """The entry of one Job, and the place that it tells of."""
+        query = "SELECT seq, entry FROM entries WHERE job_id = ?"
+        key = self._key(job_id)
+        rows = await self._database.read(lambda db: _rows(db, query, (key,)))
+        return (int(str(rows[0][0])), _bytes(rows[0][1])) if rows else None
+
+    async def lost_jobs(self) -> tuple[str, ...]:
+        """The ids that have an entry and no row among the Jobs."""
+        rows = await self._database.read(lambda db: _rows(db, LOST, (self._prefix,)))
+        return tuple(sorted(self._id(key) for (key,) in rows))
 
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Replace the Run's setting."""

@@ -72,6 +72,7 @@ HOST = {
     "unsettled": ("job_id",),
     "watch": ("job_id",),
     "verify": ("job_id",),
+    "verify_all": (),
     "replay": ("job_id",),
     "document": ("job_id",),
     "original_files": ("job_id",),

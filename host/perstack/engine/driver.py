@@ -126,7 +126,7 @@ class Driver:
         settings = self._settings(expert, is_coordinator=delegated_by is None)
         self._wiring.providers.get(settings.provider)
         ref = RunRef(self.job.id, run_id or run_id_of(self.job.id, self.job.next_number))
-        session = Session(self._wiring.storage, self.job, self._wiring.emit, ref, expert.key)
+        session = self._session(ref, expert.key)
         session.base = base
         session.note(
             StartRun(
@@ -163,9 +163,7 @@ class Driver:
             definition, limits = self._of_today(run, limits)
         if definition is None:
             self._wiring.providers.for_run(run, self._wiring.project, self._wiring.overrides)
-        session = Session(
-            self._wiring.storage, self.job, self._wiring.emit, RunRef(self.job.id, run.id), run.start.expert_key
-        )
+        session = self._session(RunRef(self.job.id, run.id), run.start.expert_key)
         session.take_up(run)
         session.note(
             ResumeRun(
@@ -368,7 +366,6 @@ class Driver:
         provider = self._wiring.providers.for_run(run, self._wiring.project, self._wiring.overrides)
         catalogue = await skills.refresh()
         await generate(session, command, provider, catalogue, self._blobs, self._wiring.emit, self._prices)
-        self._has_changed.set()
 
     def _record_text(
         self, session: Session, call: Call, text: str, *, is_error: bool = False, by: By | None = None
@@ -459,7 +456,7 @@ class Driver:
         if known.status not in ("completed", "stoppedByError"):
             return self.take_up(known, "parent")
         ref = RunRef(self.job.id, known.id)
-        session = Session(self._wiring.storage, self.job, self._wiring.emit, ref, delegation.expert_key)
+        session = self._session(ref, delegation.expert_key)
         session.take_up(known)
         return session
 
@@ -480,6 +477,11 @@ class Driver:
         await session.write_checkpoint()
 
     # --- the rest -------------------------------------------------------------------------------------------------
+
+    def _session(self, ref: RunRef, expert_key: str) -> Session:
+        """A Run at work; job.json is behind whenever something of it was written."""
+        wiring = self._wiring
+        return Session(wiring.storage, self.job, wiring.emit, ref, expert_key, self._has_changed.set)
 
     def _settings(self, expert: Expert, *, is_coordinator: bool) -> RunSettings:
         settings = self._wiring.providers.settings(self._wiring.project, expert, self._wiring.overrides)

@@ -87,10 +87,20 @@ class Looking:
             yield line
 
     async def verify(self, job_id: str | None = None) -> Report:
-        """Check a Job's logs against their chain and against the heads kept elsewhere."""
-        from perstack.engine.verify import verify_job
+        """Check a Job, a series of iterations or a task: its log, heads kept elsewhere, and all that is derived.
 
-        return await verify_job(self.storage, await self._job_id(job_id))
+        Writes nothing. Raises NotFound.
+        """
+        from perstack.engine.verify_store import verify_any
+
+        return await verify_any(self.storage, await self._job_id(job_id))
+
+    async def verify_all(self) -> AsyncGenerator[Report]:
+        """Check every Job, series and task; one that cannot be read is a report with that finding."""
+        from perstack.engine.verify_store import verify_store
+
+        async for report in verify_store(self.storage):
+            yield report
 
     async def replay(self, job_id: str | None = None) -> Report:
         """Drive a Job again from its logs, without a model or a tool, and compare every decision."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from perstack.core.iterations import (
     evolve_series,
     summary_of_series,
 )
+from perstack.core.verification import head_in, with_head
 from perstack.engine.guarding import guarded
 from perstack.engine.load import readable
 from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
@@ -79,11 +80,11 @@ class SeriesLog:
     async def append(self, loaded: LoadedSeries | None, event: StoredSeriesEvent) -> tuple[LoadedSeries, bytes]:
         """The series with one more fact, and the fact's line. Raises Conflict if another driver wrote first."""
         head = EMPTY_LOG if loaded is None else loaded.head
-        lines, after = seal(head, [event.to_json()])
+        lines, end = seal(head, [event.to_json()])
         await self._storage.append(_ref(event.series_id), head.seq, lines)
-        state = _after(None if loaded is None else loaded.state, event)
-        await self._storage.put_summary(event.series_id, summary_of_series(state).to_json())
-        return LoadedSeries(state, after), lines[0]
+        state = after(None if loaded is None else loaded.state, event)
+        await self._storage.put_summary(event.series_id, with_head(summary_of_series(state).to_json(), end))
+        return LoadedSeries(state, end), lines[0]
 
     async def load(self, series_id: str) -> LoadedSeries:
         """Fold its facts. Raises NotFound, and Damaged."""
@@ -95,12 +96,14 @@ class SeriesLog:
         return loaded
 
     async def _as_far_as_readable(self, series_id: str) -> tuple[LoadedSeries | None, Damaged | None]:
-        lines, damage = await readable(self._storage, _ref(check_job_id(series_id)))
+        kept = await self._storage.summary(check_job_id(series_id))  # before the log, which may only grow meanwhile
+        lines, damage = await readable(self._storage, _ref(series_id))
+        damage = damage or _against_kept(series_id, lines, kept)
         loaded: LoadedSeries | None = None
         for seq, line in enumerate(lines, start=1):
             sealed = open_line(line)
             try:
-                state = _after(None if loaded is None else loaded.state, parse_series_event(sealed.payload))
+                state = after(None if loaded is None else loaded.state, parse_series_event(sealed.payload))
             except ValidationError:
                 words = "no event that this version knows: a newer one has written it"
             except (ValueError, IndexError, UsageError) as error:
@@ -146,7 +149,22 @@ class SeriesLog:
         return damaged_series(series_id, None if loaded is None else loaded.state, str(error))
 
 
-def _after(state: SeriesState | None, event: StoredSeriesEvent) -> SeriesState:
+def _against_kept(series_id: str, lines: Sequence[bytes], kept: bytes | None) -> Damaged | None:
+    """job.json bears the place in the log that it tells of: a shorter log was cut, one with another hash made anew."""
+    head = None if kept is None else head_in(kept)
+    if head is None:
+        return None
+    if len(lines) < head.seq:
+        words = f"the log has {len(lines)} events, and job.json tells of {head.seq}: put it back from a copy"
+        return Damaged(f"{series_id}: {words}", readable=len(lines))
+    if open_line(lines[head.seq - 1]).hash != head.hash:
+        words = "the log was written anew: its hash there is not the one in job.json; put it back from a copy"
+        return Damaged(f"{series_id}, event {head.seq}: {words}", readable=0)
+    return None
+
+
+def after(state: SeriesState | None, event: StoredSeriesEvent) -> SeriesState:
+    """The series after one fact more. Raises ValueError if it cannot follow."""
     if state is not None:
         return evolve_series(state, event)
     if isinstance(event, StartSeries):

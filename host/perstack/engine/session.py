@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TypedDict, TypeVar
 
 from perstack.core.base import encoded
@@ -38,7 +38,15 @@ class Session:
     Listeners see an event when it is on disk, not before.
     """
 
-    def __init__(self, storage: Storage, job: Job, emit: Emitter, ref: RunRef, expert_key: str) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        job: Job,
+        emit: Emitter,
+        ref: RunRef,
+        expert_key: str,
+        on_written: Callable[[], None] = lambda: None,
+    ) -> None:
         self.ref = ref
         self.expert_key = expert_key
         self.state: Run | None = None
@@ -49,6 +57,7 @@ class Session:
         self._storage = storage
         self._job = job
         self._emit = emit
+        self._on_written = on_written
         self._head = EMPTY_LOG
         self._on_disk = 0
         self._waiting: list[tuple[StoredEvent, bytes, str, str]] = []
@@ -131,6 +140,7 @@ class Session:
                 self._failure = error
                 raise
             self._job.anchor(self.ref.run_id, self._on_disk, batch[-1][3])
+            self._on_written()
             for (event, _, _, _), line in zip(batch, lines, strict=True):
                 self._emit(event, line)
 

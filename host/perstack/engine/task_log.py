@@ -1,7 +1,8 @@
 """Tasks in a storage: each is the one log of a Job in the space `tasks`, with an entry for lists.
 
 The entry is emptied before the log is appended to, and filled again after. So whenever a writer dies in between, a list
-has nothing of that task, and looks at its log.
+has nothing of that task, and looks at its log. An entry has the place in the log that it tells of, and its hash: a log
+that is shorter, or that has another hash there, was cut or written anew, and is damaged.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from perstack.core.tasks import (
     evolve_task,
     summary_of,
 )
+from perstack.core.verification import head_in, with_head
 from perstack.engine.load import readable
 from perstack.engine.session import uninterrupted
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
@@ -59,6 +61,9 @@ class TaskLog:
     async def create(self, events: Sequence[StoredTaskEvent]) -> TaskState:
         """A new task from its first facts. Raises Conflict if there is one of that id."""
         task_id = events[0].task_id
+        had = floor(await self._storage.entry(task_id))
+        if had and not await self._storage.read(_ref(task_id), limit=1):
+            raise _shorter(task_id, 0, had)
         with suppress(Conflict):  # a process that died before the first fact has left an empty one
             await self._storage.create_job(task_id)
         return await uninterrupted(self._append(task_id, None, events))
@@ -97,7 +102,7 @@ class TaskLog:
         facts, damage = await self._facts(task_id)
         for event, head in facts:
             try:
-                loaded = LoadedTask(_after(None if loaded is None else loaded.state, event), head)
+                loaded = LoadedTask(after(None if loaded is None else loaded.state, event), head)
             except ValueError as error:
                 words = f"task {task_id}, event {head.seq}: it does not follow from what comes before it ({error})"
                 return loaded, Damaged(words, readable=head.seq - 1)
@@ -148,7 +153,7 @@ class TaskLog:
             raise NotFound(f"there is no task {task_id}")
         summary = summary_of(loaded.state)
         with suppress(StorageError):  # a list is whole without it
-            await self._storage.put_entry(task_id, summary.version, summary.to_json())
+            await self._storage.put_entry(task_id, summary.version, with_head(summary.to_json(), loaded.head))
         return summary
 
     async def delete(self, task_id: str, expected_version: int | None) -> None:
@@ -168,20 +173,20 @@ class TaskLog:
 
     async def _append(self, task_id: str, loaded: LoadedTask | None, events: Sequence[StoredTaskEvent]) -> TaskState:
         head = EMPTY_LOG if loaded is None else loaded.head
-        records, _ = seal(head, [event.to_json() for event in events])
+        records, end = seal(head, [event.to_json() for event in events])
         await self._storage.put_entry(task_id, head.seq + 1, b"", synced=True)
         await self._storage.append(_ref(task_id), head.seq, records)
         state = None if loaded is None else loaded.state
         for event in events:
-            state = _after(state, event)
+            state = after(state, event)
         if state is None:
             raise ValueError("a task needs a first fact")
-        await self._storage.put_entry(task_id, state.version, summary_of(state).to_json())
+        await self._storage.put_entry(task_id, state.version, with_head(summary_of(state).to_json(), end))
         return state
 
     async def _facts(self, task_id: str) -> tuple[list[tuple[StoredTaskEvent, Head]], Damaged | None]:
         found = list[tuple[StoredTaskEvent, Head]]()
-        lines, damage = await readable(self._storage, _ref(check_task_id(task_id)))
+        lines, damage = await self._lines(check_task_id(task_id))
         for seq, line in enumerate(lines, start=1):
             sealed = open_line(line)
             try:
@@ -190,6 +195,47 @@ class TaskLog:
                 words = f"task {task_id}, event {seq}: no event that this version knows: a newer one has written it"
                 return found, Damaged(words, readable=seq - 1)
         return found, damage
+
+    async def _lines(self, task_id: str) -> tuple[list[bytes], Damaged | None]:
+        """Its log as far as it can be read, and what is wrong with it, if anything is."""
+        lines, damage = await self._compared(task_id)
+        if damage is None:
+            return lines, None
+        return await self._compared(task_id)  # it may have been deleted and made anew between entry and log
+
+    async def _compared(self, task_id: str) -> tuple[list[bytes], Damaged | None]:
+        entry = await self._storage.entry(task_id)  # before the log, which may only grow meanwhile
+        lines, damage = await readable(self._storage, _ref(task_id))
+        return lines, damage or _against_entry(task_id, lines, entry)
+
+
+def floor(entry: tuple[int, bytes] | None) -> int:
+    """How many events a task had when its entry was put, at least. It is emptied for an event that is to come.
+
+    One that does not read says nothing: it was lost.
+    """
+    if entry is None:
+        return 0
+    seq, text = entry
+    if not text:
+        return seq - 1
+    return seq if _row(text) else 0
+
+
+def _against_entry(task_id: str, lines: Sequence[bytes], entry: tuple[int, bytes] | None) -> Damaged | None:
+    had = floor(entry)
+    if len(lines) < had:
+        return _shorter(task_id, len(lines), had)
+    head = head_in(entry[1]) if entry is not None else None
+    if head is None or head.seq > len(lines) or open_line(lines[head.seq - 1]).hash == head.hash:
+        return None
+    words = "its log was written anew: its hash there is not the one that its entry tells of; put it back from a copy"
+    return Damaged(f"task {task_id}, event {head.seq}: {words}", readable=0)
+
+
+def _shorter(task_id: str, found: int, had: int) -> Damaged:
+    words = f"its log has {found} events, and its entry tells of {had}: put it back from a copy"
+    return Damaged(f"task {task_id}: {words}", readable=found)
 
 
 def check_version(task: TaskState, expected: int | None) -> None:
@@ -206,8 +252,8 @@ def _ref(task_id: str) -> RunRef:
     return RunRef(task_id, run_id_of(task_id, 1))
 
 
-def _after(state: TaskState | None, event: StoredTaskEvent) -> TaskState:
-    """Raises ValueError if it cannot follow."""
+def after(state: TaskState | None, event: StoredTaskEvent) -> TaskState:
+    """The task after one event more. Raises ValueError if it cannot follow."""
     if state is not None:
         return evolve_task(state, event)
     if isinstance(event, CreateTask):

@@ -107,6 +107,17 @@ class Storage(Protocol):
         """Of every Job what was put last, or nothing (b"") if nothing was, or if it was lost. Quick for thousands."""
         ...
 
+    async def entry(self, job_id: str) -> tuple[int, bytes] | None:
+        """The place that the entry of one Job tells of, and the entry; None if none was put, or if it was lost.
+
+        That of a Job which somebody removed behind the storage's back is still there.
+        """
+        ...
+
+    async def lost_jobs(self) -> tuple[str, ...]:
+        """The ids that have an entry and no Job, and were not deleted by `delete_job`."""
+        ...
+
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Replace run-setting.json, a cache for people and tools."""
         ...

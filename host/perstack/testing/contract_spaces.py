@@ -90,6 +90,27 @@ class SpaceContract(ContractBase):
 
         wait_for(work())
 
+    def test_an_entry_of_one_job_is_read_with_its_place(self, opener: Opener) -> None:
+        async def work() -> None:
+            one, two = opener(), opener()
+            for name in ("a", "ab"):
+                await one.create_job(name)
+            assert await one.entry("a") is await two.entry("nowhere") is None
+            await one.put_entry("ab", 7, b'{"x":"3 a y"}')
+            assert await two.entry("a") is None
+            await one.put_entry("a", 2, b"")
+            assert await two.entry("a") == (2, b"")
+            await two.put_entry("a", 3, b'{"y":1}', synced=True)
+            await two.put_entry("a", 1, b'{"z":1}')
+            assert await one.entry("a") == await opener().entry("a") == (3, b'{"y":1}')
+            assert await one.entry("ab") == (7, b'{"x":"3 a y"}')
+            assert await one.lost_jobs() == ()
+            await one.delete_job("a")
+            assert await one.entry("a") is await two.entry("a") is None
+            assert await two.lost_jobs() == ()
+
+        wait_for(work())
+
     def test_entries_stay_right_however_often_they_are_put(self, opener: Opener) -> None:
         async def work() -> None:
             one, two = opener(), opener()

@@ -111,6 +111,14 @@ class CrashingStorage:
         """Passed on."""
         return await self.storage.entries()
 
+    async def entry(self, job_id: str) -> tuple[int, bytes] | None:
+        """Passed on."""
+        return await self.storage.entry(job_id)
+
+    async def lost_jobs(self) -> tuple[str, ...]:
+        """Passed on."""
+        return await self.storage.lost_jobs()
+
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Passed on."""
         await self.storage.put_run_setting(run, setting)

@@ -145,6 +145,15 @@ class MemoryStorage:
         """The entry of every Job."""
         return {name: job.entry[1] for name, job in self.store.jobs.items()}
 
+    async def entry(self, job_id: str) -> tuple[int, bytes] | None:
+        """The entry of one Job."""
+        job = self.store.jobs.get(check_job_id(job_id))
+        return None if job is None or not job.entry[0] else job.entry
+
+    async def lost_jobs(self) -> tuple[str, ...]:
+        """None: an entry is a part of its Job."""
+        return ()
+
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Replace the Run's setting."""
         self._job(run.job_id).settings[check_id(run.run_id, "run")] = setting

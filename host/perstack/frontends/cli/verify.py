@@ -5,38 +5,46 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 import click
 
 from perstack.core.verification import Kind, Report
+from perstack.errors import UsageError
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.show import count, plain_text
 from perstack.host import Host
 
+_ALL_WELL = "every digest, hash and kept head is right"
 _JSON_HELP = "The report as one JSON object."
 
 
 @click.command("verify")
 @click.argument("job", required=False)
-@click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
+@click.option("--all", "every", is_flag=True, help="Every Job, task and series of iterations that is kept.")
+@click.option("--json", "as_json", is_flag=True, help="Each report as one JSON object, one a line.")
 @place_options
 def verify_command(
-    job: str | None, as_json: bool, config: str | None, workspace: str | None, storage: str | None
+    job: str | None, every: bool, as_json: bool, config: str | None, workspace: str | None, storage: str | None
 ) -> None:
     """Check the logs of JOB (the latest, if none is given) for edits, insertions, reordering and loss.
 
-    Every line's digest and hash is computed again, and each log's end is compared with the heads that are kept
-    elsewhere: a delegate's in the log of the Run that started it, every Run's in the Job's summary; and the summary
-    with what the logs add up to. What cannot be checked is named. Exit status 0 if all that can be checked holds, 1 if
-    not.
+    JOB may also be a task or a series of iterations. Every line's digest and hash is computed again, and each log is
+    compared with the heads that are kept elsewhere: a delegate's in the log of the Run that started it, every Run's in
+    the Job's summary; and the summary, checkpoints and blobs with what the logs say. What cannot be checked is named.
+    Nothing is written. Exit status 0 if all that can be checked holds, 1 if not.
     """
+    if every and job is not None:
+        raise UsageError(f"{job} and --all: give one of them")
+    if every:
+        sys.exit(_report_all(Place(config, workspace, storage), as_json))
 
     def check(host: Host) -> Awaitable[Report]:
         return host.verify(job)
 
-    sys.exit(_report(Place(config, workspace, storage), check, as_json, "every digest, hash and kept head is right"))
+    sys.exit(_report(Place(config, workspace, storage), check, as_json, _ALL_WELL))
 
 
 @click.command("replay")
@@ -74,6 +82,28 @@ def _report(place: Place, check: Callable[[Host], Awaitable[Report]], as_json: b
     else:
         _print(report, all_well)
     return 0 if report.ok else 1
+
+
+def _report_all(place: Place, as_json: bool) -> int:
+    """Each as it comes, and how many there were."""
+    host = place.reader()
+    found: Counter[str] = Counter()
+
+    async def checked() -> None:
+        async with host:
+            async for report in host.verify_all():
+                found[report.kind] += 1
+                found["findings"] += len(report.findings)
+                if as_json:
+                    click.echo(json.dumps(report.to_json(), ensure_ascii=False))
+                else:
+                    _print(report, _ALL_WELL)
+
+    asyncio.run(checked())
+    if not as_json:
+        counts = f"{count(found['job'], 'Job')}, {count(found['task'], 'task')}, {found['iterations']} series"
+        click.echo(plain_text(f"{host.storage.location}: {counts}, {count(found['findings'], 'finding')}"))
+    return 1 if found["findings"] else 0
 
 
 def _print(report: Report, all_well: str) -> None:
