@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
 from pydantic import JsonValue
+from pydantic_core import from_json
 
 from perstack.core.base import Fact
 from perstack.core.chain import Head
@@ -206,7 +207,7 @@ def with_head(summary: bytes, head: Head) -> bytes:
 def head_in(summary: bytes) -> Head | None:
     """Where a summary says that its log ended; None if it does not, as one of an older version."""
     try:
-        found: JsonValue = json.loads(summary)
+        found: JsonValue = from_json(summary)
     except ValueError:
         return None
     seq, chained = _as_dict(found).get("headSeq"), _as_dict(found).get("headHash")

@@ -70,11 +70,12 @@ async def load_run(
     """
     run: Run | None = None
     head = EMPTY_LOG
+    redactions: Redactions = {}
     while lines := await storage.read(ref, after=head.seq, limit=_page_size(ref, head.seq, through)):
         for line in lines:
             sealed = open_line(line)  # the storage has checked it against the chain
             head = Head(head.seq + 1, sealed.hash)
-            event = await stored_event(storage, ref, head.seq, sealed)
+            event = await stored_event(storage, ref, head.seq, sealed, redactions)
             if isinstance(event, StartRun):
                 base = await _base(storage, ref.job_id, event.continued_from, known or {})
                 run = begin(event, head, base)
@@ -118,16 +119,27 @@ def unread(ref: RunRef, seq: int, words: str) -> Damaged:
     return Damaged(f"{ref.run_id}, event {seq}: {words}; the {seq - 1} before it can be read", readable=seq - 1)
 
 
-async def stored_event(storage: Storage, ref: RunRef, seq: int, sealed: Sealed) -> StoredEvent:
-    """The event at place `seq`; of one that was redacted what the log's `redactEvent` leaves of it. Raises Damaged."""
+Redactions = dict[RunRef, list[RedactEvent]]
+"""The redactEvents of logs, as far as they were looked for."""
+
+
+async def stored_event(
+    storage: Storage, ref: RunRef, seq: int, sealed: Sealed, known: Redactions | None = None
+) -> StoredEvent:
+    """The event at place `seq`; of one that was redacted what the log's `redactEvent` leaves of it. Raises Damaged.
+
+    With `known` a log is looked through once for all of its redacted events.
+    """
     left = taken_out(sealed.payload)
     if left is None:
         return event_of(ref, seq, sealed.payload)
     from perstack.core.redaction import NotVouchedFor, stand_in  # few logs have one
 
-    lines, _ = await readable(storage, ref)
+    known = {} if known is None else known
+    if ref not in known:
+        known[ref] = redactions_in(ref, (await readable(storage, ref))[0])
     try:
-        return stand_in(left, sealed.digest, seq, redactions_in(ref, lines))
+        return stand_in(left, sealed.digest, seq, known[ref])
     except NotVouchedFor as error:
         raise unread(ref, seq, str(error)) from error
 

@@ -20,6 +20,7 @@ from perstack.core.labels import has_labels
 from perstack.core.run import Run, is_unsettled
 from perstack.engine.load import (
     LoadedJob,
+    Redactions,
     checkpoint_at,
     load_job,
     load_run,
@@ -212,9 +213,10 @@ class JobReader:
         ref = RunRef(job_id or job_of_run(run_id), check_id(run_id, "run"))
         head = Head(after)
         lines: list[StoredLine] = []
+        redactions: Redactions = {}
         for line in await self._storage.read(ref, after=after, limit=limit):
             sealed, head = _checked(head, line)
-            event = await stored_event(self._storage, ref, head.seq, sealed)
+            event = await stored_event(self._storage, ref, head.seq, sealed, redactions)
             if through_step is not None and event.step_number > through_step:
                 break
             lines.append(StoredLine(head.seq, event, line))

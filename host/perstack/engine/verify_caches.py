@@ -69,7 +69,8 @@ async def check_caches(check: Check, storage: Storage, summary: bytes | None, ch
         check.passed_over("caches", "", len(checkpoints) + len(check.heads), f"checkpoints and settings: {words}")
         return
     if summary is not None and read is not None:
-        _check_summary(check, summary, read, derived)
+        is_driven = await storage.lease_info(check.job_id) is not None
+        _check_summary(check, summary, read, derived, is_driven=is_driven)
     for run_id, setting in derived.settings.items():
         data = await storage.run_setting(RunRef(check.job_id, run_id))
         if data is None:
@@ -107,10 +108,10 @@ def _read_summary(check: Check, written: bytes | None) -> JobSummary | None:
         return None
 
 
-def _check_summary(check: Check, written: bytes, summary: JobSummary, derived: Derived) -> None:
+def _check_summary(check: Check, written: bytes, summary: JobSummary, derived: Derived, *, is_driven: bool) -> None:
     if not derived.job.coordinators:
         return
-    if summary.status == "running":
+    if summary.status == "running" or is_driven:
         check.passed_over("summary", "", 1, "job.json was written while the Job ran; what is shown is from the logs")
         return
     check.summaries += 1

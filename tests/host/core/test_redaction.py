@@ -1,0 +1,48 @@
+"""What a redaction leaves of each kind of event."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from perstack.core.chain import open_line
+from perstack.core.events import StoredEvent, parse_event
+from perstack.core.places import is_at_home
+from perstack.core.redaction import REDACTED, blanked, fields_taken, remains_of
+
+HISTORIES = Path(__file__).parents[2] / "histories"
+EVENTS: dict[str, list[StoredEvent]] = {}
+for path in sorted(HISTORIES.glob("*.jsonl")):
+    for line in path.read_bytes().splitlines():
+        one = parse_event(open_line(line).payload)
+        EVENTS.setdefault(one.type, []).append(one)
+
+KEPT = re.compile(r"[A-Za-z0-9_./:@-]{0,200}")
+"""Ids, names, versions: not what somebody wrote."""
+
+
+def texts(value: object) -> set[str]:
+    if isinstance(value, dict):
+        return {text for one in value.values() for text in texts(one)}
+    if isinstance(value, list):
+        return {text for one in value for text in texts(one)}
+    return {value} if isinstance(value, str) else set()
+
+
+@pytest.mark.parametrize("kind", sorted(EVENTS))
+def test_nothing_that_somebody_wrote_is_left_of_an_event_and_it_stays_where_it_was(kind: str) -> None:
+    for seq_event in EVENTS[kind]:
+        left = blanked(seq_event)
+        assert blanked(left) == left, "again changes nothing"
+        assert parse_event(left.to_json()) == left
+        assert json.loads(left.to_json()) == remains_of(seq_event)
+        assert all(text == REDACTED or KEPT.fullmatch(text) for text in texts(remains_of(seq_event))), left
+        seq = int(seq_event.id.rpartition("-")[2])
+        assert is_at_home(left, seq_event.job_id, seq_event.run_id, seq)
+        same = {"id", "timestamp", "runId", "stepNumber", "usage", "checkpointId", "toolCallId"}
+        before = json.loads(seq_event.to_json())
+        assert {key: remains_of(seq_event).get(key) for key in same} == {key: before.get(key) for key in same}
+        assert not set(fields_taken(seq_event)) & same
