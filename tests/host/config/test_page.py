@@ -75,7 +75,7 @@ def test_each_table_of_the_page_lists_every_known_key_with_its_meaning(heading, 
 @pytest.mark.parametrize(
     ("model", "table", "only_here", "only_there"),
     [
-        (Project, PROJECT, {"include"}, {"path", "broken"}),
+        (Project, PROJECT, {"include"}, {"path", "broken", "files", "patterns"}),
         (ProviderSetting, PROVIDER, set(), set()),
         (Expert, EXPERT, set(), {"key"}),
         (Iterate, ITERATE, set(), set()),
