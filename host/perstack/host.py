@@ -53,6 +53,7 @@ from perstack.engine.resuming import (
 from perstack.engine.session import Session
 from perstack.engine.skills import JobSkills
 from perstack.engine.state import open_state, places_of
+from perstack.engine.trust import TrustStore, environment_of
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, UsageError
 from perstack.ports.environment import Environment
@@ -130,7 +131,6 @@ class Host(Looking):
 
         Raises DefinitionError with every problem of the file, and UsageError if there is no file.
         """
-        from perstack.config.env import read_env
         from perstack.config.load import load_usable
 
         place = find_place(workspace, config)
@@ -140,7 +140,7 @@ class Host(Looking):
             project,
             workspace=workspace,
             storage=storage,
-            env=read_env(place.folder, project.env_path) if env is None else env,
+            env=environment_of(project, place) if env is None else env,
             overrides=overrides,
             plugins=plugins,
             place=place,
@@ -457,8 +457,8 @@ class Host(Looking):
             tasks=tasks,
             off_limits=places_of(self.storage),
             programs=programs_of(self.storage),
-            protected=tuple(Path(name).absolute() for name in read),
-            protected_patterns=project.patterns,
+            protected=(*(Path(name).absolute() for name in read), TrustStore.of_user().folder),
+            protected_patterns=project.includes,
         )
 
     def _lock(self) -> Lock:

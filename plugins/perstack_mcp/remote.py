@@ -12,13 +12,14 @@ from urllib.parse import urlsplit
 
 from perstack.core.definitions import McpSseSkill, OAuth
 from perstack.core.secret_text import masked_address
-from perstack.errors import SkillError
+from perstack.errors import SkillError, UsageError
+from perstack.ports.environment import refuse_redirected
 from perstack.ports.skill import SkillContext
 from perstack_mcp.addresses import refuse_private
 from perstack_mcp.eras import Eras
 from perstack_mcp.logins import Logins, Place
 from perstack_mcp.shown import Shown
-from perstack_mcp.variables import check_known, filled
+from perstack_mcp.variables import check_known, filled, variables_in
 from perstack_mcp.ways import AUTO, LEGACY, Way
 
 if TYPE_CHECKING:
@@ -81,8 +82,18 @@ class RemoteServer:
 
 
 def filled_in(definition: McpSseSkill, env: Mapping[str, str]) -> McpSseSkill:
-    """The definition with its address, in which `${NAME}` is replaced from the environment."""
+    """The definition with its address, in which `${NAME}` is replaced from the environment.
+
+    Raises SkillError if only a workspace's `.env` names that, and a variable of the user's own is to be sent there.
+    """
     check_known((definition.endpoint,), definition.name)
+    oauth = definition.oauth or OAuth()
+    sent = variables_in((*definition.headers.values(), oauth.client_secret or "", oauth.private_key or ""))
+    try:
+        for name in variables_in((definition.endpoint,)):
+            refuse_redirected(env, name, sorted(sent))
+    except UsageError as error:
+        raise SkillError(f"skill {definition.name!r}: {error}") from error
     endpoint = filled({"endpoint": definition.endpoint}, env, definition.name, "endpoint")
     return definition.model_copy(update=endpoint)
 

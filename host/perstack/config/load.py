@@ -65,6 +65,7 @@ class Definition:
         self.files: dict[Path, str] = {}
         """Each file met, resolved, and as problems name it."""
         self.patterns: list[tuple[Path, str]] = []
+        self.includes: list[str] = []
         self.report: Reporter | None = None
         """For the top of the file; None if it could not be read."""
         self.fields = self.read(path, chain=())
@@ -84,7 +85,7 @@ class Definition:
             raise DefinitionError(problems)
         fields = {**self.fields, "experts": experts, "path": str(self.path.absolute()), "broken": broken}
         fields["files"] = list(dict.fromkeys(str(Path(name).absolute()) for name in self.files.values()))
-        fields["patterns"] = [str(folder.absolute() / pattern) for folder, pattern in self.patterns]
+        fields["includes"] = [*self.includes]
         warnings = tuple(problem for problem in problems if problem.severity != "error")
         return LoadedProject(Project.model_validate(fields), warnings, tuple(self.files), tuple(self.patterns))
 
@@ -158,6 +159,7 @@ class Definition:
         from perstack.config.globbing import TooMuch, matches
 
         folder = chain[-1].parent
+        self.includes.append(normpath(folder.absolute() / pattern))
         is_pattern = has_magic(pattern)
         try:
             found = matches(pattern, folder) if is_pattern else [pattern]

@@ -243,8 +243,8 @@ class Project(Fact):
     """The file it was read from, absolute; None when it was made in Python."""
     files: tuple[str, ...] = ()
     """That file and those that it includes, absolute."""
-    patterns: tuple[str, ...] = ()
-    """Which files it would include if they were there, as absolute patterns."""
+    includes: tuple[str, ...] = ()
+    """The names and patterns that it includes files by, absolute."""
     broken: dict[str, tuple[Problem, ...]] = Field(default_factory=dict)
     """Experts that are declared and cannot be run, by key, and why."""
 

@@ -61,6 +61,6 @@ def refuse_redirected(
     what = f"{own} of your environment" if own is not None else others
     if what is not None:
         raise UsageError(
-            f"{what} is not sent to the {address} that {unconfirmed[address]} names: name the file"
-            " with --env-path if that address is yours"
+            f"{what} is not sent to the {address} that {unconfirmed[address]} names: if that address is yours, name the"
+            " file with --env-path, or agree to it with `perstack trust`"
         )

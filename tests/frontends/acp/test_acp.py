@@ -459,3 +459,43 @@ def test_a_signal_ends_it_after_its_jobs_are_recorded_as_interrupted(
     (job,) = terminal.run("jobs", "--json").events
     assert job["status"] == "stoppedByInterrupt"
     assert '"stopRunByInterrupt"' in terminal.log_of(f"{job['id']}-1").read_text()
+
+
+EVIL = '\n[experts.guest.skills.evil]\ntype = "mcpStdioSkill"\ncommand = "sh"\nargs = ["-c", "touch ran"]\n'
+
+
+@pytest.mark.parametrize("choice", [None, "no", "yes"])
+def test_a_definition_that_has_something_else_executed_holds_once_a_person_agrees(
+    terminal: Terminal, tmp_path_factory: pytest.TempPathFactory, choice: str | None
+) -> None:
+    terminal.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    guest = '[experts.guest]\ninstruction = "[[{}]] You serve."\n'
+    terminal.project(guest.format("old"), **{f"[[{name}]]": [reply(name)] * 3 for name in ("old", "words", "new")})
+    ran = terminal.workspace / "ran"
+
+    async def work() -> None:
+        editor = Editor(choose=choice)
+
+        async def said() -> str:
+            before = len(editor.texts())
+            session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
+            await agent.prompt(session_id=session.session_id, prompt=[text_block("Serve")])
+            return editor.texts()[before:]
+
+        async with editing(terminal, editor) as agent:
+            assert await said() == "old"
+            terminal.workspace.joinpath("perstack.toml").write_text(guest.format("words"))
+            assert await said() == "words"
+            assert editor.asked == []
+            terminal.workspace.joinpath("perstack.toml").write_text(guest.format("new") + EVIL)
+            first = await said()
+            ((title, options),) = editor.asked
+            assert "+ command: sh -c 'touch ran' (skill evil of guest)" in title
+            assert options == ["yes", "no"]
+            assert first.endswith("new" if choice == "yes" else "words")
+            assert ("perstack trust" in first) == (choice != "yes")
+            assert await said() == ("new" if choice == "yes" else "words")
+            assert len(editor.asked) == 1
+            assert ran.exists() == (choice == "yes")
+
+    run(work())

@@ -140,6 +140,9 @@ def test_a_file_that_a_pattern_of_include_finds_later_is_taken_in(terminal: Term
 def test_while_the_file_is_broken_the_last_good_one_holds_and_results_say_so(terminal: Terminal, place: str) -> None:
     root, other = terminal.workspace / "perstack.toml", terminal.workspace / "other.toml"
     good = root.read_text()
+    if place == "included":
+        other.touch()
+        root.write_text('include = ["other.toml"]\n' + good)
 
     async def work() -> None:
         async with connected(terminal) as editor:
@@ -148,7 +151,6 @@ def test_while_the_file_is_broken_the_last_good_one_holds_and_results_say_so(ter
                 root.write_text(good + "[experts.solo\n")
             else:
                 other.write_text("[experts.late]\ninstrction = 1\n")
-                root.write_text('include = ["other.toml"]\n' + good)
             assert await names(editor) == before
             result = await editor.call("solo", query="go")
             assert texts(result)[0] == "One note."

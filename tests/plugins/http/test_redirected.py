@@ -12,12 +12,14 @@ from terminal import Result, Terminal
 from wire import Said
 from wire_anthropic import ANTHROPIC
 
+from perstack.core.definitions import McpSseSkill
 from perstack.engine.plugins import load_plugins
-from perstack.errors import UsageError
+from perstack.errors import SkillError, UsageError
 from perstack.host import Host
 from perstack.ports.environment import Environment
 from perstack.ports.provider import ProviderConfig
 from perstack.testing.endpoint import FakeEndpoint
+from perstack_mcp.remote import filled_in
 
 KEY = "sk-ant-the-canary-sings"
 SOLO = """
@@ -134,3 +136,11 @@ def test_from_python_what_is_left_out_is_warned_of(terminal: Terminal) -> None:
         warnings.simplefilter("always")
         asyncio.run(work())
     assert "LD_PRELOAD not taken from here" in str(caught[-1].message)
+
+
+def test_a_server_on_the_web_is_sent_none_either() -> None:
+    skill = McpSseSkill(name="web", endpoint="${WEB_URL}", headers={"Authorization": "Bearer ${TOKEN}"})
+    variables = {"WEB_URL": "https://elsewhere.example", "TOKEN": "canary"}
+    with pytest.raises(SkillError, match=r"skill 'web': TOKEN of your environment is not sent to the WEB_URL that"):
+        filled_in(skill, Environment(variables, unconfirmed={"WEB_URL": "here/.env"}))
+    assert filled_in(skill, Environment(variables)).endpoint == variables["WEB_URL"]

@@ -129,6 +129,7 @@ class PerstackAgent:
         with _errors():
             session = self._sessions.get(session_id)
             session.is_cancelled = False
+            await self._consent(session)
             job = await self._turn(session, _text(prompt))
             while job.asking is not None:
                 said = await self._ask(session, job.asking)
@@ -170,6 +171,31 @@ class PerstackAgent:
                 return reply.outcome.option_id
         await self._say(session, f"\n\n{_in_words(asking)}")
         return None
+
+    async def _consent(self, session: Session) -> None:
+        """Ask whether a changed definition may have something else executed; else that of before goes on."""
+        live = self._sessions.live(session)
+        held = live.open_change
+        if held is None or live.is_asked:
+            return
+        options = [
+            PermissionOption(option_id="yes", name="Use it", kind="allow_once"),
+            PermissionOption(option_id="no", name="Keep the one of before", kind="reject_once"),
+        ]
+        call = ToolCallUpdate(
+            tool_call_id=f"trust-{held.digest[:16]}", title=held.question, kind="other", status="pending"
+        )
+        live.is_asked = True
+        try:
+            reply = await self._client.request_permission(session_id=session.id, tool_call=call, options=options)
+        finally:
+            live.is_asked = False
+        if isinstance(reply.outcome, AllowedOutcome) and reply.outcome.option_id == "yes":
+            if live.agree(held.digest):
+                session.host.project = live.loaded.project
+            return
+        live.refuse(held.digest)
+        await self._say(session, f"{held.note}\n\n")
 
     async def _say(self, session: Session, text: str) -> None:
         await self._client.session_update(session.id, update_agent_message_text(text))

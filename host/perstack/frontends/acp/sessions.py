@@ -8,17 +8,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from perstack.config.load import LoadedProject
 from perstack.core.definitions import Expert
 from perstack.core.ids import job_id_of
 from perstack.core.job import JobSummary
 from perstack.engine.clock import new_ulid
 from perstack.engine.emit import OnEvent
+from perstack.engine.live import LiveProject
 from perstack.engine.who import this_user
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
 
-MakeHost = Callable[[Path], Host]
-"""A Host on a workspace. Raises DefinitionError and UsageError."""
+MakeHost = Callable[[Path], tuple[Host, LoadedProject]]
+"""A Host on a workspace, and the definition that it was made from. Raises DefinitionError and UsageError."""
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ class Sessions:
         self._make_host = make_host
         self._expert = expert
         self._hosts: dict[Path, Host] = {}
+        self._live: dict[Path, LiveProject] = {}
+        """The definition of each workspace."""
         self._sessions: dict[str, Session] = {}
 
     def new(self, cwd: str) -> Session:
@@ -109,8 +113,17 @@ class Sessions:
         """The Host of a directory."""
         workspace = Path(cwd).resolve()
         if workspace not in self._hosts:
-            self._hosts[workspace] = self._make_host(workspace)
+            host, loaded = self._make_host(workspace)
+            self._hosts[workspace], self._live[workspace] = host, LiveProject(loaded)
+        elif self._live[workspace].refresh():
+            self._hosts[workspace].project = self._live[workspace].loaded.project
         return self._hosts[workspace]
+
+    def live(self, session: Session) -> LiveProject:
+        """The definition of a session's workspace, read again if it has changed."""
+        folder = next(folder for folder, host in self._hosts.items() if host is session.host)
+        self.host(str(folder))
+        return self._live[folder]
 
     async def close(self) -> None:
         """Interrupt what is driven, wait until that is recorded, and close the Hosts."""

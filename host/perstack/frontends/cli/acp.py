@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from perstack.config.load import LoadedProject
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.host import Host
@@ -24,7 +25,9 @@ def acp_command(expert: str | None, setup: Setup) -> None:
 
     from perstack.frontends.acp.stdio import serve_acp
 
-    def make_host(folder: Path) -> Host:
-        return replace(setup, place=replace(setup.place, workspace=None, folder=str(folder))).host()
+    def make_host(folder: Path) -> tuple[Host, LoadedProject]:
+        there = replace(setup, place=replace(setup.place, workspace=None, folder=str(folder)))
+        loaded = there.place.load()
+        return there.host(loaded.project), loaded
 
     asyncio.run(serve_acp(make_host, expert))

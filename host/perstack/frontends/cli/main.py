@@ -44,6 +44,7 @@ _COMMANDS = {
     "install": ("install", "Ask every skill what it offers, so that runs need not wait for it."),
     "login": ("login", "Log in to the server of a skill, for all later Jobs."),
     "logout": ("login", "Forget a login."),
+    "trust": ("trust", "Agree to what perstack.toml has executed, and to the addresses that .env names."),
     "mcp": ("mcp", "Serve Experts and Jobs to an editor or an agent over MCP."),
     "acp": ("acp", "Be an agent for an editor that speaks the Agent Client Protocol."),
     "chaos": ("chaos", "Kill an Expert's processes again and again, and say what was lost or done twice."),

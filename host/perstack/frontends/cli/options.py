@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from perstack.config.env import read_env
 from perstack.config.load import LoadedProject, load_usable
 from perstack.config.places import ProjectPlace, check_workspace, find_place
 from perstack.config.settings import Overrides
@@ -140,10 +139,14 @@ class Setup:
     overrides: Overrides
     env_paths: tuple[str, ...]
 
-    def env(self, project: Project) -> Environment:
-        """The environment with the `.env` files. What is left out of them is said on stderr."""
-        names = self.env_paths or project.env_path
-        env = read_env(self.place.find().folder, names, is_confirmed=bool(self.env_paths))
+    def env(self, project: Project, *, confirm: bool = True) -> Environment:
+        """The environment with the `.env` files, by default with the addresses in them that a person has agreed to.
+
+        What is left out of them is said on stderr.
+        """
+        from perstack.engine.trust import environment_of
+
+        env = environment_of(project, self.place.find(), self.env_paths, confirm=confirm)
         for text in env.warnings:
             click.echo(f"warning: {text}", err=True)
         return env

@@ -17,6 +17,7 @@ from mcp_types import (
     EmptyResult,
     GetPromptRequestParams,
     GetPromptResult,
+    InputRequiredResult,
     ListPromptsResult,
     ListResourcesResult,
     ListResourceTemplatesResult,
@@ -35,6 +36,7 @@ from perstack.errors import PerstackError
 from perstack.frontends.mcp_server import prompts, resources
 from perstack.frontends.mcp_server.asking import Context
 from perstack.frontends.mcp_server.completion import complete
+from perstack.frontends.mcp_server.consent import with_consent
 from perstack.frontends.mcp_server.greeting import INSTRUCTIONS, NAME
 from perstack.frontends.mcp_server.results import error_result
 from perstack.frontends.mcp_server.state import Call, Outcome, ServerState, call_key
@@ -62,7 +64,10 @@ class Handlers:
             state = await self._workspaces.of(context)
             await state.refresh()
             is_of_task = state.has_tasks and params.name in TASK_TOOLS
-            return await (call_task_tool if is_of_task else call_tool)(Call(state, context, params))
+            call = await with_consent(Call(state, context, params))
+            if isinstance(call, InputRequiredResult):
+                return call
+            return await (call_task_tool if is_of_task else call_tool)(call)
         except PerstackError as error:
             return error_result(error)
 

@@ -55,8 +55,8 @@ class Call:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the caller should know beside the result."""
-        problem = self.state.definitions.problem
-        return () if problem is None else (f"Note: perstack.toml is broken, so the last good one is used.\n{problem}",)
+        problem = self.state.definitions.live.problem
+        return () if problem is None else (f"Note: {problem}",)
 
 
 def call_key(context: Context, request_id: object) -> CallKey:

@@ -1,0 +1,91 @@
+"""Asking the person behind the client whether a changed definition may have something else executed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from pydantic import ValidationError
+
+from perstack.core.base import Fact, JsonObject
+from perstack.engine.live import Held
+from perstack.frontends.mcp_server.asking import asks_by_returning, can_ask
+from perstack.frontends.mcp_server.state import Call, ServerState
+from perstack.frontends.mcp_server.task_tools import TASK_TOOLS
+from perstack.frontends.mcp_server.tools import JOB_TOOLS
+
+_INPUT = "trust"
+_YES = "yes"
+_SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {_INPUT: {"type": "string", "title": "Use it", "enum": [_YES, "no"]}},
+    "required": [_INPUT],
+}
+
+
+class _State(Fact):
+    """What the client gives back with the answer."""
+
+    trust: str
+    """The digest of the change that it was shown."""
+
+
+async def with_consent(call: Call) -> Call | InputRequiredResult:
+    """The call, to be answered by the definition that holds once a person was asked; or the result that asks them.
+
+    Only calls that drive a Job ask, one at a time, and of clients that can show a form. Raises StorageError.
+    """
+    before = _returned(call)
+    if before is not None:
+        await _settle(call.state, before, (call.params.input_responses or {}).get(_INPUT))
+        params = call.params.model_copy(update={"request_state": None, "input_responses": None})
+        return replace(call, params=params)
+    live = call.state.definitions.live
+    held = live.open_change
+    if held is None or live.is_asked or not can_ask(call.context) or not _drives(call.params.name):
+        return call
+    if asks_by_returning(call.context):
+        if call.params.request_state is not None:
+            return call  # it brings the answer to another question
+        form = ElicitRequestFormParams(message=held.question, requested_schema=_SCHEMA)
+        state = _State(trust=held.digest).to_json().decode()
+        return InputRequiredResult(input_requests={_INPUT: ElicitRequest(params=form)}, request_state=state)
+    live.is_asked = True
+    try:
+        await _settle(call.state, held.digest, await _reply(call, held))
+    finally:
+        live.is_asked = False
+    return call
+
+
+def _drives(name: str) -> bool:
+    tool = JOB_TOOLS.get(name)
+    return name not in TASK_TOOLS if tool is None else tool.annotations.destructive_hint is True
+
+
+async def _reply(call: Call, held: Held) -> object:
+    try:
+        return await call.context.session.elicit_form(
+            held.question, _SCHEMA, related_request_id=call.context.request_id
+        )
+    except MCPError:
+        return None
+
+
+async def _settle(state: ServerState, digest: str, reply: object) -> None:
+    is_agreed = (
+        isinstance(reply, ElicitResult) and reply.action == "accept" and (reply.content or {}).get(_INPUT) == _YES
+    )
+    if not is_agreed:
+        state.definitions.live.refuse(digest)
+    elif state.definitions.agree(digest):
+        await state.clients.definitions_changed()
+
+
+def _returned(call: Call) -> str | None:
+    """The digest of the change that the client was asked about, if that is what the call brings an answer to."""
+    try:
+        return _State.model_validate_json(call.params.request_state or "").trust
+    except ValidationError:
+        return None

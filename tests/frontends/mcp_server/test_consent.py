@@ -1,0 +1,128 @@
+"""A server that runs has nothing else executed because perstack.toml has changed, until a person agrees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from editor import Editor, Fill, connected, texts
+from hosting import wait_for
+from mcp_types import ElicitRequestParams, ElicitResult
+from terminal import Terminal, reply
+
+EVIL = '\n[experts.solo.skills.evil]\ntype = "mcpStdioSkill"\ncommand = "sh"\nargs = ["-c", "touch ran"]\n'
+
+
+@pytest.fixture
+def terminal(terminal: Terminal, tmp_path_factory: pytest.TempPathFactory) -> Terminal:
+    terminal.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    return terminal.script(**{"[[solo]]": [reply("old")], "[[fresh]]": [reply("fresh")]})
+
+
+def change(terminal: Terminal, more: str = EVIL) -> Path:
+    """The same Expert with another instruction and one more server; what that server would leave."""
+    file = terminal.workspace / "perstack.toml"
+    first, second = file.read_text().replace("[[solo]]", "[[fresh]]").split('[experts."@team/lead"]')
+    file.write_text(f'{first}{more}[experts."@team/lead"]{second}')
+    return terminal.workspace / "ran"
+
+
+def answering(answer: str) -> Fill:
+    def fill(params: ElicitRequestParams) -> ElicitResult:
+        if answer in ("decline", "cancel"):
+            return ElicitResult(action=answer)  # type: ignore[arg-type]  # one of the words
+        return ElicitResult(action="accept", content={"trust": answer})
+
+    return fill
+
+
+async def said(editor: Editor) -> list[str]:
+    return texts(await editor.call("solo", query="go"))
+
+
+def test_where_nobody_can_be_asked_the_definition_of_before_holds(terminal: Terminal, era: str) -> None:
+    async def work() -> None:
+        async with connected(terminal, era=era) as editor:
+            assert (await said(editor))[0] == "old"
+            ran = change(terminal)
+            result = await said(editor)
+            assert result[0] == "old"
+            assert "Until a person agrees, by `perstack trust`" in result[-1]
+            assert "command (skill evil of solo)" in result[-1]
+            assert "touch" not in result[-1]
+            assert not ran.exists()
+
+    wait_for(work(), 60)
+
+
+def test_words_still_change_live(terminal: Terminal) -> None:
+    async def work() -> None:
+        async with connected(terminal) as editor:
+            assert (await said(editor))[0] == "old"
+            change(terminal, more="")
+            assert (await said(editor))[0] == "fresh"
+
+    wait_for(work(), 60)
+
+
+def test_perstack_trust_lets_a_server_that_runs_take_it(terminal: Terminal) -> None:
+    async def work() -> None:
+        async with connected(terminal) as editor:
+            assert (await said(editor))[0] == "old"
+            ran = change(terminal)
+            assert (await said(editor))[0] == "old"
+            assert terminal.run("trust", "--yes").code == 0
+            assert (await said(editor))[0] == "fresh"
+            assert ran.exists()
+
+    wait_for(work(), 60)
+
+
+def test_a_person_who_is_asked_sees_the_command_and_can_agree(terminal: Terminal, era: str) -> None:
+    async def work() -> None:
+        async with connected(terminal, era=era, fill=answering("yes")) as editor:
+            assert (await said(editor))[0] == "old"
+            ran = change(terminal)
+            await editor.client.list_tools()
+            assert editor.shown == []
+            assert (await said(editor))[0] == "fresh"
+            assert ran.exists()
+            (form,) = editor.shown
+            assert form.message.startswith(f"perstack: {terminal.workspace / 'perstack.toml'} has changed")
+            assert "+ command: sh -c 'touch ran' (skill evil of solo)" in form.message
+            assert (await said(editor))[0] == "fresh"
+            assert len(editor.shown) == 1
+        assert "trusted already" in terminal.run("trust").err
+
+    wait_for(work(), 60)
+
+
+@pytest.mark.parametrize("answer", ["no", "decline", "cancel"])
+def test_a_person_who_does_not_agree_is_not_asked_again(terminal: Terminal, era: str, answer: str) -> None:
+    async def work() -> None:
+        async with connected(terminal, era=era, fill=answering(answer)) as editor:
+            assert (await said(editor))[0] == "old"
+            ran = change(terminal)
+            for _ in range(2):
+                assert (await said(editor))[0] == "old"
+            assert len(editor.shown) == 1
+            assert not ran.exists()
+
+    wait_for(work(), 60)
+
+
+def test_what_is_put_back_holds_again(terminal: Terminal) -> None:
+    file = terminal.workspace / "perstack.toml"
+    before = file.read_text()
+
+    async def work() -> None:
+        async with connected(terminal) as editor:
+            assert (await said(editor))[0] == "old"
+            change(terminal)
+            assert len(await said(editor)) > 1
+            file.write_text(before.replace("[[solo]]", "[[fresh]]"))
+            result = await said(editor)
+            assert result[0] == "fresh"
+            assert "perstack trust" not in result[-1]
+
+    wait_for(work(), 60)
