@@ -21,11 +21,14 @@ from perstack.core.usage import Usage
 
 Kind: TypeAlias = Literal["job", "task", "iterations", "store"]
 """What a report is about; `store`: what is in none of the others."""
-UncheckedKind: TypeAlias = Literal["digests", "content", "heads", "runs", "summary", "caches", "requests"]
+UncheckedKind: TypeAlias = Literal[
+    "digests", "content", "heads", "runs", "summary", "caches", "requests", "anchor", "receipt"
+]
 """`digests`: events that carry none. `content`: events that this version does not know. `heads`: events after the last
 place that something outside their log vouches for. `runs`: Runs and Jobs that are named, and may never have begun.
 `summary`: job.json, or the entry of a task. `caches`: what else is derived from logs.
-`requests`: what models were sent, in a log that has no digest of it."""
+`requests`: what models were sent, in a log that has no digest of it. `anchor`, `receipt`: what those do not
+vouch for, and whether they can be trusted themselves."""
 
 
 @dataclass(frozen=True, slots=True)

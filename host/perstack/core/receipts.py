@@ -1,0 +1,196 @@
+"""Receipts: what the logs of a Job ended with at some moment, to be kept where no writer of those logs can reach.
+
+A receipt is an in-toto Statement (version 1) of the predicate type `PREDICATE_TYPE`. Its subjects are the Job's Runs:
+each with the hash of its last event, in hex, and in `annotations.seq` with how many events its log had. A hash of a log
+is made of all that precedes it, so that no edit, cut or rewriting of those events leaves it as it was. Signed, the
+statement is the payload of a DSSE envelope; what is anchored is the same.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pydantic import Field, ValidationError
+
+from perstack.core.base import Fact
+from perstack.core.dsse import Envelope
+from perstack.core.ids import event_id_of
+from perstack.core.verification import Finding
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+"""What the payload of an envelope is."""
+STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE: Final = "urn:perstack:receipt:v1"
+
+MOST_BYTES = 64 << 20
+"""A receipt that is longer is not read."""
+
+
+class Digest(Fact):
+    """A SHA-256 in hex."""
+
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class Place(Fact):
+    """How far a log went."""
+
+    seq: int = Field(ge=1)
+
+
+class Subject(Fact):
+    """A Run, and where its log ended."""
+
+    name: str = Field(pattern="^[A-Za-z0-9_-]{1,160}$")
+    digest: Digest
+    annotations: Place
+
+
+class Resource(Fact):
+    """Something that has a name and a digest."""
+
+    name: str
+    digest: Digest
+
+
+class Receipt(Fact):
+    """The predicate: what the heads are of, and under which definitions they came about."""
+
+    job_id: str
+    created_on: str
+    """The instant, RFC 3339."""
+    runtime_version: str
+    """Of the perstack that wrote the receipt."""
+    definitions: tuple[Resource, ...] = ()
+    """Of each Run the event that holds the definition it was started with, by its id."""
+    lock: Resource | None = None
+    """perstack.lock, if there was one: the digest of the file."""
+
+
+class Statement(Fact):
+    """An in-toto Statement of our predicate type."""
+
+    statement_type: Literal["https://in-toto.io/Statement/v1"] = Field(default=STATEMENT_TYPE, alias="_type")
+    subject: tuple[Subject, ...] = Field(min_length=1)
+    predicate_type: Literal["urn:perstack:receipt:v1"] = PREDICATE_TYPE
+    predicate: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where the log of a Run ends, and what it begins with."""
+
+    run_id: str
+    seq: int
+    hash: str
+    """Of the last event, as the chain has it: unpadded base64url."""
+    first: str
+    """The digest of the first event, in the same form."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlaces:
+    """A log as it is now, as far as its chain holds."""
+
+    hashes: Sequence[str]
+    """At each place, from the first."""
+    first: str
+    """The digest of the first event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A statement as it was found: alone, or with the envelope that it is the payload of."""
+
+    statement: Statement
+    envelope: Envelope | None = None
+
+
+def statement_of(
+    job_id: str, ends: Iterable[LogEnd], *, created_on: str, runtime_version: str, lock: bytes | None = None
+) -> Statement:
+    """The statement over these logs. `lock` is the SHA-256 of perstack.lock."""
+    taken = tuple(ends)
+    return Statement(
+        subject=tuple(
+            Subject(name=end.run_id, digest=_digest(end.hash), annotations=Place(seq=end.seq)) for end in taken
+        ),
+        predicate=Receipt(
+            job_id=job_id,
+            created_on=created_on,
+            runtime_version=runtime_version,
+            definitions=tuple(Resource(name=event_id_of(end.run_id, 1), digest=_digest(end.first)) for end in taken),
+            lock=None if lock is None else Resource(name="perstack.lock", digest=Digest(sha256=lock.hex())),
+        ),
+    )
+
+
+def read_record(data: bytes) -> Record:
+    """A statement, or an envelope with one in it. Raises ValueError if it is neither, or not a receipt of ours."""
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+    try:
+        envelope = Envelope.model_validate_json(data)
+    except ValidationError:
+        return Record(_statement_in(data))
+    if envelope.payload_type != PAYLOAD_TYPE:
+        raise ValueError(f"its payload is no {PAYLOAD_TYPE}")
+    return Record(_statement_in(envelope.body()), envelope)
+
+
+def against_receipt(statement: Statement, logs: Mapping[str, LogPlaces], source: str) -> list[Finding]:
+    """What in these logs is not as it was when the statement was made; `source` says where that was kept."""
+    findings: list[Finding] = []
+    for subject in statement.subject:
+        places = logs.get(subject.name)
+        found = _against_subject(subject, () if places is None else places.hashes, source)
+        findings += found
+        if places is not None and not found:
+            findings += _against_definition(subject, statement.predicate, places, source)
+    return findings
+
+
+def events_after(statements: Iterable[Statement], logs: Mapping[str, LogPlaces]) -> int:
+    """How many events none of the statements vouches for: those that were appended since."""
+    known: dict[str, int] = {}
+    for statement in statements:
+        for subject in statement.subject:
+            known[subject.name] = max(known.get(subject.name, 0), subject.annotations.seq)
+    return sum(max(0, len(places.hashes) - known.get(run_id, 0)) for run_id, places in logs.items())
+
+
+def _against_subject(subject: Subject, hashes: Sequence[str], source: str) -> list[Finding]:
+    run_id, seq = subject.name, subject.annotations.seq
+    if seq > len(hashes):
+        return [Finding(run_id, 0, f"the log ends at {len(hashes)}, but {source} says it had {seq} events")]
+    if _digest(hashes[seq - 1]) != subject.digest:
+        return [Finding(run_id, seq, f"the log was rewritten: its hash differs from the one in {source}")]
+    return []
+
+
+def _against_definition(subject: Subject, receipt: Receipt, places: LogPlaces, source: str) -> list[Finding]:
+    name = event_id_of(subject.name, 1)
+    if any(one.name == name and one.digest != _digest(places.first) for one in receipt.definitions):
+        return [Finding(subject.name, 1, f"the definition differs from the one in {source}")]
+    return []
+
+
+def _statement_in(data: bytes) -> Statement:
+    try:
+        return Statement.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"it is no receipt of perstack: {f'{place}: ' if place else ''}{first['msg']}") from None
+
+
+def _digest(chained: str) -> Digest:
+    """A hash of the chain as a digest of a statement."""
+    try:
+        return Digest(sha256=urlsafe_b64decode(chained + "=").hex())
+    except binascii.Error as error:
+        raise ValueError("it is no hash of a chain") from error
