@@ -32,6 +32,7 @@ from perstack.core.job import Job, JobSummary
 from perstack.core.labels import check_labels
 from perstack.core.run import Run
 from perstack.engine.answering import Given, answer_again, answer_open
+from perstack.engine.audit import Auditing
 from perstack.engine.clock import new_ulid
 from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent, runtime_begins
@@ -94,12 +95,13 @@ class Host(Looking):
         self.project = project
         place = place or ProjectPlace(named_or_own(project, workspace), None)
         self.workspace = place.workspace(project, workspace)
-        self._env = env if isinstance(env, Environment) else Environment(os.environ if env is None else env)
+        given = env if isinstance(env, Environment) else Environment(os.environ if env is None else env)
         self._overrides = overrides or Overrides()
-        self.plugins: Plugins = load_plugins(plugins, self._env)
+        self.plugins: Plugins = load_plugins(plugins, given)
         opened, self.notice = open_state(self.plugins, project, place, storage)
         """What a person should be told of where the state is, if anything."""
-        super().__init__(opened)
+        super().__init__(opened, Auditing(opened, project, self.workspace, given))
+        self._env = given.without(self.audit.key_variable)
         self._providers = ProviderPool(self.plugins, self._env)
         self._driving: dict[str, asyncio.Task[object]] = {}
 
@@ -195,6 +197,7 @@ class Host(Looking):
         """
         expert, labels = self._expert(expert_key), check_labels(labels or {})
         self._check_provider(expert)
+        self.audit.check()
         lock = self._lock()
 
         async def work() -> JobSummary:
@@ -407,6 +410,7 @@ class Host(Looking):
         begin: Callable[[LoadedJob], Awaitable[Callable[[Driver], Session]]],
         on_event: OnEvent | None,
     ) -> JobSummary:
+        self.audit.check()
         lock = self._lock()
 
         async def work() -> JobSummary:
@@ -435,27 +439,24 @@ class Host(Looking):
         session = begin(driver)
         start = session.run.start
         emit.display(runtime_begins(start, session.run.limits, self.storage.location))
-        try:
-            return await driver.drive_coordinator(session)
-        finally:
-            await skills.close()
+        async with self.audit.kept(loaded.job):
+            try:
+                return await driver.drive_coordinator(session)
+            finally:
+                await skills.close()
 
     def _context(self, job_id: str, tasks: Callable[[], TaskMemory] | None = None) -> SkillContext:
         """What skills are given."""
         project = self.project
-        read = (
-            *project.files,
-            *project.env_path,
-            *self._env.files,
-            *([lock_path(project.path)] if project.path is not None else ()),
-        )
+        lock = () if project.path is None else (lock_path(project.path),)
+        read = (*project.files, *project.env_path, *self._env.files, *lock, *self.audit.key_files)
         return SkillContext(
             self.workspace,
             job_id,
             self._env,
             STATE_DIR,
             tasks=tasks,
-            off_limits=places_of(self.storage),
+            off_limits=(*places_of(self.storage), *self.audit.anchor_places),
             programs=programs_of(self.storage),
             protected=(*(Path(name).absolute() for name in read), TrustStore.of_user().folder),
             protected_patterns=project.includes,

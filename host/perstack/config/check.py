@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import date, time
 from math import isfinite
 
-from perstack.config.schema import EXPERT, ITERATE, OAUTH, PROJECT, PROVIDER, SKILLS, TOOL, Key, Kind, Table
+from perstack.config.schema import AUDIT, EXPERT, ITERATE, OAUTH, PROJECT, PROVIDER, SKILLS, TOOL, Key, Kind, Table
 from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue, spell
 
 _BUDGETS = ("none", "minimal", "low", "medium", "high")
@@ -14,6 +14,7 @@ _BUDGETS = ("none", "minimal", "low", "medium", "high")
 _ELSEWHERE: Mapping[str, Table] = {
     "at the top of the file, above the first [table]": PROJECT,
     "in [provider]": PROVIDER,
+    "in [audit]": AUDIT,
     "in [experts.NAME]": EXPERT,
     **{f"in a skill of type {name}": table for name, table in SKILLS.items()},
     "in a tool of an interactiveSkill": TOOL,

@@ -235,6 +235,11 @@ def _check_settings(fields: TomlTable, report: Reporter) -> None:
     provider = fields.get("provider")
     if provider is not None:
         fields["provider"] = read_table(provider, PROVIDER, ("provider",), report) or {}
+    audit = fields.get("audit")
+    if audit is not None:
+        from perstack.config.audit import read_audit
+
+        fields["audit"] = read_audit(audit, report)
     runtime = fields.get("runtime")
     check_runtimes(runtime, ("runtime",), report)
     if runtime in OF_THE_ORIGINAL:

@@ -64,6 +64,7 @@ PROJECT: Table = {
     "storage": Key("text", "where state is kept, from this file's folder; `file:perstack` if not given", least=1),
     "workspace": Key("text", "the folder that Experts work in, from this file's; by default where you are", least=1),
     "include": Key("texts", "further files, or patterns of them, whose Experts are taken in", least=1),
+    "audit": Key("table", "where the heads of logs are kept besides, and how they are signed, see `[audit]`"),
     "experts": Key("table", "the Experts, by their key"),
     "temperature": Key("ignored", "every model runs at its own default temperature"),
     "perstackApiBaseUrl": Key("ignored", "there is no registry to ask: `include` takes in Experts from other files"),
@@ -74,6 +75,13 @@ PROJECT: Table = {
 PROVIDER: Table = {
     "providerName": Key("text", "which endpoint: `anthropic`, `openai`, `local`, …", required=True, least=1),
     "setting": Key("json", "settings as that provider's page names them"),
+}
+
+AUDIT: Table = {
+    "anchor": Key(
+        "words", "gets a Job's heads when it stops: `file:PATH`, an `https://` address, or a program as a list", least=1
+    ),
+    "signingKey": Key("text", "the Ed25519 key, in PEM, that signs them: `file:PATH` or `env:NAME`", least=1),
 }
 
 EXPERT: Table = {

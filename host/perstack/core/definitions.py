@@ -222,6 +222,15 @@ class Limits(Fact):
     """Milliseconds that one generation may take with all its tries."""
 
 
+class Audit(Fact):
+    """Where the heads of logs are kept out of reach of those who write the logs."""
+
+    anchor: str | tuple[str, ...] | None = None
+    """`file:PATH`, an address, or a program with its arguments."""
+    signing_key: str | None = None
+    """`file:PATH` or `env:NAME`: where the key is, never the key itself."""
+
+
 class Project(Fact):
     """Everything that one perstack.toml, with its includes and overrides, says."""
 
@@ -239,6 +248,7 @@ class Project(Fact):
     retry_timeout: int | None = None
     tool_search: ToolSearch | None = None
     env_path: tuple[str, ...] = ()
+    audit: Audit | None = None
     path: str | None = None
     """The file it was read from, absolute; None when it was made in Python."""
     files: tuple[str, ...] = ()

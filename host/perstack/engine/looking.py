@@ -10,6 +10,7 @@ from perstack.core.base import JsonObject
 from perstack.core.checkpoint import Checkpoint
 from perstack.core.ids import check_job_id
 from perstack.core.job import JobSummary
+from perstack.engine.audit import Auditing
 from perstack.engine.load import LoadedJob
 from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, StoredLine, UnsettledCall
 from perstack.ports.storage import Page, Storage
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 class Looking:
     """What a Host tells of the Jobs in its storage. Nothing here changes a log."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, audit: Auditing) -> None:
         self.storage = storage
+        self.audit = audit
         self._reader = JobReader(storage)
 
     async def job(self, job_id: str | None = None) -> JobSummary:
@@ -86,21 +88,52 @@ class Looking:
         async for line in watch_job(self.storage, await self._job_id(job_id)):
             yield line
 
-    async def verify(self, job_id: str | None = None) -> Report:
-        """Check a Job, a series of iterations or a task: its log, heads kept elsewhere, and all that is derived.
+    async def verify(
+        self, job_id: str | None = None, *, key: str | Path | None = None, anchor: str | None = None
+    ) -> Report:
+        """Check a Job, a series of iterations or a task: its log, heads kept elsewhere, and all that is derived; a Job
+        also against the project's anchor, or the one that is named.
 
-        Writes nothing. Raises NotFound.
+        With `key`, the file of a public key, every record in an anchor has to be signed by that. Writes nothing. Raises
+        NotFound.
         """
+        from perstack.engine.signing import read_public_key
         from perstack.engine.verify_store import verify_any
 
-        return await verify_any(self.storage, await self._job_id(job_id))
+        public = None if key is None else read_public_key(Path(key))
+        report = await verify_any(self.storage, await self._job_id(job_id))
+        audit = self.audit if anchor is None else self.audit.naming(anchor)
+        return await audit.compared(report, public)
 
-    async def verify_all(self) -> AsyncGenerator[Report]:
-        """Check every Job, series and task; one that cannot be read is a report with that finding."""
+    async def verify_all(self, *, key: str | Path | None = None, anchor: str | None = None) -> AsyncGenerator[Report]:
+        """The same for every Job, series and task; one that cannot be read is a report with that finding."""
+        from perstack.engine.signing import read_public_key
         from perstack.engine.verify_store import verify_store
 
+        public = None if key is None else read_public_key(Path(key))
+        audit = self.audit if anchor is None else self.audit.naming(anchor)
         async for report in verify_store(self.storage):
-            yield report
+            yield await audit.compared(report, public)
+
+    async def verify_receipt(
+        self, receipt: bytes, job_id: str | None = None, *, key: str | Path | None = None, anchor: str | None = None
+    ) -> Report:
+        """Check the Job that a receipt is of, and compare its logs with that receipt.
+
+        Raises UsageError for what is no receipt, or one of another Job than `job_id`.
+        """
+        from perstack.engine.signing import read_public_key
+
+        async def check(job: str) -> Report:
+            return await self.verify(job, key=key, anchor=anchor)
+
+        public = None if key is None else read_public_key(Path(key))
+        return await self.audit.compared_with_receipt(receipt, public, check, job_id)
+
+    async def receipt(self, job_id: str | None = None) -> bytes:
+        """A statement over the heads of a Job's logs, in JSON, to be kept elsewhere: in a DSSE envelope that the
+        project's key has signed, or alone if it has none."""
+        return await self.audit.receipt(await self._job_id(job_id))
 
     async def replay(self, job_id: str | None = None) -> Report:
         """Drive a Job again from its logs, without a model or a tool, and compare every decision."""

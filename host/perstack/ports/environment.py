@@ -41,6 +41,14 @@ class Environment(dict[str, str]):
             for file, each in names.items()
         )
 
+    def without(self, name: str | None) -> Environment:
+        """The same, but for a variable that nobody else may see; itself if it does not have that."""
+        if name is None or name not in self:
+            return self
+        left = {one: value for one, value in self.items() if one != name}
+        unconfirmed = {one: file for one, file in self.unconfirmed.items() if one != name}
+        return Environment(left, unconfirmed=unconfirmed, files=self.files, left_out=self.left_out)
+
 
 def unconfirmed_in(env: Mapping[str, str]) -> Mapping[str, str]:
     """The variables that only a workspace's file names, each with that file."""

@@ -9,8 +9,9 @@ import pytest
 
 from perstack.config import load_project
 from perstack.config.problems import describe_problems
-from perstack.config.schema import EXPERT, ITERATE, OAUTH, PROJECT, PROVIDER, SKILLS, TOOL
+from perstack.config.schema import AUDIT, EXPERT, ITERATE, OAUTH, PROJECT, PROVIDER, SKILLS, TOOL
 from perstack.core.definitions import (
+    Audit,
     Expert,
     InteractiveSkill,
     InteractiveTool,
@@ -59,6 +60,7 @@ def row(name, key):
     [
         ("## Top of the file", PROJECT),
         ("## `[provider]`", PROVIDER),
+        ("## `[audit]`", AUDIT),
         ("## `[experts.NAME]`", EXPERT),
         ("### `[experts.NAME.iterate]`", ITERATE),
         *((f"### `{name}`", table) for name, table in SKILLS.items()),
@@ -77,6 +79,7 @@ def test_each_table_of_the_page_lists_every_known_key_with_its_meaning(heading, 
     [
         (Project, PROJECT, {"include"}, {"path", "broken", "files", "patterns"}),
         (ProviderSetting, PROVIDER, set(), set()),
+        (Audit, AUDIT, set(), set()),
         (Expert, EXPERT, set(), {"key"}),
         (Iterate, ITERATE, set(), set()),
         (McpStdioSkill, SKILLS["mcpStdioSkill"], set(), {"name"}),

@@ -46,11 +46,11 @@ async def _export(host: Host, job: str, form: str, output: str | None) -> int:
     async with host:
         if form == "jsonl":
             logs = await host.logs(job)
-            _write(b"".join(entry.line + b"\n" for entry in in_order(logs)), output)
+            write_output(b"".join(entry.line + b"\n" for entry in in_order(logs)), output)
             return int(print_damage(logs))
         if form == "json":
             document = await host.document(job)
-            _write(json.dumps(document, ensure_ascii=False).encode() + b"\n", output)
+            write_output(json.dumps(document, ensure_ascii=False).encode() + b"\n", output)
             return 0
         if output is None:
             raise UsageError("--format perstack writes folders: name a directory with --output DIR")
@@ -58,7 +58,8 @@ async def _export(host: Host, job: str, form: str, output: str | None) -> int:
         return 0
 
 
-def _write(data: bytes, output: str | None) -> None:
+def write_output(data: bytes, output: str | None) -> None:
+    """To that file, which must not exist, or to stdout. Raises UsageError."""
     if output is None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

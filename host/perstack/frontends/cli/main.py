@@ -39,6 +39,7 @@ _COMMANDS = {
     "jobs": ("jobs", "List Jobs, newest first."),
     "verify": ("verify", "Check a Job's logs for edits, loss and damage."),
     "replay": ("verify", "Drive a recorded Job again, without a model, and compare."),
+    "receipt": ("receipt", "Write a statement over a Job's logs, to be kept elsewhere."),
     "export": ("export", "Write a Job in another form."),
     "validate": ("validate", "Check perstack.toml without running anything."),
     "install": ("install", "Ask every skill what it offers, so that runs need not wait for it."),

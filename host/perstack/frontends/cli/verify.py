@@ -8,9 +8,11 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from pathlib import Path
 
 import click
 
+from perstack.core.receipts import MOST_BYTES
 from perstack.core.verification import Kind, Report
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Place, place_options
@@ -24,27 +26,43 @@ _JSON_HELP = "The report as one JSON object."
 @click.command("verify")
 @click.argument("job", required=False)
 @click.option("--all", "every", is_flag=True, help="Every Job, task and series of iterations that is kept.")
+@click.option("--receipt", metavar="FILE", help="Compare with a receipt, whose Job is taken if none is given.")
+@click.option("--key", metavar="FILE", help="The public key, in PEM, that the receipt and the anchor are signed with.")
+@click.option("--anchor", metavar="file:PATH", help="Compare with this anchor, whatever perstack.toml says.")
 @click.option("--json", "as_json", is_flag=True, help="Each report as one JSON object, one a line.")
 @place_options
 def verify_command(
-    job: str | None, every: bool, as_json: bool, config: str | None, workspace: str | None, storage: str | None
+    job: str | None,
+    every: bool,
+    receipt: str | None,
+    key: str | None,
+    anchor: str | None,
+    as_json: bool,
+    config: str | None,
+    workspace: str | None,
+    storage: str | None,
 ) -> None:
     """Check the logs of JOB (the latest, if none is given) for edits, insertions, reordering and loss.
 
     JOB may also be a task or a series of iterations. Every line's digest and hash is computed again, and each log is
     compared with the heads that are kept elsewhere: a delegate's in the log of the Run that started it, every Run's in
-    the Job's summary; and the summary, checkpoints and blobs with what the logs say. What cannot be checked is named.
-    Nothing is written. Exit status 0 if all that can be checked holds, 1 if not.
+    the Job's summary, and those that the anchor of perstack.toml and a receipt have; and the summary, checkpoints and
+    blobs with what the logs say. What cannot be checked is named. Nothing is written. Exit status 0 if all that can be
+    checked holds, 1 if not.
     """
-    if every and job is not None:
-        raise UsageError(f"{job} and --all: give one of them")
+    place = Place(config, workspace, storage)
+    if every and (job is not None or receipt is not None):
+        raise UsageError(f"{job or '--receipt'} and --all: give one of them")
     if every:
-        sys.exit(_report_all(Place(config, workspace, storage), as_json))
+        sys.exit(_report_all(place, as_json, key, anchor))
+    given = None if receipt is None else _read_receipt(Path(receipt))
 
     def check(host: Host) -> Awaitable[Report]:
-        return host.verify(job)
+        if given is None:
+            return host.verify(job, key=key, anchor=anchor)
+        return host.verify_receipt(given, job, key=key, anchor=anchor)
 
-    sys.exit(_report(Place(config, workspace, storage), check, as_json, _ALL_WELL))
+    sys.exit(_report(place, check, as_json, _ALL_WELL))
 
 
 @click.command("replay")
@@ -69,6 +87,14 @@ def replay_command(
 _WORDS: dict[Kind, str] = {"job": "Job", "task": "Task", "iterations": "Iterations", "store": "Store"}
 
 
+def _read_receipt(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"--receipt {path} cannot be read: {error.strerror}") from error
+
+
 def _report(place: Place, check: Callable[[Host], Awaitable[Report]], as_json: bool, all_well: str) -> int:
     host = place.reader()
 
@@ -84,14 +110,14 @@ def _report(place: Place, check: Callable[[Host], Awaitable[Report]], as_json: b
     return 0 if report.ok else 1
 
 
-def _report_all(place: Place, as_json: bool) -> int:
+def _report_all(place: Place, as_json: bool, key: str | None, anchor: str | None) -> int:
     """Each as it comes, and how many there were."""
     host = place.reader()
     found: Counter[str] = Counter()
 
     async def checked() -> None:
         async with host:
-            async for report in host.verify_all():
+            async for report in host.verify_all(key=key, anchor=anchor):
                 found[report.kind] += 1
                 found["findings"] += len(report.findings)
                 if as_json:

@@ -1,0 +1,180 @@
+"""Receipts and anchored records: made of logs, and compared with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from perstack.core.chain import EMPTY_LOG, BrokenSeal, open_line
+from perstack.core.chain import check as check_line
+from perstack.core.job import Job
+from perstack.core.receipts import (
+    PAYLOAD_TYPE,
+    LogEnd,
+    LogPlaces,
+    Record,
+    Statement,
+    against_receipt,
+    events_after,
+    statement_of,
+)
+from perstack.core.verification import Finding, Report, Unchecked
+from perstack.engine.clock import now_iso
+from perstack.engine.load import readable, run_ids
+from perstack.engine.signing import PublicKey, Signer
+from perstack.errors import Damaged, NotFound, StorageError
+from perstack.ports.storage import RunRef, Storage
+from perstack.version import VERSION
+
+
+async def receipt_of(storage: Storage, job_id: str, signer: Signer | None, lock: bytes | None) -> bytes:
+    """A receipt for the logs of a Job as they are now, in JSON. `lock` is the SHA-256 of perstack.lock.
+
+    Raises NotFound, and Damaged for a log that is not right itself.
+    """
+    ends: list[LogEnd] = []
+    for run_id in await run_ids(storage, job_id):
+        lines = await storage.read(RunRef(job_id, run_id))
+        places = _places(lines)
+        if len(places.hashes) < len(lines):
+            good = len(places.hashes)
+            words = f"{run_id}, event {good + 1}: the log does not hold; `perstack verify {job_id}` says why"
+            raise Damaged(words, readable=good)
+        if lines:
+            ends.append(LogEnd(run_id, len(lines), places.hashes[-1], places.first))
+    if not ends:
+        raise NotFound(f"Job {job_id} has no events: there is nothing to vouch for")
+    return _written(job_id, ends, signer, lock)
+
+
+async def record_of(storage: Storage, job: Job, signer: Signer | None, lock: bytes | None) -> bytes | None:
+    """The same for a Job that this process has driven: its heads are those that were written, whatever the logs say by
+    now. None if nothing was written."""
+    ends: list[LogEnd] = []
+    for run_id, tally in job.runs.items():
+        if tally.head_seq:
+            first = await storage.read(RunRef(job.id, run_id), limit=1)
+            if not first:
+                raise StorageError(f"the log of {run_id} is gone")
+            ends.append(LogEnd(run_id, tally.head_seq, tally.head_hash, open_line(first[0]).digest))
+    return _written(job.id, ends, signer, lock) if ends else None
+
+
+def lock_digest(path: Path | None) -> bytes | None:
+    """The SHA-256 of perstack.lock; None if there is none."""
+    try:
+        return None if path is None else sha256(path.read_bytes()).digest()
+    except OSError:
+        return None
+
+
+async def places_of(storage: Storage, job_id: str) -> dict[str, LogPlaces]:
+    """The logs of a Job as far as they hold; none for a Job that is not there."""
+    try:
+        ids = await run_ids(storage, job_id)
+    except NotFound:
+        return {}
+    return {run_id: _places((await readable(storage, RunRef(job_id, run_id)))[0]) for run_id in ids}
+
+
+def with_receipt(
+    report: Report, record: Record, key: PublicKey | None, logs: dict[str, LogPlaces], lock: bytes | None
+) -> Report:
+    """The report of a Job, with what comparing its logs with a receipt came to."""
+    statement = record.statement
+    problem = signature_problem(record, key)
+    if problem is not None:
+        return replace(report, findings=(*report.findings, Finding("", 0, f"the receipt {problem}")))
+    unchecked: list[Unchecked] = []
+    if record.envelope is None:
+        unchecked.append(_unchecked("receipt", 1, "the receipt is not signed: whoever can write to it can change it"))
+    elif key is None:
+        unchecked.append(_unchecked("receipt", 1, "the signature of the receipt: name the public key with --key"))
+    after = events_after((statement,), logs)
+    if after:
+        unchecked.append(_unchecked("receipt", after, f"{after:,} of its events were appended after the receipt"))
+    stated = statement.predicate.lock
+    if stated is not None and (lock is None or stated.digest.sha256 != lock.hex()):
+        words = "perstack.lock is another than when the receipt was written, or gone"
+        unchecked.append(_unchecked("receipt", 1, words))
+    return replace(
+        report,
+        findings=_added(report, against_receipt(statement, logs, "the receipt")),
+        unchecked=(*report.unchecked, *unchecked),
+        checked=replace(report.checked, heads=report.checked.heads + len(statement.subject)),
+    )
+
+
+def with_records(
+    report: Report, source: str, records: Sequence[Record], key: PublicKey | None, logs: dict[str, LogPlaces]
+) -> Report:
+    """The report of a Job, with what comparing its logs with anchored records came to."""
+    findings: list[Finding] = []
+    trusted: list[Statement] = []
+    for number, record in enumerate(records, 1):
+        problem = signature_problem(record, key)
+        if problem is None:
+            trusted.append(record.statement)
+            findings += against_receipt(record.statement, logs, f"the anchor {source}")
+        else:
+            findings.append(Finding("", 0, f"record {number} of this Job in the anchor {source} {problem}"))
+    unchecked: list[Unchecked] = []
+    signed = sum(record.envelope is not None for record in records)
+    if key is None and signed:
+        words = f"signatures in the anchor: {signed:,}; name the public key with --key"
+        unchecked.append(_unchecked("anchor", signed, words))
+    after = events_after(trusted, logs)
+    if after:
+        words = f"{after:,} of its events are later than the last record in the anchor {source}"
+        unchecked.append(_unchecked("anchor", after, words))
+    return replace(
+        report,
+        findings=_added(report, findings),
+        unchecked=(*report.unchecked, *unchecked),
+        checked=replace(report.checked, heads=report.checked.heads + sum(len(one.subject) for one in trusted)),
+    )
+
+
+def signature_problem(record: Record, key: PublicKey | None) -> str | None:
+    """What is wrong with who vouches for a record; None if nothing is, or if no key is named to check it with."""
+    if key is None:
+        return None
+    if record.envelope is None:
+        return "is not signed: anybody may have written it"
+    if not key.has_signed(record.envelope):
+        return "is not signed by that key: it was changed, or another key has signed it"
+    return None
+
+
+def passed_over(report: Report, words: str) -> Report:
+    """The report, with something of the anchor that could not be checked."""
+    return replace(report, unchecked=(*report.unchecked, _unchecked("anchor", 1, words)))
+
+
+def _written(job_id: str, ends: Sequence[LogEnd], signer: Signer | None, lock: bytes | None) -> bytes:
+    body = statement_of(job_id, ends, created_on=now_iso(), runtime_version=VERSION, lock=lock).to_json()
+    return body if signer is None else signer.sign(PAYLOAD_TYPE, body).to_json()
+
+
+def _places(lines: Sequence[bytes]) -> LogPlaces:
+    hashes: list[str] = []
+    head, first = EMPTY_LOG, ""
+    for line in lines:
+        try:
+            sealed, head = check_line(head, line)
+        except BrokenSeal:
+            break
+        first = first or sealed.digest
+        hashes.append(head.hash)
+    return LogPlaces(hashes, first)
+
+
+def _added(report: Report, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    return tuple(dict.fromkeys((*report.findings, *findings)))
+
+
+def _unchecked(kind: Literal["anchor", "receipt"], count: int, message: str) -> Unchecked:
+    return Unchecked(kind, "", count, message)
