@@ -11,6 +11,7 @@ from perstack.config.settings import Overrides
 from perstack.engine.executed import Agreed, Item, addresses, digests_of, executed
 from perstack.engine.trust import TrustStore, folder_of
 from perstack.errors import UsageError
+from perstack.frontends.cli.confirm import confirm
 from perstack.frontends.cli.options import CONFIG, WORKSPACE, Place, Setup
 from perstack.frontends.cli.show import one_line
 
@@ -60,7 +61,7 @@ def trust_command(show: bool, revoke: bool, yes: bool, config: str | None, works
 def _asks() -> bool:
     if not sys.stdin.isatty():
         raise UsageError("nobody can be asked here: look at it with --show, and agree with --yes")
-    return click.confirm("Agree to all of this?", default=False, err=True)
+    return confirm("Agree to all of this?")
 
 
 def _print(folder: str, items: Sequence[Item], agreed: Sequence[Agreed]) -> None:
