@@ -148,10 +148,14 @@ class JobReader:
                 raise NotFound(f"there is no Job yet in {place}; start one with `perstack run EXPERT QUERY`")
 
     async def load(self, job_id: str) -> LoadedJob:
-        """A Job's whole state. Raises NotFound."""
+        """A Job's whole state. Raises NotFound, and StorageError if job.json knows of events that are not there."""
         check_job_id(job_id)
         loaded = await load_job(self._storage, job_id)
         if not loaded.runs:
+            if await self.begun(job_id) == "removed":
+                raise StorageError(
+                    f"Job {job_id} had events, and its logs are gone or empty: put them back from a copy"
+                )
             raise NotFound(
                 f"Job {job_id} ended before its first event; begin it again with"
                 f" `perstack run EXPERT QUERY --job-id {job_id}`"
