@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 RUN    := $(VENV)/.run-installed
 DEV    := $(VENV)/.dev-installed
 
-.PHONY: demo install test test-local-model check bench faults docs matrix lock clean
+.PHONY: demo install test test-local-model check bench faults fuzz docs matrix lock clean
 
 ## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
 demo: $(RUN)
@@ -41,6 +41,10 @@ bench: $(RUN)
 ## faults: kill and fail at every boundary, damage every byte, twenty minutes and more
 faults: $(DEV)
 	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -rP tests/faults $(ARGS)
+
+## fuzz: a million inputs and more, of every kind that comes from outside; hours
+fuzz: $(DEV)
+	PERSTACK_FUZZ=120000 $(BIN)/python -m pytest -n 2 -rP tests/faults/test_fuzz.py $(ARGS)
 
 ## docs: run every example and check every generated table
 docs: $(DEV)

@@ -104,3 +104,24 @@ def spread(boundaries: int, number: int) -> list[int]:
     if number >= boundaries:
         return list(range(1, boundaries + 1))
     return sorted({1 + round(index * (boundaries - 1) / (number - 1)) for index in range(number)})
+
+
+ASKS = """
+storage = "{storage}"
+[experts.small]
+instruction = "You ask."
+[experts.small.skills.user]
+type = "interactiveSkill"
+[experts.small.skills.user.tools.askUser]
+description = "Ask"
+inputJsonSchema = '{{"type": "object", "properties": {{"question": {{"type": "string"}}}}, "required": ["question"]}}'
+[experts.other]
+instruction = "You say a thing."
+"""
+
+
+def asking(folder: Path, storage: str) -> None:
+    """Write a project, and its script, of an Expert who asks and one who is done at once."""
+    (folder / "perstack.toml").write_text(ASKS.format(storage=storage))
+    ask = reply("", ("askUser", {"question": "sure?"}), usage=(10, 1))
+    script(folder, small=[ask, reply("done", usage=(10, 1))], other=[reply("said", usage=(10, 1))])

@@ -1,0 +1,243 @@
+"""Whatever bytes come from outside, they are read, or refused by an error of ours: never a traceback.
+
+A few hundred inputs for each kind in an ordinary run, made from real ones by small edits; PERSTACK_FUZZ=N tries N. What
+was once found is kept in `corpus/KIND/` and is tried first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mcp_types import jsonrpc_message_adapter
+from provider_suite import WIRES
+from starlette.applications import Starlette
+from wire import Said, Wire
+
+from perstack.config.env import read_env
+from perstack.config.load import load_project
+from perstack.config.lock import read_lock
+from perstack.core.chain import EMPTY_LOG, seal
+from perstack.engine.looking import Looking
+from perstack.engine.memory import ExecutionMemory
+from perstack.errors import Conflict, PerstackError
+from perstack.frontends.mcp_server import stdio as server_side
+from perstack.frontends.tasks.http import routes
+from perstack.frontends.tasks.operations import OPERATIONS
+from perstack.ports.storage import RunRef
+from perstack.testing.memory_storage import MemoryStorage, MemoryStore
+from perstack_mcp import stdio as client_side
+
+HERE = Path(__file__).parent
+HISTORIES = HERE.parent / "histories"
+INPUTS = int(os.environ.get("PERSTACK_FUZZ", "100"))
+
+TOML = b"""
+model = "m"
+maxSteps = 3
+include = ["no.toml"]
+[provider]
+providerName = "anthropic"
+[provider.setting]
+baseUrl = "https://x.example"
+headers = { a = "${B}" }
+[experts."@a/b"]
+version = "1.0.0"
+description = "d"
+instruction = '''i'''
+delegates = ["c"]
+[experts."@a/b".skills.s]
+type = "mcpStdioSkill"
+command = "npx"
+args = ["-y", "x"]
+pick = ["t"]
+requiredEnv = ["K"]
+[experts.c]
+instruction = "c"
+[experts.c.skills.u]
+type = "interactiveSkill"
+[experts.c.skills.u.tools.ask]
+description = "a"
+inputJsonSchema = '{"type": "object"}'
+"""
+LOCK = b"""
+version = 1
+[[skills]]
+name = "s"
+digest = "sha256-x"
+[[skills.tools]]
+name = "t"
+inputSchema = '{"type": "object"}'
+"""
+ENV = b"# words\nA=1\nexport B='two'\nC=\"th\\nree\"\nD=${A}\n"
+BODIES = (
+    b'{"taskId": "t", "state": {"a": [1, 2.5, null, "\\ud83d\\ude00"]}, "status": "running"}',
+    b'{"reason": "scheduled_wait", "resumeAt": "2030-01-01T00:00:00Z", "message": "m", "dependsOn": ["x"]}',
+    b'{"specversion": "1.0", "id": "1", "source": "s", "type": "t", "data": {"a": true}}',
+)
+MESSAGES = (
+    b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "t", "arguments": {"a": [1, null]}}}',
+    b'{"jsonrpc": "2.0", "id": "x", "result": {"content": [{"type": "text", "text": "w"}], "isError": false}}',
+    b'{"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 0.5}}',
+    b'{"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}}',
+)
+NASTY = (
+    b"\\ud800", b"NaN", b"1e999", b"-1", b"null", b"[" * 200, b'{"a":' * 200, b"\0", b"\x1b[2J", b"\xff\xfe",
+    b"9" * 400, b"[]", b"{}", b'""', b"\n", b"true", b"\xc2\x85", b"1.5", b"'", b'"',
+)  # fmt: skip
+
+
+@st.composite
+def edited(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
+    """One of these after up to four edits, or any bytes."""
+    data = bytearray(draw(st.sampled_from(seeds)))
+    for _ in range(draw(st.integers(0, 4))):
+        at, length = draw(st.integers(0, len(data))), draw(st.integers(0, 8))
+        piece = draw(st.one_of(st.sampled_from(NASTY), st.binary(max_size=6), st.just(b"")))
+        data[at : at + length] = piece
+    return bytes(data)
+
+
+def fuzz(kind: str, seeds: tuple[bytes, ...], take: Callable[[bytes], None], inputs: int = INPUTS) -> None:
+    """Try what was found before, and that many new inputs."""
+    for path in sorted((HERE / "corpus" / kind).glob("*")):
+        take(path.read_bytes())
+
+    @settings(
+        max_examples=inputs, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(edited(seeds))
+    def attack(data: bytes) -> None:
+        take(data)
+
+    attack()
+
+
+def refused(read: Callable[[], object]) -> None:
+    """Read, or refused in words."""
+    with suppress(PerstackError):
+        read()
+
+
+@pytest.mark.timeout(7200)
+def test_a_perstack_toml_of_any_bytes_is_read_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "perstack.toml"
+
+    def take(data: bytes) -> None:
+        path.write_bytes(data)
+        refused(lambda: load_project(path))
+
+    fuzz("toml", (TOML,), take)
+
+
+@pytest.mark.timeout(7200)
+def test_a_perstack_lock_of_any_bytes_is_read_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "perstack.lock"
+
+    def take(data: bytes) -> None:
+        path.write_bytes(data)
+        refused(lambda: read_lock(path))
+
+    fuzz("lock", (LOCK,), take)
+
+
+@pytest.mark.timeout(7200)
+def test_a_file_of_variables_of_any_bytes_is_read_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+
+    def take(data: bytes) -> None:
+        path.write_bytes(data)
+        refused(lambda: read_env(tmp_path))
+
+    fuzz("env", (ENV,), take)
+
+
+@pytest.mark.timeout(7200)
+def test_a_log_with_any_event_is_read_or_refused() -> None:
+    logs = [path.read_bytes().splitlines() for path in sorted(HISTORIES.glob("*-1.jsonl"))]
+    payloads = tuple({line for log in logs for line in log})
+
+    async def look(first: bytes, second: bytes) -> None:
+        storage = MemoryStorage(MemoryStore())
+        await storage.create_job("job")
+        sealed, _ = seal(EMPTY_LOG, [first, second])
+        try:
+            await storage.append(RunRef("job", "job-1"), 0, sealed)
+        except Conflict:
+            return  # the storage takes no line that is no object
+        looking = Looking(storage)
+        for ask in (looking.load, looking.job, looking.verify, looking.replay, looking.document):
+            with suppress(PerstackError):
+                await ask("job")
+
+    start = payloads_of(logs[0][0])
+    seeds = tuple(payloads_of(line) for line in payloads)
+
+    def take(data: bytes) -> None:
+        asyncio.run(look(start, data.replace(b"\n", b" ")))
+        asyncio.run(look(data.replace(b"\n", b" "), data.replace(b"\n", b" ")))
+
+    fuzz("event", seeds, take, max(20, INPUTS // 10))
+
+
+def payloads_of(line: bytes) -> bytes:
+    """A line of a log as an event of Job `job`, without its chain."""
+    event = json.loads(line)
+    for key in ("digest", "hash"):
+        event.pop(key, None)
+    return json.dumps({**event, "jobId": "job", "runId": "job-1"}).encode()
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("wire", WIRES, ids=str)
+def test_a_reply_of_any_bytes_is_understood_or_refused(wire: Wire) -> None:
+    said = Said(text="Hello", thinking="Hm", calls=(("c1", "a.txt"), ("c2", "b.txt")))
+    chunks = wire.reply(said).chunks
+
+    def take(data: bytes) -> None:
+        refused(lambda: wire.decode([data]))
+
+    fuzz("reply", (b"".join(chunks),), take, max(20, INPUTS // 3))
+
+
+@pytest.mark.timeout(7200)
+def test_a_message_of_any_bytes_is_taken_or_passed_over_in_both_directions() -> None:
+    def take(data: bytes) -> None:
+        for side in (server_side, client_side):
+            message = side._parsed(data)
+            if message is not None:
+                # what was taken can be sent on
+                line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "replace")
+                jsonrpc_message_adapter.validate_json(line)
+
+    fuzz("message", MESSAGES, take)
+
+
+@pytest.mark.timeout(7200)
+def test_a_body_of_any_bytes_is_taken_or_refused_by_every_operation() -> None:
+    async def ask(paths: list[tuple[str, str]], data: bytes) -> None:
+        app = Starlette(routes=routes(ExecutionMemory(MemoryStorage(MemoryStore()))))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+            for method, path in paths:
+                answer = await client.request(method, path, content=data)
+                assert answer.status_code < 500, (method, path, answer.text)
+
+    posts = [
+        (operation.method, f"/v1/execution{operation.path.replace('{task_id}', 't')}")
+        for operation in OPERATIONS
+        if operation.method not in ("GET", "DELETE")
+    ]
+    paths = [("POST", "/v1/execution/tasks"), *posts, ("POST", "/v1/hooks/token")]
+
+    def take(data: bytes) -> None:
+        asyncio.run(ask(paths, data))
+
+    fuzz("body", BODIES, take, max(20, INPUTS // 20))
