@@ -53,6 +53,7 @@ from perstack.engine.resuming import (
 )
 from perstack.engine.session import Session
 from perstack.engine.skills import JobSkills
+from perstack.engine.slots import job_slots
 from perstack.engine.state import open_state, places_of
 from perstack.engine.trust import TrustStore, environment_of
 from perstack.engine.who import this_user
@@ -201,16 +202,15 @@ class Host(Looking):
         lock = self._lock()
 
         async def work() -> JobSummary:
-            made = await self._new_job(job_id)
-            loaded = LoadedJob(Job(made))
-
             def begin(driver: Driver) -> Session:
                 return driver.begin_run(expert, query, labels=labels)
 
-            async with self._leased(made):
-                if made == job_id:
-                    await self._check_not_begun(made)  # again, now that nobody else can begin it
-                return await self._drive(loaded, begin, on_event, lock)
+            async with job_slots().taken():
+                made = await self._new_job(job_id)
+                async with self._leased(made):
+                    if made == job_id:
+                        await self._check_not_begun(made)  # again, now that nobody else can begin it
+                    return await self._drive(LoadedJob(Job(made)), begin, on_event, lock)
 
         return await in_own_task(work())
 
@@ -414,7 +414,7 @@ class Host(Looking):
         lock = self._lock()
 
         async def work() -> JobSummary:
-            async with self._leased(job_id):
+            async with job_slots().taken(), self._leased(job_id):
                 loaded = await self._reader.load(job_id)
                 return await self._drive(loaded, await begin(loaded), on_event, lock)
 

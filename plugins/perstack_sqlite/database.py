@@ -198,6 +198,8 @@ def _reason(error: sqlite3.Error) -> str:
     text = str(error)
     if "not a database" in text:
         return _NO_DATABASE
+    if "is full" in text:
+        return f"{text}: free some space, then resume"
     if "locked" in text:
         return f"another process has kept it locked for {_BUSY_SECONDS:.0f} s; try again when it is done"
     return text
