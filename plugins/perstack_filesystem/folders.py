@@ -161,6 +161,15 @@ class Folder:
             os.fsync(self.fd)
 
 
+def read_below(folder: Folder, name: str, file: str) -> bytes | None:
+    """A file in the directory of that name in a folder; None if either is not there. Two opens, for long lists."""
+    below = folder.find(name)
+    if below is None:
+        return None
+    with below:
+        return below.read(file)
+
+
 def write_all(fd: int, data: bytes) -> None:
     """Write everything; one system call unless the medium takes less at a time."""
     written = os.write(fd, data)

@@ -35,7 +35,7 @@ from perstack.ports.paging import check_space, checkpoint_order, is_id, newest_f
 from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
 from perstack.ports.uninterrupted import uninterrupted
 from perstack_filesystem.entries import EntryIndex, entry_names, forget_entry, put_entry, read_entries
-from perstack_filesystem.folders import Folder, explained
+from perstack_filesystem.folders import Folder, explained, read_below
 from perstack_filesystem.listing import jobs_with_times
 from perstack_filesystem.log import Log
 from perstack_filesystem.originals import Originals
@@ -194,6 +194,18 @@ class FilesystemStorage:
         with ExitStack() as opened:
             job = self._find(opened, job_id)
             return None if job is None else job.read(_SUMMARY)
+
+    async def summaries(self) -> Mapping[str, bytes]:
+        """Every job.json."""
+        return await asyncio.to_thread(self._summaries)
+
+    def _summaries(self) -> dict[str, bytes]:
+        with ExitStack() as opened:
+            jobs = self._jobs(opened)
+            if jobs is None:
+                return {}
+            names = [one.name for one in jobs.entries() if is_id(one.name) and one.is_dir(follow_symlinks=False)]
+            return {name: read_below(jobs, name, _SUMMARY) or b"" for name in names}
 
     async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
         """Replace a Job's entry, unless it is of a later place."""

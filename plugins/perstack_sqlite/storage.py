@@ -38,6 +38,7 @@ JOBS = (
     " ORDER BY written DESC, job_id DESC LIMIT ?"
 )
 LOST = f"SELECT job_id FROM entries WHERE {SPACE} = ? AND job_id NOT IN (SELECT job_id FROM jobs)"  # noqa: S608
+SUMMARIES = f"SELECT job_id, coalesce(summary, x'') FROM jobs WHERE {SPACE} = ?"  # noqa: S608
 ENTRIES = f"SELECT job_id, coalesce(entry, x'') FROM jobs LEFT JOIN entries USING (job_id) WHERE {SPACE} = ?"  # noqa: S608
 
 
@@ -162,6 +163,11 @@ class SqliteStorage:
         """The summary; None if there is none."""
         key = self._key(job_id)
         return await self._database.read(lambda db: _one(db, "SELECT summary FROM jobs WHERE job_id = ?", (key,)))
+
+    async def summaries(self) -> Mapping[str, bytes]:
+        """The summary of every Job."""
+        rows = await self._database.read(lambda db: _rows(db, SUMMARIES, (self._prefix,)))
+        return {self._id(key): _bytes(summary) for key, summary in rows}
 
     async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
         """Replace a Job's entry, unless it is of a later place."""

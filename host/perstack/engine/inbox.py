@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perstack.core.job import JobSummary, OpenQuestion
+from perstack.core.job import OpenQuestion
 from perstack.core.task_dependencies import in_words
 from perstack.core.tasks import TaskSummary
 from perstack.engine.memory import ExecutionMemory
@@ -39,14 +39,7 @@ class InboxItem:
 
 async def open_questions(reader: JobReader) -> tuple[InboxItem, ...]:
     """Those of Jobs, the oldest first."""
-    found: list[InboxItem] = []
-    after: str | None = None
-    while True:
-        page = await reader.jobs(limit=_PAGE, after=after)
-        found += [_of_job(job, job.asking) for job in page.jobs if job.asking is not None]
-        after = page.next
-        if after is None:
-            return tuple(sorted(found, key=_age))
+    return tuple(sorted((_of_job(job_id, asking) for job_id, asking in await reader.asking()), key=_age))
 
 
 async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
@@ -82,9 +75,9 @@ def _age(item: InboxItem) -> tuple[int, str]:
     return item.since, item.id
 
 
-def _of_job(job: JobSummary, asking: OpenQuestion) -> InboxItem:
+def _of_job(job_id: str, asking: OpenQuestion) -> InboxItem:
     return InboxItem(
-        asking.id, asking.expert_key, asking.text, asking.asked_at, asking.approval, job_id=job.id, asking=asking
+        asking.id, asking.expert_key, asking.text, asking.asked_at, asking.approval, job_id=job_id, asking=asking
     )
 
 

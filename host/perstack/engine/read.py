@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from perstack.core.chain import Head, Sealed, check, open_line
 from perstack.core.checkpoint import Checkpoint, checkpoint_file, checkpoint_of
 from perstack.core.events import StoredEvent
 from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, place_of
-from perstack.core.job import Job, JobSummary, RunSummary, summarize
+from perstack.core.job import Job, JobSummary, OpenQuestion, RunSummary, summarize
 from perstack.core.labels import has_labels
 from perstack.core.run import Run, is_unsettled
 from perstack.engine.load import (
@@ -30,9 +31,10 @@ from perstack.engine.load import (
 )
 from perstack.engine.toolrun import call_key
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
-from perstack.ports.storage import Page, ReadsOriginals, RunRef, Storage
+from perstack.ports.storage import Page, ReadsOriginals, ReadsSummaries, RunRef, Storage
 
 _PAGE = 10_000
+_EVERY = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,31 @@ class JobReader:
             if after is None or not labels or len(found) >= limit:
                 return JobPage(tuple(found), after)
 
+    async def asking(self) -> list[tuple[str, OpenQuestion]]:
+        """Every Job that asks a person something, by its id, and what it asks; in no order. Quick for thousands."""
+        if not isinstance(self._storage, ReadsSummaries):
+            every = [job async for job in self._every_job()]
+            return [(job.id, job.asking) for job in every if job.asking is not None]
+        found: list[tuple[str, OpenQuestion]] = []
+        for job_id, written in (await self._storage.summaries()).items():
+            known, asking = _asking(job_id, written)
+            if not known:
+                (job,) = await self._summaries((job_id,)) or (None,)
+                asking = None if job is None else job.asking
+            if asking is not None:
+                found.append((job_id, asking))
+        return found
+
+    async def _every_job(self) -> AsyncGenerator[JobSummary]:
+        after: str | None = None
+        while True:
+            page = await self.jobs(limit=_EVERY, after=after)
+            for job in page.jobs:
+                yield job
+            after = page.next
+            if after is None:
+                return
+
     async def _summaries(self, job_ids: Iterable[str]) -> list[JobSummary]:
         found: list[JobSummary] = []
         for job_id in job_ids:
@@ -151,6 +178,10 @@ class JobReader:
         """A Job's whole state. Raises NotFound, and StorageError if job.json knows of events that are not there."""
         check_job_id(job_id)
         loaded = await load_job(self._storage, job_id)
+        if loaded.runs and not loaded.job.coordinators:
+            raise Damaged(
+                f"Job {job_id}: the log of the Run that began it is empty or gone; put it back from a copy", readable=0
+            )
         if not loaded.runs:
             if await self.begun(job_id) == "removed":
                 raise StorageError(
@@ -360,6 +391,19 @@ def _after(runs: tuple[RunSummary, ...], run_id: str | None) -> tuple[RunSummary
     """Those that follow a Run; all, if it is not there any more."""
     begin = next((n for n, run in enumerate(runs, 1) if run.id == run_id), 0)
     return runs[begin:]
+
+
+def _asking(job_id: str, written: bytes) -> tuple[bool, OpenQuestion | None]:
+    """Whether job.json is to be trusted, and what is asked by it. Not all of it is read: there are thousands."""
+    try:
+        row: object = from_json(written)
+        kept: Mapping[str, object] = cast("Mapping[str, object]", row) if isinstance(row, dict) else {}
+        if kept.get("id") != job_id or kept.get("status") in (None, "running"):
+            return False, None
+        asking = kept.get("asking")
+        return True, None if asking is None else OpenQuestion.model_validate(asking)
+    except ValueError:
+        return False, None
 
 
 def _unreadable(job_id: str, error: StorageError) -> JobSummary:

@@ -168,6 +168,15 @@ class Storage(Protocol):
 
 
 @runtime_checkable
+class ReadsSummaries(Protocol):
+    """What a storage can do besides that reads thousands of job.json in one go."""
+
+    async def summaries(self) -> Mapping[str, bytes]:
+        """Of every Job its job.json, or nothing (b"") if there is none."""
+        ...
+
+
+@runtime_checkable
 class ReadsOriginals(Protocol):
     """What a storage can do besides that opens folders of the original Perstack."""
 
