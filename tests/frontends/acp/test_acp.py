@@ -499,3 +499,20 @@ def test_a_definition_that_has_something_else_executed_holds_once_a_person_agree
             assert ran.exists() == (choice == "yes")
 
     run(work())
+
+
+def test_sessions_that_an_editor_never_closes_are_given_up_and_can_be_loaded_again(terminal: Terminal) -> None:
+    terminal.project(TEAM, lead=[reply("Hello.")])
+
+    async def scenario(editor: Editor) -> None:
+        async with editing(terminal, editor) as agent:
+            first = (await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])).session_id
+            await agent.prompt(session_id=first, prompt=[text_block("Hi")])
+            for _ in range(210):
+                await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
+            with pytest.raises(RequestError, match="is not open here: load it first"):
+                await agent.prompt(session_id=first, prompt=[text_block("Hi")])
+            await agent.load_session(cwd=str(terminal.workspace), session_id=first, mcp_servers=[])
+            assert editor.texts(session_id=first).endswith("Hello.")
+
+    run(scenario(Editor()))

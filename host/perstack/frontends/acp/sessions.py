@@ -19,6 +19,9 @@ from perstack.engine.who import this_user
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
 
+MOST_OPEN = 200
+"""Sessions. Beyond that those used longest ago are given up: no editor closes them, and each can be loaded again."""
+
 MakeHost = Callable[[Path], tuple[Host, LoadedProject]]
 """A Host on a workspace, and the definition that it was made from. Raises DefinitionError and UsageError."""
 
@@ -91,7 +94,10 @@ class Sessions:
     def new(self, cwd: str) -> Session:
         """A session in a directory. Raises DefinitionError and UsageError."""
         host = self.host(cwd)
-        return self._keep(Session(job_id_of(new_ulid()), host, self._first(host), self.client))
+        expert_key = self._first(host)
+        while (session_id := job_id_of(new_ulid())) in self._sessions:
+            pass  # two in one millisecond
+        return self._keep(Session(session_id, host, expert_key, self.client))
 
     async def load(self, cwd: str, session_id: str) -> Session:
         """The session of a Job that there is. Raises NotFound."""
@@ -107,6 +113,7 @@ class Sessions:
         found = self._sessions.get(session_id)
         if found is None:
             raise UsageError(f"session {session_id} is not open here: load it first")
+        self._sessions[session_id] = self._sessions.pop(session_id)  # the one used last is given up last
         return found
 
     def host(self, cwd: str) -> Host:
@@ -137,6 +144,9 @@ class Sessions:
 
     def _keep(self, session: Session) -> Session:
         self._sessions[session.id] = session
+        unused = [one for one in self._sessions.values() if one.turn is None and one is not session]
+        for one in unused[: max(0, len(self._sessions) - MOST_OPEN)]:
+            del self._sessions[one.id]
         return session
 
     def _first(self, host: Host) -> str:
