@@ -5,8 +5,10 @@ Each command's module is imported when it is called, so that `perstack run` pays
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
+import os
 import signal
 import sys
 
@@ -101,7 +103,11 @@ def entry() -> None:
     gc.freeze()
     gc.set_threshold(100_000)  # imports make many objects and free none: collecting them costs 5% of a start
     try:
-        perstack.main(standalone_mode=False)
+        try:
+            perstack.main(standalone_mode=False)
+        finally:
+            if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
+                sys.stdout.flush()  # while it can still be said that it fails
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
@@ -116,6 +122,13 @@ def entry() -> None:
     except PerstackError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        # what is left of the output would fail once more at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if error.errno != errno.EPIPE:  # who has seen enough need not be told
+            place = error.filename or "the output cannot be written"
+            click.echo(f"error: {place}: {(error.strerror or str(error)).lower()}", err=True)
+        sys.exit(1)
     finally:
         # all is written: one more Ctrl-C must not make a traceback of the last moments
         signal.signal(signal.SIGINT, signal.SIG_IGN)
