@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from perstack.core.plain import one_line, plain_text
 from perstack_local.weights import EMBEDDED, WeightsError, fetch, weights_path
 
 
@@ -36,15 +37,15 @@ def fetch_command() -> None:
                 on_wait=lambda: bar.console.print("another process is fetching them: waiting for it"),
             )
     except WeightsError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {one_line(str(error))}", err=True)
         sys.exit(1)
-    click.echo(path)
+    click.echo(plain_text(str(path)))
 
 
 @main.command("path")
 def path_command() -> None:
     """Print where the weights are, or will be."""
-    click.echo(weights_path(os.environ))
+    click.echo(plain_text(str(weights_path(os.environ))))
 
 
 if __name__ == "__main__":

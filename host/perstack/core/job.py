@@ -86,6 +86,12 @@ class OpenQuestion(Fact):
     """Whether it asks for approval, rather than for something to be told."""
     asked_at: int = 0
 
+    @property
+    def shown(self) -> str:
+        """The question as a person sees it: with the skill in front whose tool asks, which may claim to be anybody."""
+        is_of_tool = self.requested_schema is not None and self.skill_name
+        return f"skill {self.skill_name}: {self.text}" if is_of_tool else self.text
+
 
 def open_question(event: CallInteractiveTool) -> OpenQuestion:
     """The question that an event tells of."""
@@ -140,6 +146,11 @@ class JobSummary(Fact):
     """The result, when completed."""
     error: str | None = None
     runs: tuple[RunSummary, ...] = ()
+
+    @property
+    def asks(self) -> str | None:
+        """The open question as a person sees it, with the skill that asks."""
+        return self.question if self.asking is None else self.asking.shown
 
 
 @dataclass(slots=True)

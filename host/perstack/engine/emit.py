@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import TypedDict
 
@@ -10,6 +9,7 @@ from perstack.core.definitions import Limits
 from perstack.core.events import Event, InitializeRuntime, StartRun
 from perstack.core.secret_text import masked_words
 from perstack.engine.clock import now_ms
+from perstack.engine.notices import notice
 from perstack.ports.listener import Listener
 from perstack.version import VERSION
 
@@ -57,8 +57,8 @@ class Emitter:
             except Exception as error:  # noqa: BLE001 - a listener's fault must not end a Run
                 self._listeners.remove(listener)
                 name = getattr(listener, "__qualname__", repr(listener))
-                text = f"perstack: listener {name} raised {type(error).__name__}: {error}; it is left out from now on"
-                print(text, file=sys.stderr)  # noqa: T201
+                text = f"listener {name} raised {type(error).__name__}: {error}; it is left out from now on"
+                notice(text)
 
     def display(self, event: Event) -> None:
         """Show an event that is not stored."""

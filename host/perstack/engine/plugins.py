@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -13,6 +12,7 @@ from typing import Protocol, TypeVar
 import pluggy
 
 from perstack.config.check import suggestion
+from perstack.engine.notices import notice
 from perstack.errors import PluginError, UsageError
 from perstack.ports import hooks
 from perstack.ports.listener import Listener
@@ -127,7 +127,7 @@ def _installed() -> list[_Found]:
             result.append(_Found(point.name, package, version, point.load()))
         except Exception as error:  # noqa: BLE001 - whatever somebody's package raises, the others must load
             text = f"{type(error).__name__}: {error}"
-            print(f"perstack: plugin {point.name} of {package} was left out: {text}", file=sys.stderr)  # noqa: T201
+            notice(f"plugin {point.name} of {package} was left out: {text}")
             result.append(_Found(point.name, package, version, None, text))
     return result
 

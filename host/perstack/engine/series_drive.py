@@ -240,7 +240,7 @@ class SeriesDrive:
         if job.status == "stoppedByError":
             return self._failure(f"Job {job.id} failed: {job.error}")
         if job.status == "stoppedByInteractiveTool":
-            return self._pause(f'Job {job.id} asks: {job.question}; answer with: perstack answer {job.id} "…"', job)
+            return self._pause(f'Job {job.id} asks: {job.asks}; answer with: perstack answer {job.id} "…"', job)
         if job.status == "stoppedByMaxSteps":
             return self._pause(f"Job {job.id} has reached its step limit; resume with --max-steps N", job)
         waits = "waits for the provider's rate limit" if job.pause_reason == "rate_limit" else "was interrupted"

@@ -359,7 +359,7 @@ class Waker:
         job = await self._jobs.work_on(task.agent_id, query_for(task), job_id)
         task = await self._memory.get(task.task_id)
         settled = await self._settle(task, job)
-        return settled or Woken(task_id=task.task_id, did="worked", task=task, question=job.question)
+        return settled or Woken(task_id=task.task_id, did="worked", task=task, question=job.asks)
 
     async def _settle(self, task: TaskState, job: JobSummary) -> Woken | None:
         """What a Job's end means for its task, unless its Expert has said so itself."""

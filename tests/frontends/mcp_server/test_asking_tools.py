@@ -55,7 +55,7 @@ def test_a_delegates_tool_asks_by_a_form_of_its_own_fields(agency: Terminal, era
             assert texts(result)[0] == "Planned."
             (form,) = editor.shown
             assert isinstance(form, ElicitRequestFormParams)
-            assert form.message == "Where to, and for how long?"
+            assert form.message == "skill travel: Where to, and for how long?"
             assert form.requested_schema["properties"]["nights"] == {"type": "integer", "minimum": 1}
             assert form.requested_schema["required"] == ["city"]
             return structure(result)["id"]
@@ -129,7 +129,9 @@ def test_what_an_mcp_server_asks_is_a_form_of_the_editor_and_the_server_gets_wha
         async with connected(travelling(terminal, server_era, "book", "trip"), era=era, fill=fill) as editor:
             result = await editor.call("traveller", query="A trip")
             assert texts(result)[0] == "Off."
-            assert [form.message for form in editor.shown] == ["you: where to?", "Where to?", "How long?"]
+            assert [form.message for form in editor.shown] == [
+                f"skill asking: {text}" for text in ("you: where to?", "Where to?", "How long?")
+            ]
             booking = editor.shown[0]
             assert isinstance(booking, ElicitRequestFormParams)
             assert booking.requested_schema["properties"]["nights"] == {"type": "integer", "default": 2}

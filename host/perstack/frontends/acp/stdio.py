@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from typing import TYPE_CHECKING, cast
 
 from acp import run_agent
 from pydantic import TypeAdapter, ValidationError
 
 from perstack.core.base import JsonObject
+from perstack.engine.notices import notice
 from perstack.frontends.acp.agent import PerstackAgent
 from perstack.frontends.acp.sessions import MakeHost, opened
 from perstack.frontends.mcp_server.wire import Wire
@@ -56,7 +56,7 @@ class _Messages:
             except ValidationError:
                 if line.strip():
                     shown = line[:200].decode("utf-8", "replace")
-                    print(f"perstack: stdin had what is no ACP message; it is ignored: {shown}", file=sys.stderr)  # noqa: T201
+                    notice(f"stdin had what is no ACP message; it is ignored: {shown}")
         return None
 
     async def close(self) -> None:

@@ -14,6 +14,7 @@ from perstack.engine.who import this_user
 from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.drive import drive
 from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.terminal import err
 from perstack.host import Host
 
 
@@ -30,7 +31,7 @@ def answer_command(ident: str, text: str, stream: bool, setup: Setup) -> None:
     said = sys.stdin.read() if text == "-" else text
     found = asyncio.run(_looked_up(setup.host(), ident, said))
     if found is None:
-        click.echo(f"task {ident}: answered; perstack task run-due lets it go on", err=True)
+        err(f"task {ident}: answered; perstack task run-due lets it go on")
         return
     host = setup.host()
 

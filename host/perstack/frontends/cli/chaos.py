@@ -17,11 +17,13 @@ import click
 from perstack.config.load import load_project
 from perstack.config.places import find_place
 from perstack.core.definitions import Expert, Project, with_delegates
+from perstack.core.plain import one_line
 from perstack.core.tools import ToolSpec
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import CONFIG
-from perstack.frontends.cli.show import count, one_line, remark
+from perstack.frontends.cli.show import count
 from perstack.frontends.cli.task_options import read_span
+from perstack.frontends.cli.terminal import err, out, remark
 from perstack.host import STATE_DIR, Host
 from perstack.testing.chaos.assault import Assault, Tally, Target, Trial
 from perstack.testing.chaos.faults import Fault
@@ -97,7 +99,7 @@ def _attack(assault: Assault, tally: Tally, chance: random.Random, kills: int | 
     for trial in _trials(assault, plain, chance):
         tally.add(trial)
         for finding in trial.findings:
-            click.echo(f"{finding.kind}: {trial.name}: {one_line(finding.message)}; see {trial.folder}", err=True)
+            err(f"{finding.kind}: {trial.name}: {one_line(finding.message)}; see {trial.folder}")
         if tally.trials % 10 == 0:
             remark(f"{tally.kills} kills")
         if time.monotonic() >= end or (kills is not None and tally.kills >= kills):
@@ -118,9 +120,7 @@ def _trials(assault: Assault, plain: Trial, chance: random.Random) -> Iterator[T
 
 def _say(tally: Tally, room: Path) -> None:
     lost, repeated, wrong = (tally.number(kind) for kind in ("lost", "repeated", "wrong"))
-    click.echo(
-        f"{count(tally.kills, 'kill')}, {lost} lost, {repeated} repeated" + (f", {wrong} wrong" if wrong else "")
-    )
+    out(f"{count(tally.kills, 'kill')}, {lost} lost, {repeated} repeated" + (f", {wrong} wrong" if wrong else ""))
     if not tally.findings:
         shutil.rmtree(room)
     sys.exit(1 if tally.findings else 0)
@@ -169,7 +169,7 @@ async def _tools(
         for index, expert in enumerate(experts):
             tools = await host.tools(expert.key)
             for problem in tools.problems:
-                click.echo(f"warning: {expert.key}: {one_line(problem)}", err=True)
+                err(f"warning: {expert.key}: {one_line(problem)}")
             later = {one.key for one in experts[index + 1 :]}
             offered.append((expert, tuple(spec for spec in tools.shown if _is_called(spec, index == 0, later))))
     return offered

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import click
-
 from perstack.core.answers import yes_or_no
+from perstack.frontends.cli.terminal import err, prompt
 
 
 def confirm(question: str) -> bool:
@@ -13,10 +12,7 @@ def confirm(question: str) -> bool:
     Raises click.Abort if there is nobody: at the end of stdin, and by Ctrl-C.
     """
     while True:
-        said = click.prompt(
-            f"{question} [y/N]", default="no", show_default=False, prompt_suffix=" ", type=str, err=True
-        )
-        found = yes_or_no(str(said))
+        found = yes_or_no(prompt(f"{question} [y/N]", default="no"))
         if found is not None:
             return found.is_yes
-        click.echo("say yes or no", err=True)
+        err("say yes or no")

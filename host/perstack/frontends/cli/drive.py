@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
 from typing import TypeVar
 
-import click
-
 from perstack.core.events import Event, SkillDisconnected
 from perstack.core.job import JobStatus, JobSummary
+from perstack.core.plain import one_line
 from perstack.engine.emit import OnEvent
-from perstack.frontends.cli.show import one_line, remark
+from perstack.frontends.cli.terminal import data, discard_stdout, err, remark
 from perstack.frontends.stopping import stop_signals
 from perstack.host import Host
 
@@ -43,7 +41,6 @@ class JsonLines:
 
     def __init__(self, *, stream: bool) -> None:
         self._stream = stream
-        self._out = sys.stdout.buffer
         self.job_id: str | None = None
         self._warned: set[str] = set()
         self.on_lost: Callable[[], object] = lambda: None
@@ -62,25 +59,17 @@ class JsonLines:
         if self.lost is not None:
             return
         try:
-            self._out.write(line + b"\n")
-            self._out.flush()
+            data(line)
         except OSError as error:
             self.lost = error
-            _discard_stdout()
+            discard_stdout()
             self.on_lost()
 
     def _warn(self, skill_name: str, reason: str) -> None:
         text = reason if repr(skill_name) in reason else f"skill {skill_name!r}: {reason}"
         if text not in self._warned:
             self._warned.add(text)
-            click.echo(f"warning: {one_line(text)}", err=True)
-
-
-def _discard_stdout() -> None:
-    """What is still in the buffer of stdout goes nowhere: Python would fail over it when the process ends."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.close(nothing)
+            err(f"warning: {one_line(text)}")
 
 
 def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], *, stream: bool) -> int:
@@ -122,7 +111,7 @@ def until_done(
     if lines.lost is not None and not isinstance(lines.lost, BrokenPipeError):
         reason = (lines.lost.strerror or str(lines.lost)).lower()
         with suppress(OSError):
-            click.echo(f"error: stdout cannot be written ({reason}), so this was interrupted", err=True)
+            err(f"error: stdout cannot be written ({reason}), so this was interrupted")
     return ended
 
 
@@ -154,13 +143,13 @@ def say(job: JobSummary) -> int:
     text = {
         "completed": f"completed: {did}; perstack log --job {job.id}",
         "stoppedByError": f"failed after {did}: {job.error}; go on with: perstack resume {job.id}",
-        "stoppedByInteractiveTool": f'asks: {job.question}; answer with: perstack answer {job.id} "ANSWER"',
+        "stoppedByInteractiveTool": f'asks: {job.asks}; answer with: perstack answer {job.id} "ANSWER"',
         "stoppedByMaxSteps": f"step limit reached ({did}); go on with: perstack resume {job.id} --max-steps N",
         "stoppedByInterrupt": f"{_why_stopped(job)} after {did}; go on with: perstack resume {job.id}",
         "running": f"is still running: {did}",
     }[job.status]
     if job.status == "stoppedByError":
-        click.echo(f"{job.expert_key} {text}", err=True)
+        err(f"{job.expert_key} {text}")
     else:
         remark(f"{job.expert_key} {text}")
     return EXIT_STATUS[job.status]

@@ -15,6 +15,7 @@ from perstack.frontends.cli.log_print import print_damage
 from perstack.frontends.cli.log_select import in_order
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.show import count
+from perstack.frontends.cli.terminal import err, stored
 from perstack.host import Host
 
 
@@ -58,15 +59,14 @@ async def _export(host: Host, job: str, form: str, output: str | None) -> int:
         return 0
 
 
-def write_output(data: bytes, output: str | None) -> None:
+def write_output(content: bytes, output: str | None) -> None:
     """To that file, which must not exist, or to stdout. Raises UsageError."""
     if output is None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        stored(content)
         return
     try:
         with Path(output).open("xb") as file:
-            file.write(data)
+            file.write(content)
     except FileExistsError as error:
         raise UsageError(f"--output {output} exists: choose another name, or remove it first") from error
     except OSError as error:
@@ -84,4 +84,4 @@ def _write_files(files: dict[str, bytes], folder: Path, job: str) -> None:
             path.write_bytes(data)
     except OSError as error:
         raise UsageError(f"--output {folder} cannot be written: {error.strerror}") from error
-    click.echo(f"{place}: {count(len(files), 'file')}", err=True)
+    err(f"{place}: {count(len(files), 'file')}")

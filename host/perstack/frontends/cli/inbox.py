@@ -11,7 +11,8 @@ import click
 from perstack.core.base import JsonObject
 from perstack.engine.inbox import InboxItem
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.show import Screen, ago, table
+from perstack.frontends.cli.show import ago
+from perstack.frontends.cli.terminal import Screen, data, out, table
 
 
 @click.command("inbox")
@@ -28,9 +29,9 @@ def inbox_command(as_json: bool, config: str | None, workspace: str | None, stor
     items = asyncio.run(look())
     if as_json:
         for item in items:
-            click.echo(json.dumps(_to_json(item), ensure_ascii=False))
+            data(json.dumps(_to_json(item), ensure_ascii=False))
     elif not items:
-        click.echo("nothing waits for you")
+        out("nothing waits for you")
     else:
         _print(items)
 
@@ -54,12 +55,17 @@ def _print(items: tuple[InboxItem, ...]) -> None:
             item.who or "-",
             ago(item.since, now) if item.since else "?",
             _wanted(item),
-            item.text if item.next is None else f"{item.text}: {item.next}",
+            _text(item),
         )
         for item in items
     ]
     table(screen, ("id", "of a", "who asks", "since", "wants", "text"), rows)
-    click.echo(screen.paint('answer with: perstack answer ID "…"', dim=True), color=screen.colours)
+    out(screen.paint('answer with: perstack answer ID "…"', dim=True))
+
+
+def _text(item: InboxItem) -> str:
+    text = item.text if item.asking is None else item.asking.shown
+    return text if item.next is None else f"{text}: {item.next}"
 
 
 def _wanted(item: InboxItem) -> str:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 import click
 
 from perstack.config.settings import Overrides
+from perstack.core.plain import one_line
 from perstack.engine.install import Installed, InstallStep, OnInstall
 from perstack.frontends.cli.options import Place, Setup, place_options
-from perstack.frontends.cli.show import count, one_line
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from perstack.frontends.cli.show import count
+from perstack.frontends.cli.terminal import LiveRows, err, is_attended, out
 
 
 @click.command("install")
@@ -35,17 +32,17 @@ def install_command(
         async with Setup(Place(config, workspace, storage), Overrides(), env_path).host() as host:
             return await host.install(*experts, on_step=on_step)
 
-    progress = _Table() if sys.stderr.isatty() else _Lines()
+    progress = _Table() if is_attended() else _Lines()
     try:
         with progress.shown():
             done = asyncio.run(main(progress.take))
     except KeyboardInterrupt:
-        click.echo("interrupted: perstack.lock was not written", err=True)
+        err("interrupted: perstack.lock was not written")
         sys.exit(130)
     for step in done.failed:
-        click.echo(f"error: {one_line(f'{step.skill}: {step.problem}')}", err=True)
+        err(f"error: {one_line(f'{step.skill}: {step.problem}')}")
     ready = len(done.skills) - len(done.failed)
-    click.echo(f"{done.path}: {count(ready, 'skill')} locked")
+    out(f"{done.path}: {count(ready, 'skill')} locked")
     sys.exit(1 if done.failed else 0)
 
 
@@ -67,7 +64,7 @@ class _Lines:
         return nullcontext()
 
     def take(self, step: InstallStep) -> None:
-        click.echo(f"{step.skill}: {_words(step)}", err=True)
+        err(f"{step.skill}: {_words(step)}")
 
 
 class _Table:
@@ -75,23 +72,12 @@ class _Table:
 
     def __init__(self) -> None:
         self._steps: dict[str, InstallStep] = {}
-        self._update: Callable[[RenderableType], None] = lambda table: None
+        self._rows = LiveRows()
 
     def shown(self) -> AbstractContextManager[object]:
-        from rich.console import Console
-        from rich.live import Live
-
-        live = Live(console=Console(stderr=True), refresh_per_second=10)
-        self._update = live.update
-        return live
+        return self._rows.live
 
     def take(self, step: InstallStep) -> None:
-        from rich.table import Table
-        from rich.text import Text
-
         self._steps[step.skill] = step
-        table = Table.grid(padding=(0, 2))
         style = {"starting": "dim", "ready": "green", "failed": "red"}
-        for name, one in self._steps.items():
-            table.add_row(Text(name), Text(_words(one), style=style[one.status]))
-        self._update(table)
+        self._rows.update((name, _words(one), style[one.status]) for name, one in self._steps.items())

@@ -10,7 +10,8 @@ import click
 from perstack.core.iterations import SeriesSummary
 from perstack.engine.series_log import SeriesPage
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.show import Screen, ago, table
+from perstack.frontends.cli.show import ago
+from perstack.frontends.cli.terminal import Screen, data, out, table
 
 
 @click.command("iterations")
@@ -32,9 +33,9 @@ def iterations_command(
     page = asyncio.run(look())
     if as_json:
         for one in page.series:
-            click.echo(one.to_json())
+            data(one.to_json())
     elif not page.series:
-        click.echo("no iterations yet; start some with: perstack iterate EXPERT QUERY")
+        out("no iterations yet; start some with: perstack iterate EXPERT QUERY")
     else:
         _print(page)
 
@@ -56,7 +57,7 @@ def _print(page: SeriesPage) -> None:
     ]
     table(screen, ("id", "status", "Expert", "done", "best", "began", "when", "query"), rows, right=(3,))
     if page.next is not None:
-        click.echo(screen.paint("there are more: see them with --take N", dim=True), color=screen.colours)
+        out(screen.paint("there are more: see them with --take N", dim=True))
 
 
 def _when(moment: int, now: int) -> str:

@@ -12,7 +12,8 @@ from perstack.core.job import JobSummary
 from perstack.core.labels import parse_labels
 from perstack.frontends.cli.log_print import STATUS_WORDS
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.show import Screen, ago, count, table
+from perstack.frontends.cli.show import ago, count
+from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.host import Host
 
 _PAGE = 20
@@ -43,16 +44,16 @@ def jobs_command(
     jobs, has_more = asyncio.run(_some(host, None if everything else take, offset, labels))
     if as_json:
         for job in jobs:
-            click.echo(job.to_json())
+            data(job.to_json())
         return
     screen = Screen.of_stdout()
     if not jobs:
-        click.echo("no Jobs" + _why_none(offset, labels))
+        out("no Jobs" + _why_none(offset, labels))
         return
     _print(screen, jobs)
     if has_more:
         text = f"there are more: see them with --offset {offset + len(jobs)}, or all with --all"
-        click.echo(screen.paint(text, dim=True), color=screen.colours)
+        out(screen.paint(text, dim=True))
 
 
 def _why_none(offset: int, labels: Mapping[str, str]) -> str:
@@ -96,11 +97,11 @@ def _print(screen: Screen, jobs: list[JobSummary]) -> None:
     waiting = sum(job.question is not None for job in jobs)
     if waiting:
         text = f'{count(waiting, "Job")} waiting; answer with: perstack answer JOB "ANSWER"'
-        click.echo(screen.paint(text, dim=True), color=screen.colours)
+        out(screen.paint(text, dim=True))
 
 
 def _about(job: JobSummary) -> str:
     """The query, unless there is something more pressing."""
     if job.question is not None:
-        return f"asks: {job.question}"
+        return f"asks: {job.asks}"
     return f"error: {job.error}" if job.status == "stoppedByError" and job.error else job.query

@@ -17,7 +17,8 @@ from perstack.frontends.cli.log_messages import print_checkpoint, print_messages
 from perstack.frontends.cli.log_print import print_damage, print_events, print_summary, visible
 from perstack.frontends.cli.log_select import Wanted, in_order, newest, parse_steps, parse_types, select
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.show import Screen, count
+from perstack.frontends.cli.show import count
+from perstack.frontends.cli.terminal import Screen, data, out, stored
 from perstack.host import Host
 
 _PAGE = 100
@@ -126,7 +127,7 @@ async def _show_events(host: Host, request: _Request) -> int:
     screen = Screen.of_stdout()
     print_summary(screen, job)
     if shown:
-        click.echo()
+        out()
     print_events(screen, shown, every, request.wanted, request.full)
     _say_rest(screen, len(chosen), len(shown), request.offset)
     return int(print_damage(logs))
@@ -134,8 +135,7 @@ async def _show_events(host: Host, request: _Request) -> int:
 
 def _write_lines(logs: Sequence[RunLog], request: _Request) -> int:
     chosen = newest(select(in_order(logs), request.wanted), request.take or 0, request.offset)
-    sys.stdout.buffer.writelines(entry.line + b"\n" for entry in chosen)
-    sys.stdout.buffer.flush()
+    stored(b"".join(entry.line + b"\n" for entry in chosen))
     return int(print_damage(logs))
 
 
@@ -143,9 +143,9 @@ def _say_rest(screen: Screen, total: int, shown: int, offset: int) -> None:
     earlier = total - offset - shown
     if earlier > 0:
         text = f"{count(earlier, 'earlier event')}: see more with --offset {offset + shown}, or all with --take 0"
-        click.echo(screen.paint(text, dim=True), color=screen.colours)
+        out(screen.paint(text, dim=True))
     elif not shown:
-        click.echo(screen.paint("no such events", dim=True), color=screen.colours)
+        out(screen.paint("no such events", dim=True))
 
 
 async def _show_state(host: Host, request: _Request, with_messages: bool) -> int:
@@ -161,7 +161,7 @@ async def _show_state(host: Host, request: _Request, with_messages: bool) -> int
         messages = newest(checkpoint.messages, request.take or 0, request.offset)
         checkpoint = checkpoint.model_copy(update={"messages": tuple(messages)})
     if request.as_json:
-        click.echo(checkpoint.to_json())
+        data(checkpoint.to_json())
     else:
         screen = Screen.of_stdout()
         print_checkpoint(screen, checkpoint)

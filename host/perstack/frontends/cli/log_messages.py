@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import click
-
 from perstack.core.checkpoint import Checkpoint
 from perstack.core.messages import (
     AnyMessage,
@@ -17,14 +15,14 @@ from perstack.core.messages import (
     text_of,
 )
 from perstack.frontends.cli.log_rows import arguments, run_label, tokens
-from perstack.frontends.cli.show import Screen, plain_text
+from perstack.frontends.cli.terminal import Screen, out
 
 
 def print_checkpoint(screen: Screen, checkpoint: Checkpoint) -> None:
     """A checkpoint's facts, without its messages."""
     title = f"Checkpoint {checkpoint.id}"
     label = run_label(checkpoint.expert.key, checkpoint.run_id)
-    click.echo(f"{screen.paint(title, bold=True)}  {label}  {checkpoint.status}", color=screen.colours)
+    out(screen.paint(title, bold=True), f"  {label}  {checkpoint.status}")
     left = [f"[{'x' if todo.completed else ' '}] {todo.title}" for todo in checkpoint.todos]
     error = checkpoint.error
     for name, text in (
@@ -42,15 +40,15 @@ def print_checkpoint(screen: Screen, checkpoint: Checkpoint) -> None:
         ("error", f"{error.name}: {error.message}" if error else ""),
     ):
         if text:
-            click.echo(f"  {screen.paint(f'{name:<9}', dim=True)}  {screen.fit(text, 13)}", color=screen.colours)
+            out("  ", screen.paint(f"{name:<9}", dim=True), "  ", screen.fit(text, 13))
 
 
 def print_messages(screen: Screen, messages: Sequence[AnyMessage]) -> None:
     """The messages whole, each under its author."""
     for message in messages:
         for title, text in _parts(message):
-            click.echo(f"\n{screen.paint(f'── {title} ──', bold=True)}", color=screen.colours)
-            click.echo(plain_text(text))
+            out("\n", screen.paint(f"── {title} ──", bold=True))
+            out(text)
 
 
 def _parts(message: AnyMessage) -> list[tuple[str, str]]:

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-import click
-
 from perstack.core.chain import open_line, taken_out
 from perstack.core.events import FinishGeneration
 from perstack.core.job import JobStatus, JobSummary
@@ -17,7 +15,8 @@ from perstack.core.messages import ToolCallPart
 from perstack.engine.read import RunLog
 from perstack.frontends.cli.log_rows import QUIET_TYPES, Around, Row, describe, run_label, tokens
 from perstack.frontends.cli.log_select import Entry, Wanted, expert_of, lacks_skills, parse_line
-from perstack.frontends.cli.show import Screen, ago, count, duration, pad, plain_text, shorten
+from perstack.frontends.cli.show import ago, count, duration, pad, shorten
+from perstack.frontends.cli.terminal import Screen, err, out
 
 STATUS_WORDS: dict[JobStatus, tuple[str, str]] = {
     "running": ("running", "cyan"),
@@ -45,10 +44,11 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
     """Where a Job stands, and what to do next."""
     word, colour = STATUS_WORDS[job.status]
     took = "" if job.status == "running" else f" {duration(job.updated_at - job.started_at)}"
-    click.echo(
-        f"{screen.paint(f'Job {job.id}', bold=True)}  {job.expert_key or '?'}  "
-        f"{screen.paint(word, fg=colour, bold=True)}{took and f' after{took}'}",
-        color=screen.colours,
+    out(
+        screen.paint(f"Job {job.id}", bold=True),
+        f"  {job.expert_key or '?'}  ",
+        screen.paint(word, fg=colour, bold=True),
+        took and f" after{took}",
     )
     steps = f"{job.total_steps:,} of at most {count(job.max_steps, 'step')}" if job.max_steps else ""
     for name, text in (
@@ -56,13 +56,13 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
         ("began", f"{_local(job.started_at):%Y-%m-%d %H:%M:%S}, {ago(job.started_at, int(time.time() * 1000))}"),
         ("spent", f"{steps or count(job.total_steps, 'step')}, {tokens(job.usage)}"),
         ("Runs", _runs(job) if len(job.runs) > 1 else ""),
-        ("asks", job.question or ""),
+        ("asks", job.asks or ""),
         ("error", job.error or ""),
         ("result", job.text or ""),
         ("next", _next(job)),
     ):
         if text:
-            click.echo(f"  {screen.paint(f'{name:<6}', dim=True)}  {screen.fit(text, 10)}", color=screen.colours)
+            out("  ", screen.paint(f"{name:<6}", dim=True), "  ", screen.fit(text, 10))
 
 
 def print_events(screen: Screen, entries: Sequence[Entry], every: Sequence[Entry], wanted: Wanted, full: bool) -> None:
@@ -79,21 +79,24 @@ def print_events(screen: Screen, entries: Sequence[Entry], every: Sequence[Entry
         at = _local(line.entry.timestamp)
         if f"{at:%Y-%m-%d}" != day:
             day = f"{at:%Y-%m-%d}"
-            click.echo(screen.paint(day, dim=True), color=screen.colours)
+            out(screen.paint(day, dim=True))
         _print_line(screen, line, f"{at:%H:%M:%S}", width, colours[line.entry.log.run_id], full)
 
 
 def _print_line(screen: Screen, line: _Line, at: str, width: int, colour: str, full: bool) -> None:
     used = len(at) + 1 + width + 1 + 4 + 1 + _WORD + 1
-    text = plain_text(line.row.text).replace("\n", "\n" + " " * used) if full else screen.fit(line.row.text, used)
+    text = line.row.text.replace("\n", "\n" + " " * used) if full else screen.fit(line.row.text, used)
     style = {"bold": True} if line.row.colour == "bold" else {"dim": True} if line.row.colour == "dim" else {}
     named = {} if style or not line.row.colour else {"fg": line.row.colour}
     is_loud = line.row.colour in ("red", "green", "magenta", "bold", "dim")
-    click.echo(
-        f"{screen.paint(at, dim=True)} {screen.paint(_label(line.label, width), fg=colour)} {line.entry.step:>4} "
-        f"{screen.paint(f'{line.row.word:<{_WORD}}', **style, **named)} "
-        f"{screen.paint(text, **style, **named) if is_loud else text}".rstrip(),
-        color=screen.colours,
+    out(
+        screen.paint(at, dim=True),
+        " ",
+        screen.paint(_label(line.label, width), fg=colour),
+        f" {line.entry.step:>4} ",
+        screen.paint(f"{line.row.word:<{_WORD}}", **style, **named),
+        " ",
+        screen.paint(text, **style, **named) if is_loud else text.rstrip(),
     )
 
 
@@ -152,7 +155,7 @@ def print_damage(logs: Sequence[RunLog]) -> bool:
     """Name what is damaged, on stderr; returns whether anything is."""
     for log in logs:
         if log.damage is not None:
-            click.echo(f"damaged: {log.damage}", err=True)
+            err(f"damaged: {log.damage}")
     return any(log.damage is not None for log in logs)
 
 

@@ -130,7 +130,7 @@ def arguments(part: ToolCallPart | None) -> str:
 def question_of(event: CallInteractiveTool) -> str:
     """What a person is asked."""
     if event.question is not None:
-        return f"{event.tool_name}: {event.question.message}"
+        return f"skill {event.skill_name}, {event.tool_name}: {event.question.message}"
     question = event.args.get("question")
     return question if isinstance(question, str) else f"{event.tool_name} {json.dumps(event.args, ensure_ascii=False)}"
 

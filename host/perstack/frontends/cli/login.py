@@ -14,6 +14,7 @@ import click
 
 from perstack.config.settings import Overrides
 from perstack.frontends.cli.options import Place, Setup, place_options
+from perstack.frontends.cli.terminal import err
 from perstack.host import Host
 
 _F = TypeVar("_F", bound=Callable[..., object])
@@ -48,7 +49,7 @@ def login_command(
     """
 
     async def present(url: str) -> None:
-        click.echo(f"Log in here:\n{url}", err=True)
+        err(f"Log in here:\n{url}")
         if not no_browser and _has_browser():
             # some browsers end only when their window is closed: the answer is not to wait for that
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
@@ -57,7 +58,7 @@ def login_command(
         await host.login(skill, present, expert_key=expert)
 
     _with_host(Place(config, workspace, storage), env_path, work)
-    click.echo(f"logged in: {skill}", err=True)
+    err(f"logged in: {skill}")
 
 
 @click.command("logout")
@@ -77,7 +78,7 @@ def logout_command(
         return await host.logout(skill, expert_key=expert)
 
     was_there = _with_host(Place(config, workspace, storage), env_path, work)
-    click.echo(f"logged out: {skill}" if was_there else f"there was no login: {skill}", err=True)
+    err(f"logged out: {skill}" if was_there else f"there was no login: {skill}")
 
 
 def _with_host(place: Place, env_path: tuple[str, ...], work: Callable[[Host], Awaitable[_T]]) -> _T:

@@ -14,8 +14,10 @@ import sys
 
 import click
 
+from perstack.core.plain import one_line
 from perstack.errors import DefinitionError, PerstackError
 from perstack.frontends.cli.privacy import keep_environment_private
+from perstack.frontends.cli.terminal import err, guard_streams
 from perstack.version import VERSION
 
 EXIT_CODES = {
@@ -102,6 +104,7 @@ def entry() -> None:
     keep_environment_private()
     gc.freeze()
     gc.set_threshold(100_000)  # imports make many objects and free none: collecting them costs 5% of a start
+    guard_streams()
     try:
         try:
             perstack.main(standalone_mode=False)
@@ -117,10 +120,10 @@ def entry() -> None:
         sys.exit(130)
     except DefinitionError as error:
         for problem in error.problems:
-            click.echo(f"{problem.severity}: {problem}", err=True)
+            err(one_line(f"{problem.severity}: {problem}"))
         sys.exit(error.exit_code)
     except PerstackError as error:
-        click.echo(f"error: {error}", err=True)
+        err(one_line(f"error: {error}"))
         sys.exit(error.exit_code)
     except OSError as error:
         # what is left of the output would fail once more at the end

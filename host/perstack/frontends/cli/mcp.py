@@ -15,6 +15,7 @@ from perstack.config.places import find_config
 from perstack.core.definitions import Project
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.frontends.cli.options import Place, Setup, driving_options
+from perstack.frontends.cli.terminal import err, out
 from perstack.frontends.mcp_server.greeting import greet, offers_roots
 from perstack.frontends.mcp_server.names import only_experts
 from perstack.frontends.mcp_server.sampling import SamplingPlugin
@@ -115,7 +116,7 @@ def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
 def _serve(serving: _Serving) -> None:
     loaded = _load_if_needed(serving)
     if sys.stdin.isatty():
-        click.echo("waiting for an MCP client on stdin; see perstack mcp --help for --print-config", err=True)
+        err("waiting for an MCP client on stdin; see perstack mcp --help for --print-config")
     wire = Wire.claim()
     opening = wire.read()
     if isinstance(loaded, PerstackError) and (opening is None or not offers_roots(opening)):
@@ -147,8 +148,8 @@ def _load_if_needed(serving: _Serving) -> LoadedProject | PerstackError:
 
 def _print_config(client: str, setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> None:
     snippet = CLIENTS[client]
-    click.echo(f"this goes into {snippet.file}:", err=True)
-    click.echo(snippet.text(*command_of(_arguments(setup, keys, tasks=tasks))))
+    err(f"this goes into {snippet.file}:")
+    out(snippet.text(*command_of(_arguments(setup, keys, tasks=tasks))))
 
 
 def _places(place: Place) -> dict[str, object]:

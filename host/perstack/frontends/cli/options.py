@@ -17,6 +17,7 @@ from perstack.config.settings import Overrides
 from perstack.core.definitions import Project
 from perstack.core.definitions import ReasoningBudget as Budget
 from perstack.errors import DefinitionError, UsageError
+from perstack.frontends.cli.terminal import err
 from perstack.ports.environment import Environment
 
 if TYPE_CHECKING:
@@ -59,10 +60,10 @@ class Place:
         """The project and where it was read from. Warnings go to stderr. Raises UsageError if there is no file."""
         loaded = load_usable(self.find().required())
         for problem in loaded.warnings:
-            click.echo(f"warning: {problem}", err=True)
+            err(f"warning: {problem}")
         if loaded.project.broken:
             names = ", ".join(loaded.project.broken)
-            click.echo(f"warning: {loaded.files[0]}: cannot be run: {names}; `perstack validate` says why", err=True)
+            err(f"warning: {loaded.files[0]}: cannot be run: {names}; `perstack validate` says why")
         return loaded
 
     def project(self, *, required: bool) -> Project:
@@ -88,7 +89,7 @@ class Place:
             project = Project()
             if self.storage is None:
                 text = f"warning: perstack.toml has errors, so Jobs are looked for in {project.storage}"
-                click.echo(f"{text}; `perstack validate` names them, --storage another place", err=True)
+                err(f"{text}; `perstack validate` names them, --storage another place")
         return self.host(project, env=dict(os.environ))
 
     def host(
@@ -112,7 +113,7 @@ class Place:
             place=self.find(),
         )
         if host.notice is not None:
-            click.echo(f"note: {host.notice}", err=True)
+            err(f"note: {host.notice}")
         return host
 
 
@@ -148,7 +149,7 @@ class Setup:
 
         env = environment_of(project, self.place.find(), self.env_paths, confirm=confirm)
         for text in env.warnings:
-            click.echo(f"warning: {text}", err=True)
+            err(f"warning: {text}")
         return env
 
     def host(self, project: Project | None = None, *, plugins: Iterable[object] = ()) -> Host:

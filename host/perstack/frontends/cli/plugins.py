@@ -10,7 +10,8 @@ import os
 import click
 
 from perstack.engine.plugins import PluginInfo, load_plugins
-from perstack.frontends.cli.show import Screen, count, table
+from perstack.frontends.cli.show import count
+from perstack.frontends.cli.terminal import Screen, data, err, table
 
 
 @click.command("plugins")
@@ -25,14 +26,14 @@ def plugins_command(as_json: bool) -> None:
     with contextlib.redirect_stderr(io.StringIO()):
         infos = load_plugins(env=os.environ).infos
     if as_json:
-        click.echo(json.dumps({"plugins": [_to_json(info) for info in infos]}, ensure_ascii=False))
+        data(json.dumps({"plugins": [_to_json(info) for info in infos]}, ensure_ascii=False))
         return
     screen = Screen.of_stdout()
     rows = [(info.name, f"{info.package} {info.version}".rstrip(), _brings(info)) for info in infos]
     table(screen, ("plugin", "package", "brings"), rows)
     for info in infos:
         if info.error is not None:
-            click.echo(f"plugin {info.name} of {info.package} was left out: {info.error}", err=True)
+            err(f"plugin {info.name} of {info.package} was left out: {info.error}")
 
 
 def _brings(info: PluginInfo) -> str:

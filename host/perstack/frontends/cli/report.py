@@ -11,7 +11,8 @@ from perstack.core.iterations import Iteration, SeriesState, summary_of_series
 from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.series import SERIES_COLOURS, chart
-from perstack.frontends.cli.show import Screen, count, duration, plain_text, table
+from perstack.frontends.cli.show import count, duration
+from perstack.frontends.cli.terminal import Screen, data, out, table
 
 
 @click.command("report")
@@ -32,7 +33,7 @@ def report_command(
     series = asyncio.run(look())
     shown = _chosen(series, iteration)
     if as_json:
-        click.echo(json.dumps(_document(series, shown), ensure_ascii=False))
+        data(json.dumps(_document(series, shown), ensure_ascii=False))
         return
     _print(Screen.of_stdout(), series, shown)
 
@@ -55,29 +56,29 @@ def _document(series: SeriesState, shown: Iteration) -> dict[str, object]:
 
 def _print(screen: Screen, series: SeriesState, shown: Iteration) -> None:
     status = screen.paint(series.status, fg=SERIES_COLOURS[series.status], bold=True)
-    click.echo(f"{screen.paint(series.id, bold=True)}  {series.expert_key}  {status}", color=screen.colours)
+    out(screen.paint(series.id, bold=True), f"  {series.expert_key}  ", status)
     _row(screen, "query", series.user_input)
     if series.message:
         _row(screen, "why", series.message)
     scores = [one.score for one in series.done if one.score is not None]
     if scores:
         _row(screen, "chart", f"{chart(scores)}  {scores[0]:g} → {scores[-1]:g}")
-    click.echo()
+    out()
     table(
         screen, ("iteration", "score", "failed", "regressions", "tokens", "took"), _rows(series), right=(1, 2, 3, 4, 5)
     )
-    click.echo()
+    out()
     best = " (the best)" if shown.number == series.best_iteration else ""
-    click.echo(screen.paint(f"iteration {shown.number}{best}", bold=True), color=screen.colours)
+    out(screen.paint(f"iteration {shown.number}{best}", bold=True))
     _row(screen, "Job", shown.job_id)
     _row(screen, "metrics", ", ".join(f"{name} {value:g}" for name, value in shown.metrics.items()) or "none yet")
     for name, cases in (("failed", shown.failed), ("regressed", shown.regressions)):
         if cases:
             _row(screen, name, ", ".join(cases))
     if shown.analysis:
-        click.echo(f"\n{plain_text(shown.analysis)}")
+        out("\n", shown.analysis)
     if shown.artefact is not None:
-        click.echo(f"\n{plain_text(shown.artefact)}")
+        out("\n", shown.artefact)
 
 
 def _rows(series: SeriesState) -> list[tuple[str, ...]]:
@@ -95,4 +96,4 @@ def _rows(series: SeriesState) -> list[tuple[str, ...]]:
 
 
 def _row(screen: Screen, name: str, text: str) -> None:
-    click.echo(f"  {screen.paint(f'{name:<9}', dim=True)}  {screen.fit(text, 13)}", color=screen.colours)
+    out("  ", screen.paint(f"{name:<9}", dim=True), "  ", screen.fit(text, 13))

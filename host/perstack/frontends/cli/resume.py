@@ -16,6 +16,7 @@ from perstack.frontends.cli.drive import INTERRUPTED, job_of, say, until_done
 from perstack.frontends.cli.iterate import check_target
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.series import SeriesLines, say_series
+from perstack.frontends.cli.terminal import err
 
 _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": "ask"}
 
@@ -121,7 +122,7 @@ def _settlements(given: tuple[str, ...]) -> dict[str, Settlement]:
 
 
 def _show_unsettled(calls: tuple[UnsettledCall, ...], settled: dict[str, Settlement]) -> None:
-    click.echo("calls that began and have no result:", err=True)
+    err("calls that began and have no result:")
     for call in calls:
         word = settled.get(call.key) or settled.get(call.call_id) or "ask"
-        click.echo(f"  {call.key}  {call.expert_key}: {call.tool_name} {call.args}  -> {word}", err=True)
+        err(f"  {call.key}  {call.expert_key}: {call.tool_name} {call.args}  -> {word}")

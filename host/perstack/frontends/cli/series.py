@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import click
-
 from perstack.core.iteration_events import FinishIteration, StoredSeriesEvent
 from perstack.core.iterations import SeriesState, SeriesStatus
 from perstack.frontends.cli.drive import EXIT_STATUS, INTERRUPTED, JsonLines
-from perstack.frontends.cli.show import count, duration, remark
+from perstack.frontends.cli.show import count, duration
+from perstack.frontends.cli.terminal import err, remark
 from perstack.host import Host
 
 SERIES_COLOURS: dict[SeriesStatus, str] = {
@@ -54,7 +53,7 @@ def say_series(series: SeriesState) -> int:
         "running": f"is still running: {did}",
     }[series.status]
     if series.status == "failed":
-        click.echo(f"{series.expert_key} {text}", err=True)
+        err(f"{series.expert_key} {text}")
     else:
         remark(f"{series.expert_key} {text}")
     return _exit_status(series)

@@ -16,6 +16,7 @@ from perstack.engine.who import this_user
 from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.drive import drive
 from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.terminal import err
 from perstack.host import Host
 
 
@@ -31,7 +32,7 @@ def signal_command(target: str, setup: Setup) -> None:
     host = setup.host()
     task = asyncio.run(_told(host, target, event))
     if task is not None:
-        click.echo(f"task {target}: {task.status}, answered; perstack task run-due lets it go on", err=True)
+        err(f"task {target}: {task.status}, answered; perstack task run-due lets it go on")
         return
 
     async def work(on_event: OnEvent) -> JobSummary:

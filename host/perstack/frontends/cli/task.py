@@ -12,7 +12,6 @@ from perstack.core.task_events import OnFailure, TaskConfig, WaitingFor
 from perstack.core.task_words import FirstStatus
 from perstack.core.tasks import TaskStatus
 from perstack.errors import UsageError
-from perstack.frontends.cli.show import Screen, table
 from perstack.frontends.cli.task_delete import delete
 from perstack.frontends.cli.task_ends import END_COMMANDS
 from perstack.frontends.cli.task_options import (
@@ -29,6 +28,7 @@ from perstack.frontends.cli.task_options import (
     when,
 )
 from perstack.frontends.cli.task_run_due import run_due
+from perstack.frontends.cli.terminal import Screen, data, err, out, table
 
 _STATE = "The whole state: a JSON object, @FILE, or - for stdin."
 _DATA = "What else to keep, as a checkpoint: a JSON object, @FILE, or -"
@@ -167,13 +167,13 @@ def list_tasks(
         ),
     )
     if tasks.as_json:
-        click.echo(page.to_json())
+        data(page.to_json())
     elif not page.tasks:
-        click.echo("no such tasks")
+        out("no such tasks")
     else:
         show_all(list(page.tasks))
         if page.next is not None:
-            click.echo(f"there are more: see them with --after {page.next}", err=True)
+            err(f"there are more: see them with --after {page.next}")
 
 
 @task_command.command("checkpoint")
@@ -203,9 +203,9 @@ def checkpoints(task_id: str, tasks: Tasks) -> None:
     found = tasks.do(lambda memory: memory.list_checkpoints(task_id))
     if tasks.as_json:
         for one in found:
-            click.echo(one.to_json())
+            data(one.to_json())
     elif not found:
-        click.echo("no checkpoint yet")
+        out("no checkpoint yet")
     else:
         rows = [(one.id, one.name or "", when(one.timestamp), text(one.state)) for one in found]
         table(Screen.of_stdout(), ("checkpoint", "name", "when", "state"), rows)

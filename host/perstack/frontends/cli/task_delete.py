@@ -14,6 +14,7 @@ from perstack.core.tasks import TaskStatus, TaskSummary
 from perstack.errors import UsageError
 from perstack.frontends.cli.confirm import confirm
 from perstack.frontends.cli.task_options import Tasks, read_span, show_all, task_options, version_option
+from perstack.frontends.cli.terminal import data, err, out
 
 if TYPE_CHECKING:
     from perstack.engine.memory import ExecutionMemory
@@ -90,7 +91,10 @@ def delete(
     if task_id is not None:
         task = task_id
         tasks.do(lambda memory: memory.delete(task, expected_version=expected_version))
-        click.echo(json.dumps({"deleted": task}) if tasks.as_json else f"deleted {task}")
+        if tasks.as_json:
+            data(json.dumps({"deleted": task}))
+        else:
+            out(f"deleted {task}")
     elif kind.is_any:
         raise UsageError("name a TASK, or say which are meant, such as --status completed --older-than 30d")
     else:
@@ -113,11 +117,11 @@ def _delete_all(kind: _Kind, tasks: Tasks, *, is_sure: bool) -> None:
 
     tasks.do(work)
     if tasks.as_json:
-        click.echo(json.dumps({"deleted": deleted, "kept": kept}, ensure_ascii=False))
+        data(json.dumps({"deleted": deleted, "kept": kept}, ensure_ascii=False))
     else:
-        click.echo(f"deleted {_count(len(deleted))}" if found else "no such tasks")
+        out(f"deleted {_count(len(deleted))}" if found else "no such tasks")
         for why in kept.values():
-            click.echo(f"kept: {why}", err=True)
+            err(f"kept: {why}")
     sys.exit(1 if kept else 0)
 
 
@@ -127,9 +131,9 @@ def _ask(found: list[TaskSummary]) -> None:
         raise UsageError(f"{_count(len(found))} would be deleted for good: see them with task list, and add --yes")
     show_all(found[:_SHOWN])
     if len(found) > _SHOWN:
-        click.echo(f"… and {len(found) - _SHOWN} more")
+        out(f"… and {len(found) - _SHOWN} more")
     if not confirm(f"Delete {_count(len(found))} for good?"):
-        click.echo("nothing is deleted")
+        out("nothing is deleted")
         sys.exit(1)
 
 

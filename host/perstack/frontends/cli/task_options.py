@@ -23,7 +23,8 @@ from perstack.core.tasks import TaskState, TaskSummary
 from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.show import Screen, ago, table
+from perstack.frontends.cli.show import ago
+from perstack.frontends.cli.terminal import Screen, data, table
 
 if TYPE_CHECKING:
     from perstack.engine.memory import ExecutionMemory
@@ -53,7 +54,7 @@ class Tasks:
         """The task that `work` gives, for a program or a person."""
         task = self.do(work)
         if self.as_json:
-            click.echo(task.to_json())
+            data(task.to_json())
             return
         rows = [(name, value) for name, value in _facts(task) if value]
         table(Screen.of_stdout(), ("task", task.task_id), rows)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perstack.core.plain import one_line
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Setup, driving_options
-from perstack.frontends.cli.show import one_line
 from perstack.frontends.cli.task_options import read_span
+from perstack.frontends.cli.terminal import data, err, out
 from perstack.frontends.stopping import stop_signals
 
 if TYPE_CHECKING:
@@ -70,14 +71,15 @@ def _say(one: Woken, *, as_json: bool) -> None:
         if one.series_id is not None:
             task = {"status": one.series.status if one.series else None, "seriesId": one.series_id}
         said = {"taskId": one.task_id, "did": one.did, **task, "question": one.question, "error": one.error}
-        click.echo(json.dumps({key: value for key, value in said.items() if value is not None}, ensure_ascii=False))
+        data(json.dumps({key: value for key, value in said.items() if value is not None}, ensure_ascii=False))
     if as_json and one.error is None:
         return
     stands = one.job or one.series or one.task
     now = "" if stands is None else f", now {stands.status}"
     asks = f", and asks: {one.question}; see perstack inbox" if one.question is not None else ""
     wrong = "" if one.error is None else f": {one_line(one.error)}"
-    click.echo(f"{_name(one)}: {one.did}{now}{asks}{wrong}", err=one.error is not None)
+    say = out if one.error is None else err
+    say(f"{_name(one)}: {one.did}{now}{asks}{wrong}")
 
 
 def _name(one: Woken) -> str:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-import click
-
 from perstack.config.settings import Overrides
 from perstack.core.base import JsonObject
 from perstack.core.definitions import Project
+from perstack.core.plain import one_line
 from perstack.core.tools import ToolSpec
 from perstack.core.toolsearch import tokens_of
 from perstack.engine.tooling import OfferedTools
 from perstack.errors import SkillError
 from perstack.frontends.cli.options import Place, Setup
-from perstack.frontends.cli.show import Screen, count, one_line, table
+from perstack.frontends.cli.show import count
+from perstack.frontends.cli.terminal import Screen, err, out, table
 from perstack.host import Host
 
 
@@ -63,17 +63,17 @@ def print_tools(offered: Mapping[str, OfferedTools]) -> None:
     screen = Screen.of_stdout()
     for key, tools in offered.items():
         for problem in tools.problems:
-            click.echo(f"{'warning' if can_run(tools) else 'error'}: {key}: {one_line(problem)}", err=True)
+            err(f"{'warning' if can_run(tools) else 'error'}: {key}: {one_line(problem)}")
         if not can_run(tools):
             continue
-        click.echo()
+        out()
         rows = [
             (skill, str(len(specs)), f"{_tokens(specs):,}" if not waits else f"({_tokens(specs):,})", names)
             for (skill, waits), specs in _by_skill(tools).items()
             if (names := ", ".join(spec.name for spec in specs))
         ]
         table(screen, (f"{key}: skill", "tools", "tokens", "names"), rows, right=(1, 2))
-        click.echo(f"{key}: about {_tokens(tools.shown):,} tokens of tools at every step{_deferred(tools)}")
+        out(f"{key}: about {_tokens(tools.shown):,} tokens of tools at every step{_deferred(tools)}")
 
 
 def _deferred(tools: OfferedTools) -> str:

@@ -16,7 +16,8 @@ from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, Project
 from perstack.errors import DefinitionError, PluginError, Problem, UsageError
 from perstack.frontends.cli.options import CONFIG, WORKSPACE, Place, Setup
-from perstack.frontends.cli.show import Screen, count, table
+from perstack.frontends.cli.show import count
+from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.frontends.cli.tool_costs import can_run, print_tools, tools_of, tools_to_json
 
 
@@ -40,7 +41,7 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, config: str 
     if as_json:
         experts = [] if project is None else list(project.experts.values())
         found = _to_json(path, is_usable, problems, experts)
-        click.echo(json.dumps({**found, "tools": tools_to_json(offered)} if with_tools else found, ensure_ascii=False))
+        data(json.dumps({**found, "tools": tools_to_json(offered)} if with_tools else found, ensure_ascii=False))
     else:
         _print(project, problems, is_usable)
         print_tools(offered)
@@ -79,16 +80,16 @@ def _ask_plugins(definition: Definition, place: Place) -> None:
 
 def _print(project: Project | None, problems: Sequence[Problem], is_usable: bool) -> None:
     for line in describe_problems(problems) if problems else ():
-        click.echo(line)
+        out(line)
     if project is None:
         return
     if not is_usable:
-        click.echo("warnings are errors here, because of --strict")
+        out("warnings are errors here, because of --strict")
         return
     if project.experts:
         rows = [_row(project, expert) for expert in project.experts.values()]
         table(Screen.of_stdout(), ("Expert", "version", "delegates", "skills", "model"), rows)
-    click.echo(f"ok: {count(len(project.experts), 'Expert')}")
+    out(f"ok: {count(len(project.experts), 'Expert')}")
 
 
 def _row(project: Project, expert: Expert) -> tuple[str, ...]:

@@ -16,7 +16,8 @@ from perstack.core.receipts import MOST_BYTES
 from perstack.core.verification import Kind, Report
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.show import count, plain_text
+from perstack.frontends.cli.show import count
+from perstack.frontends.cli.terminal import data, out
 from perstack.host import Host
 
 _ALL_WELL = "every digest, hash and kept head is right"
@@ -104,7 +105,7 @@ def _report(place: Place, check: Callable[[Host], Awaitable[Report]], as_json: b
 
     report = asyncio.run(checked())
     if as_json:
-        click.echo(json.dumps(report.to_json(), ensure_ascii=False))
+        data(json.dumps(report.to_json(), ensure_ascii=False))
     else:
         _print(report, all_well)
     return 0 if report.ok else 1
@@ -137,17 +138,17 @@ def _print(report: Report, all_well: str) -> None:
     for finding in report.findings:
         run_id = finding.run_id or whole
         place = f"{run_id}, event {finding.seq}" if finding.seq else run_id
-        click.echo(plain_text(finding.message if finding.message.startswith(place) else f"{place}: {finding.message}"))
+        out(finding.message if finding.message.startswith(place) else f"{place}: {finding.message}")
     for one in report.unchecked:
         place = f"{one.run_id}, {count(one.count, 'event')}" if one.run_id and one.count else one.run_id or whole
-        click.echo(f"not checked: {place}: {one.message}")
+        out(f"not checked: {place}: {one.message}")
     for redaction in report.redactions:
         day = datetime.fromtimestamp(redaction.at / 1000).astimezone()
         place = f"{redaction.run_id}, event {redaction.seq} ({redaction.type})"
-        click.echo(plain_text(f"redacted: {place}, by {redaction.by}, {day:%Y-%m-%d %H:%M}: {redaction.reason}"))
+        out(f"redacted: {place}, by {redaction.by}, {day:%Y-%m-%d %H:%M}: {redaction.reason}")
     runs = f" of {count(report.runs, 'Run')}" if report.kind == "job" else ""
     checked = f"{whole}: {count(report.events, 'event')}{runs}"
-    click.echo(f"{checked} {_outcome(report, all_well)}")
+    out(f"{checked} {_outcome(report, all_well)}")
 
 
 def _outcome(report: Report, all_well: str) -> str:

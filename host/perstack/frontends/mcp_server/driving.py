@@ -54,7 +54,7 @@ async def _converse(
             if asks_by_returning(call.context):
                 return ask_by_result(asking)
             if progress is not None:
-                progress.say(f"waiting for an answer: {asking.text}")
+                progress.say(f"waiting for an answer: {asking.shown}")
             text = await ask_now(call.context, asking)
         if text is None:
             break

@@ -91,7 +91,7 @@ def _named(field: JsonObject) -> dict[str, str]:
 def _message(asking: OpenQuestion) -> str:
     """The question, and what else the model put beside it."""
     if asking.requested_schema is not None:
-        return asking.text
+        return asking.shown
     beside = [
         f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
         for name, value in beside_question(asking.args, asked_by(asking)).items()

@@ -7,7 +7,6 @@ import hmac
 import os
 import socket
 import stat
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from perstack.config.places import find_config
+from perstack.engine.notices import notice
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.server import build_server
 from perstack.frontends.mcp_server.workspaces import Offer, OpenRoot, Workspace, Workspaces, serving_all
@@ -133,7 +133,7 @@ async def serve_http(offer: Offer, guard: Guard) -> None:
                 )
             )
             with _stopped_by_signals(workspaces, server):
-                print(f"perstack: serving MCP at {_url(listener)}", file=sys.stderr, flush=True)  # noqa: T201
+                notice(f"serving MCP at {_url(listener)}")
                 await server.serve([listener])
 
 

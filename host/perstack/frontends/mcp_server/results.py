@@ -10,11 +10,12 @@ from perstack.core.answers import ANYTHING, accepted, asked_by
 from perstack.core.base import Fact, JsonObject
 from perstack.core.ids import event_id_of
 from perstack.core.job import JobSummary
+from perstack.core.plain import one_line
 from perstack.engine.inbox import InboxItem
 from perstack.engine.read import UnsettledCall
 from perstack.errors import DefinitionError, PerstackError
 from perstack.frontends.cli.log_print import STATUS_WORDS
-from perstack.frontends.cli.show import count, one_line
+from perstack.frontends.cli.show import count
 from perstack.frontends.mcp_server.schemas import JobDetails, JobView, OpenCall, OpenItem, RunView
 
 ERROR_KEY = "perstack/error"
@@ -92,7 +93,7 @@ def standing(job: JobSummary) -> str:
     """One line: which Job, how it stands, and how it goes on."""
     word = STATUS_WORDS[job.status][0]
     did = f"{count(job.total_steps, 'step')}, {job.usage.total_tokens:,} tokens"
-    told = {"stoppedByInteractiveTool": job.question, "stoppedByError": job.error}.get(job.status)
+    told = {"stoppedByInteractiveTool": job.asks, "stoppedByError": job.error}.get(job.status)
     about = f": {told}" if told else ""
     return f"Job {job.id} of {job.expert_key} ({word}, {did}){about}. {next_step(job)}"
 
@@ -119,7 +120,7 @@ def next_step(job: JobSummary) -> str:
 
 def in_list(job: JobSummary) -> str:
     """A Job as a line of a list."""
-    about = job.question or job.error or job.text or job.query
+    about = job.asks or job.error or job.text or job.query
     return f"{job.id}  {job.expert_key or '?'}  {STATUS_WORDS[job.status][0]}  {one_line(about)[:200]}"
 
 
@@ -135,7 +136,7 @@ def open_item(item: InboxItem) -> OpenItem:
         job=item.job_id,
         task=item.task_id,
         who=item.who,
-        text=item.text,
+        text=item.text if item.asking is None else item.asking.shown,
         approval=item.is_approval,
         since=item.since,
         next=step,

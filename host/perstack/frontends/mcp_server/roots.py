@@ -6,7 +6,6 @@ a list of tools may not, and so they are of no use here.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -16,6 +15,7 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types import ListRootsRequest, ListRootsResult
 from pydantic import ValidationError
 
+from perstack.engine.notices import notice
 from perstack.frontends.mcp_server.asking import Context
 from perstack.frontends.mcp_server.greeting import STATELESS_VERSIONS
 
@@ -41,7 +41,7 @@ async def roots_of(context: Context) -> tuple[Path, ...] | None:
             metadata=ServerMessageMetadata(related_request_id=context.request_id),
         )
     except (MCPError, ValidationError) as error:
-        print(f"perstack: the client does not say which folders it has open: {error}", file=sys.stderr)  # noqa: T201
+        notice(f"the client does not say which folders it has open: {error}")
         return None
     return tuple(_folders(str(root.uri) for root in result.roots))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TypeAlias
@@ -13,6 +12,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 
+from perstack.engine.notices import notice
 from perstack.frontends.mcp_server.greeting import Reply
 from perstack.frontends.mcp_server.server import build_server, options_of
 from perstack.frontends.mcp_server.wire import Wire
@@ -75,7 +75,7 @@ async def _read(
                 await arrived.send(message)
             elif line.strip():
                 shown = line[:200].decode("utf-8", "replace")
-                print(f"perstack: stdin had what is no MCP message, and is passed over: {shown}", file=sys.stderr)  # noqa: T201
+                notice(f"stdin had what is no MCP message, and is passed over: {shown}")
             line = await lines.get()
 
 

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from perstack.core.plain import plain_json
+from perstack.engine.notices import notice
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -32,6 +35,8 @@ class Wire:
 
     read_fd: int
     write_fd: int
+    is_shown: bool = False
+    """Whether a terminal shows what is written."""
     _lines: Iterator[bytes] = field(init=False)
     _outgoing: SimpleQueue[tuple[bytes, asyncio.AbstractEventLoop, asyncio.Future[bool]]] = field(init=False)
 
@@ -50,7 +55,7 @@ class Wire:
         os.dup2(nothing, 0)
         os.close(nothing)
         os.dup2(2, 1)
-        return cls(read_fd, write_fd)
+        return cls(read_fd, write_fd, os.isatty(write_fd))
 
     def read(self) -> bytes | None:
         """The next line, waited for; None at the end. Only before `start`."""
@@ -58,7 +63,7 @@ class Wire:
 
     def write(self, line: bytes) -> bool:
         """Write a line; False if nobody reads any more. Only before `start`."""
-        rest = memoryview(line)
+        rest = memoryview(plain_json(line) if self.is_shown else line)
         try:
             while rest:
                 rest = rest[os.write(self.write_fd, rest) :]
@@ -96,7 +101,7 @@ class Wire:
                 for line in self._lines:
                     hand_over(line)
             except MessageTooLong as error:
-                print(f"perstack: {error}", file=sys.stderr)  # noqa: T201
+                notice(str(error))
             hand_over(None)
         except RuntimeError:
             return  # the loop has ended first

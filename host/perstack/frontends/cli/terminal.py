@@ -1,0 +1,232 @@
+"""The one way from a command to stdout and stderr.
+
+What is written is cleaned here, not where it comes from, so that no command can forget it: text may come from a model,
+a server, a file or a path. Styles are added to parts that are clean by then. Whatever else writes, a library, a log, a
+warning, a traceback, goes through `Cleaned`, which `guard_streams` puts in place of both streams.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from io import TextIOBase
+from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
+
+import click
+
+from perstack.core.plain import one_line, plain_json, plain_text
+from perstack.frontends.cli.show import shorten
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+WIDEST = 1000
+"""What a line is cut at where no terminal says how wide it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Painted:
+    """Text in a style. As a plain string it has none."""
+
+    text: str
+    style: dict[str, str | bool]
+
+    def __str__(self) -> str:
+        return self.text
+
+    def render(self) -> str:
+        """With escape sequences of ours, around text that has none."""
+        text = plain_text(self.text)
+        return click.style(text, **self.style) if self.style and text else text  # type: ignore[arg-type]  # click's own
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Where the output goes."""
+
+    width: int
+    """Cells that a line may have."""
+    colours: bool
+
+    @classmethod
+    def of_stdout(cls) -> Screen:
+        """Colours only on a terminal, and none if NO_COLOR is set."""
+        if not sys.stdout.isatty():
+            return cls(WIDEST, False)
+        import shutil
+
+        colours = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return cls(shutil.get_terminal_size().columns, colours)
+
+    def paint(self, text: str, **style: str | bool) -> Painted:
+        """The text in a style of `click.style`; as it is where there are no colours."""
+        return Painted(text, style if self.colours else {})
+
+    def fit(self, text: str, used: int) -> str:
+        """The text on one line, cut to what is left of the width after `used` cells."""
+        return shorten(text, max(10, self.width - used))
+
+
+def out(*parts: str | Painted) -> None:
+    """A line, or several, on stdout; parts follow each other without a space."""
+    _put(sys.stdout, _rendered(parts).rstrip(" ") + "\n")
+
+
+def err(*parts: str | Painted) -> None:
+    """The same on stderr."""
+    _put(sys.stderr, _rendered(parts) + "\n")
+
+
+def remark(text: str) -> None:
+    """Words for a person at a terminal, beside what goes to stdout. Elsewhere stderr is for what is wrong."""
+    if is_attended():
+        err(one_line(text))
+
+
+def prompt(question: str, *, default: str) -> str:
+    """What the person at stdin types, after the question on stderr. Raises click.Abort if there is nobody."""
+    said = click.prompt(one_line(question), default=default, show_default=False, prompt_suffix=" ", type=str, err=True)
+    return str(said)
+
+
+def is_attended() -> bool:
+    """Whether stderr is a terminal."""
+    return sys.stderr.isatty()
+
+
+def data(line: str | bytes) -> None:
+    """A line of JSON on stdout: the very bytes in a pipe, and at a terminal the same JSON with escapes.
+
+    Raises OSError if nobody reads stdout.
+    """
+    # what is no character has in JSON the form that Python gives it here
+    stored(line.encode("utf-8", "backslashreplace") + b"\n" if isinstance(line, str) else line + b"\n")
+
+
+def stored(content: bytes) -> None:
+    """JSON that is more than a line, with its newlines, like `data`."""
+    stream = _beneath(sys.stdout)
+    stream.flush()
+    stream.buffer.write(plain_json(content) if stream.isatty() else content)
+    stream.buffer.flush()
+
+
+def discard_stdout() -> None:
+    """What is still in the buffer of stdout goes nowhere: Python would fail over it when the process ends."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
+
+
+def table(screen: Screen, headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> None:
+    """Print columns: as wide as the screen on a terminal, unshortened elsewhere. `right` are numbers' columns."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for index, heading in enumerate(headings):
+        found.add_column(
+            Text(one_line(heading)),
+            justify="right" if index in right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=min(len(heading), 8),
+        )
+    for row in rows:
+        found.add_row(*(Text(one_line(cell)) for cell in row))
+    console = Console(width=screen.width, no_color=not screen.colours, highlight=False, soft_wrap=False)
+    with console.capture() as captured:
+        console.print(found)
+    for line in captured.get().splitlines():
+        _put(sys.stdout, (line if screen.colours else click.unstyle(line)).rstrip() + "\n")
+
+
+class LiveRows:
+    """Rows on a terminal's stderr that are kept up to date."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self.live: Live = Live(console=Console(file=_beneath(sys.stderr)), refresh_per_second=10)
+
+    def update(self, rows: Iterable[tuple[str, str, str]]) -> None:
+        """Two columns, and the style of the second."""
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=(0, 2))
+        for name, words, style in rows:
+            grid.add_row(Text(one_line(name)), Text(one_line(words), style=style))
+        self.live.update(grid)
+
+
+class Cleaned(TextIOBase):
+    """A stream that cleans what is written to it; for all but this module."""
+
+    def __init__(self, beneath: TextIO) -> None:
+        self.beneath = beneath
+
+    def write(self, text: str, /) -> int:
+        _put(self.beneath, plain_text(text), flush=False)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str], /) -> None:  # type: ignore[override]  # typeshed's is of bytes too
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        self.beneath.flush()
+
+    def fileno(self) -> int:
+        return self.beneath.fileno()
+
+    def isatty(self) -> bool:
+        return self.beneath.isatty()
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # typeshed's is an attribute
+        return self.beneath.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]  # typeshed's is an attribute
+        return self.beneath.errors
+
+    @property
+    def buffer(self) -> BinaryIO:
+        """Bytes, which are data, as they are."""
+        return self.beneath.buffer
+
+
+def guard_streams() -> None:
+    """From now on, whatever writes to stdout or stderr is cleaned, up to the last traceback of the process."""
+    sys.stdout, sys.stderr = _guarded(sys.stdout), _guarded(sys.stderr)
+
+
+def _guarded(stream: TextIO) -> TextIO:
+    # typeshed has no stream that is one without being a file
+    return cast("TextIO", Cleaned(stream))
+
+
+def _beneath(stream: TextIO) -> TextIO:
+    return stream.beneath if isinstance(stream, Cleaned) else stream
+
+
+def _rendered(parts: Sequence[str | Painted]) -> str:
+    return "".join(part.render() if isinstance(part, Painted) else plain_text(part) for part in parts)
+
+
+def _put(stream: TextIO, text: str, *, flush: bool = True) -> None:
+    stream = _beneath(stream)
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        stream.write(text.encode(stream.encoding, "replace").decode(stream.encoding))
+    if flush:
+        stream.flush()
