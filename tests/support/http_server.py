@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
+import httpx2
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
 from terminal import SECONDS, Terminal
+
+TOKEN = "a-secret-of-a-test-with-enough-characters"
+KNOWN = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @contextmanager
-def serving(terminal: Terminal, *args: str, token: str = "") -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The address of a server, and its process; it ends by a signal, cleanly."""
+def serving(terminal: Terminal, *args: str, token: str = TOKEN) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address of a server, and its process; it ends by a signal, cleanly. No token: it makes one of its own."""
     process = subprocess.Popen(
         [sys.executable, "-m", "perstack", "mcp", "--provider", "scripted", "--http", "127.0.0.1:0", *args],
         cwd=terminal.workspace,
@@ -32,7 +42,46 @@ def serving(terminal: Terminal, *args: str, token: str = "") -> Iterator[tuple[s
             process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=SECONDS)
         assert (process.returncode, out) == (0, "")
-        assert all(line.startswith("Invalid ") for line in err.splitlines()), err
+        expected = ("Invalid ", "Missing Host", "perstack: there are too many")
+        assert all(line.startswith(expected) for line in err.splitlines()), err
     finally:
         process.kill()
         process.communicate()
+
+
+@asynccontextmanager
+async def known(url: str, mode: str, *, host: str | None = None, **callbacks: Any) -> AsyncIterator[Client]:
+    """A client of the SDK that shows the token."""
+    headers = KNOWN if host is None else {**KNOWN, "Host": host}
+    timeout = httpx2.Timeout(SECONDS, read=300)
+    knowing = httpx2.AsyncClient(headers=headers, timeout=timeout, follow_redirects=True)
+    transport = streamable_http_client(url, http_client=knowing)
+    async with knowing, Client(transport, mode=mode, **callbacks) as client:  # type: ignore[arg-type]
+        yield client
+
+
+@contextmanager
+def forwarded(place: Path) -> Iterator[str]:
+    """An address whose bytes all go to a Unix socket, for clients that can show no token and speak no such socket."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_accept, args=(listener, place), daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+
+
+def _accept(listener: socket.socket, place: Path) -> None:
+    with suppress(OSError):
+        while True:
+            near, _ = listener.accept()
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(str(place))
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=_pump, args=(one, other), daemon=True).start()
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+    for one in (source, sink):
+        with suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import httpx
-import httpx2
 import pytest
 from editor import ERAS, structure
 from hosting import wait_for
-from http_server import serving
-from mcp.client import Client
-from mcp.client.streamable_http import streamable_http_client
+from http_server import KNOWN, TOKEN, known, serving
 from terminal import SECONDS, Terminal, reply
 
 from perstack.errors import UsageError
-from perstack.frontends.mcp_server.http import Address, Guard
+from perstack.frontends.mcp_server.door import Guard
+from perstack.frontends.mcp_server.listening import Address
 
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -40,7 +38,7 @@ def test_several_clients_call_experts_without_cross_talk(terminal: Terminal, era
         async def hear(progress: float, total: float | None, message: str | None) -> None:
             said.append(message or "")
 
-        async with Client(url, mode=ERAS[era]) as client:
+        async with known(url, ERAS[era]) as client:
             names = {tool.name for tool in (await client.list_tools()).tools}
             assert "solo" in names
             done = await client.call_tool("solo", {"query": f"query {number}"}, progress_callback=hear)
@@ -61,9 +59,9 @@ def test_a_client_that_vanishes_loses_nothing_and_a_signal_leaves_an_interrupted
     terminal.script(solo=[reply("", ("think", {"thought": "x"})), slow])
 
     async def vanish(url: str) -> str:
-        async with Client(url, mode="legacy") as client:
+        async with known(url, "legacy") as client:
             begun = structure(await client.call_tool("solo", {"query": "Do it", "wait": False}))
-        async with Client(url, mode="legacy") as client:
+        async with known(url, "legacy") as client:
             found = structure(await client.call_tool("get_job", {"job": begun["id"]}))
             assert found["status"] == "running"
         return begun["id"]
@@ -76,12 +74,11 @@ def test_a_client_that_vanishes_loses_nothing_and_a_signal_leaves_an_interrupted
 
 def test_only_who_knows_the_token_is_let_in(terminal: Terminal) -> None:
     async def with_token(url: str) -> set[str]:
-        knowing = httpx2.AsyncClient(headers={"Authorization": "Bearer s3cret"})
-        async with knowing, Client(streamable_http_client(url, http_client=knowing), mode="legacy") as client:
+        async with known(url, "legacy") as client:
             return {tool.name for tool in (await client.list_tools()).tools}
 
-    with serving(terminal, token="s3cret") as (url, _):
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
+    with serving(terminal) as (url, _):
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}):
             refused = httpx.post(url, json=INITIALIZE, headers={**ACCEPT, **headers})
             assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
         assert "solo" in wait_for(with_token(url), SECONDS)
@@ -99,25 +96,26 @@ def test_only_who_knows_the_token_is_let_in(terminal: Terminal) -> None:
 )
 def test_host_and_origin_are_checked(terminal: Terminal, header: str, value: str, status: int) -> None:
     with serving(terminal) as (url, _):
-        answer = httpx.post(url, json=INITIALIZE, headers={**ACCEPT, header: value})
+        answer = httpx.post(url, json=INITIALIZE, headers={**ACCEPT, **KNOWN, header: value})
         assert answer.status_code == status
 
 
 def test_beyond_loopback_the_token_and_the_name_are_asked_for(terminal: Terminal) -> None:
     beyond = ("--http", "0.0.0.0:0", "--allow-host", "build.example")
-    with serving(terminal, *beyond, token="s3cret") as (everywhere, _):
+    with serving(terminal, *beyond) as (everywhere, _):
         url = everywhere.replace("0.0.0.0", "127.0.0.1")
-        known = {**ACCEPT, "Host": "build.example", "Authorization": "Bearer s3cret"}
-        assert httpx.post(url, json=INITIALIZE, headers=known).status_code == 200
-        assert httpx.post(url, json=INITIALIZE, headers={**known, "Authorization": ""}).status_code == 401
+        by_name = {**ACCEPT, **KNOWN, "Host": "build.example"}
+        assert httpx.post(url, json=INITIALIZE, headers=by_name).status_code == 200
+        assert httpx.post(url, json=INITIALIZE, headers={**by_name, "Authorization": ""}).status_code == 401
         for header in ({"Host": "other.example"}, {"Host": "0.0.0.0"}):
-            assert httpx.post(url, json=INITIALIZE, headers={**known, **header}).status_code == 421
-        assert httpx.post(url, json=INITIALIZE, headers={**known, "Origin": "https://other.example"}).status_code == 403
+            assert httpx.post(url, json=INITIALIZE, headers={**by_name, **header}).status_code == 421
+        foreign = {**by_name, "Origin": "https://other.example"}
+        assert httpx.post(url, json=INITIALIZE, headers=foreign).status_code == 403
 
 
 def test_a_name_that_is_allowed_is_answered(terminal: Terminal) -> None:
     with serving(terminal, "--allow-host", "build.example") as (url, _):
-        headers = {**ACCEPT, "Host": "build.example:80", "Origin": "https://build.example"}
+        headers = {**ACCEPT, **KNOWN, "Host": "build.example:80", "Origin": "https://build.example"}
         assert httpx.post(url, json=INITIALIZE, headers=headers).status_code == 200
 
 
@@ -139,6 +137,6 @@ def test_a_wrong_address_is_told_in_a_line(terminal: Terminal, address: str, wor
 
 def test_everywhere_is_no_name_for_clients() -> None:
     with pytest.raises(UsageError, match="--allow-host"):
-        Guard(Address.parse("0.0.0.0:1"), "token").check()
+        Guard(Address.parse("0.0.0.0:1"), TOKEN).check()
     assert Address.parse("8765") == Address("127.0.0.1", 8765)
     assert Address.parse("[::1]:1").is_loopback

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from editor import argv
-from http_server import serving
+from http_server import TOKEN, serving
 from npm import installed
 from terminal import SECONDS, Terminal, reply
 
@@ -33,7 +33,8 @@ class Inspector:
     def run(self, method: str, *args: str) -> dict[str, Any]:
         """What a method returns."""
         variables = [part for name, value in self._terminal.env.items() for part in ("-e", f"{name}={value}")]
-        server = ["--", *argv()] if self._url is None else ["--server-url", self._url, "--transport", "http"]
+        remote = ("--transport", "http", "--header", f"Authorization: Bearer {TOKEN}")
+        server = ["--", *argv()] if self._url is None else ["--server-url", self._url, *remote]
         done = subprocess.run(
             [
                 *(str(self._commands / "mcp-inspector"), "--cli", *variables, "--cwd", str(self._terminal.workspace)),

@@ -93,9 +93,6 @@ def test_options_that_were_given_are_in_the_settings_and_others_are_not(terminal
         *("--model", "m", "--max-steps", "7"),
         *flags,
     ]
-    refused = terminal.run("mcp", "--print-config", "zed", "--http", "8765")
-    assert (refused.code, refused.out) == (2, "")
-    assert "leave out --http" in refused.err
 
 
 def test_where_the_settings_go_is_said_beside_them(terminal: Terminal) -> None:

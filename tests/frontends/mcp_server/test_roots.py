@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx2
 import pytest
 from editor import ERAS, Editor, connected, structure, texts
 from hosting import wait_for
-from http_server import serving
+from http_server import known, serving
 from mcp.client import Client
-from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
@@ -207,7 +205,7 @@ def test_what_is_wrong_with_the_open_folder_is_said_until_it_is_mended(
 @asynccontextmanager
 async def over_http(url: str, folders: Folders | None, era: str = "handshake") -> AsyncIterator[Editor]:
     callbacks = folders.callbacks if folders is not None else {}
-    async with asyncio.timeout(SECONDS), Client(url, mode=ERAS[era], **callbacks) as client:  # type: ignore[arg-type]
+    async with asyncio.timeout(SECONDS), known(url, ERAS[era], **callbacks) as client:
         yield Editor(client)
 
 
@@ -269,14 +267,12 @@ def test_beyond_loopback_no_client_is_asked_what_it_has_open(terminal: Terminal,
 
     async def work(url: str) -> None:
         open_folders = Folders(red)
-        knowing = httpx2.AsyncClient(headers={"Authorization": "Bearer s3cret", "Host": "build.example"})
-        transport = streamable_http_client(url, http_client=knowing)
-        async with knowing, Client(transport, mode="legacy", **open_folders.callbacks) as client:  # type: ignore[arg-type]
+        async with known(url, "legacy", host="build.example", **open_folders.callbacks) as client:
             assert await experts(client) == ["by_home"]
             assert open_folders.asked == 0
 
     beyond = ("--http", "0.0.0.0:0", "--allow-host", "build.example")
-    with serving(started_in(terminal, home), *beyond, token="s3cret") as (everywhere, _):
+    with serving(started_in(terminal, home), *beyond) as (everywhere, _):
         wait_for(work(everywhere.replace("0.0.0.0", "127.0.0.1")), SECONDS)
 
 

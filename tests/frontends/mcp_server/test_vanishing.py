@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import pytest
 import uvicorn
 from editor import ERAS, structure, texts
 from hosting import wait_for
-from http_server import serving
+from http_server import KNOWN, known, serving
 from mcp.client import Client
 from mcp.server.connection import Connection
 from mcp_types import CallToolResult, ListRootsResult, Root
@@ -34,17 +35,19 @@ from perstack.frontends.mcp_server.server import build_server
 from perstack.frontends.mcp_server.workspaces import Offer, Workspaces, serving_all
 from perstack.host import Host
 
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+SUPPORT = str(Path(__file__).parents[2] / "support")
 WAITING = ("exec", {"command": "sh", "args": ["-c", "while [ ! -e go ]; do sleep 0.05; done"], "timeout": 60_000})
 
 CALLER = """
 import asyncio, sys
-from mcp.client import Client
+from http_server import known
 
 async def hear(progress, total, message):
     print(message, flush=True)
 
 async def main(url, mode):
-    async with Client(url, mode=mode) as client:
+    async with known(url, mode) as client:
         await client.call_tool("solo", {"query": "go"}, progress_callback=hear)
 
 asyncio.run(main(*sys.argv[1:]))
@@ -61,7 +64,11 @@ def waiting(terminal: Terminal) -> Terminal:
 def calling(url: str, era: str) -> Iterator[subprocess.Popen[str]]:
     """A client in a process of its own, in the middle of the second step of its call."""
     process = subprocess.Popen(
-        [sys.executable, "-c", CALLER, url, ERAS[era]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", CALLER, url, ERAS[era]],
+        env={**os.environ, "PYTHONPATH": SUPPORT},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None
@@ -74,7 +81,7 @@ def calling(url: str, era: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_the_job_of_a_client_that_is_killed_in_mid_call_goes_on_and_is_found(terminal: Terminal, era: str) -> None:
     async def find(url: str) -> None:
-        async with asyncio.timeout(SECONDS), Client(url, mode=ERAS[era]) as client:
+        async with asyncio.timeout(SECONDS), known(url, ERAS[era]) as client:
             (job,) = structure(await client.call_tool("list_jobs"))["jobs"]
             assert job["status"] == "running"
             (terminal.workspace / "go").touch()
@@ -96,7 +103,7 @@ class Rude:
     """A client that writes bare requests, and never says goodbye."""
 
     def __init__(self, url: str) -> None:
-        self.http = httpx.AsyncClient(timeout=SECONDS, headers={"Accept": "application/json, text/event-stream"})
+        self.http = httpx.AsyncClient(timeout=SECONDS, headers={**KNOWN, **ACCEPT})
         self.url = url
 
     async def __aenter__(self) -> Rude:
@@ -115,7 +122,7 @@ class Rude:
 
 def test_the_job_of_a_session_that_is_ended_in_mid_call_goes_on(terminal: Terminal) -> None:
     async def work(url: str) -> None:
-        async with asyncio.timeout(SECONDS), Rude(url) as client, Client(url, mode="legacy") as other:
+        async with asyncio.timeout(SECONDS), Rude(url) as client, known(url, "legacy") as other:
             call = asyncio.create_task(
                 client.post(id=2, method="tools/call", params={"name": "solo", "arguments": {"query": "go"}})
             )
@@ -144,7 +151,7 @@ def test_a_client_that_cancels_its_call_stops_its_own_job_only(terminal: Termina
         return await client.call_tool("solo", {"query": "go"}, progress_callback=hear)
 
     async def work(url: str) -> None:
-        async with asyncio.timeout(SECONDS), Client(url, mode="legacy") as one, Client(url, mode="legacy") as other:
+        async with asyncio.timeout(SECONDS), known(url, "legacy") as one, known(url, "legacy") as other:
             events = [asyncio.Event(), asyncio.Event()]
             # both number their calls alike
             goes_on = asyncio.create_task(call(other, events[1]))

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from http_server import serving
+from http_server import KNOWN, serving
 from terminal import Terminal, reply
 
 
@@ -19,8 +19,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A client of a server with a token."""
     terminal = Terminal(tmp_path_factory.mktemp("tasks"))
     terminal.project('[experts.one]\ninstruction = "x"\n')
-    with serving(terminal, token="s3cret") as (url, _):
-        headers = {"Authorization": "Bearer s3cret"}
+    with serving(terminal) as (url, _):
+        headers = KNOWN
         with httpx.Client(base_url=url.removesuffix("/mcp"), headers=headers) as client:
             yield client
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from editor import connected, structure, texts
 from hosting import wait_for
-from http_server import serving
+from http_server import KNOWN, serving
 from pydantic.alias_generators import to_camel
 from terminal import SECONDS, Terminal
 
@@ -106,8 +106,8 @@ STYLES = pytest.mark.parametrize("style", [camel, as_is], ids=["camelCase", "sna
 def test_the_example_goes_over_http(tmp_path: Path, style: Callable[[Any], Any], repeats_id: bool) -> None:
     terminal = Terminal(tmp_path)
     terminal.project('[experts.one]\ninstruction = "x"\n')
-    with serving(terminal, token="s3cret") as (url, _):
-        headers = {"Authorization": "Bearer s3cret"}
+    with serving(terminal) as (url, _):
+        headers = KNOWN
         client = httpx.Client(base_url=url.removesuffix("/mcp"), headers=headers)
 
         async def send(operation: str, **given: Any) -> dict[str, Any]:

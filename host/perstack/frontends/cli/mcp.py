@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,11 @@ from perstack.frontends.mcp_server.snippets import CLIENTS, command_of
 from perstack.frontends.mcp_server.wire import Wire
 
 if TYPE_CHECKING:
+    from perstack.frontends.mcp_server.door import Guard
     from perstack.frontends.mcp_server.workspaces import Offer, Workspace
+
+
+_HTTP = "Serve over HTTP there, in place of stdin and stdout: an address, or a socket for programs of your own user."
 
 
 @click.command("mcp")
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
     help="Print what goes into the settings of this client, with the options given here, and serve nothing.",
 )
 @click.option("--tasks", is_flag=True, help="Also offer execution memory: tools that keep tasks.")
-@click.option("--http", "address", metavar="HOST:PORT", help="Serve over HTTP there, in place of stdin and stdout.")
+@click.option("--http", "address", metavar="HOST:PORT|unix:PATH", help=_HTTP)
 @click.option(
     "--allow-host",
     "names",
@@ -50,9 +55,10 @@ def mcp_command(
     """Serve the Experts of a project, and its Jobs, to editors and agents over MCP."""
     keys = tuple(key.strip() for key in experts.split(",") if key.strip()) if experts else ()
     if client is not None:
-        if address is not None:
-            raise UsageError("--print-config prints settings that start a server of their own: leave out --http")
-        _print_config(client, setup, keys, tasks=tasks)
+        if address is None:
+            _print_config(client, setup, keys, tasks=tasks)
+        else:
+            _print_remote(client, setup, address, names)
         return
     serving = _Serving(setup, keys, tasks, _names_no_place(click.get_current_context()))
     if address is not None:
@@ -100,17 +106,32 @@ def _names_no_place(context: click.Context) -> bool:
 def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
     import asyncio
 
-    from perstack.frontends.mcp_server.http import TOKEN_VARIABLE, Address, Guard, serve_http
+    from perstack.frontends.mcp_server.http import serve_http
 
     loaded = serving.load()
-    token = serving.setup.env(loaded.project).get(TOKEN_VARIABLE) or None
-    guard = Guard(Address.parse(text), token, names)
-    guard.check()
+    guard = _guard(serving.setup, loaded.project, text, names)
 
     async def main() -> None:
         await serve_http(serving.offer(serving.open(loaded), asks_for_roots=guard.address.is_loopback), guard)
 
     asyncio.run(main())
+
+
+def _guard(setup: Setup, project: Project, text: str, names: tuple[str, ...]) -> Guard:
+    """Who is let in at that address: on this machine by a token that is made where none is set."""
+    from perstack.frontends.mcp_server.door import Guard
+    from perstack.frontends.mcp_server.listening import Address
+    from perstack.frontends.mcp_server.tokens import TOKEN_VARIABLE, token_of
+
+    address = Address.parse(text)
+    token = None
+    if address.socket_path is None:
+        token = setup.env(project).get(TOKEN_VARIABLE) or None
+        if token is None and address.is_loopback:
+            token = token_of(setup.place.find().state_root.resolve(), os.environ)
+    guard = Guard(address, token, names)
+    guard.check()
+    return guard
 
 
 def _serve(serving: _Serving) -> None:
@@ -150,6 +171,15 @@ def _print_config(client: str, setup: Setup, keys: tuple[str, ...], *, tasks: bo
     snippet = CLIENTS[client]
     err(f"this goes into {snippet.file}:")
     out(snippet.text(*command_of(_arguments(setup, keys, tasks=tasks))))
+
+
+def _print_remote(client: str, setup: Setup, text: str, names: tuple[str, ...]) -> None:
+    """Settings for a server that somebody starts, with the token that it will ask for."""
+    guard = _guard(setup, setup.place.project(required=True), text, names)
+    if guard.token is None or guard.address.port == 0:
+        raise UsageError(f"--http {text}: clients need an address that stays: write HOST:PORT")
+    err(f"this goes into {CLIENTS[client].file}; it holds a secret, so leave it out of git:")
+    out(CLIENTS[client].remote(guard.address.url(names[0] if names else None), guard.token))
 
 
 def _places(place: Place) -> dict[str, object]:

@@ -22,6 +22,8 @@ class Snippet:
     """Where they go."""
     text: Callable[[str, Sequence[str]], str]
     """Made from a command and its arguments."""
+    remote: Callable[[str, str], str]
+    """Made from the address of a server over HTTP, and its token."""
 
 
 def _mcp_servers(command: str, args: Sequence[str]) -> str:
@@ -56,14 +58,50 @@ def _codex(command: str, args: Sequence[str]) -> str:
     return tomli_w.dumps({"mcp_servers": {NAME: server}}).rstrip()
 
 
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _servers_http(url: str, token: str) -> str:
+    return _json({"mcpServers": {NAME: {"type": "http", "url": url, "headers": _bearer(token)}}})
+
+
+def _gemini_http(url: str, token: str) -> str:
+    server = {"httpUrl": url, "headers": _bearer(token), "timeout": _HOUR * 1000}
+    return _json({"mcpServers": {NAME: server}})
+
+
+def _vscode_http(url: str, token: str) -> str:
+    return _json({"servers": {NAME: {"type": "http", "url": url, "headers": _bearer(token)}}})
+
+
+def _zed_http(url: str, token: str) -> str:
+    server = {"url": url, "headers": _bearer(token), "timeout": 10 * _MINUTE}
+    return _json({"context_servers": {NAME: server}})
+
+
+def _opencode_http(url: str, token: str) -> str:
+    server = {"type": "remote", "url": url, "headers": _bearer(token), "enabled": True, "timeout": _MINUTE * 1000}
+    return _json({"$schema": "https://opencode.ai/config.json", "mcp": {NAME: server}})
+
+
+def _codex_http(url: str, token: str) -> str:
+    import tomli_w
+
+    server = {"url": url, "http_headers": _bearer(token), "tool_timeout_sec": _HOUR}
+    return tomli_w.dumps({"mcp_servers": {NAME: server}}).rstrip()
+
+
 CLIENTS = {
-    "claude-code": Snippet(".mcp.json in the project; Claude Code asks you to approve of it", _mcp_servers),
-    "codex": Snippet("~/.codex/config.toml", _codex),
-    "cursor": Snippet(".cursor/mcp.json in the project, or ~/.cursor/mcp.json", _mcp_servers),
-    "vscode": Snippet(".vscode/mcp.json in the project", _vscode),
-    "zed": Snippet("settings.json of Zed", _zed),
-    "gemini": Snippet(".gemini/settings.json in the project, or ~/.gemini/settings.json", _gemini),
-    "opencode": Snippet("opencode.json in the project, or ~/.config/opencode/opencode.json", _opencode),
+    "claude-code": Snippet(
+        ".mcp.json in the project; Claude Code asks you to approve of it", _mcp_servers, _servers_http
+    ),
+    "codex": Snippet("~/.codex/config.toml", _codex, _codex_http),
+    "cursor": Snippet(".cursor/mcp.json in the project, or ~/.cursor/mcp.json", _mcp_servers, _servers_http),
+    "vscode": Snippet(".vscode/mcp.json in the project", _vscode, _vscode_http),
+    "zed": Snippet("settings.json of Zed", _zed, _zed_http),
+    "gemini": Snippet(".gemini/settings.json in the project, or ~/.gemini/settings.json", _gemini, _gemini_http),
+    "opencode": Snippet("opencode.json in the project, or ~/.config/opencode/opencode.json", _opencode, _opencode_http),
 }
 """By the names that `--print-config` takes."""
 

@@ -19,7 +19,7 @@ from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, Usage
 from perstack.frontends.tasks.openapi import BASE, HOOKS, description_of_all, page
 from perstack.frontends.tasks.operations import OPERATIONS, Operation
 
-_LARGEST = 4 << 20
+LARGEST = 4 << 20
 """Bytes of a request."""
 
 _DESCRIPTION, _PAGE = _DESCRIBED = ("/openapi.json", "/docs")
@@ -112,8 +112,8 @@ async def _body(request: Request) -> JsonValue:
     content = bytearray()
     async for piece in request.stream():
         content += piece
-        if len(content) > _LARGEST:
-            raise UsageError(f"the body has more than {_LARGEST >> 20} MB")
+        if len(content) > LARGEST:
+            raise UsageError(f"the body has more than {LARGEST >> 20} MB")
     if not content.strip():
         return None
     try:
