@@ -129,7 +129,7 @@ def _report_all(place: Place, as_json: bool, key: str | None, anchor: str | None
     asyncio.run(checked())
     if not as_json:
         counts = f"{count(found['job'], 'Job')}, {count(found['task'], 'task')}, {found['iterations']} series"
-        click.echo(plain_text(f"{host.storage.location}: {counts}, {count(found['findings'], 'finding')}"))
+        out(f"{host.storage.location}: {counts}, {count(found['findings'], 'finding')}")
     return 1 if found["findings"] else 0
 
 
