@@ -6,7 +6,6 @@ agrees: whoever can write the files need not be the person that started the proc
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from perstack.config.changes import Stamp, matched, stamps
 from perstack.config.load import LoadedProject, load_usable
 from perstack.engine.executed import Item, digests_of, executed
+from perstack.engine.notices import notice
 from perstack.engine.trust import TrustStore, folder_of
 from perstack.errors import DefinitionError
 
@@ -147,7 +147,8 @@ class LiveProject:
 
     def _say(self, words: str, problem: str) -> None:
         self.problem = problem
-        print(f"perstack: {words}", file=sys.stderr)  # noqa: T201
+        for line in words.splitlines():
+            notice(line)
 
 
 def _broken(problem: str) -> str:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import click
 
 from perstack.config.settings import Overrides
+from perstack.core.plain import one_line
 from perstack.engine.executed import Agreed, Item, addresses, digests_of, executed
 from perstack.engine.trust import TrustStore, folder_of
 from perstack.errors import UsageError
 from perstack.frontends.cli.confirm import confirm
 from perstack.frontends.cli.options import CONFIG, WORKSPACE, Place, Setup
-from perstack.frontends.cli.show import one_line
+from perstack.frontends.cli.terminal import err, out
 
 
 @click.command("trust")
@@ -37,9 +38,7 @@ def trust_command(show: bool, revoke: bool, yes: bool, config: str | None, works
     folder = folder_of(project, found.folder)
     if revoke:
         was_there = store.remove(folder)
-        click.echo(
-            f"no longer trusted: {one_line(str(folder))}" if was_there else "nothing was agreed to here", err=True
-        )
+        err(f"no longer trusted: {one_line(str(folder))}" if was_there else "nothing was agreed to here")
         return
     env = Setup(place, Overrides(), ()).env(project, confirm=False)
     items = (*executed(project), *addresses(env))
@@ -49,13 +48,13 @@ def trust_command(show: bool, revoke: bool, yes: bool, config: str | None, works
     if show:
         return
     if trust is not None and digests_of(items) == digests_of(agreed):
-        click.echo("all of this is trusted already", err=True)
+        err("all of this is trusted already")
         return
     if not yes and not _asks():
-        click.echo("nothing was changed", err=True)
+        err("nothing was changed")
         sys.exit(1)
     store.write(folder, [item.kept() for item in items])
-    click.echo("trusted", err=True)
+    err("trusted")
 
 
 def _asks() -> bool:
@@ -67,11 +66,11 @@ def _asks() -> bool:
 def _print(folder: str, items: Sequence[Item], agreed: Sequence[Agreed]) -> None:
     """What there is, a line each: `+` is new, `-` is gone."""
     before, now = digests_of(agreed), digests_of(items)
-    click.echo(f"{one_line(folder)}:")
+    out(f"{one_line(folder)}:")
     for item in items:
-        click.echo(f"{' ' if item.digest in before else '+'} {one_line(item.shown)}  ({one_line(item.name)})")
+        out(f"{' ' if item.digest in before else '+'} {one_line(item.shown)}  ({one_line(item.name)})")
     for one in agreed:
         if one.digest not in now:
-            click.echo(f"- {one.kind}  ({one_line(one.name)})")
+            out(f"- {one.kind}  ({one_line(one.name)})")
     if not items:
-        click.echo("  nothing is executed, and no address is named")
+        out("  nothing is executed, and no address is named")

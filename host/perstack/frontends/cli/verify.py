@@ -122,7 +122,7 @@ def _report_all(place: Place, as_json: bool, key: str | None, anchor: str | None
                 found[report.kind] += 1
                 found["findings"] += len(report.findings)
                 if as_json:
-                    click.echo(json.dumps(report.to_json(), ensure_ascii=False))
+                    data(json.dumps(report.to_json(), ensure_ascii=False))
                 else:
                     _print(report, _ALL_WELL)
 
