@@ -17,7 +17,7 @@ import click
 from perstack.core.plain import one_line
 from perstack.errors import DefinitionError, PerstackError
 from perstack.frontends.cli.privacy import keep_environment_private
-from perstack.frontends.cli.terminal import err, guard_streams
+from perstack.frontends.cli.terminal import err, flush_stdout, guard_streams
 from perstack.version import VERSION
 
 EXIT_CODES = {
@@ -109,8 +109,7 @@ def entry() -> None:
         try:
             perstack.main(standalone_mode=False)
         finally:
-            if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
-                sys.stdout.flush()  # while it can still be said that it fails
+            flush_stdout()  # while it can still be said that it fails
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
@@ -130,7 +129,7 @@ def entry() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if error.errno != errno.EPIPE:  # who has seen enough need not be told
             place = error.filename or "the output cannot be written"
-            click.echo(f"error: {place}: {(error.strerror or str(error)).lower()}", err=True)
+            err(one_line(f"error: {place}: {(error.strerror or str(error)).lower()}"))
         sys.exit(1)
     finally:
         # all is written: one more Ctrl-C must not make a traceback of the last moments

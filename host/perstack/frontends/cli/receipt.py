@@ -11,6 +11,7 @@ from perstack.config.env import read_env
 from perstack.core.ids import check_job_id
 from perstack.frontends.cli.export import write_output
 from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.terminal import err
 
 
 @click.command("receipt")
@@ -35,5 +36,5 @@ def receipt_command(
 
     write_output(asyncio.run(written()) + b"\n", output)
     if host.audit.signer is None:
-        click.echo("note: the receipt is not signed; [audit] signingKey in perstack.toml names a key", err=True)
+        err("note: the receipt is not signed; [audit] signingKey in perstack.toml names a key")
     sys.exit(0)

@@ -53,7 +53,7 @@ class Screen:
     @classmethod
     def of_stdout(cls) -> Screen:
         """Colours only on a terminal, and none if NO_COLOR is set."""
-        if not sys.stdout.isatty():
+        if _is_closed(sys.stdout) or not sys.stdout.isatty():
             return cls(WIDEST, False)
         import shutil
 
@@ -93,7 +93,7 @@ def prompt(question: str, *, default: str) -> str:
 
 def is_attended() -> bool:
     """Whether stderr is a terminal."""
-    return sys.stderr.isatty()
+    return not _is_closed(sys.stderr) and sys.stderr.isatty()
 
 
 def data(line: str | bytes) -> None:
@@ -107,10 +107,18 @@ def data(line: str | bytes) -> None:
 
 def stored(content: bytes) -> None:
     """JSON that is more than a line, with its newlines, like `data`."""
+    if _is_closed(sys.stdout):
+        return
     stream = _beneath(sys.stdout)
     stream.flush()
     stream.buffer.write(plain_json(content) if stream.isatty() else content)
     stream.buffer.flush()
+
+
+def flush_stdout() -> None:
+    """Write what is still in the buffer of stdout. Raises OSError."""
+    if not _is_closed(sys.stdout):
+        sys.stdout.flush()
 
 
 def discard_stdout() -> None:
@@ -206,12 +214,20 @@ class Cleaned(TextIOBase):
 
 def guard_streams() -> None:
     """From now on, whatever writes to stdout or stderr is cleaned, up to the last traceback of the process."""
-    sys.stdout, sys.stderr = _guarded(sys.stdout), _guarded(sys.stderr)
+    if not _is_closed(sys.stdout):
+        sys.stdout = _guarded(sys.stdout)
+    if not _is_closed(sys.stderr):
+        sys.stderr = _guarded(sys.stderr)
 
 
 def _guarded(stream: TextIO) -> TextIO:
     # typeshed has no stream that is one without being a file
     return cast("TextIO", Cleaned(stream))
+
+
+def _is_closed(stream: TextIO | None) -> bool:
+    """Whether the process was started without it (`>&-`): typeshed does not know that it is None then."""
+    return stream is None
 
 
 def _beneath(stream: TextIO) -> TextIO:
@@ -223,6 +239,8 @@ def _rendered(parts: Sequence[str | Painted]) -> str:
 
 
 def _put(stream: TextIO, text: str, *, flush: bool = True) -> None:
+    if _is_closed(stream):
+        return
     stream = _beneath(stream)
     try:
         stream.write(text)
