@@ -6,7 +6,6 @@ Nothing that goes wrong with an anchor ends or delays a Job beyond `SECONDS`: it
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property
@@ -17,6 +16,7 @@ from perstack.config.lock import LOCK_NAME
 from perstack.core.definitions import Audit, Project
 from perstack.core.job import Job
 from perstack.core.verification import Finding, Report
+from perstack.engine.notices import notice
 from perstack.engine.signing import FROM_FILE, key_variable, read_signer
 from perstack.errors import NotFound, UsageError
 from perstack.ports.storage import Storage
@@ -209,8 +209,7 @@ async def _try(anchor: Anchor, what: str, send: Callable[[], Awaitable[None]]) -
 
 def _say(anchor: Anchor, what: str, reason: str) -> None:
     words = f"the anchor {anchor.name} did not take {what}: {reason}; they are kept, and sent at the next start or stop"
-    shown = "".join(char if char.isprintable() else " " for char in words)
-    print(f"perstack: {shown}", file=sys.stderr)  # noqa: T201
+    notice(words)
 
 
 def _words(error: Exception) -> str:
