@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from perstack.core.base import Fact, JsonObject
 from perstack.core.canonical import canonical_json
 from perstack.core.definitions import (
+    Audit,
     Expert,
     ExpertEvaluator,
     FunctionEvaluator,
@@ -32,7 +33,7 @@ from perstack.engine.catalogue import picked
 from perstack.engine.skills import with_base
 from perstack.ports.environment import Environment
 
-Kind = Literal["command", "endpoint", "plugin", "evaluator", "provider", "include", "tool", "address"]
+Kind = Literal["command", "endpoint", "plugin", "evaluator", "provider", "include", "tool", "address", "anchor"]
 
 _EXEC = "exec"
 _ADDRESSES = ("_URL", "_ENDPOINT", "_HOST", "_RESOURCE_NAME")
@@ -88,12 +89,24 @@ def _is_address(name: str) -> bool:
 def _of_project(project: Project) -> Iterator[Item]:
     for pattern in project.includes:
         yield _item("include", "include", [pattern], pattern)
+    yield from _of_audit(project.audit)
     yield from _of_provider(project.provider, "perstack.toml")
     for expert in project.experts.values():
         yield from _of_provider(expert.provider, expert.key)
         yield from _of_evaluator(expert)
         for skill in with_base(expert.skills):
             yield from _of_skill(skill, f"skill {skill.name} of {expert.key}")
+
+
+def _of_audit(audit: Audit | None) -> Iterator[Item]:
+    """A program that is given heads is executed, and an address is sent them, signed by a key that is read for it."""
+    if audit is None:
+        return
+    anchor = audit.anchor
+    where = shlex.join(masked_args(anchor, _hidden)) if isinstance(anchor, tuple) else anchor or "none"
+    key = f" with the key {audit.signing_key}" if audit.signing_key else ""
+    said: JsonValue = [*anchor] if isinstance(anchor, tuple) else anchor
+    yield _item("anchor", "audit", [said, audit.signing_key], f"{where}{key}")
 
 
 def _of_provider(provider: ProviderSetting | None, name: str) -> Iterator[Item]:

@@ -62,6 +62,18 @@ def test_it_shows_what_is_executed_and_where_requests_go(terminal: Terminal) -> 
     assert records(terminal) == []
 
 
+def test_a_program_that_is_given_heads_is_something_to_agree_to(terminal: Terminal) -> None:
+    toml = (
+        '[audit]\nanchor = ["notary", "--token", "s3cret"]\nsigningKey = "env:KEY"\n[experts.solo]\ninstruction = "i"\n'
+    )
+    (terminal.workspace / "perstack.toml").write_text(toml)
+    shown = terminal.call("trust", "--show")
+    assert shown.lines[1] == "+ anchor: notary --token '***' with the key env:KEY  (audit)"
+    assert terminal.call("trust", "--yes").code == 0
+    (terminal.workspace / "perstack.toml").write_text(toml.replace("notary", "other"))
+    assert any(line.startswith("+ anchor: other") for line in terminal.call("trust", "--show").lines)
+
+
 def test_what_was_agreed_to_is_kept_outside_of_the_folder_for_the_user_alone(terminal: Terminal) -> None:
     assert terminal.call("trust", "--yes").code == 0
     (record,) = records(terminal)
