@@ -64,18 +64,29 @@ async def known(url: str, mode: str, *, host: str | None = None, **callbacks: An
 def forwarded(place: Path) -> Iterator[str]:
     """An address whose bytes all go to a Unix socket, for clients that can show no token and speak no such socket."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=_accept, args=(listener, place), daemon=True).start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        accepting = threading.Thread(target=_accept, args=(listener, place), daemon=True)
+        accepting.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            accepting.join(SECONDS)
 
 
 def _accept(listener: socket.socket, place: Path) -> None:
     with suppress(OSError):
         while True:
             near, _ = listener.accept()
-            far = socket.socket(socket.AF_UNIX)
-            far.connect(str(place))
-            for one, other in ((near, far), (far, near)):
-                threading.Thread(target=_pump, args=(one, other), daemon=True).start()
+            threading.Thread(target=_join, args=(near, place), daemon=True).start()
+
+
+def _join(near: socket.socket, place: Path) -> None:
+    with near, socket.socket(socket.AF_UNIX) as far, suppress(OSError):
+        far.connect(str(place))
+        back = threading.Thread(target=_pump, args=(far, near), daemon=True)
+        back.start()
+        _pump(near, far)
+        back.join()
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
