@@ -13,6 +13,8 @@ import workload
 from terminal import Terminal
 from workload import spread
 
+from perstack.core.definitions import Project
+from perstack.engine.audit import Auditing
 from perstack.engine.looking import Looking
 from perstack.engine.memory import ExecutionMemory
 from perstack.engine.plugins import Plugins, load_plugins
@@ -51,7 +53,7 @@ def store(tmp_path: Path, storage: str) -> Path:
 
 async def asked(storage: Storage) -> Answers:
     """Everything that a person may look at."""
-    looking, memory = Looking(storage), ExecutionMemory(storage)
+    looking, memory = Looking(storage, Auditing(storage, Project(), Path(), {})), ExecutionMemory(storage)
     said, errors = dict[str, object](), dict[str, PerstackError]()
 
     async def ask(what: str, work: Callable[[], Awaitable[object]]) -> None:

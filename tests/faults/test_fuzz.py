@@ -26,6 +26,8 @@ from perstack.config.env import read_env
 from perstack.config.load import load_project
 from perstack.config.lock import read_lock
 from perstack.core.chain import EMPTY_LOG, seal
+from perstack.core.definitions import Project
+from perstack.engine.audit import Auditing
 from perstack.engine.looking import Looking
 from perstack.engine.memory import ExecutionMemory
 from perstack.errors import Conflict, PerstackError
@@ -173,7 +175,7 @@ def test_a_log_with_any_event_is_read_or_refused() -> None:
             await storage.append(RunRef("job", "job-1"), 0, sealed)
         except Conflict:
             return  # the storage takes no line that is no object
-        looking = Looking(storage)
+        looking = Looking(storage, Auditing(storage, Project(), Path(), {}))
         for ask in (looking.load, looking.job, looking.verify, looking.replay, looking.document):
             with suppress(PerstackError):
                 await ask("job")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.config.load import matches
+from perstack.config.globbing import matches
 from perstack_base.protected import matches_pattern
 
 SECRET = "the canary sings"
