@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,10 @@ from terminal import Terminal
 
 _PATIENCE = 10
 """Seconds for what has been told to end to be gone: the guard of a killed host gives its server two."""
+
+
+# under nohup every program that a test starts would ignore it, and what is promised of it could not be seen
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

@@ -199,7 +199,7 @@ def test_a_program_is_given_each_record_and_none_of_the_keys(terminal: Terminal,
     [
         (
             [sys.executable, "-c", "import sys; sys.exit('no \\x1b[2J space')"],
-            "it ended with exit status 1: no  [2J space",
+            "it ended with exit status 1: no [2J space",
         ),
         (["/nosuch/program"], "it could not be started: no such file or directory"),
     ],
