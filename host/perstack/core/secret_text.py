@@ -148,6 +148,8 @@ def _is_secret_query(name: str) -> bool:
 
 def _user(found: re.Match[str], stand: Stand) -> str:
     scheme, user, password = found[1], found[2], found[3]
+    if password is not None and _STAND.fullmatch(f"{user}:{password}"):
+        return found[0]  # what stands for a token has a colon in it
     if password is not None:
         return f"{scheme}{user}:{_stand(password, stand)}@"
     # the user of ssh://git@host is none; over HTTP there is only a token to send so

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perstack.core.secret_text import (
@@ -119,6 +119,7 @@ _PIECES = st.sampled_from(
 )
 
 
+@example(["https://--token@"])
 @given(st.lists(st.lists(_PIECES, max_size=6).map("".join), max_size=5))
 def test_masking_what_is_masked_changes_nothing_and_leaves_no_secret(args: list[str]) -> None:
     masked = masked_args(args)
