@@ -77,7 +77,7 @@ def test_each_table_of_the_page_lists_every_known_key_with_its_meaning(heading, 
 @pytest.mark.parametrize(
     ("model", "table", "only_here", "only_there"),
     [
-        (Project, PROJECT, {"include"}, {"path", "broken", "files", "patterns", "includes"}),
+        (Project, PROJECT, {"include"}, {"path", "broken", "files", "includes"}),
         (ProviderSetting, PROVIDER, set(), set()),
         (Audit, AUDIT, set(), set()),
         (Expert, EXPERT, set(), {"key"}),
