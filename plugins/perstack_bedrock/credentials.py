@@ -7,13 +7,12 @@ Version 4».
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from perstack.errors import MissingCredential, ProviderError, UsageError
+from perstack.ports.daemon_thread import in_daemon_thread
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials
@@ -32,8 +31,6 @@ _SOURCES = (
 )
 _FILES = {"AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials", "AWS_CONFIG_FILE": "~/.aws/config"}
 _VENDOR_OF_MACHINE = Path("/sys/class/dmi/id/sys_vendor")
-
-_T = TypeVar("_T")
 
 
 class AwsAccount:
@@ -54,7 +51,7 @@ class AwsAccount:
         async with self._one_at_a_time:
             try:
                 async with asyncio.timeout(_SECONDS):
-                    credentials = await _in_a_thread(self._credentials)
+                    credentials = await in_daemon_thread(self._credentials, "AWS credentials")
             except TimeoutError:
                 message = f"AWS gave no credentials within {_SECONDS:.0f} s"
                 raise ProviderError(message, name="Timeout", is_retryable=True) from None
@@ -152,19 +149,3 @@ def _signed(
 
 def _words(error: Exception) -> str:
     return " ".join(str(error).split())
-
-
-async def _in_a_thread(work: Callable[[], _T]) -> _T:
-    """As `asyncio.to_thread`, but the process can end while it blocks: botocore waits for a program without end."""
-    future: Future[_T] = Future()
-
-    def run() -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="AWS credentials", daemon=True).start()
-    return await asyncio.wrap_future(future)

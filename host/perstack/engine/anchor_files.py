@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import stat
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 from perstack.core.receipts import MOST_BYTES, Record, read_record
-
-_T = TypeVar("_T")
+from perstack.ports.daemon_thread import in_daemon_thread
 
 _MOST_READ = 256 << 20
 """A file of more bytes is not read."""
@@ -34,14 +30,14 @@ class FileAnchor:
 
     async def send(self, job_id: str, record: bytes) -> None:
         """Append it; it survives power loss when this returns. Raises OSError."""
-        await _in_a_thread(lambda: self._append(job_id, record))
+        await in_daemon_thread(lambda: self._append(job_id, record), "anchor")
 
     async def records(self, job_id: str) -> tuple[list[Record], int]:
         """The records of a Job, in the order they came, and how many lines are none. Nothing if there is no file yet.
 
         Raises OSError.
         """
-        return await _in_a_thread(lambda: self._read(job_id))
+        return await in_daemon_thread(lambda: self._read(job_id), "anchor")
 
     def _file(self, job_id: str) -> Path:
         path = Path(self.path)
@@ -94,19 +90,3 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
     while line := file.readline(MOST_BYTES + 1):
         if line.strip():
             yield line.strip()
-
-
-async def _in_a_thread(work: Callable[[], _T]) -> _T:
-    """As `asyncio.to_thread`, but the process can end while it blocks, as on a network disk that went away."""
-    future: Future[_T] = Future()
-
-    def run() -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="anchor", daemon=True).start()
-    return await asyncio.wrap_future(future)
