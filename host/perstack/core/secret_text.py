@@ -8,7 +8,7 @@ of keys. Where a variable is named, `${NAME}`, nothing is secret: that is how to
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
 Stand = Callable[[str], str]
@@ -38,8 +38,9 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.IGNORECASE)
 _SHAPES = re.compile(
     r"\b(?:sk|rk|pk)[-_][\w-]{16,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bxox[abeprs]-[\w-]{10,}"
     r"|\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}|\bhf_\w{20,}|\bnpm_\w{20,}|\bpypi-[\w-]{20,}"
-    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
 )
+_PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^$]*")
 
 
 def digest_of_secret(value: str) -> str:
@@ -82,19 +83,13 @@ def masked_variables(values: Mapping[str, str], stand: Stand = digest_of_secret)
 
 def masked_address(address: str, stand: Stand = digest_of_secret) -> str:
     """The address of a server, with something else in place of each secret, also in its path."""
-    return _SEGMENT.sub(
-        lambda found: _stand(found[0], stand) if _is_random(found[0]) else found[0], masked_words(address, stand)
-    )
+    segments = [found.span() for found in _SEGMENT.finditer(address) if _is_random(found[0])]
+    return _replaced(address, [*_places(address), *segments], stand)
 
 
 def masked_words(text: str, stand: Stand = digest_of_secret) -> str:
     """Words for a person, such as an error, with something else in place of what is secret in any text."""
-    text = _USER.sub(lambda found: _user(found, stand), text)
-    text = _QUERY.sub(
-        lambda found: f"{found[1]}{found[2]}={_stand(found[3], stand)}" if _is_secret_query(found[2]) else found[0],
-        text,
-    )
-    return _SHAPES.sub(lambda found: _stand(found[0], stand), text)
+    return _replaced(text, _places(text), stand)
 
 
 def masked_error(text: str) -> str:
@@ -138,22 +133,53 @@ def shape(recorded: Iterable[str]) -> tuple[str, ...]:
 
 
 def _stand(value: str, stand: Stand) -> str:
+    return stand(value) if _is_secret(value) else value
+
+
+def _is_secret(value: str) -> bool:
     named = _VARIABLE.search(value) or _OF_THE_SHELL.fullmatch(value)
-    return value if not value or named or _STAND.fullmatch(value) else stand(value)
+    return bool(value) and not named and not _STAND.search(value)
+
+
+def _places(text: str) -> Iterator[tuple[int, int]]:
+    """Where something may be secret in any text; one place may lie in another, or begin in it."""
+    for found in _USER.finditer(text):
+        yield from _of_a_user(found)
+    yield from (found.span(3) for found in _QUERY.finditer(text) if _is_secret_query(found[2]))
+    for known in (_SHAPES, _PEM):
+        yield from (found.span() for found in known.finditer(text))
+
+
+def _replaced(text: str, places: Iterable[tuple[int, int]], stand: Stand) -> str:
+    """A text with what is secret replaced: places that overlap are one, so that no stand is part of a secret."""
+    masked = [found.span() for found in _STAND.finditer(text)]
+    secret = sorted(
+        (start, end)
+        for start, end in places
+        if _is_secret(text[start:end]) and not any(start < after and before < end for before, after in masked)
+    )
+    pieces: list[str] = []
+    done = 0
+    while secret:
+        start, end = secret.pop(0)
+        while secret and secret[0][0] < end:
+            end = max(end, secret.pop(0)[1])
+        pieces += [text[done:start], stand(text[start:end])]
+        done = end
+    return "".join([*pieces, text[done:]])
 
 
 def _is_secret_query(name: str) -> bool:
     return is_secret_name(name) or name.casefold() in _IN_QUERIES
 
 
-def _user(found: re.Match[str], stand: Stand) -> str:
-    scheme, user, password = found[1], found[2], found[3]
-    if password is not None and _STAND.fullmatch(f"{user}:{password}"):
-        return found[0]  # what stands for a token has a colon in it
+def _of_a_user(found: re.Match[str]) -> Iterator[tuple[int, int]]:
+    scheme, password = found[1], found[3]
     if password is not None:
-        return f"{scheme}{user}:{_stand(password, stand)}@"
-    # the user of ssh://git@host is none; over HTTP there is only a token to send so
-    return f"{scheme}{_stand(user, stand) if scheme.casefold().startswith('http') else user}@"
+        yield found.span(3)
+    elif scheme.casefold().startswith("http"):
+        # the user of ssh://git@host is none; over HTTP there is only a token to send so
+        yield found.span(2)
 
 
 def _is_random(text: str) -> bool:

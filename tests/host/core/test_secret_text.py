@@ -120,6 +120,9 @@ _PIECES = st.sampled_from(
 
 
 @example(["https://--token@"])
+@example(["?key=https://u:p@h"])
+@example(["https://u:p&key=x@h"])
+@example(["https://--token?key=x"])
 @given(st.lists(st.lists(_PIECES, max_size=6).map("".join), max_size=5))
 def test_masking_what_is_masked_changes_nothing_and_leaves_no_secret(args: list[str]) -> None:
     masked = masked_args(args)
@@ -127,3 +130,8 @@ def test_masking_what_is_masked_changes_nothing_and_leaves_no_secret(args: list[
     assert masked_address(masked_address("".join(args))) == masked_address("".join(args))
     for secret in secrets_in(lambda stand: masked_args(args, stand)):
         assert digest_of_secret(secret) in "".join(masked)
+
+
+def test_a_private_key_is_masked_behind_what_else_looks_like_a_key() -> None:
+    key = "-----BEGIN PRIVATE KEY-----abc=\n-----END PRIVATE KEY-----"
+    assert "abc=" not in masked_text(f"sk-aaaaaaaaaaaaaaaa{key}")
