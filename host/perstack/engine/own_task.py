@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from perstack.ports.uninterrupted import outlasting
+
 _T = TypeVar("_T")
 
 
@@ -16,13 +18,7 @@ async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
     CancelledError if the work was cancelled, by whomever.
     """
     task = asyncio.create_task(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-            task.cancel()
+    cancelled = await outlasting(task, task.cancel)
     result = task.result()
     if cancelled is not None:
         raise cancelled

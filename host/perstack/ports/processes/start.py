@@ -11,6 +11,7 @@ from typing import IO, TypeAlias
 from perstack.ports.processes.group import kill_group
 from perstack.ports.processes.guard import GUARD
 from perstack.ports.processes.identity import MARK
+from perstack.ports.uninterrupted import outlasting
 
 Stream: TypeAlias = int | IO[bytes]
 """A file, the number of one, or DEVNULL."""
@@ -56,17 +57,17 @@ async def started(starting: asyncio.Task[Process]) -> Process:
 
     If this is cancelled, what has been started is killed and reaped before the cancellation goes on.
     """
-    cancelled = await _outlasting_cancellation(starting)
+    cancelled = await outlasting(starting)
     if cancelled is None:
         return starting.result()
     if not starting.cancelled() and starting.exception() is None:
-        await _outlasting_cancellation(asyncio.create_task(_kill(starting.result())))
+        await outlasting(asyncio.create_task(_kill(starting.result())))
     raise cancelled
 
 
 async def reaped(process: Process) -> None:
     """Wait until a process that has been killed is gone; a cancellation goes on only then."""
-    cancelled = await _outlasting_cancellation(asyncio.create_task(process.wait()))
+    cancelled = await outlasting(asyncio.create_task(process.wait()))
     if cancelled is not None:
         raise cancelled
 
@@ -74,14 +75,3 @@ async def reaped(process: Process) -> None:
 async def _kill(process: Process) -> None:
     await kill_group(process)
     GUARD.forget(process)
-
-
-async def _outlasting_cancellation(task: asyncio.Task[object]) -> asyncio.CancelledError | None:
-    """Wait until a task is done; the last cancellation that came in the meantime is for the caller to go on with."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    return cancelled
