@@ -14,6 +14,7 @@ from perstack.core.secret_text import (
     masked_error,
     masked_line,
     masked_variables,
+    masked_words,
     secrets_in,
 )
 
@@ -134,4 +135,4 @@ def test_masking_what_is_masked_changes_nothing_and_leaves_no_secret(args: list[
 
 def test_a_private_key_is_masked_behind_what_else_looks_like_a_key() -> None:
     key = "-----BEGIN PRIVATE KEY-----abc=\n-----END PRIVATE KEY-----"
-    assert "abc=" not in masked_text(f"sk-aaaaaaaaaaaaaaaa{key}")
+    assert "abc=" not in masked_words(f"sk-aaaaaaaaaaaaaaaa{key}")
