@@ -124,9 +124,8 @@ class BaseSession:
     def _weight(self, args: JsonObject) -> int:
         """About how many bytes a call will handle."""
         weight = len(text(args, "text"))
-        with suppress(SkillError), self._workspace.place(text(args, "path")) as place:
-            status = place.status()
-            weight = max(weight, status.st_size if status is not None else 0)
+        with suppress(SkillError):
+            weight = max(weight, self._workspace.size(text(args, "path")))
         return weight
 
     async def _think(self, call: ToolCall) -> ToolResult:

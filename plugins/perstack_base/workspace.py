@@ -105,6 +105,12 @@ class Workspace:
         self._protected: tuple[Parts, ...] = tuple(dict.fromkeys(self._within(protected)))
         self._elsewhere = tuple(path for path in (*off_limits, *protected) if not self._holds_workspace(path))
         self._patterns = tuple(Path(pattern).parts for pattern in patterns)
+        self._folded_states = tuple(map(folded, self._states))
+        self._folded_protected = tuple(map(folded, self._protected))
+        self._state_names = tuple("/".join(own) for own in self._states)
+        within = (*self._state_names, *("/".join(own) for own in (*self._protected, *_PROTECTED_WAYS)))
+        elsewhere = (str(path.absolute()) for path in self._elsewhere if not self.inside(str(path)))
+        self._protected_names = tuple(dict.fromkeys((*within, *elsewhere)))
 
     def close(self) -> None:
         """Give the handle back; the workspace is of no use afterwards."""
@@ -138,6 +144,16 @@ class Workspace:
                 yield handle, place
             finally:
                 os.close(handle)
+
+    def size(self, path: str) -> int:
+        """How large what a path names is now, in bytes; 0 if there is nothing. It is a hint: nothing is checked.
+
+        Raises SkillError if the path begins outside.
+        """
+        try:
+            return os.stat("/".join(self._inside(path)) or ".", dir_fd=self._root).st_size
+        except OSError:
+            return 0
 
     def refuse_around_state(self, place: Place) -> None:
         """Raises SkillError if the state directory is at or below this place, or this is the workspace itself."""
@@ -176,32 +192,32 @@ class Workspace:
 
     def state_identities(self) -> frozenset[Identity]:
         """Which directories and files the state is now, as far as it is there."""
-        return frozenset(self._identities(self._states))
+        return self._identities(self._state_names)
 
     def protected_identities(self) -> frozenset[Identity]:
         """The state's, and those of protected files."""
-        found = set(self._identities((*self._states, *self._protected, *_PROTECTED_WAYS)))
-        for path in self._elsewhere:
-            with suppress(OSError):
-                found.add(identity(path.stat()))
-        return frozenset(found)
+        return self._identities(self._protected_names)
 
     def is_state(self, parts: Parts) -> bool:
         """Whether a way leads to the state, or into it, by its names."""
-        return _leads_into(parts, self._states)
+        return _leads_into(parts, self._folded_states)
 
     def off_limits(self, shown: str) -> SkillError:
         """What is raised for the state."""
         own = "/".join(self._states[0])
         return SkillError(f"{shown}: the state directory {own}/ is off limits to tools; use another path")
 
-    def _identities(self, ways: Iterable[Parts]) -> Iterator[Identity]:
-        for own in ways:
-            with suppress(OSError):
-                yield identity(os.stat(os.path.join(*own), dir_fd=self._root))  # noqa: PTH118 - relative to a handle
+    def _identities(self, names: Iterable[str]) -> frozenset[Identity]:
+        root, found = self._root, set[Identity]()
+        for name in names:  # at every use of every path: what is protected may be another file each time
+            try:
+                found.add(identity(os.stat(name, dir_fd=root)))
+            except OSError:
+                continue
+        return frozenset(found)
 
     def _protected_here(self, parts: Parts) -> str | None:
-        if _leads_into(parts, self._protected):
+        if _leads_into(parts, self._folded_protected):
             return "a file that the host reads"
         for name in self._names if self._patterns else ():
             way = (*name.parts, *parts)
@@ -252,7 +268,7 @@ class _Walk:
         self._workspace = workspace
         self._follow = follow
         self._create = create
-        self._known = workspace.protected_identities()
+        self._known: frozenset[Identity] | None = None
         self._handles = [workspace.open_root()]
         self._parts: list[str] = []
         self._links = 0
@@ -289,8 +305,13 @@ class _Walk:
         self._workspace.check_way(place.parts, printable(path))
         status = place.status()
         if status is not None:
-            self._workspace.check_identity(status, printable(path), self._known)
+            self._check(path, status)
         return place
+
+    def _check(self, path: str, status: os.stat_result) -> None:
+        if self._known is None:
+            self._known = self._workspace.protected_identities()
+        self._workspace.check_identity(status, printable(path), self._known)
 
     def _back(self, path: str) -> None:
         if not self._parts:
@@ -326,7 +347,7 @@ class _Walk:
         handle = self._open(name)
         self._handles.append(handle)
         self._parts.append(name)
-        self._workspace.check_identity(os.fstat(handle), printable(path), self._known)
+        self._check(path, os.fstat(handle))
 
     def _open(self, name: str) -> int:
         if self._create:
@@ -383,8 +404,9 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def _leads_into(parts: Parts, ways: Iterable[Parts]) -> bool:
-    return any(folded(parts[: len(own)]) == folded(own) for own in ways)
+def _leads_into(parts: Parts, folded_ways: Iterable[Parts]) -> bool:
+    way = folded(parts)
+    return any(way[: len(own)] == own for own in folded_ways)
 
 
 def _inodes(starts: Iterable[Path]) -> Iterator[int]:
