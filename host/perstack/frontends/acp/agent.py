@@ -45,7 +45,7 @@ from perstack.errors import PerstackError, UsageError
 from perstack.frontends.acp.history import shown_again
 from perstack.frontends.acp.sessions import Session, Sessions
 from perstack.frontends.acp.updates import Sender, Updates
-from perstack.frontends.mcp_server.forms import choices_of, form_of
+from perstack.frontends.shared.forms import choices_of, form_of
 from perstack.version import VERSION
 
 _PROTOCOL = 1

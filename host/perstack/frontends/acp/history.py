@@ -17,8 +17,7 @@ from acp.helpers import (
 )
 
 from perstack.core.messages import ExpertMessage, Message, TextPart, ThinkingPart, ToolMessage, UserMessage, text_of
-from perstack.frontends.cli.show import shorten
-from perstack.frontends.mcp_server.progress import brief
+from perstack.frontends.shared.words import brief, shorten
 
 _TITLE = 120
 

@@ -13,8 +13,8 @@ from perstack.core.base import JsonObject
 from perstack.engine.notices import notice
 from perstack.frontends.acp.agent import PerstackAgent
 from perstack.frontends.acp.sessions import MakeHost, opened
-from perstack.frontends.mcp_server.wire import Wire
-from perstack.frontends.stopping import stopped_by_signals
+from perstack.frontends.shared.stopping import stopped_by_signals
+from perstack.frontends.shared.wire import Wire
 
 if TYPE_CHECKING:
     from acp.interfaces import Agent

@@ -35,8 +35,7 @@ from perstack.core.events import (
     StreamText,
 )
 from perstack.core.messages import ToolCallPart, text_of
-from perstack.frontends.cli.show import shorten
-from perstack.frontends.mcp_server.progress import brief
+from perstack.frontends.shared.words import brief, shorten
 
 Send: TypeAlias = Callable[[SessionUpdate], Awaitable[None]]
 

@@ -21,9 +21,9 @@ from perstack.core.plain import one_line
 from perstack.core.tools import ToolSpec
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import CONFIG
-from perstack.frontends.cli.show import count
 from perstack.frontends.cli.task_options import read_span
 from perstack.frontends.cli.terminal import err, out, remark
+from perstack.frontends.shared.words import count
 from perstack.host import STATE_DIR, Host
 from perstack.testing.chaos.assault import Assault, Tally, Target, Trial
 from perstack.testing.chaos.faults import Fault

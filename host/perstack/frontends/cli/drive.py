@@ -14,7 +14,7 @@ from perstack.core.job import JobStatus, JobSummary
 from perstack.core.plain import one_line
 from perstack.engine.emit import OnEvent
 from perstack.frontends.cli.terminal import data, discard_stdout, err, remark
-from perstack.frontends.stopping import stop_signals
+from perstack.frontends.shared.stopping import stop_signals
 from perstack.host import Host
 
 _T = TypeVar("_T")

@@ -14,8 +14,8 @@ from perstack.errors import UsageError
 from perstack.frontends.cli.log_print import print_damage
 from perstack.frontends.cli.log_select import in_order
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.show import count
 from perstack.frontends.cli.terminal import err, stored
+from perstack.frontends.shared.words import count
 from perstack.host import Host
 
 

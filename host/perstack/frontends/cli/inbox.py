@@ -11,8 +11,8 @@ import click
 from perstack.core.base import JsonObject
 from perstack.engine.inbox import InboxItem
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.show import ago
 from perstack.frontends.cli.terminal import Screen, data, out, table
+from perstack.frontends.shared.words import ago
 
 
 @click.command("inbox")

@@ -12,8 +12,8 @@ from perstack.config.settings import Overrides
 from perstack.core.plain import one_line
 from perstack.engine.install import Installed, InstallStep, OnInstall
 from perstack.frontends.cli.options import Place, Setup, place_options
-from perstack.frontends.cli.show import count
 from perstack.frontends.cli.terminal import LiveRows, err, is_attended, out
+from perstack.frontends.shared.words import count
 
 
 @click.command("install")

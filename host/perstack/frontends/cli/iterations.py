@@ -10,8 +10,8 @@ import click
 from perstack.core.iterations import SeriesSummary
 from perstack.engine.series_log import SeriesPage
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.show import ago
 from perstack.frontends.cli.terminal import Screen, data, out, table
+from perstack.frontends.shared.words import ago
 
 
 @click.command("iterations")

@@ -10,10 +10,9 @@ import click
 
 from perstack.core.job import JobSummary
 from perstack.core.labels import parse_labels
-from perstack.frontends.cli.log_print import STATUS_WORDS
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.show import ago, count
 from perstack.frontends.cli.terminal import Screen, data, out, table
+from perstack.frontends.shared.words import STATUS_WORDS, ago, count
 from perstack.host import Host
 
 _PAGE = 20
@@ -85,7 +84,7 @@ def _print(screen: Screen, jobs: list[JobSummary]) -> None:
         (
             job.id,
             job.expert_key or "?",
-            STATUS_WORDS[job.status][0],
+            STATUS_WORDS[job.status],
             f"{job.total_steps:,}",
             f"{job.usage.total_tokens:,}",
             ago(job.updated_at, now) if job.updated_at else "?",

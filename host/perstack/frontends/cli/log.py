@@ -17,8 +17,8 @@ from perstack.frontends.cli.log_messages import print_checkpoint, print_messages
 from perstack.frontends.cli.log_print import print_damage, print_events, print_summary, visible
 from perstack.frontends.cli.log_select import Wanted, in_order, newest, parse_steps, parse_types, select
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.show import count
 from perstack.frontends.cli.terminal import Screen, data, out, stored
+from perstack.frontends.shared.words import count
 from perstack.host import Host
 
 _PAGE = 100

@@ -15,18 +15,17 @@ from perstack.core.messages import ToolCallPart
 from perstack.engine.read import RunLog
 from perstack.frontends.cli.log_rows import QUIET_TYPES, Around, Row, describe, run_label, tokens
 from perstack.frontends.cli.log_select import Entry, Wanted, expert_of, lacks_skills, parse_line
-from perstack.frontends.cli.show import ago, count, duration, pad, shorten
 from perstack.frontends.cli.terminal import Screen, err, out
+from perstack.frontends.shared.words import STATUS_WORDS, ago, count, duration, pad, shorten
 
-STATUS_WORDS: dict[JobStatus, tuple[str, str]] = {
-    "running": ("running", "cyan"),
-    "completed": ("completed", "green"),
-    "stoppedByInteractiveTool": ("waiting", "magenta"),
-    "stoppedByMaxSteps": ("step limit", "yellow"),
-    "stoppedByInterrupt": ("interrupted", "yellow"),
-    "stoppedByError": ("failed", "red"),
+_STATUS_COLOURS: dict[JobStatus, str] = {
+    "running": "cyan",
+    "completed": "green",
+    "stoppedByInteractiveTool": "magenta",
+    "stoppedByMaxSteps": "yellow",
+    "stoppedByInterrupt": "yellow",
+    "stoppedByError": "red",
 }
-"""Each status as people are shown it, and its colour."""
 
 _RUN_COLOURS = ("blue", "yellow", "magenta", "cyan", "green", "bright_blue", "bright_yellow", "bright_magenta")
 _WIDEST_LABEL = 24
@@ -42,7 +41,7 @@ class _Line(NamedTuple):
 
 def print_summary(screen: Screen, job: JobSummary) -> None:
     """Where a Job stands, and what to do next."""
-    word, colour = STATUS_WORDS[job.status]
+    word, colour = STATUS_WORDS[job.status], _STATUS_COLOURS[job.status]
     took = "" if job.status == "running" else f" {duration(job.updated_at - job.started_at)}"
     out(
         screen.paint(f"Job {job.id}", bold=True),

@@ -33,7 +33,7 @@ from perstack.core.events import (
 )
 from perstack.core.messages import TextPart, ThinkingPart, ToolCallPart, text_of
 from perstack.core.usage import Usage
-from perstack.frontends.cli.show import count, duration
+from perstack.frontends.shared.words import count, duration
 
 QUIET_TYPES = frozenset({"startGeneration", "stopRunByDelegate"})
 """Events that only mark a place; people are shown them on request."""

@@ -21,7 +21,7 @@ from perstack.frontends.mcp_server.greeting import greet, offers_roots
 from perstack.frontends.mcp_server.names import only_experts
 from perstack.frontends.mcp_server.sampling import SamplingPlugin
 from perstack.frontends.mcp_server.snippets import CLIENTS, command_of
-from perstack.frontends.mcp_server.wire import Wire
+from perstack.frontends.shared.wire import Wire
 
 if TYPE_CHECKING:
     from perstack.frontends.mcp_server.door import Guard

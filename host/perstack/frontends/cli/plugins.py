@@ -10,8 +10,8 @@ import os
 import click
 
 from perstack.engine.plugins import PluginInfo, load_plugins
-from perstack.frontends.cli.show import count
 from perstack.frontends.cli.terminal import Screen, data, err, table
+from perstack.frontends.shared.words import count
 
 
 @click.command("plugins")

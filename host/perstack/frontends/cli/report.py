@@ -11,8 +11,8 @@ from perstack.core.iterations import Iteration, SeriesState, summary_of_series
 from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.series import SERIES_COLOURS, chart
-from perstack.frontends.cli.show import count, duration
 from perstack.frontends.cli.terminal import Screen, data, out, table
+from perstack.frontends.shared.words import count, duration
 
 
 @click.command("report")

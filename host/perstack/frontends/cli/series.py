@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from perstack.core.iteration_events import FinishIteration, StoredSeriesEvent
 from perstack.core.iterations import SeriesState, SeriesStatus
 from perstack.frontends.cli.drive import EXIT_STATUS, INTERRUPTED, JsonLines
-from perstack.frontends.cli.show import count, duration
 from perstack.frontends.cli.terminal import err, remark
+from perstack.frontends.shared.words import count, duration
 from perstack.host import Host
 
 SERIES_COLOURS: dict[SeriesStatus, str] = {

@@ -23,8 +23,8 @@ from perstack.core.tasks import TaskState, TaskSummary
 from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.show import ago
 from perstack.frontends.cli.terminal import Screen, data, table
+from perstack.frontends.shared.words import ago
 
 if TYPE_CHECKING:
     from perstack.engine.memory import ExecutionMemory

@@ -14,7 +14,7 @@ from perstack.errors import UsageError
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.task_options import read_span
 from perstack.frontends.cli.terminal import data, err, out
-from perstack.frontends.stopping import stop_signals
+from perstack.frontends.shared.stopping import stop_signals
 
 if TYPE_CHECKING:
     from perstack.engine.waking import Woken

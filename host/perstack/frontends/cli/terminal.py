@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 import click
 
 from perstack.core.plain import one_line, plain_json, plain_text
-from perstack.frontends.cli.show import shorten
+from perstack.frontends.shared.words import shorten
 
 if TYPE_CHECKING:
     from rich.live import Live

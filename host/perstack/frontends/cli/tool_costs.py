@@ -14,8 +14,8 @@ from perstack.core.toolsearch import tokens_of
 from perstack.engine.tooling import OfferedTools
 from perstack.errors import SkillError
 from perstack.frontends.cli.options import Place, Setup
-from perstack.frontends.cli.show import count
 from perstack.frontends.cli.terminal import Screen, err, out, table
+from perstack.frontends.shared.words import count
 from perstack.host import Host
 
 

@@ -16,9 +16,9 @@ from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, Project
 from perstack.errors import DefinitionError, PluginError, Problem, UsageError
 from perstack.frontends.cli.options import CONFIG, WORKSPACE, Place, Setup
-from perstack.frontends.cli.show import count
 from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.frontends.cli.tool_costs import can_run, print_tools, tools_of, tools_to_json
+from perstack.frontends.shared.words import count
 
 
 @click.command("validate")

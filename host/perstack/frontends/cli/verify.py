@@ -16,8 +16,8 @@ from perstack.core.receipts import MOST_BYTES
 from perstack.core.verification import Kind, Report
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.show import count
 from perstack.frontends.cli.terminal import data, out
+from perstack.frontends.shared.words import count
 from perstack.host import Host
 
 _ALL_WELL = "every digest, hash and kept head is right"

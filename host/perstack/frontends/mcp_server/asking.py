@@ -29,8 +29,8 @@ from perstack.core.base import Fact
 from perstack.core.ids import place_of
 from perstack.core.job import OpenQuestion
 from perstack.errors import UsageError
-from perstack.frontends.mcp_server.forms import Form, form_of
 from perstack.frontends.mcp_server.greeting import STATELESS_VERSIONS
+from perstack.frontends.shared.forms import Form, form_of
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 """The SDK's; what it is parametrized with is not used here."""

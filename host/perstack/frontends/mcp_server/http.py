@@ -20,7 +20,7 @@ from perstack.frontends.mcp_server.door import LARGEST_REQUEST, Door, Guard
 from perstack.frontends.mcp_server.listening import PATH, listening, place_of
 from perstack.frontends.mcp_server.server import build_server
 from perstack.frontends.mcp_server.workspaces import Offer, OpenRoot, Workspace, Workspaces, serving_all
-from perstack.frontends.stopping import stop_signals
+from perstack.frontends.shared.stopping import stop_signals
 from perstack.frontends.tasks.http import routes
 
 _LONGEST_HEAD = 64 << 10

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -24,7 +23,7 @@ from perstack.core.events import (
 )
 from perstack.core.messages import ToolCallPart
 from perstack.core.tools import DecidedCall
-from perstack.frontends.cli.show import count, duration, shorten
+from perstack.frontends.shared.words import brief, count, duration, shorten
 
 SILENCE = 15.0
 """Seconds after which the last words are said again: clients end calls that seem to be dead."""
@@ -83,16 +82,6 @@ class Words:
     def _call(self, event: CallTools, call: DecidedCall) -> str:
         part = self._calls.get((event.run_id, call.id))
         return shorten(f"{call.tool_name} {brief(part)}" if part else call.tool_name, _CELLS)
-
-
-def brief(part: ToolCallPart) -> str:
-    """The arguments as one would say them: short values, without their names."""
-    if part.raw_args is not None:
-        return part.raw_args
-    values = (
-        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in part.args.values()
-    )
-    return " ".join(values)
 
 
 class Progress:

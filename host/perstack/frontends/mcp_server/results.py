@@ -14,9 +14,8 @@ from perstack.core.plain import one_line
 from perstack.engine.inbox import InboxItem
 from perstack.engine.read import UnsettledCall
 from perstack.errors import DefinitionError, PerstackError
-from perstack.frontends.cli.log_print import STATUS_WORDS
-from perstack.frontends.cli.show import count
 from perstack.frontends.mcp_server.schemas import JobDetails, JobView, OpenCall, OpenItem, RunView
+from perstack.frontends.shared.words import STATUS_WORDS, count
 
 ERROR_KEY = "perstack/error"
 """Where in `_meta` the structure of an error is: a tool's output schema leaves no room for it in the result itself."""
@@ -91,7 +90,7 @@ def job_details(job: JobSummary, open_calls: Sequence[UnsettledCall]) -> JobDeta
 
 def standing(job: JobSummary) -> str:
     """One line: which Job, how it stands, and how it goes on."""
-    word = STATUS_WORDS[job.status][0]
+    word = STATUS_WORDS[job.status]
     did = f"{count(job.total_steps, 'step')}, {job.usage.total_tokens:,} tokens"
     told = {"stoppedByInteractiveTool": job.asks, "stoppedByError": job.error}.get(job.status)
     about = f": {told}" if told else ""
@@ -121,7 +120,7 @@ def next_step(job: JobSummary) -> str:
 def in_list(job: JobSummary) -> str:
     """A Job as a line of a list."""
     about = job.asks or job.error or job.text or job.query
-    return f"{job.id}  {job.expert_key or '?'}  {STATUS_WORDS[job.status][0]}  {one_line(about)[:200]}"
+    return f"{job.id}  {job.expert_key or '?'}  {STATUS_WORDS[job.status]}  {one_line(about)[:200]}"
 
 
 def open_item(item: InboxItem) -> OpenItem:

@@ -12,7 +12,7 @@ from perstack.core.events import Settlement
 from perstack.core.job import JobStatus, Lifecycle, PauseReason
 from perstack.core.run import RunStatus
 from perstack.errors import UsageError
-from perstack.frontends.arguments import Arguments
+from perstack.frontends.shared.arguments import Arguments
 
 _Wait = Annotated[
     bool,

@@ -15,9 +15,9 @@ from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 from perstack.engine.notices import notice
 from perstack.frontends.mcp_server.greeting import Reply
 from perstack.frontends.mcp_server.server import build_server, options_of
-from perstack.frontends.mcp_server.wire import Wire
 from perstack.frontends.mcp_server.workspaces import Offer, serving_all
-from perstack.frontends.stopping import stopped_by_signals
+from perstack.frontends.shared.stopping import stopped_by_signals
+from perstack.frontends.shared.wire import Wire
 
 _Streams: TypeAlias = tuple[
     MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]

@@ -7,11 +7,11 @@ from typing import Any
 from mcp_types import Tool, ToolAnnotations
 
 from perstack.core.base import JsonObject
-from perstack.frontends.arguments import Arguments
 from perstack.frontends.mcp_server.clients import caller
 from perstack.frontends.mcp_server.results import result
 from perstack.frontends.mcp_server.schemas import input_schema, output_schema, read_arguments
 from perstack.frontends.mcp_server.state import Call, Outcome
+from perstack.frontends.shared.arguments import Arguments
 from perstack.frontends.tasks.operations import OPERATIONS, Operation
 
 PREFIX = "task_"

@@ -17,7 +17,6 @@ from perstack.core.definitions import Expert
 from perstack.core.ids import place_of
 from perstack.core.job import summarize
 from perstack.errors import UsageError
-from perstack.frontends.arguments import Arguments
 from perstack.frontends.mcp_server.clients import caller
 from perstack.frontends.mcp_server.driving import drive
 from perstack.frontends.mcp_server.jobs import Work
@@ -48,6 +47,7 @@ from perstack.frontends.mcp_server.schemas import (
     read_arguments,
 )
 from perstack.frontends.mcp_server.state import Call, Outcome
+from perstack.frontends.shared.arguments import Arguments
 
 _A = TypeVar("_A", bound=Arguments)
 

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from pydantic.json_schema import models_json_schema
 
 from perstack.core.base import Fact, JsonObject
-from perstack.frontends.arguments import Arguments
+from perstack.frontends.shared.arguments import Arguments
 from perstack.frontends.tasks.operations import OPERATIONS, Operation
 from perstack.version import VERSION
 

@@ -12,7 +12,7 @@ from perstack.core.base import Fact, JsonObject
 from perstack.core.job import PauseReason
 from perstack.core.task_words import Config, FirstStatus, State, TaskIds, Text
 from perstack.core.tasks import TaskCheckpoint, TaskPage, TaskState, TaskStatus
-from perstack.frontends.arguments import Arguments
+from perstack.frontends.shared.arguments import Arguments
 from perstack.ports.tasks import TaskMemory
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]

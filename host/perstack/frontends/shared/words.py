@@ -1,8 +1,22 @@
-"""Words for people: short texts, times, sizes."""
+"""Words for people: states, short texts, times, sizes."""
 
 from __future__ import annotations
 
+import json
+
+from perstack.core.job import JobStatus
+from perstack.core.messages import ToolCallPart
 from perstack.core.plain import one_line
+
+STATUS_WORDS: dict[JobStatus, str] = {
+    "running": "running",
+    "completed": "completed",
+    "stoppedByInteractiveTool": "waiting",
+    "stoppedByMaxSteps": "step limit",
+    "stoppedByInterrupt": "interrupted",
+    "stoppedByError": "failed",
+}
+"""Each status as people are shown it."""
 
 
 def shorten(text: str, cells: int) -> str:
@@ -54,3 +68,13 @@ def ago(then: int, now: int) -> str:
             number = seconds // size
             return f"{count(number, noun) if noun == 'day' else f'{number} {noun}'} ago"
     return "just now" if seconds < 10 else f"{seconds} s ago"
+
+
+def brief(part: ToolCallPart) -> str:
+    """The arguments as one would say them: short values, without their names."""
+    if part.raw_args is not None:
+        return part.raw_args
+    values = (
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in part.args.values()
+    )
+    return " ".join(values)

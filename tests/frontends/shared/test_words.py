@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from perstack.frontends.cli.show import ago, count, duration, pad, shorten
+from perstack.frontends.shared.words import ago, count, duration, pad, shorten
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from perstack.core.answers import asked_by, read_answer
 from perstack.core.base import JsonObject
 from perstack.core.job import OpenQuestion
-from perstack.frontends.mcp_server.forms import choices_of, form_of
+from perstack.frontends.shared.forms import choices_of, form_of
 
 
 def asking(schema: JsonObject | None = None, **args: object) -> OpenQuestion:
