@@ -39,12 +39,13 @@ from acp.schema import (
     ToolCallUpdate,
 )
 
-from perstack.core.answers import accepted, asked_by, yes_or_no
+from perstack.core.answers import accepted, asked_by
 from perstack.core.job import JobSummary, OpenQuestion
 from perstack.errors import PerstackError, UsageError
 from perstack.frontends.acp.history import shown_again
 from perstack.frontends.acp.sessions import Session, Sessions
 from perstack.frontends.acp.updates import Sender, Updates
+from perstack.frontends.shared.consent import CHOICES, agrees, declines
 from perstack.frontends.shared.forms import choices_of, form_of
 from perstack.version import VERSION
 
@@ -161,7 +162,7 @@ class PerstackAgent:
         """The answer, if the question has choices to put to the person; else it is said, and None."""
         form = form_of(asking)
         options = [
-            PermissionOption(option_id=one, name=name, kind="reject_once" if _is_no(one) else "allow_once")
+            PermissionOption(option_id=one, name=name, kind="reject_once" if declines(one) else "allow_once")
             for one, name in choices_of(form).items()
         ]
         if options:
@@ -179,8 +180,8 @@ class PerstackAgent:
         if held is None or live.is_asked:
             return
         options = [
-            PermissionOption(option_id="yes", name="Use it", kind="allow_once"),
-            PermissionOption(option_id="no", name="Keep the one of before", kind="reject_once"),
+            PermissionOption(option_id=one, name=name, kind="allow_once" if agrees(one) else "reject_once")
+            for one, name in CHOICES.items()
         ]
         call = ToolCallUpdate(
             tool_call_id=f"trust-{held.digest[:16]}", title=held.question, kind="other", status="pending"
@@ -190,7 +191,7 @@ class PerstackAgent:
             reply = await self._client.request_permission(session_id=session.id, tool_call=call, options=options)
         finally:
             live.is_asked = False
-        if isinstance(reply.outcome, AllowedOutcome) and reply.outcome.option_id == "yes":
+        if isinstance(reply.outcome, AllowedOutcome) and agrees(reply.outcome.option_id):
             if live.agree(held.digest):
                 session.host.project = live.loaded.project
             return
@@ -214,11 +215,6 @@ def _in_words(asking: OpenQuestion) -> str:
     """A question as it is said, for the next prompt to answer."""
     message, asked = form_of(asking).message, asked_by(asking)
     return f"{message}\n({accepted(asked)})" if asked.is_bound else message
-
-
-def _is_no(option: str) -> bool:
-    said = yes_or_no(option)
-    return said is not None and not said.is_yes
 
 
 def _modes(session: Session) -> SessionModeState:

@@ -14,12 +14,12 @@ from perstack.frontends.mcp_server.asking import asks_by_returning, can_ask
 from perstack.frontends.mcp_server.state import Call, ServerState
 from perstack.frontends.mcp_server.task_tools import TASK_TOOLS
 from perstack.frontends.mcp_server.tools import JOB_TOOLS
+from perstack.frontends.shared.consent import CHOICES, agrees
 
 _INPUT = "trust"
-_YES = "yes"
 _SCHEMA: JsonObject = {
     "type": "object",
-    "properties": {_INPUT: {"type": "string", "title": "Use it", "enum": [_YES, "no"]}},
+    "properties": {_INPUT: {"type": "string", "title": "Use it", "enum": [*CHOICES]}},
     "required": [_INPUT],
 }
 
@@ -74,10 +74,8 @@ async def _reply(call: Call, held: Held) -> object:
 
 
 async def _settle(state: ServerState, digest: str, reply: object) -> None:
-    is_agreed = (
-        isinstance(reply, ElicitResult) and reply.action == "accept" and (reply.content or {}).get(_INPUT) == _YES
-    )
-    if not is_agreed:
+    said = (reply.content or {}).get(_INPUT) if isinstance(reply, ElicitResult) and reply.action == "accept" else None
+    if not agrees(said):
         state.definitions.live.refuse(digest)
     elif state.definitions.agree(digest):
         await state.clients.definitions_changed()
