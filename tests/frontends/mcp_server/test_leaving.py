@@ -237,7 +237,7 @@ def test_stdout_carries_the_protocol_and_nothing_else(terminal: Terminal) -> Non
         assert line.endswith(b"\n")
 
 
-def test_lines_that_are_no_messages_are_passed_over_and_named(terminal: Terminal) -> None:
+def test_lines_that_are_no_messages_are_ignored_and_named(terminal: Terminal) -> None:
     with pipe(terminal) as client:
         assert client.process.stdin is not None
         client.process.stdin.write(b"hello?\n\n")
@@ -247,7 +247,7 @@ def test_lines_that_are_no_messages_are_passed_over_and_named(terminal: Terminal
         assert client.answer_to(5)["result"] == {}
         code, err = client.close()
     assert code == 0
-    assert "no MCP message, and is passed over: hello?" in err
+    assert "stdin: a line is not MCP, and is ignored: hello?" in err
 
 
 def test_a_client_that_says_nothing_and_leaves_is_no_error(terminal: Terminal) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, cast
 
 from acp import run_agent
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from perstack.core.base import JsonObject
-from perstack.engine.notices import notice
 from perstack.frontends.acp.agent import PerstackAgent
 from perstack.frontends.acp.sessions import MakeHost, opened
 from perstack.frontends.shared.stopping import stopped_by_signals
@@ -18,9 +16,6 @@ from perstack.frontends.shared.wire import Wire
 
 if TYPE_CHECKING:
     from acp.interfaces import Agent
-
-_AHEAD = 16
-"""Messages that an editor may be ahead of the agent."""
 
 _MESSAGE: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 
@@ -41,8 +36,7 @@ class _Messages:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
-        wire.start(asyncio.get_running_loop(), self._lines)
+        self._incoming = wire.start(_MESSAGE.validate_json, "ACP")
 
     async def send(self, message: JsonObject) -> None:
         """Write a message; to an editor that has gone nothing is said any more."""
@@ -50,14 +44,7 @@ class _Messages:
 
     async def receive(self) -> JsonObject | None:
         """The next message; None at the end."""
-        while (line := await self._lines.get()) is not None:
-            try:
-                return _MESSAGE.validate_json(line)
-            except ValidationError:
-                if line.strip():
-                    shown = line[:200].decode("utf-8", "replace")
-                    notice(f"stdin had what is no ACP message; it is ignored: {shown}")
-        return None
+        return await anext(self._incoming, None)
 
     async def close(self) -> None:
         """The wire ends with the process."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TypeAlias
 
 import anyio
@@ -12,7 +12,6 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 
-from perstack.engine.notices import notice
 from perstack.frontends.mcp_server.greeting import Reply
 from perstack.frontends.mcp_server.server import build_server, options_of
 from perstack.frontends.mcp_server.workspaces import Offer, serving_all
@@ -22,9 +21,6 @@ from perstack.frontends.shared.wire import Wire
 _Streams: TypeAlias = tuple[
     MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
 ]
-
-_AHEAD = 16
-"""Messages that a client may be ahead of the server."""
 
 _LAST_WORDS = 1.0
 """Seconds that a client is given to read what was still to be said."""
@@ -44,11 +40,10 @@ async def serve_stdio(offer: Offer, wire: Wire, opening: bytes | None, greeted: 
 @asynccontextmanager
 async def _streams(wire: Wire, opening: bytes | None, greeted: Reply | None) -> AsyncGenerator[_Streams]:
     """What the SDK's server reads and writes."""
-    lines: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
-    wire.start(asyncio.get_running_loop(), lines)
+    messages = wire.start(_parsed, "MCP", opening)
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
-    reading = asyncio.create_task(_read(lines, opening, arrived))
+    reading = asyncio.create_task(_read(messages, arrived))
     writing = asyncio.create_task(_write(wire, greeted, leaving))
     try:
         yield incoming, outgoing
@@ -63,27 +58,15 @@ async def _streams(wire: Wire, opening: bytes | None, greeted: Reply | None) -> 
 
 
 async def _read(
-    lines: asyncio.Queue[bytes | None],
-    opening: bytes | None,
-    arrived: MemoryObjectSendStream[SessionMessage | Exception],
+    messages: AsyncGenerator[SessionMessage], arrived: MemoryObjectSendStream[SessionMessage | Exception]
 ) -> None:
-    async with arrived:
-        line = opening
-        while line is not None:
-            message = _parsed(line)
-            if message is not None:
-                await arrived.send(message)
-            elif line.strip():
-                shown = line[:200].decode("utf-8", "replace")
-                notice(f"stdin had what is no MCP message, and is passed over: {shown}")
-            line = await lines.get()
+    async with arrived, aclosing(messages):
+        async for message in messages:
+            await arrived.send(message)
 
 
-def _parsed(line: bytes) -> SessionMessage | None:
-    try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError:
-        return None
+def _parsed(line: bytes) -> SessionMessage:
+    return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
 
 
 async def _write(wire: Wire, greeted: Reply | None, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:

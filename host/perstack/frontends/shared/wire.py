@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from perstack.core.plain import plain_json
 from perstack.engine.notices import notice
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 LONGEST_MESSAGE = 64 << 20
 
 _PIECE = 1 << 18
+_AHEAD = 16
+"""Messages that a client may be ahead of us."""
+_SHOWN = 200
+"""Bytes of a line that is no message, as it is shown."""
+
+_Message = TypeVar("_Message")
 
 
 class MessageTooLong(Exception):
@@ -71,10 +77,20 @@ class Wire:
             return False
         return True
 
-    def start(self, loop: asyncio.AbstractEventLoop, incoming: asyncio.Queue[bytes | None]) -> None:
-        """From now on lines are put into a queue, which bounds how far the client may be ahead; None is the end."""
-        threading.Thread(target=self._pump_in, args=(loop, incoming), name="mcp stdin", daemon=True).start()
-        threading.Thread(target=self._pump_out, name="mcp stdout", daemon=True).start()
+    def start(
+        self, parse: Callable[[bytes], _Message], protocol: str, first: bytes | None = None
+    ) -> AsyncGenerator[_Message]:
+        """From now on the threads read and write; what arrives are the messages that `parse` makes of lines.
+
+        `first` is a line that was read before. A line that `parse` raises ValueError for is ignored, and named on
+        stderr as no message of the protocol.
+        """
+        import asyncio
+
+        loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes | None](_AHEAD)
+        threading.Thread(target=self._pump_in, args=(loop, lines), name="wire in", daemon=True).start()
+        threading.Thread(target=self._pump_out, name="wire out", daemon=True).start()
+        return _messages(lines, parse, protocol, first)
 
     async def send(self, line: bytes) -> bool:
         """Write a line; False if nobody reads any more. Only after `start`."""
@@ -114,6 +130,21 @@ class Wire:
                 loop.call_soon_threadsafe(_tell, written, is_written)
             except RuntimeError:
                 return  # the loop has ended first
+
+
+async def _messages(
+    lines: asyncio.Queue[bytes | None], parse: Callable[[bytes], _Message], protocol: str, first: bytes | None
+) -> AsyncGenerator[_Message]:
+    line = await lines.get() if first is None else first
+    while line is not None:
+        try:
+            message = parse(line)
+        except ValueError:
+            if line.strip():
+                notice(f"stdin: a line is not {protocol}, and is ignored: {line[:_SHOWN].decode('utf-8', 'replace')}")
+        else:
+            yield message
+        line = await lines.get()
 
 
 def _tell(written: asyncio.Future[bool], value: bool) -> None:
