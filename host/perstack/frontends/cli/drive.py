@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
@@ -14,12 +13,10 @@ from perstack.core.job import JobStatus, JobSummary
 from perstack.core.plain import one_line
 from perstack.engine.emit import OnEvent
 from perstack.frontends.cli.terminal import data, discard_stdout, err, remark
-from perstack.frontends.shared.stopping import stop_signals
+from perstack.frontends.shared.stopping import INTERRUPTED, on_stop_signals
 from perstack.host import Host
 
 _T = TypeVar("_T")
-
-INTERRUPTED = 130
 
 EXIT_STATUS: dict[JobStatus, int] = {
     "completed": 0,
@@ -84,10 +81,6 @@ async def job_of(host: Host, lines: JsonLines) -> JobSummary | None:
     return await host.job(lines.job_id) if lines.job_id is not None else None
 
 
-_ECHO = 0.1
-"""Seconds within which a second signal is the first one again: `timeout` sends two, and so do shells around shells."""
-
-
 def until_done(
     host: Host, work: Callable[[], Awaitable[_T]], interrupted: Callable[[], Awaitable[_T | None]], lines: JsonLines
 ) -> _T | None:
@@ -98,14 +91,14 @@ def until_done(
     """
 
     async def main() -> _T | None:
-        async with host:
-            task = asyncio.ensure_future(work())
-            _cancel_on_signals(task)
-            lines.on_lost = task.cancel
-            try:
-                return await task
-            except asyncio.CancelledError:
-                return await interrupted()
+        task = asyncio.ensure_future(work())
+        lines.on_lost = task.cancel
+        with on_stop_signals(lambda: _stop(task)):
+            async with host:
+                try:
+                    return await task
+                except asyncio.CancelledError:
+                    return await interrupted()
 
     ended = asyncio.run(main())
     if lines.lost is not None and not isinstance(lines.lost, BrokenPipeError):
@@ -115,22 +108,10 @@ def until_done(
     return ended
 
 
-def _cancel_on_signals(task: asyncio.Future[_T]) -> None:
-    loop = asyncio.get_running_loop()
-    first: float | None = None
-
-    def stop() -> None:
-        nonlocal first
-        if first is None:
-            first = loop.time()
-            task.cancel()
-            with suppress(OSError):  # the terminal may be what has gone
-                remark("stopping after cleaning up; once more to leave at once")
-        elif loop.time() - first > _ECHO:
-            os._exit(INTERRUPTED)
-
-    for number in stop_signals():
-        loop.add_signal_handler(number, stop)
+def _stop(task: asyncio.Future[_T]) -> None:
+    task.cancel()
+    with suppress(OSError):  # the terminal may be what has gone
+        remark("stopping after cleaning up; once more to leave at once")
 
 
 def say(job: JobSummary) -> int:

@@ -10,9 +10,10 @@ import click
 
 from perstack.core.iterations import SeriesState
 from perstack.errors import UsageError
-from perstack.frontends.cli.drive import INTERRUPTED, until_done
+from perstack.frontends.cli.drive import until_done
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.series import SeriesLines, say_series
+from perstack.frontends.shared.stopping import INTERRUPTED
 
 
 @click.command("iterate")

@@ -12,11 +12,12 @@ from perstack.core.job import JobSummary
 from perstack.engine.read import UnsettledCall
 from perstack.engine.who import this_user
 from perstack.errors import UsageError
-from perstack.frontends.cli.drive import INTERRUPTED, job_of, say, until_done
+from perstack.frontends.cli.drive import job_of, say, until_done
 from perstack.frontends.cli.iterate import check_target
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.series import SeriesLines, say_series
 from perstack.frontends.cli.terminal import err
+from perstack.frontends.shared.stopping import INTERRUPTED
 
 _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": "ask"}
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from perstack.core.iteration_events import FinishIteration, StoredSeriesEvent
 from perstack.core.iterations import SeriesState, SeriesStatus
-from perstack.frontends.cli.drive import EXIT_STATUS, INTERRUPTED, JsonLines
+from perstack.frontends.cli.drive import EXIT_STATUS, JsonLines
 from perstack.frontends.cli.terminal import err, remark
+from perstack.frontends.shared.stopping import INTERRUPTED
 from perstack.frontends.shared.words import count, duration
 from perstack.host import Host
 

@@ -14,7 +14,7 @@ from perstack.errors import UsageError
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.task_options import read_span
 from perstack.frontends.cli.terminal import data, err, out
-from perstack.frontends.shared.stopping import stop_signals
+from perstack.frontends.shared.stopping import INTERRUPTED, on_stop_signals
 
 if TYPE_CHECKING:
     from perstack.engine.waking import Woken
@@ -54,13 +54,11 @@ async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
 
     async with host:
         work = asyncio.ensure_future(once() if interval is None else watch(interval))
-        loop = asyncio.get_running_loop()
-        for number in stop_signals():
-            loop.add_signal_handler(number, work.cancel)
-        try:
-            return 1 if await work else 0
-        except asyncio.CancelledError:
-            return 130 if interval is None else 0
+        with on_stop_signals(work.cancel):
+            try:
+                return 1 if await work else 0
+            except asyncio.CancelledError:
+                return INTERRUPTED if interval is None else 0
 
 
 def _say(one: Woken, *, as_json: bool) -> None:

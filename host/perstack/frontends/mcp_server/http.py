@@ -20,7 +20,7 @@ from perstack.frontends.mcp_server.door import LARGEST_REQUEST, Door, Guard
 from perstack.frontends.mcp_server.listening import PATH, listening, place_of
 from perstack.frontends.mcp_server.server import build_server
 from perstack.frontends.mcp_server.workspaces import Offer, OpenRoot, Workspace, Workspaces, serving_all
-from perstack.frontends.shared.stopping import stop_signals
+from perstack.frontends.shared.stopping import on_stop_signals
 from perstack.frontends.tasks.http import routes
 
 _LONGEST_HEAD = 64 << 10
@@ -87,23 +87,17 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def _stopped_by_signals(workspaces: Workspaces, server: uvicorn.Server) -> Generator[None]:
-    loop = asyncio.get_running_loop()
     stopping: list[asyncio.Task[None]] = []
 
     async def stop() -> None:
         await workspaces.stop_jobs()
         server.should_exit = True
 
-    def on_signal() -> None:
-        if stopping:
-            server.force_exit = True
+    def first() -> None:
         stopping.append(asyncio.create_task(stop()))
 
-    signals = stop_signals()
-    for number in signals:
-        loop.add_signal_handler(number, on_signal)
-    try:
+    def again() -> None:
+        server.force_exit = True
+
+    with on_stop_signals(first, again):
         yield
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)

@@ -5,35 +5,60 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from typing import NoReturn
+
+INTERRUPTED = 130
+"""The exit status of a process that was interrupted."""
+
+_ECHO = 0.1
+"""Seconds within which a second signal is the first one again: `timeout` sends two, and so do shells around shells."""
 
 
-def stop_signals() -> tuple[signal.Signals, ...]:
-    """SIGINT, SIGTERM, and the SIGHUP of a terminal that is closed, unless it is ignored already, as `nohup` does."""
+def leave() -> NoReturn:
+    """End the process at once."""
+    os._exit(INTERRUPTED)
+
+
+@contextmanager
+def on_stop_signals(first: Callable[[], object], again: Callable[[], object] = leave) -> Generator[None]:
+    """Within the block, call `first` at the first signal that asks to stop, and `again` at each later one.
+
+    They are SIGINT, SIGTERM, and the SIGHUP of a terminal that is closed, unless it is ignored already, as `nohup`
+    does. Only in a coroutine.
+    """
+    loop = asyncio.get_running_loop()
+    since: float | None = None
+
+    def stop() -> None:
+        nonlocal since
+        if since is None:
+            since = loop.time()
+            first()
+        elif loop.time() - since > _ECHO:
+            again()
+
     hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
-    return (signal.SIGINT, signal.SIGTERM, *hangup)
+    signals = (signal.SIGINT, signal.SIGTERM, *hangup)
+    for number in signals:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
 
 
 @contextmanager
 def stopped_by_signals() -> Generator[None]:
     """The first of these signals ends the block, with all that it cleans up, and the second the process."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    is_stopping = False
+    task = asyncio.current_task()
 
-    def stop() -> None:
-        nonlocal is_stopping
-        if is_stopping or task is None:
-            os._exit(130)
-        is_stopping = True
+    def first() -> None:
+        if task is None:
+            leave()
         task.cancel()
 
-    signals = stop_signals()
-    for number in signals:
-        loop.add_signal_handler(number, stop)
-    try:
-        with suppress(asyncio.CancelledError):
-            yield
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
+    with on_stop_signals(first), suppress(asyncio.CancelledError):
+        yield
