@@ -11,7 +11,7 @@ from perstack.core.secret_text import is_secret_name
 from perstack.errors import SkillError
 from perstack.ports.processes.environment import inherited
 from perstack.ports.skill import SkillContext
-from perstack_mcp.variables import check_known, filled, variables_in
+from perstack.ports.variables import check_known, filled, variables_in
 
 _SHORTEST_SECRET = 6
 """Characters: shorter ones are found in too many words."""

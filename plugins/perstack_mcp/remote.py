@@ -15,11 +15,11 @@ from perstack.core.secret_text import masked_address
 from perstack.errors import SkillError, UsageError
 from perstack.ports.environment import refuse_redirected
 from perstack.ports.skill import SkillContext
+from perstack.ports.variables import check_known, filled, variables_in
 from perstack_mcp.addresses import refuse_private
 from perstack_mcp.eras import Eras
 from perstack_mcp.logins import Logins, Place
 from perstack_mcp.shown import Shown
-from perstack_mcp.variables import check_known, filled, variables_in
 from perstack_mcp.ways import AUTO, LEGACY, Way
 
 if TYPE_CHECKING:

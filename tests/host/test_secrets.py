@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from hosting import Bench, Seen, expert, wait_for
+import json
 
-from perstack.core.definitions import MASKED, McpSseSkill, OAuth, ProviderSetting, with_secrets, without_secrets
+import pytest
+from hosting import OPENED, Bench, Seen, expert, wait_for
+from kits import with_kit
+from pydantic import BaseModel
+from terminal import Terminal, reply
+
+from perstack.config.settings import Overrides
+from perstack.core.definitions import (
+    MASKED,
+    McpSseSkill,
+    OAuth,
+    Project,
+    ProviderSetting,
+    with_secrets,
+    without_secrets,
+)
+from perstack.errors import UsageError
+from perstack.host import Host
+from perstack.memory import WaitingFor
+from perstack.ports.environment import Environment
 from perstack.ports.skill import Toolset
-from perstack.testing.scripted import text
+from perstack.ports.toolkit import ToolContext, Toolkit
+from perstack.testing.scripted import ScriptedProvider, text, tool
 
 SECRET = "sk-a-literal-secret"
 REMOTE = McpSseSkill(
@@ -68,3 +88,178 @@ def test_a_secret_of_oauth_is_recorded_only_if_it_names_a_variable() -> None:
         one = expert("a").model_copy(update={"skills": (REMOTE.model_copy(update={"oauth": oauth}),)})
         assert without_secrets(one).skills[0].oauth == recorded
         assert with_secrets(without_secrets(one), one).skills == one.skills
+
+
+class Account(BaseModel):
+    """Settings of a plugin, as its author may have named them."""
+
+    apiKey: str = ""
+    database: str = ""
+    argv: tuple[str, ...] = ()
+    depth: int = 3
+    names: dict[str, str] = {}
+
+
+LITERAL = {
+    "apiKey": "canary-of-a-key",
+    "database": "postgres://ada:canary-of-a-password@db/x",
+    "argv": ["serve", "--token", "canary-of-a-token"],
+    "depth": 3,
+    "names": {"greeting": "hello", "client_secret": "canary-of-a-secret"},
+}
+
+
+def account() -> tuple[Toolkit, list[Account]]:
+    """A kit whose tool tells which settings it was given."""
+    kit, given = Toolkit("kit", settings=Account), []
+
+    @kit.tool()
+    async def look(context: ToolContext[Account]) -> str:
+        """Look."""
+        given.append(context.settings)
+        return "seen"
+
+    return kit, given
+
+
+def assert_no_canary(bench: Bench, seen: Seen) -> None:
+    assert not any(b"canary" in line for line in seen.lines)
+    for path in bench.workspace.rglob("*"):
+        assert not path.is_file() or b"canary" not in path.read_bytes(), path
+
+
+def test_a_plugins_settings_reach_it_and_their_secrets_are_in_no_event_and_no_file(bench: Bench) -> None:
+    kit, given = account()
+    seen, one = Seen(), with_kit(**LITERAL)
+    script = [tool("look"), tool("look"), text("ok")]
+    job = wait_for(bench.host(script, one, plugins=(kit,), max_steps=1).run("a", "q", on_event=seen))
+    assert job.status == "stoppedByMaxSteps"
+    host = bench.host(script, one, plugins=(kit,), max_steps=9)
+    assert wait_for(host.resume(job.id, on_event=seen)).status == "completed"
+    assert given == [Account.model_validate(LITERAL)] * 2
+    assert_no_canary(bench, seen)
+    (recorded,) = seen.of("startRun")[0].expert.skills
+    assert recorded.settings["database"].startswith("postgres://ada:secret-sha256:")
+    assert recorded.settings["names"]["greeting"] == "hello", "what is no secret can be read"
+
+
+def test_a_plugin_that_resumes_gets_the_secret_that_was_changed_since_and_no_digest(bench: Bench) -> None:
+    kit, given = account()
+    script = [tool("look"), tool("look"), text("ok")]
+    job = wait_for(bench.host(script, with_kit(**LITERAL), plugins=(kit,), max_steps=1).run("a", "q"))
+    changed = with_kit(**{**LITERAL, "apiKey": "another"})
+    assert wait_for(bench.host(script, changed, plugins=(kit,), max_steps=2).resume(job.id)).status
+    assert given[1].apiKey == "another"
+    gone = wait_for(bench.host(script, expert("a"), plugins=(kit,), max_steps=9).resume(job.id))
+    assert "skill 'mine' was started with a secret, which is not recorded" in (gone.error or "")
+    assert len(given) == 2
+
+
+def test_a_variable_in_a_plugins_settings_is_filled_in_for_it_alone(bench: Bench) -> None:
+    kit, given = account()
+    seen = Seen()
+    settings = {"apiKey": "${THE_KEY}", "names": {"shown": "$${THE_KEY}"}}
+    host = Host(
+        Project(experts={"a": with_kit(**settings)}),
+        workspace=bench.workspace,
+        storage=bench.storage,
+        env={"THE_KEY": "canary-of-a-variable"},
+        overrides=Overrides(provider="scripted"),
+        plugins=[ScriptedProvider([tool("look"), text("ok")]), kit],
+    )
+    OPENED.append(host)
+    assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"
+    assert (given[0].apiKey, given[0].names) == ("canary-of-a-variable", {"shown": "${THE_KEY}"})
+    assert_no_canary(bench, seen)
+    missing = wait_for(bench.host([text("never")], with_kit(**settings), plugins=(kit,)).run("a", "q"))
+    assert "skill 'mine' needs THE_KEY for its settings" in (missing.error or "")
+
+
+def test_a_plugins_secret_is_not_sent_to_an_address_that_only_a_workspace_names(bench: Bench) -> None:
+    kit, given = account()
+    env = Environment(
+        {"DB_KEY": "canary", "DB": "postgres://elsewhere.example"}, unconfirmed={"DB": str(bench.workspace / ".env")}
+    )
+    host = Host(
+        Project(experts={"a": with_kit(apiKey="${DB_KEY}", database="${DB}")}),
+        workspace=bench.workspace,
+        storage=bench.storage,
+        env=env,
+        overrides=Overrides(provider="scripted"),
+        plugins=[ScriptedProvider([tool("look"), text("ok")]), kit],
+    )
+    OPENED.append(host)
+    job = wait_for(host.run("a", "q"))
+    assert "DB_KEY of your environment is not sent to the DB" in (job.error or "")
+    assert given == []
+
+
+def test_validate_names_secrets_in_settings_and_evaluators_and_the_way_out(terminal: Terminal) -> None:
+    terminal.project(
+        """
+[experts.a]
+instruction = "x"
+[experts.a.skills.mine]
+type = "pluginSkill"
+plugin = "@perstack/execution-memory"
+settings = { apiKey = "canary", argv = ["--token", "canary"], deep = { url = "https://ada:canary@db" }, ok = "${KEY}" }
+[experts.a.iterate]
+evaluator = "judge --token canary"
+[experts.b]
+instruction = "x"
+[experts.b.iterate]
+evaluator = ["judge", "--token", "canary"]
+[experts.c]
+instruction = "x"
+[experts.c.iterate]
+evaluator = "TOKEN=$(cat token) judge --token ${KEY} --key file"
+"""
+    )
+    done = terminal.run("validate")
+    assert done.code == 0, done.err
+    lines = [line for line in (done.out + done.err).splitlines() if "looks like a secret" in line]
+    places = (
+        "a.skills.mine.settings.apiKey",
+        "a.skills.mine.settings.argv[1]",
+        "a.skills.mine.settings.deep.url",
+        "a.iterate.evaluator",
+        "b.iterate.evaluator[2]",
+    )
+    assert len(lines) == len(places), lines
+    assert all(place in line and "`${VAR}`" in line for place, line in zip(places, lines, strict=True))
+    assert "canary" not in done.out + done.err
+
+
+@pytest.mark.parametrize("evaluator", ["judge ${KEY}", ["sh", "-c", "judge ${KEY}"]])
+def test_an_evaluator_gets_the_variables_that_it_names_and_no_other(terminal: Terminal, evaluator) -> None:
+    terminal.env |= {"KEY": "canary-of-a-key", "OTHER": "canary-of-another"}
+    judge = terminal.workspace / "judge"
+    judge.write_text("#!/bin/sh\necho $1$OTHER > told\n[ -e good ] && echo '{\"score\": 1}'\n")
+    judge.chmod(0o700)
+    terminal.env["PATH"] = f"{terminal.workspace}:{terminal.env['PATH']}"
+    toml = (
+        f'[experts.a]\ninstruction = "x"\n[experts.a.iterate]\nmaxIterations = 1\nevaluator = {json.dumps(evaluator)}\n'
+    )
+    terminal.project(toml, a=[reply("made")])
+    (terminal.workspace / "good").touch()
+    done = terminal.run("iterate", "a", "q", "--id", "it", "--provider", "scripted")
+    assert done.code == 0, done.err
+    assert (terminal.workspace / "told").read_text() == "canary-of-a-key\n"
+    assert "canary" not in done.out + done.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["curl -H 'x' --token canary https://ci", ("curl", "https://ada:canary@ci"), "TOKEN=canary ci"],
+)
+def test_a_command_of_a_task_may_name_a_secret_and_not_hold_it(bench: Bench, command) -> None:
+    async def work() -> None:
+        host = bench.host([])
+        await host.memory.create("deploy", start=True)
+        with pytest.raises(UsageError, match=r"holds what looks like a secret.*name it as `\$\{VAR\}`"):
+            await host.memory.pause("deploy", "external_dependency", waiting_for=WaitingFor(command=command))
+        fine = 'TOKEN=$(cat token); test "${TOKEN}" && curl --token "$TOKEN" https://ada:${TOKEN}@ci'
+        await host.memory.pause("deploy", "external_dependency", waiting_for=WaitingFor(command=fine))
+
+    wait_for(work())
+    assert_no_canary(bench, Seen())

@@ -11,6 +11,7 @@ from perstack.config.runtimes import check_runtimes
 from perstack.config.schema import EXPERT, ITERATE, MAX_NAME, PROVIDER
 from perstack.config.skills import read_skills
 from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue, spell
+from perstack.config.written_secrets import warn_of_evaluator
 from perstack.core.cycles import cycles
 from perstack.core.definitions import EXPERT_KEY, Expert
 from perstack.errors import Problem
@@ -67,7 +68,9 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
         fields["provider"] = read_table(provider, PROVIDER, (*at, "provider"), report) or {}
     iterate = fields.get("iterate")
     if iterate is not None:
-        fields["iterate"] = read_table(iterate, ITERATE, (*at, "iterate"), report) or {}
+        good = read_table(iterate, ITERATE, (*at, "iterate"), report) or {}
+        warn_of_evaluator(good.get("evaluator", ""), (*at, "iterate", "evaluator"), report)
+        fields["iterate"] = good
     skills = fields.get("skills")
     if isinstance(skills, dict):
         fields["skills"] = read_skills(skills, (*at, "skills"), report)

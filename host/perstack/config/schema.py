@@ -159,7 +159,7 @@ SKILLS: Mapping[str, Table] = {
     "pluginSkill": {
         **_SKILL,
         "plugin": Key("text", "the plugin's name, as `perstack plugins` lists it", required=True, least=1),
-        "settings": Key("json", "settings as the plugin's page names them"),
+        "settings": Key("json", "settings as the plugin's page names them; `${NAME}` stands for a variable of yours"),
         **_REQUIRED,
     },
 }

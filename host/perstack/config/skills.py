@@ -7,8 +7,9 @@ import json
 from perstack.config.check import a_kind_of, read_table, suggestion
 from perstack.config.schema import OAUTH, SKILLS, TOOL
 from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue
+from perstack.config.written_secrets import warn_of_args, warn_of_secret, warn_of_settings
 from perstack.core.definitions import BASE_SKILL
-from perstack.core.secret_text import masked_address, masked_args, masked_variables
+from perstack.core.secret_text import masked_address, masked_variables
 
 _FLOWS = ("authorizationCode", "clientCredentials")
 
@@ -39,6 +40,10 @@ def _read_skill(name: str, raw: TomlValue, at: KeyPath, report: Reporter) -> Tom
         _check_endpoint(fields, at, report)
         if "oauth" in fields:
             fields["oauth"] = _read_oauth(fields, (*at, "oauth"), report)
+    elif kind == "pluginSkill":
+        settings = fields.get("settings")
+        if isinstance(settings, dict):
+            warn_of_settings(settings, (*at, "settings"), report)
     return {**fields, "type": kind, "name": name}
 
 
@@ -64,10 +69,9 @@ def _check_command(name: str, fields: TomlTable, at: KeyPath, report: Reporter) 
         report.error((*at, "command"), "is missing: say which command, or which `packageName`, starts the server")
     args, env = fields.get("args"), _texts(fields, "env", at, report)
     texts = [arg for arg in args if isinstance(arg, str)] if isinstance(args, list) else []
-    for index, (arg, masked) in enumerate(zip(texts, masked_args(texts), strict=True)):
-        _warn_of_secret(arg, masked, (*at, "args", index), report)
+    warn_of_args(texts, (*at, "args"), report)
     for variable, masked in masked_variables(env).items():
-        _warn_of_secret(env[variable], masked, (*at, "env", variable), report)
+        warn_of_secret(env[variable], masked, (*at, "env", variable), report)
 
 
 def _texts(fields: TomlTable, key: str, at: KeyPath, report: Reporter) -> dict[str, str]:
@@ -81,21 +85,12 @@ def _texts(fields: TomlTable, key: str, at: KeyPath, report: Reporter) -> dict[s
     return {name: value for name, value in table.items() if isinstance(value, str)}
 
 
-def _warn_of_secret(text: str, masked: str, at: KeyPath, report: Reporter) -> None:
-    if text != masked:
-        report.warn(
-            at,
-            "holds what looks like a secret, of which logs have the digest: write `${VAR}` in its place, and set the"
-            " variable in the environment or in .env",
-        )
-
-
 def _check_endpoint(fields: TomlTable, at: KeyPath, report: Reporter) -> None:
     _texts(fields, "headers", at, report)
     endpoint = fields.get("endpoint")
     if not isinstance(endpoint, str):
         return
-    _warn_of_secret(endpoint, masked_address(endpoint), (*at, "endpoint"), report)
+    warn_of_secret(endpoint, masked_address(endpoint), (*at, "endpoint"), report)
     if endpoint.startswith("${"):
         return  # what the variable says is checked when it is connected to
     words = _endpoint_complaint(endpoint, local=fields.get("allowLocalNetwork") is True)

@@ -11,12 +11,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.json_texts import texts_in, with_texts
 from perstack.core.secret_text import (
     digest_of_secret,
     has_masked,
     masked_address,
     masked_args,
     masked_line,
+    masked_settings,
     masked_variables,
     secrets_in,
     shape,
@@ -299,7 +301,7 @@ def with_delegates(project: Project, keys: Iterable[str]) -> list[Expert]:
 
 def without_secrets(expert: Expert) -> Expert:
     """The definition as it is recorded: without provider settings, and without the values of headers and of OAuth's
-    secrets that name no variable. Of the secrets in arguments, variables and addresses their digests stay."""
+    secrets that name no variable. Of the secrets in arguments, variables, addresses and settings their digests stay."""
     provider = None if expert.provider is None else ProviderSetting(provider_name=expert.provider.provider_name)
     update: dict[str, object] = {"provider": provider, "skills": tuple(map(_masked, expert.skills))}
     if expert.iterate is not None:
@@ -336,6 +338,8 @@ def _masked(skill: Skill) -> Skill:
             return skill.model_copy(update={"args": masked_args(skill.args), "env": masked_variables(skill.env)})
         case McpSseSkill():
             return _masked_remote(skill)
+        case PluginSkill():
+            return skill.model_copy(update={"settings": masked_settings(skill.settings)})
         case _:
             return skill
 
@@ -370,11 +374,20 @@ def _unmasked(skill: Skill, today: Skill | None) -> Skill:
         if skill.oauth is not None and MASKED in (skill.oauth.client_secret, skill.oauth.private_key):
             update["oauth"] = today.oauth
         return skill.model_copy(update=update)
+    if isinstance(skill, PluginSkill) and isinstance(today, PluginSkill):
+        return _unmasked_plugin(skill, today)
     return skill
 
 
+def _unmasked_plugin(skill: PluginSkill, today: PluginSkill) -> PluginSkill:
+    recorded, now = tuple(texts_in(skill.settings)), tuple(texts_in(today.settings))
+    masked = tuple(texts_in(masked_settings(today.settings)))
+    texts = iter(_refilled(recorded, now, masked, secrets_of(today)))
+    return skill.model_copy(update={"settings": with_texts(skill.settings, lambda _: next(texts))})
+
+
 def secrets_of(skill: Skill) -> list[str]:
-    """The secrets that are written out in a skill's arguments, variables and address."""
+    """The secrets that are written out in a skill's arguments, variables, address and settings."""
     match skill:
         case McpStdioSkill():
             args, env = skill.args, skill.env
@@ -385,6 +398,9 @@ def secrets_of(skill: Skill) -> list[str]:
         case McpSseSkill():
             endpoint = skill.endpoint
             return secrets_in(lambda stand: masked_address(endpoint, stand))
+        case PluginSkill():
+            settings = skill.settings
+            return secrets_in(lambda stand: masked_settings(settings, stand))
         case _:
             return []
 

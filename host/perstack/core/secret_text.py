@@ -1,4 +1,5 @@
-"""Secrets that stand in the arguments, the variables and the address of a skill, and what is recorded in their place.
+"""Secrets that stand in a command, or in the arguments, variables, address or settings of a skill, and what is recorded
+in their place.
 
 What is taken for one: the value of an option, a variable or a part of a query whose name says so (`--token`,
 `API_KEY=…`, `?key=…`), a password in an address, a long random part of an address's path, and texts in the known shapes
@@ -11,13 +12,19 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+from perstack.core.shell import is_line, line_of
+
 Stand = Callable[[str], str]
 """What stands for a secret."""
 
 _STANDS = "secret-sha256:"
 _STAND = re.compile(rf"{_STANDS}[0-9a-f]{{64}}")
 _VARIABLE = re.compile(r"\$\{[A-Za-z_]\w*\}")
-_OF_THE_SHELL = re.compile(r"[\"']?\$[A-Za-z_]\w*[\"']?")
+_OF_THE_SHELL = re.compile(r"[\"']?(?:\$[A-Za-z_]\w*[\"']?|(?:\$\(|`).*)", re.DOTALL)
+"""A variable, or the beginning of what the output of a command is put in for."""
 
 _WORDS = frozenset(
     ("token", "secret", "password", "passwd", "passphrase", "pass", "pwd", "apikey", "authorization", "bearer",
@@ -73,6 +80,16 @@ def masked_line(line: str, stand: Stand = digest_of_secret) -> str:
     return "".join(pieces)
 
 
+def masked_command(argv: Sequence[str], stand: Stand = digest_of_secret) -> str:
+    """A program and its arguments, or the line that `sh` has, for people to read."""
+    return masked_line(line_of(argv), stand) if is_line(argv) else " ".join(masked_args(argv, stand))
+
+
+def is_secret_in(argv: Sequence[str]) -> bool:
+    """Whether a secret is written out in a program's arguments, or in the line that `sh` has."""
+    return bool(secrets_in(lambda stand: masked_command(argv, stand)))
+
+
 def masked_variables(values: Mapping[str, str], stand: Stand = digest_of_secret) -> dict[str, str]:
     """Variables, with something else in place of each secret."""
     return {
@@ -85,6 +102,11 @@ def masked_address(address: str, stand: Stand = digest_of_secret) -> str:
     """The address of a server, with something else in place of each secret, also in its path."""
     segments = [found.span() for found in _SEGMENT.finditer(address) if _is_random(found[0])]
     return _replaced(address, [*_places(address), *segments], stand)
+
+
+def masked_settings(settings: JsonObject, stand: Stand = digest_of_secret) -> JsonObject:
+    """Settings in which lists may be arguments, and texts addresses, with something else in place of each secret."""
+    return {name: _masked_setting(value, stand, is_secret=is_secret_name(name)) for name, value in settings.items()}
 
 
 def masked_words(text: str, stand: Stand = digest_of_secret) -> str:
@@ -130,6 +152,23 @@ def unmasked(recorded: str, secrets: Mapping[str, str]) -> str:
 def shape(recorded: Iterable[str]) -> tuple[str, ...]:
     """Recorded texts without what tells one secret from another."""
     return tuple(_STAND.sub(_STANDS, text) for text in recorded)
+
+
+def _masked_setting(value: JsonValue, stand: Stand, *, is_secret: bool = False) -> JsonValue:
+    match value:
+        case dict():
+            return masked_settings(value, stand)
+        case list():
+            args = [one for one in value if isinstance(one, str)]
+            if len(args) == len(value) and not is_secret:
+                return [*masked_args(args, stand)]
+            return [_masked_setting(one, stand, is_secret=is_secret) for one in value]
+        case str():
+            if is_secret:
+                return _stand(value, stand)
+            return masked_address(value, stand) if _URL.fullmatch(value) else masked_text(value, stand)
+        case _:
+            return value
 
 
 def _stand(value: str, stand: Stand) -> str:

@@ -16,6 +16,11 @@ def argv_of(command: str | _T) -> tuple[str, ...] | _T:
     return (*_SHELL, command) if command.strip() else ()
 
 
+def is_line(argv: Sequence[str]) -> bool:
+    """Whether it is a line for `sh`."""
+    return len(argv) == 3 and tuple(argv[:2]) == _SHELL
+
+
 def line_of(argv: Sequence[str]) -> str:
     """The same for people to read: the line that `sh` has, or the words."""
-    return argv[2] if len(argv) == 3 and tuple(argv[:2]) == _SHELL else " ".join(argv)
+    return argv[2] if is_line(argv) else " ".join(argv)

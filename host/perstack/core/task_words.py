@@ -10,6 +10,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from perstack.core.base import JsonObject
 from perstack.core.job import PauseReason
+from perstack.core.secret_text import is_secret_in
 from perstack.core.task_events import TaskConfig, WaitingFor
 from perstack.errors import UsageError
 
@@ -121,6 +122,11 @@ def check_pause(reason: PauseReason, resume_at: int | None, waiting_for: Waiting
         raise UsageError(f"`resumeAt` is for {' and '.join(_TIMED)}, not for {reason}")
     if waiting_for is not None and reason != "external_dependency":
         raise UsageError(f"`waitingFor` is for external_dependency, not for {reason}")
+    if waiting_for is not None and is_secret_in(waiting_for.command):
+        raise UsageError(
+            "the command holds what looks like a secret, and the task's log would keep it: set a variable in the"
+            " environment or in .env, and name it as `${VAR}` in a line for sh"
+        )
 
 
 def message_of(words: str | None, message: str | None) -> str | None:

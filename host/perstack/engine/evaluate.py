@@ -17,6 +17,7 @@ from perstack.engine.programs import ask_program
 from perstack.errors import SkillError
 from perstack.ports.evaluator import Made
 from perstack.ports.processes.environment import inherited
+from perstack.ports.variables import variables_in
 
 
 def name_of(evaluator: Evaluator) -> str:
@@ -37,15 +38,18 @@ async def measure_by_command(
 ) -> Measurement:
     """Run it in the workspace, with the artefact on stdin, and few variables: it may run what a model has written.
 
+    Those that it names as `${NAME}` are among them: a shell fills them in, and no argument shows them to others.
     While it runs it is recorded in the folder `programs`. Raises SkillError, which names it.
     """
     name = name_of(command)
-    if has_masked(argv_of(command)):
+    argv = argv_of(command)
+    if has_masked(argv):
         raise SkillError(f"{name}: its secrets are not recorded, and the Expert is not in perstack.toml any more")
-    child_env = inherited(env) | {"PWD": str(made.workspace), "PERSTACK_ITERATION": str(made.iteration)}
-    said = await ask_program(
-        name, argv_of(command), made.workspace, child_env, timeout, made.artefact.encode(), programs
-    )
+    child_env = inherited(env, variables_in(argv)) | {
+        "PWD": str(made.workspace),
+        "PERSTACK_ITERATION": str(made.iteration),
+    }
+    said = await ask_program(name, argv, made.workspace, child_env, timeout, made.artefact.encode(), programs)
     try:
         return measurement_in(said.out.decode("utf-8", "replace"))
     except ValueError as error:

@@ -28,15 +28,14 @@ from perstack.core.definitions import (
     Skill,
     is_base_skill,
 )
-from perstack.core.secret_text import masked_address, masked_args
+from perstack.core.secret_text import masked_address, masked_args, masked_line
 from perstack.engine.catalogue import picked
 from perstack.engine.skills import with_base
-from perstack.ports.environment import Environment
+from perstack.ports.environment import Environment, is_address_name
 
 Kind = Literal["command", "endpoint", "plugin", "evaluator", "provider", "include", "tool", "address", "anchor"]
 
 _EXEC = "exec"
-_ADDRESSES = ("_URL", "_ENDPOINT", "_HOST", "_RESOURCE_NAME")
 
 
 class Agreed(Fact):
@@ -66,7 +65,7 @@ def executed(project: Project) -> tuple[Item, ...]:
 
 def addresses(env: Environment) -> tuple[Item, ...]:
     """The addresses that only a workspace's `.env` names."""
-    found = (name for name in env.unconfirmed if _is_address(name))
+    found = (name for name in env.unconfirmed if is_address_name(name))
     return tuple(_item("address", name, [name, env[name]], f"{name}={env[name]}") for name in sorted(found))
 
 
@@ -80,10 +79,6 @@ def confirming(env: Environment, digests: frozenset[str]) -> Environment:
 def digests_of(items: Iterable[Agreed]) -> frozenset[str]:
     """What items are compared by."""
     return frozenset(item.digest for item in items)
-
-
-def _is_address(name: str) -> bool:
-    return name.endswith(_ADDRESSES) or name.startswith("AWS_ENDPOINT_URL")
 
 
 def _of_project(project: Project) -> Iterator[Item]:
@@ -117,7 +112,7 @@ def _of_provider(provider: ProviderSetting | None, name: str) -> Iterator[Item]:
         key: value for key, value in provider.setting.items() if not isinstance(value, bool | int | float)
     }
     address = setting.get("baseUrl")
-    more = f" at {address}" if isinstance(address, str) else ""
+    more = f" at {masked_address(address, _hidden)}" if isinstance(address, str) else ""
     others = ", ".join(key for key in setting if key != "baseUrl")
     shown = f"{provider.provider_name}{more}{f' with {others}' if others else ''}"
     yield _item("provider", f"provider of {name}", [provider.provider_name, setting], shown)
@@ -132,9 +127,9 @@ def _of_evaluator(expert: Expert) -> Iterator[Item]:
         case FunctionEvaluator():
             yield _item("evaluator", name, ["entry", evaluator.entry], evaluator.entry)
         case str():
-            yield _item("evaluator", name, ["shell", evaluator], evaluator)
+            yield _item("evaluator", name, ["shell", evaluator], masked_line(evaluator, _hidden))
         case tuple():
-            yield _item("evaluator", name, ["program", *evaluator], shlex.join(evaluator))
+            yield _item("evaluator", name, ["program", *evaluator], shlex.join(masked_args(evaluator, _hidden)))
 
 
 def _of_skill(skill: Skill, name: str) -> Iterator[Item]:

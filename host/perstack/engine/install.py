@@ -19,7 +19,7 @@ from perstack.config.lock import (
     shared_definition,
 )
 from perstack.core.definitions import Expert, InteractiveSkill, Skill, is_base_skill
-from perstack.engine.skills import factory_for
+from perstack.engine.skills import opened
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext, SkillFactory, Toolset
 
@@ -113,7 +113,7 @@ async def _toolset(factories: Sequence[SkillFactory], context: SkillContext, def
     seconds = 2 * (getattr(definition, "timeout", None) or _PATIENCE // 2) / 1000
     try:
         async with asyncio.timeout(seconds):
-            session = await factory_for(factories, definition).open(definition, context)
+            session = await opened(factories, definition, context)
             try:
                 return await session.tools()
             finally:

@@ -19,6 +19,7 @@ from perstack.core.definitions import (
     InteractiveSkill,
     McpSseSkill,
     McpStdioSkill,
+    PluginSkill,
     Project,
     Skill,
     is_base_skill,
@@ -36,6 +37,7 @@ from perstack.engine.emit import DisplayStamp, Emitter
 from perstack.engine.locked import LockedSession, out_of_date
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, Toolset
+from perstack.ports.variables import filled_settings
 
 _T = TypeVar("_T")
 
@@ -124,7 +126,7 @@ class JobSkills:
             self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=definition.name, message=line))
 
         async def made() -> SkillSession:
-            return await factory_for(self._factories, definition).open(definition, context)
+            return await opened(self._factories, definition, context)
 
         context = replace(self._context, on_stderr=show_stderr)
         opening = _Opening(definition.name, run_id, asyncio.create_task(made()), asyncio.Event())
@@ -336,6 +338,15 @@ def _is_lazy(definition: Skill) -> bool:
 
 def _is_required(definition: Skill) -> bool:
     return not isinstance(definition, InteractiveSkill) and definition.required
+
+
+async def opened(factories: Sequence[SkillFactory], definition: Skill, context: SkillContext) -> SkillSession:
+    """A session of the plugin that provides a skill; `${NAME}` in its settings is filled in. Raises SkillError."""
+    factory = factory_for(factories, definition)
+    if isinstance(definition, PluginSkill):
+        settings = filled_settings(definition.settings, context.env, definition.name)
+        definition = definition.model_copy(update={"settings": settings})
+    return await factory.open(definition, context)
 
 
 def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFactory:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from perstack.errors import UsageError
 
+_ADDRESSES = ("_URL", "_ENDPOINT", "_HOST", "_RESOURCE_NAME")
+
 
 class Environment(dict[str, str]):
     """Variables by their names. Not to be changed once it is made."""
@@ -53,6 +55,11 @@ class Environment(dict[str, str]):
 def unconfirmed_in(env: Mapping[str, str]) -> Mapping[str, str]:
     """The variables that only a workspace's file names, each with that file."""
     return env.unconfirmed if isinstance(env, Environment) else {}
+
+
+def is_address_name(name: str) -> bool:
+    """Whether a variable of that name says where something is sent."""
+    return name.endswith(_ADDRESSES) or name.startswith("AWS_ENDPOINT_URL")
 
 
 def refuse_redirected(
