@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 from pydantic_core import from_json
 
-from perstack.core.shell import line_of
+from perstack.core.secret_text import masked_command
 from perstack.core.task_words import MOST_STATE
 from perstack.engine.programs import ask_program
 from perstack.errors import SkillError
@@ -26,13 +26,16 @@ class Word:
     value: JsonValue = None
 
 
-async def ask_command(command: Sequence[str], directory: Path, env: Mapping[str, str]) -> Word:
+async def ask_command(
+    command: Sequence[str], directory: Path, env: Mapping[str, str], programs: Path | None = None
+) -> Word:
     """Exit status 0 says that it has come, with what is on stdout, as JSON if it is some.
 
-    Raises SkillError if the command cannot be started, takes longer than a minute, or says more than a task can hold.
+    While it runs it is recorded in the folder `programs`, if one is given. Raises SkillError if the command cannot be
+    started, takes longer than a minute, or says more than a task can hold.
     """
-    name = f"command `{line_of(command)}`"
-    said = await ask_program(name, command, directory, env, _PATIENCE)
+    name = f"command `{masked_command(command)}`"
+    said = await ask_program(name, command, directory, env, _PATIENCE, records=programs)
     if said.status != 0:
         return Word(has_come=False)
     if len(said.out) > MOST_STATE:

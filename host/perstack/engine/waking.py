@@ -27,8 +27,9 @@ from perstack.core.task_events import (
 from perstack.core.tasks import TaskState, due_at
 from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.groups import leaves
+from perstack.engine.guarding import guarded, programs_of
 from perstack.engine.memory import ExecutionMemory, failure
-from perstack.engine.polling import ask_command
+from perstack.engine.polling import Word, ask_command
 from perstack.engine.read import JobReader
 from perstack.engine.task_dependencies import by_id, is_held_up
 from perstack.engine.task_log import Row
@@ -302,12 +303,16 @@ class Waker:
         events: list[StoredTaskEvent] = []
         if due is None or due > now:
             command = task.waiting_for.command if task.waiting_for is not None else ()
-            word = await ask_command(command, self._directory, self._env) if command else None
+            word = await self._ask(command) if command else None
             if word is None or not word.has_come:
                 return None
             events.append(AnswerTask(task_id=task.task_id, timestamp=now_ms(), input=word.value))
         events.append(ResumeTask(task_id=task.task_id, timestamp=now_ms()))
         return await self._go_on(task, events, "resumed", await self._paused_job(task))
+
+    async def _ask(self, command: Sequence[str]) -> Word:
+        async with guarded(self._jobs.storage):
+            return await ask_command(command, self._directory, self._env, programs_of(self._jobs.storage))
 
     async def _paused_job(self, task: TaskState) -> str | None:
         """The Job that a task waits with, for the rate of its provider: it goes on where it was."""

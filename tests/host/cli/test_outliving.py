@@ -204,3 +204,27 @@ def test_an_evaluator_that_is_left_has_ended_before_the_iterations_go_on(termina
     assert resumed.code == 0, resumed.err
     assert not alive(pid)
     assert not (terminal.workspace / "beside").exists()
+
+
+@pytest.mark.parametrize("storage", STORES)
+def test_what_is_left_of_a_command_that_a_task_asks_has_ended_before_it_is_asked_again(
+    terminal: Terminal, storage: str
+) -> None:
+    (terminal.workspace / "look").write_text(
+        f"[ -e pids ] && {LIVES} && touch beside\necho $$ $$ > pids\n[ -e go ] || sleep 300\n"
+    )
+    terminal.project(f'storage = "{storage}"\n{ONE}')
+    terminal.call("task", "create", "deploy", "--start")
+    terminal.call("task", "pause", "deploy", "--reason", "external_dependency", "--command", "exec sh look")
+    process = start(terminal, "task", "run-due")
+    pid = pids_in(terminal.workspace / "pids")[0]
+    (guard,) = guards_of(process.pid)
+    os.kill(guard, signal.SIGKILL)
+    process.kill()
+    process.communicate(timeout=SECONDS)
+    assert alive(pid)
+    (terminal.workspace / "go").touch()
+    assert terminal.run("task", "run-due", "--provider", "scripted").out == "deploy: resumed, now running\n"
+    assert not alive(pid)
+    assert not (terminal.workspace / "beside").exists()
+    assert list(terminal.workspace.glob("perstack/*programs/*")) == []
