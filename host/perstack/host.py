@@ -40,7 +40,7 @@ from perstack.engine.guarding import guarded, programs_of
 from perstack.engine.load import LoadedJob
 from perstack.engine.looking import Looking
 from perstack.engine.own_task import in_own_task
-from perstack.engine.plugins import Plugins, load_plugins
+from perstack.engine.plugins import load_plugins
 from perstack.engine.providers import ProviderPool
 from perstack.engine.read import UnsettledCall, unsettled_calls
 from perstack.engine.resuming import (
@@ -98,10 +98,10 @@ class Host(Looking):
         self.workspace = place.workspace(project, workspace)
         given = env if isinstance(env, Environment) else Environment(os.environ if env is None else env)
         self._overrides = overrides or Overrides()
-        self.plugins: Plugins = load_plugins(plugins, given)
-        opened, self.notice = open_state(self.plugins, project, place, storage)
+        loaded = load_plugins(plugins, given)
+        opened, self.notice = open_state(loaded, project, place, storage)
         """What a person should be told of where the state is, if anything."""
-        super().__init__(opened, Auditing(opened, project, self.workspace, given))
+        super().__init__(opened, Auditing(opened, project, self.workspace, given), loaded)
         self._env = given.without(self.audit.key_variable)
         self._providers = ProviderPool(self.plugins, self._env)
         self._driving: dict[str, asyncio.Task[object]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from perstack.ports.formats import JobFormat
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import Storage, StorageFactory
 
@@ -16,9 +17,14 @@ class FilesystemStorages:
 
     def open(self, location: str, workspace: Path) -> Storage:
         """A storage in that directory; `perstack` in the workspace if no directory is named."""
+        return self.open_with(location, workspace, ())
+
+    def open_with(self, location: str, workspace: Path, formats: Sequence[JobFormat]) -> Storage:
+        """The same; it shows Jobs that other programs wrote there in these formats, and continues them."""
         from perstack_filesystem.storage import FilesystemStorage
 
-        return FilesystemStorage(workspace / (Path(location).expanduser() if location else "perstack"))
+        root = workspace / (Path(location).expanduser() if location else "perstack")
+        return FilesystemStorage(root, formats=formats)
 
 
 @hookimpl

@@ -30,15 +30,16 @@ from perstack.core.chain import EMPTY_LOG, Head, open_line
 from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.appending import check_redaction, head_after, stale
+from perstack.ports.formats import JobFormat
 from perstack.ports.leases import hold, holder_of
 from perstack.ports.paging import check_space, checkpoint_order, is_id, newest_first, page_of, run_order
 from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
 from perstack.ports.uninterrupted import uninterrupted
 from perstack_filesystem.entries import EntryIndex, entry_names, forget_entry, put_entry, read_entries
 from perstack_filesystem.folders import Folder, explained, read_below
+from perstack_filesystem.foreign import ForeignJobs
 from perstack_filesystem.listing import jobs_with_times
 from perstack_filesystem.log import Log
-from perstack_filesystem.originals import Originals
 from perstack_filesystem.pace import Pace
 
 _LOG = "events.jsonl"
@@ -51,14 +52,17 @@ _MOST_OPEN_LOGS = 100
 
 
 class FilesystemStorage:
-    """Keeps Jobs as folders. Several processes may use one directory at a time."""
+    """Keeps Jobs as folders. Several processes may use one directory at a time.
 
-    def __init__(self, root: Path, space: str = "jobs") -> None:
+    Those that other programs wrote in one of `formats` are shown as well, and continued beside what is there.
+    """
+
+    def __init__(self, root: Path, space: str = "jobs", formats: Sequence[JobFormat] = ()) -> None:
         self._root = root
         self._space = space
         self._spaces: dict[str, FilesystemStorage] = {}
         self._logs: OrderedDict[RunRef, Log] = OrderedDict()
-        self._originals = Originals()
+        self._foreign = ForeignJobs(formats)
         self._entries = EntryIndex()
         self._turn = Lock()
         self._pace = Pace()
@@ -85,7 +89,7 @@ class FilesystemStorage:
     def space(self, name: str) -> Storage:
         """Another set of Jobs, in a folder of that name beside `jobs`."""
         if name not in self._spaces:
-            self._spaces[name] = FilesystemStorage(self._root, check_space(name))
+            self._spaces[name] = FilesystemStorage(self._root, check_space(name), self._foreign.formats)
         return self._spaces[name]
 
     async def create_job(self, job_id: str) -> None:
@@ -120,17 +124,17 @@ class FilesystemStorage:
             opened.enter_context(runs)
             ids = [entry.name for entry in runs.entries() if entry.is_dir(follow_symlinks=False)]
             with_log = {run_id for run_id in ids if runs.stat(f"{run_id}/{_LOG}") is not None}
-            return page_of(with_log.union(self._originals.of(job_id, runs).logs), run_order, limit, after)
+            return page_of(with_log.union(self._foreign.of(job_id, runs).logs), run_order, limit, after)
 
-    async def unsealed_runs(self, job_id: str) -> frozenset[str]:
-        """The Runs that the original Perstack wrote and nobody went on with."""
+    async def unsealed_runs(self, job_id: str) -> Mapping[str, str]:
+        """The Runs that another program wrote and nobody went on with, and which program."""
         with ExitStack() as opened:
             runs = self._job(opened, job_id).find("runs")
             if runs is None:
-                return frozenset()
+                return {}
             opened.enter_context(runs)
-            logs = self._originals.of(job_id, runs).logs
-            return frozenset(run_id for run_id in logs if runs.stat(f"{run_id}/{_LOG}") is None)
+            foreign = self._foreign.of(job_id, runs)
+            return {run_id: foreign.writer for run_id in foreign.logs if runs.stat(f"{run_id}/{_LOG}") is None}
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         """Add records after the first `expected_seq`; they survive power loss when this returns. Raises Conflict."""
@@ -162,7 +166,7 @@ class FilesystemStorage:
                 return log.read(after, limit)
             finally:
                 self._leave(log)
-        return self._original_log(run)[after : None if limit is None else after + limit]
+        return self._foreign_log(run)[after : None if limit is None else after + limit]
 
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
         """Put a record without content in the place of one. Raises NotFound and Conflict."""
@@ -276,7 +280,7 @@ class FilesystemStorage:
             if folder is None:
                 return Page(())
             names = [entry.name for entry in folder.entries() if entry.name.endswith(".json")]
-            # the original's are of another shape, and are derived from its events like any that was lost
+            # those of other programs are of other shapes, and are derived from events like any that was lost
             ids = [name[:-5] for name in names if name.startswith(job_id)]
             return page_of(ids, checkpoint_order, limit, after)
 
@@ -303,7 +307,7 @@ class FilesystemStorage:
             data = None if folder is None else folder.read(sha256)
             runs = None if data is not None else self._find(opened, job_id, "runs")
             if runs is not None:
-                data = self._originals.of(job_id, runs).blobs.get(sha256)
+                data = self._foreign.of(job_id, runs).job.blobs.get(sha256)
         if data is None:
             raise NotFound(f"job {job_id} has no blob {sha256}")
         if _sha256(data) != sha256:
@@ -400,13 +404,13 @@ class FilesystemStorage:
     def _begin(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
         """Make a log with its first records in it; False if another process has made it meanwhile.
 
-        The log of a Run that the original Perstack began starts with what that wrote.
+        The log of a Run that another program began starts with what that wrote.
         """
         path = str(self._log_path(run))
         with ExitStack() as opened:
             runs = opened.enter_context(self._job(opened, run.job_id).make("runs"))
             with self._turn:
-                earlier = self._originals.of(run.job_id, runs).logs.get(run.run_id, [])
+                earlier = self._foreign.of(run.job_id, runs).logs.get(run.run_id, [])
             if len(earlier) != expected_seq:
                 raise stale(path, expected_seq, len(earlier))
             head = Head(len(earlier), open_line(earlier[-1]).hash) if earlier else EMPTY_LOG
@@ -432,16 +436,16 @@ class FilesystemStorage:
         finally:
             self._leave(log)
 
-    async def original_checkpoint(self, job_id: str, checkpoint_id: str) -> str | None:
-        """Our id of a checkpoint that the original wrote; None if the Job has none of that id."""
+    async def foreign_checkpoint(self, job_id: str, checkpoint_id: str) -> str | None:
+        """Our id of a checkpoint that another program wrote; None if the Job has none of that id."""
         with ExitStack() as opened:
             runs = self._find(opened, job_id, "runs")
-            return None if runs is None else self._originals.of(job_id, runs).checkpoints.get(checkpoint_id)
+            return None if runs is None else self._foreign.of(job_id, runs).job.checkpoints.get(checkpoint_id)
 
-    def _original_log(self, run: RunRef) -> list[bytes]:
+    def _foreign_log(self, run: RunRef) -> list[bytes]:
         with ExitStack() as opened:
             runs = self._find(opened, run.job_id, "runs")
-            return [] if runs is None else self._originals.of(run.job_id, runs).logs.get(run.run_id, [])
+            return [] if runs is None else self._foreign.of(run.job_id, runs).logs.get(run.run_id, [])
 
     def _open_lease(self, job_id: str) -> int:
         with ExitStack() as opened:

@@ -71,6 +71,7 @@ def test_installed_examples_are_found_through_their_entry_points(folder: Path) -
     assert found["dice"]["skills"] == ["dice"]
     assert found["echo"]["providers"] == ["echo"]
     assert found["scratch"]["storages"] == ["scratch"]
+    assert found["transcript"]["formats"] == ["transcript"]
     assert found["costs"]["listeners"] == 1
     assert {found[name]["package"] for name in ("dice", "echo")} == {"perstack-dice", "perstack-echo"}
 
@@ -88,6 +89,13 @@ def test_the_provider_the_storage_and_the_listener_work_together(folder: Path) -
     assert end["text"] == "TWO DICE"
     assert (folder / "costs.tsv").read_text().split("\t")[1:] == ["player", "16\n"]
     assert not (folder / "perstack").exists()
+
+
+def test_the_format_writes_a_job_as_its_files(folder: Path) -> None:
+    assert _perstack(folder, "run player 'two dice' --provider echo --job-id dice").returncode == 0
+    done = _perstack(folder, "export dice --format transcript --output out")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "out" / "dice" / "transcript.txt").read_text() == "player: TWO DICE"
 
 
 def test_the_skill_rolls_with_the_settings_of_the_definition(folder: Path) -> None:

@@ -7,7 +7,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import packages_distributions
+from importlib.metadata import entry_points, packages_distributions
 from pathlib import Path
 
 import pytest
@@ -82,6 +82,12 @@ def test_every_distribution_that_is_declared_is_imported() -> None:
         for name in PROVIDED.get(module, set())
     }
     assert BASE.union(*OF_EXTRA.values()) - used == BY_NAME
+
+
+def test_the_plugins_that_are_declared_are_those_that_are_installed() -> None:
+    installed = {point.name: point.value for point in entry_points(group="perstack") if point.dist is not None}
+    plugins = PROJECT["entry-points"]["perstack"]
+    assert {name: installed.get(name) for name in plugins} == plugins, "pyproject.toml has changed: `make install`"
 
 
 @pytest.mark.parametrize("name", ["mcp", "prices"])

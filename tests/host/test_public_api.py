@@ -77,6 +77,7 @@ HOST = {
     "receipt": ("job_id",),
     "replay": ("job_id",),
     "document": ("job_id",),
+    "export": ("form", "job_id"),
     "original_files": ("job_id",),
     "tools": ("expert_key",),
     "load": ("job_id",),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perstack.core import original_shapes as theirs
 from perstack.core.chain import EMPTY_LOG, open_line, seal
 from perstack.core.events import StartRun, parse_event
 from perstack.core.messages import History
-from perstack.core.original import Upgraded
 from perstack.core.run import Run, begin, evolve
+from perstack.ports.formats import ForeignJob
+from perstack_original import shapes as theirs
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = ["b_files", "c_parallel_delegates", "d_interactive"]
@@ -26,7 +26,7 @@ def original(case: str) -> tuple[str, dict[str, list[theirs.Event]], list[theirs
     return job.name, runs, [theirs.Checkpoint.model_validate_json(file.read_bytes()) for file in files]
 
 
-def states(upgraded: Upgraded) -> dict[str, Run]:
+def states(upgraded: ForeignJob) -> dict[str, Run]:
     """Each Run after its last event, folded from lines as the host folds them."""
     found: dict[str, Run] = {}
     places: dict[str, Run] = {}

@@ -23,7 +23,7 @@ FORMAT = 1
 """The version of the shapes below; `core/upgrades.py` brings older ones up to it."""
 
 UNKNOWN = "unknown"
-"""The model and provider of a Run whose log, written by the original, does not say them."""
+"""The model and provider of a Run whose log, written by another program, does not say them."""
 
 FinishReason = Literal["stop", "toolCalls", "length", "refusal", "other"]
 Settlement = Literal["done", "retry", "ask"]

@@ -54,13 +54,13 @@ def place_of(checkpoint_id: str) -> tuple[str, str, int]:
 
 
 def is_place(checkpoint_id: str) -> bool:
-    """Whether a checkpoint's id says its Run and its place; those of the original Perstack do not."""
+    """Whether a checkpoint's id says its Run and its place; those of other programs do not."""
     run_id, separator, seq = checkpoint_id.rpartition("-")
     return bool(separator) and seq.isdigit() and number_of_run(run_id) > 0
 
 
 def number_of_run(run_id: str) -> int:
-    """Which Run of its Job this is; 0 for an id that bears no number, as those of the original Perstack."""
+    """Which Run of its Job this is; 0 for an id that bears no number, as those of other programs."""
     head, separator, tail = check_id(run_id, "run").rpartition("-")
     return int(tail) if separator and head and tail.isdigit() else 0
 

@@ -118,7 +118,7 @@ class JobSummary(Fact):
     id: str
     expert_key: str
     coordinator_expert_key: str = ""
-    """The same, under the original's name."""
+    """The same, under another name that programs read."""
     runtime_version: str = Field(default="", exclude_if=falsy)
     """The version of perstack that started the Coordinator's Run; empty where its log does not say."""
     query: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from pydantic import JsonValue
@@ -10,11 +11,13 @@ from pydantic import JsonValue
 from perstack.core.base import Fact, JsonObject
 from perstack.core.chain import open_line
 from perstack.core.checkpoint import checkpoint_file, checkpoint_of
-from perstack.core.events import StoredEvent
+from perstack.core.events import FinishToolCall, StoredEvent
 from perstack.core.job import JobSummary
+from perstack.core.messages import BlobPart
 from perstack.core.run import Run
 from perstack.engine.load import is_checkpoint, load_run, run_ids, stored_event
 from perstack.errors import NotFound
+from perstack.ports.formats import JobFormat
 from perstack.ports.storage import RunRef, Storage
 
 DOCUMENT_FORMAT = 1
@@ -50,22 +53,25 @@ async def job_document(storage: Storage, job: JobSummary) -> JsonObject:
     }
 
 
-async def original_files(storage: Storage, job_id: str) -> dict[str, bytes]:
-    """The files that the original Perstack would keep for a Job, by their path below the state directory."""
-    # imported here, for other forms have no use for the original's shapes
-    from perstack.core.original_export import blobs_of, to_original
-
+async def foreign_files(storage: Storage, job_id: str, form: JobFormat) -> Mapping[str, bytes]:
+    """The files of a Job in the form of another program, by their relative path."""
     logs: dict[str, list[StoredEvent]] = {}
     for run_id in await run_ids(storage, job_id):
         ref = RunRef(job_id, run_id)
         lines = await storage.read(ref)
         logs[run_id] = [await stored_event(storage, ref, seq, open_line(line)) for seq, line in enumerate(lines, 1)]
     blobs: dict[str, bytes] = {}
-    for name in blobs_of(logs):
-        # a file that was lost is named in the text in its place
+    for name in _blobs_of(logs.values()):
+        # one that was lost is named in the text in its place
         with suppress(NotFound):
             blobs[name] = await storage.blob(job_id, name)
-    return to_original(logs, blobs)
+    return form.write(logs, blobs)
+
+
+def _blobs_of(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
+    """The sha256 of every file that the messages of a Job refer to."""
+    results = (event for log in logs for event in log if isinstance(event, FinishToolCall))
+    return frozenset(part.sha256 for event in results for part in event.contents if isinstance(part, BlobPart))
 
 
 def _json(fact: Fact) -> JsonObject:

@@ -12,6 +12,7 @@ from perstack.core.ids import check_job_id
 from perstack.core.job import JobSummary
 from perstack.engine.audit import Auditing
 from perstack.engine.load import LoadedJob
+from perstack.engine.plugins import Plugins
 from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, StoredLine, UnsettledCall
 from perstack.ports.storage import Page, Storage
 
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 class Looking:
     """What a Host tells of the Jobs in its storage. Nothing here changes a log."""
 
-    def __init__(self, storage: Storage, audit: Auditing) -> None:
+    def __init__(self, storage: Storage, audit: Auditing, plugins: Plugins) -> None:
         self.storage = storage
         self.audit = audit
+        self.plugins = plugins
         self._reader = JobReader(storage)
 
     async def job(self, job_id: str | None = None) -> JobSummary:
@@ -147,11 +149,18 @@ class Looking:
 
         return await job_document(self.storage, await self.job(job_id))
 
-    async def original_files(self, job_id: str | None = None) -> dict[str, bytes]:
-        """The files that the original Perstack would keep for a Job, by their path below its state directory."""
-        from perstack.engine.export import original_files
+    async def export(self, form: str, job_id: str | None = None) -> Mapping[str, bytes]:
+        """The files of a Job as another program keeps them, by their relative path: `form` is what a plugin calls it.
 
-        return await original_files(self.storage, await self._job_id(job_id))
+        Raises UsageError that lists the forms there are.
+        """
+        from perstack.engine.export import foreign_files
+
+        return await foreign_files(self.storage, await self._job_id(job_id), self.plugins.format(form))
+
+    async def original_files(self, job_id: str | None = None) -> Mapping[str, bytes]:
+        """The older name of `export("perstack")`."""
+        return await self.export("perstack", job_id)
 
     async def load(self, job_id: str | None = None) -> LoadedJob:
         """A Job with the whole state of each of its Runs."""

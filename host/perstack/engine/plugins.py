@@ -15,6 +15,7 @@ from perstack.config.check import suggestion
 from perstack.engine.notices import notice
 from perstack.errors import PluginError, UsageError
 from perstack.ports import hooks
+from perstack.ports.formats import JobFormat, OpensForeign
 from perstack.ports.listener import Listener
 from perstack.ports.provider import ProviderFactory
 from perstack.ports.skill import SkillFactory
@@ -39,6 +40,7 @@ class PluginInfo:
     storages: tuple[str, ...] = ()
     providers: tuple[str, ...] = ()
     skills: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
     listeners: int = 0
     error: str | None = None
 
@@ -50,6 +52,7 @@ class Plugins:
     storages: Mapping[str, StorageFactory]
     providers: Mapping[str, ProviderFactory]
     skills: Sequence[SkillFactory]
+    formats: Mapping[str, JobFormat]
     listeners: Sequence[Listener]
     infos: Sequence[PluginInfo] = field(default=())
 
@@ -65,6 +68,8 @@ class Plugins:
     def open_storage(self, address: str, folder: Path) -> Storage:
         """The storage of an address such as `file:perstack`, seen from a folder. Raises UsageError if there is none."""
         factory, location = self.storage_at(address)
+        if isinstance(factory, OpensForeign):
+            return factory.open_with(location, folder, tuple(self.formats.values()))
         return factory.open(location, folder)
 
     def storage_at(self, address: str) -> tuple[StorageFactory, str]:
@@ -73,6 +78,14 @@ class Plugins:
         if not separator:
             raise UsageError(f"storage {scheme!r} names no place: write it as `file:DIRECTORY` or `sqlite:FILE`")
         return self.storage(scheme), location
+
+    def format(self, name: str) -> JobFormat:
+        """Raises UsageError that lists the formats there are."""
+        found = self.formats.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.formats)) or "none"
+            raise UsageError(f"no format {name!r} is installed; there are: {known}{suggestion(name, self.formats)}")
+        return found
 
     def provider(self, name: str) -> ProviderFactory:
         """Raises UsageError that lists the providers there are."""
@@ -175,6 +188,7 @@ def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
     storages: dict[str, StorageFactory] = {}
     providers: dict[str, ProviderFactory] = {}
     skills: dict[str, SkillFactory] = {}
+    formats: dict[str, JobFormat] = {}
     listeners: list[Listener] = []
     infos: list[PluginInfo] = []
     for one in found:
@@ -185,6 +199,7 @@ def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
         _merge("storage", {factory.scheme: factory for factory in ours.storages}, storages, one)
         _merge("provider", _by_name(ours.providers), providers, one)
         _merge("skill", _by_name(ours.skills), skills, one)
+        _merge("format", _by_name(ours.formats), formats, one)
         listeners.extend(ours.listeners)
         infos.append(
             PluginInfo(
@@ -194,11 +209,13 @@ def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
                 tuple(factory.scheme for factory in ours.storages),
                 tuple(factory.name for factory in ours.providers),
                 tuple(factory.name for factory in ours.skills),
+                tuple(form.name for form in ours.formats),
                 len(ours.listeners),
             )
         )
     # the first that handles a skill provides it: what was given by hand goes before what is installed
-    return Plugins(storages, providers, tuple(reversed(skills.values())), tuple(listeners), tuple(infos))
+    given_first = tuple(reversed(skills.values()))
+    return Plugins(storages, providers, given_first, formats, tuple(listeners), tuple(infos))
 
 
 @dataclass(slots=True)
@@ -206,6 +223,7 @@ class _Registered:
     storages: list[StorageFactory]
     providers: list[ProviderFactory]
     skills: list[SkillFactory]
+    formats: list[JobFormat]
     listeners: list[Listener]
 
 
@@ -226,6 +244,7 @@ def _of(manager: pluggy.PluginManager, one: _Found) -> _Registered:
         storages=call("perstack_storages"),  # type: ignore[arg-type]
         providers=call("perstack_providers"),  # type: ignore[arg-type]
         skills=call("perstack_skills"),  # type: ignore[arg-type]
+        formats=call("perstack_formats"),  # type: ignore[arg-type]
         listeners=call("perstack_listeners"),  # type: ignore[arg-type]
     )
 

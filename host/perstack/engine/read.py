@@ -31,7 +31,8 @@ from perstack.engine.load import (
 )
 from perstack.engine.toolrun import call_key
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
-from perstack.ports.storage import Page, ReadsOriginals, ReadsSummaries, RunRef, Storage
+from perstack.ports.formats import ShowsForeign
+from perstack.ports.storage import Page, ReadsSummaries, RunRef, Storage
 
 _PAGE = 10_000
 _EVERY = 500
@@ -243,7 +244,7 @@ class JobReader:
     ) -> list[StoredLine]:
         """A Run's events from place `after` on, up to the end of step `through_step`.
 
-        `job_id` is needed only for Runs that the original wrote.
+        `job_id` is needed only for Runs that another program wrote.
         """
         ref = RunRef(job_id or job_of_run(run_id), check_id(run_id, "run"))
         head = Head(after)
@@ -335,7 +336,7 @@ class JobReader:
             if job_id is None or run_id in await run_ids(self._storage, check_job_id(job_id)):
                 return RunRef(job_id or owner, run_id), checkpoint_id
         else:
-            owner, place = await self._of_original(checkpoint_id, job_id)
+            owner, place = await self._of_foreign(checkpoint_id, job_id)
             if place is not None:
                 return RunRef(owner, place_of(place)[1]), place
         within = (
@@ -343,18 +344,18 @@ class JobReader:
         )
         raise NotFound(f"there is no checkpoint {checkpoint_id}{within}")
 
-    async def _of_original(self, checkpoint_id: str, job_id: str | None) -> tuple[str, str | None]:
-        """The Job, and our id, of a checkpoint that the original wrote. Without a Job, the one that has its file."""
-        if not isinstance(self._storage, ReadsOriginals):
+    async def _of_foreign(self, checkpoint_id: str, job_id: str | None) -> tuple[str, str | None]:
+        """The Job, and our id, of a checkpoint that another program wrote. Without a Job, the one that has its file."""
+        if not isinstance(self._storage, ShowsForeign):
             return "", None
         if job_id is not None:
-            return job_id, await self._storage.original_checkpoint(check_job_id(job_id), checkpoint_id)
+            return job_id, await self._storage.foreign_checkpoint(check_job_id(job_id), checkpoint_id)
         after: str | None = None
         while True:
             page = await self._storage.jobs(limit=_PAGE, after=after)
             for one in page.ids:
                 if await self._storage.checkpoint(one, checkpoint_id) is not None:
-                    return one, await self._storage.original_checkpoint(one, checkpoint_id)
+                    return one, await self._storage.foreign_checkpoint(one, checkpoint_id)
             after = page.next
             if after is None:
                 return "", None

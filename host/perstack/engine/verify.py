@@ -26,7 +26,8 @@ from perstack.engine.requests import KeptToolsCheck
 from perstack.engine.verify_caches import check_caches, checkpoint_anchors, checkpoint_files, summary_anchors
 from perstack.engine.verify_state import Check
 from perstack.errors import NotFound, StorageError, UsageError
-from perstack.ports.storage import ReadsOriginals, RunRef, Storage
+from perstack.ports.formats import ShowsForeign
+from perstack.ports.storage import RunRef, Storage
 
 
 async def verify_job(storage: Storage, job_id: str) -> Report:
@@ -35,7 +36,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
     # caches are read before logs, which may grow meanwhile: so a head that is found in one is in the log
     summary = await storage.summary(job_id)
     checkpoints = await checkpoint_files(storage, job_id)
-    unsealed = await storage.unsealed_runs(job_id) if isinstance(storage, ReadsOriginals) else frozenset[str]()
+    unsealed = await storage.unsealed_runs(job_id) if isinstance(storage, ShowsForeign) else dict[str, str]()
     check = Check(job_id, unsealed)
     for run_id in await run_ids(storage, job_id):
         await _check_log(check, storage, RunRef(job_id, run_id))
@@ -64,8 +65,9 @@ async def _check_log(check: Check, storage: Storage, ref: RunRef) -> None:
     if unread:
         message = f"a newer version has written what this one cannot read ({unread} of {len(lines)} events)"
         check.passed_over("content", ref.run_id, unread, message)
-    if ref.run_id in check.unsealed:
-        check.passed_over("digests", ref.run_id, len(lines), "the original Perstack wrote it, without digests")
+    writer = check.unsealed.get(ref.run_id)
+    if writer is not None:
+        check.passed_over("digests", ref.run_id, len(lines), f"{writer} wrote it, without digests")
     else:
         check.digests += len(check.heads[ref.run_id])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from perstack.core.chain import Head
@@ -15,8 +16,8 @@ class Check:
     """What is known of a Job so far."""
 
     job_id: str
-    unsealed: frozenset[str]
-    """The Runs whose events have no digests of their own."""
+    unsealed: Mapping[str, str]
+    """The Runs whose events have no digests of their own, and which program wrote them."""
     heads: dict[str, dict[int, str]] = field(default_factory=dict[str, "dict[int, str]"])
     """Of each log the hash at each place."""
     anchors: list[tuple[str, Head]] = field(default_factory=list[tuple[str, Head]])

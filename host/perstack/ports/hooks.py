@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import pluggy
 
+from perstack.ports.formats import JobFormat
 from perstack.ports.listener import Listener
 from perstack.ports.provider import ProviderFactory
 from perstack.ports.skill import SkillFactory
@@ -34,6 +35,11 @@ def perstack_providers() -> Sequence[ProviderFactory]:  # type: ignore[empty-bod
 @hookspec
 def perstack_skills() -> Sequence[SkillFactory]:  # type: ignore[empty-body]  # a specification has no body
     """Fires when a Host is made: the kinds of skill this package brings."""
+
+
+@hookspec
+def perstack_formats() -> Sequence[JobFormat]:  # type: ignore[empty-body]  # a specification has no body
+    """Fires when a Host is made: the forms of other programs that Jobs can be read from and exported to, by name."""
 
 
 @hookspec

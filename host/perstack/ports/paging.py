@@ -22,7 +22,7 @@ def check_space(name: str) -> str:
 
 
 def run_order(run_id: str) -> Order:
-    """By number. Ids that have none, those of the original Perstack, come first."""
+    """By number. Ids that have none, those of other programs, come first."""
     return number_of_run(run_id), 0, run_id
 
 

@@ -177,22 +177,6 @@ class ReadsSummaries(Protocol):
 
 
 @runtime_checkable
-class ReadsOriginals(Protocol):
-    """What a storage can do besides that opens folders of the original Perstack."""
-
-    async def original_checkpoint(self, job_id: str, checkpoint_id: str) -> str | None:
-        """Our id of a checkpoint that the original wrote; None if the Job has none of that id."""
-        ...
-
-    async def unsealed_runs(self, job_id: str) -> frozenset[str]:
-        """The Runs that only the original wrote: sealed as they are read, so that no edit of them is seen.
-
-        Raises NotFound for an unknown Job.
-        """
-        ...
-
-
-@runtime_checkable
 class LocalStorage(Storage, Protocol):
     """A storage that keeps files on this machine."""
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
 
+from perstack.config.check import suggestion
 from perstack.core.ids import check_job_id
 from perstack.errors import UsageError
 from perstack.frontends.cli.log_print import print_damage
@@ -24,15 +27,15 @@ from perstack.host import Host
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["jsonl", "json", "perstack"]),
+    metavar="FORMAT",
     required=True,
     help="jsonl: the events as they are, by time. json: one document with summary, Runs, checkpoints and messages. "
-    "perstack: the folders that the original Perstack writes.",
+    "Or the folders of another program, by a format that `perstack plugins` lists.",
 )
 @click.option(
     "--output",
     metavar="PATH",
-    help="The file to write, which must not exist; stdout by default. For `perstack`, the directory to write into.",
+    help="The file to write, which must not exist; stdout by default. For folders, the directory to write into.",
 )
 @place_options
 def export_command(
@@ -53,9 +56,10 @@ async def _export(host: Host, job: str, form: str, output: str | None) -> int:
             document = await host.document(job)
             write_output(json.dumps(document, ensure_ascii=False).encode() + b"\n", output)
             return 0
+        _check_format(form, host.plugins.formats)
         if output is None:
-            raise UsageError("--format perstack writes folders: name a directory with --output DIR")
-        _write_files(await host.original_files(job), Path(output), job)
+            raise UsageError(f"--format {form} writes folders: name a directory with --output DIR")
+        _write_files(await host.export(form, job), Path(output))
         return 0
 
 
@@ -73,8 +77,14 @@ def write_output(content: bytes, output: str | None) -> None:
         raise UsageError(f"--output {output} cannot be written: {error.strerror}") from error
 
 
-def _write_files(files: dict[str, bytes], folder: Path, job: str) -> None:
-    place = folder / "jobs" / job
+def _check_format(form: str, installed: Iterable[str]) -> None:
+    known = sorted({"jsonl", "json", *installed})
+    if form not in known:
+        raise UsageError(f"no format {form!r} is installed; there are: {', '.join(known)}{suggestion(form, known)}")
+
+
+def _write_files(files: Mapping[str, bytes], folder: Path) -> None:
+    place = folder / os.path.commonpath([*files])
     if place.exists():
         raise UsageError(f"{place} exists: choose another directory for --output, or remove it first")
     try:

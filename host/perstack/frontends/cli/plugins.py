@@ -41,7 +41,12 @@ def _brings(info: PluginInfo) -> str:
         return "nothing: it cannot be loaded"
     parts = [
         f"{noun}{'' if len(names) == 1 else 's'} {', '.join(names)}"
-        for noun, names in (("storage", info.storages), ("provider", info.providers), ("skill", info.skills))
+        for noun, names in (
+            ("storage", info.storages),
+            ("provider", info.providers),
+            ("skill", info.skills),
+            ("format", info.formats),
+        )
         if names
     ]
     if info.listeners:
@@ -57,6 +62,7 @@ def _to_json(info: PluginInfo) -> dict[str, object]:
         "storages": list(info.storages),
         "providers": list(info.providers),
         "skills": list(info.skills),
+        "formats": list(info.formats),
         "listeners": info.listeners,
         "error": info.error,
     }

@@ -90,7 +90,7 @@ class CheckpointArguments(Arguments):
     """Of `get_checkpoint`."""
 
     checkpoint: str = Field(description="The checkpoint's id.")
-    job: str | None = Field(default=None, description="The Job's id; only checkpoints of the original need it.")
+    job: str | None = Field(default=None, description="The Job's id; only checkpoints of another program need it.")
 
 
 class JobView(Fact):

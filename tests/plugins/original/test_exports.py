@@ -8,13 +8,14 @@ import re
 import pytest
 
 from golden import CASES, original, plain, states
-from perstack.core import original_shapes as theirs
 from perstack.core.job import Job, summarize
-from perstack.core.original import Upgraded, from_original
-from perstack.core.original_export import to_original
+from perstack.ports.formats import ForeignJob
+from perstack_original import shapes as theirs
+from perstack_original.exports import to_original
+from perstack_original.imports import from_original
 
 
-def read_back(job_id: str, files: dict[str, bytes]) -> Upgraded:
+def read_back(job_id: str, files: dict[str, bytes]) -> ForeignJob:
     """What the files say, read as the original's."""
     runs: dict[str, list[theirs.Event]] = {}
     for path, content in files.items():
@@ -26,7 +27,7 @@ def read_back(job_id: str, files: dict[str, bytes]) -> Upgraded:
     return from_original(job_id, runs)
 
 
-def summary_of(upgraded: Upgraded, job_id: str):
+def summary_of(upgraded: ForeignJob, job_id: str):
     job = Job(job_id)
     for log in upgraded.logs.values():
         for event in log:
@@ -88,5 +89,5 @@ def test_a_job_cut_at_any_event_comes_back_as_it_was(case: str) -> None:
             again = read_back(job_id, to_original({run_id: log[:end]}))
             (state,) = states(again).values()
             assert plain(state.messages) == plain(
-                states(Upgraded({run_id: log[: state.head.seq]}, {}))[run_id].messages
+                states(ForeignJob({run_id: log[: state.head.seq]}, {}))[run_id].messages
             )

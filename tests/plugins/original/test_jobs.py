@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,8 @@ from golden import CASES, GOLDEN, states
 from perstack.core.chain import open_line
 from perstack.core.events import parse_event
 from perstack.core.messages import ToolMessage
-from perstack.core.original import Upgraded
-from perstack.core.original_export import blobs_of, to_original
 from perstack.errors import NotFound, UsageError
+from perstack.ports.formats import ForeignJob
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
 
@@ -96,9 +97,8 @@ def test_a_job_of_ours_exported_opens_again_as_one_of_the_original(files: Bench,
     job = wait_for(files.host(script, *experts).run("boss", "q", on_event=Seen()))
     job = wait_for(files.host([text("second")], *experts).continue_job("boss", "again", job_id=job.id))
     logs = wait_for(logs_of(files.host([]), job.id))
-    assert blobs_of(logs) == frozenset()
     there = Bench(tmp_path / "there", "file:perstack")
-    for path, content in to_original(logs).items():
+    for path, content in wait_for(files.host([]).export("perstack", job.id)).items():
         file = there.workspace / "perstack" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
@@ -110,7 +110,7 @@ def test_a_job_of_ours_exported_opens_again_as_one_of_the_original(files: Bench,
         job.usage,
     )
     logs_there = wait_for(logs_of(there.host([]), job.id))
-    before, after = states(Upgraded(logs, {})), states(Upgraded(logs_there, {}))
+    before, after = states(ForeignJob(logs)), states(ForeignJob(logs_there))
     assert messages_of(after) == messages_of(before)
 
 
@@ -148,3 +148,19 @@ def test_a_new_query_branches_from_a_checkpoint_of_the_original(files: Bench) ->
     whole = len(wait_for(host.checkpoint("d0pcnn3dk8plkq6n5csku58d")).messages)
     assert len(provider.requests[0].messages) < whole
     assert wait_for(host.replay(job_id)) is not None
+
+
+def test_nothing_that_reads_or_writes_it_is_imported_for_jobs_of_ours(files: Bench) -> None:
+    job = wait_for(files.host([text("ok")], expert("a")).run("a", "q"))
+    program = (
+        "import asyncio, sys\n"
+        "from perstack.core.definitions import Project\n"
+        "from perstack.host import Host\n"
+        "host = Host(Project(), storage='file:perstack')\n"
+        f"print(asyncio.run(host.job({job.id!r})).status)\n"
+        "print(sorted(name for name in sys.modules if name.startswith('perstack_original.')))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=files.workspace, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["completed", "['perstack_original.plugin']"]

@@ -1,22 +1,18 @@
-"""Job folders that the original Perstack wrote, seen as logs of ours.
-
-They are only read. When one of their Runs goes on here, its log is written beside them, and counts from then on.
-"""
+"""Job folders that the original Perstack wrote, seen as logs of ours. They are only read."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TypeVar
 
 from pydantic import ValidationError
 
 from perstack.core.base import Fact
-from perstack.core.chain import EMPTY_LOG, seal
-from perstack.core.original import from_original
-from perstack.core.original_shapes import Event, RunSetting
 from perstack.errors import StorageError
-from perstack_filesystem.folders import Folder
-from perstack_filesystem.originals import OriginalJob, Stamp
+from perstack.ports.formats import Folder, ForeignJob
+from perstack_original.imports import from_original
+from perstack_original.shapes import Event, RunSetting
 
 T = TypeVar("T", bound=Fact)
 
@@ -24,27 +20,21 @@ _UNREAD = ("-streamRunResult.json", "-startStreamingRunResult.json", "-resolveTo
 """Events that hold nothing of their own."""
 
 
-def read_original(job_id: str, runs: Folder, stamp: Stamp) -> OriginalJob:
-    """The Job of those folders. Raises StorageError, naming the file, if one does not read."""
+def read_job(job_id: str, runs: Folder, names: Sequence[str]) -> ForeignJob:
+    """The Job of those folders. Raises StorageError, naming the file, if one cannot be read."""
     events: dict[str, list[Event]] = {}
     settings: dict[str, RunSetting] = {}
-    for name, _ in stamp:
-        folder = runs.find(name)
-        if folder is None:
+    for name in names:
+        found = runs.find(name)
+        if found is None:
             continue
-        with folder:
-            settings[name] = _parse(RunSetting, folder, "run-setting.json") or RunSetting()
+        with found as folder:
             files = sorted(entry.name for entry in folder.entries() if _is_event(entry))
+            if not files:
+                continue
+            settings[name] = _parse(RunSetting, folder, "run-setting.json") or RunSetting()
             events[name] = [read for file in files if (read := _parse(Event, folder, file)) is not None]
-    upgraded = from_original(job_id, events, settings)
-    logs: dict[str, list[bytes]] = {}
-    for run_id, log in upgraded.logs.items():
-        head = EMPTY_LOG
-        logs[run_id] = []
-        for event in log:
-            lines, head = seal(head, [event.to_json()])
-            logs[run_id] += lines
-    return OriginalJob(logs, upgraded.blobs, upgraded.checkpoints)
+    return from_original(job_id, events, settings)
 
 
 def _is_event(entry: os.DirEntry[str]) -> bool:

@@ -1,6 +1,6 @@
 """A Job of ours in the form in which the original Perstack keeps it: checkpoints with messages, one file an event.
 
-It is `core.original` backwards. A Run that went on after a stop becomes a run for each stretch; steps count over the
+It is `imports` backwards. A Run that went on after a stop becomes a run for each stretch; steps count over the
 whole Job; ids look like the original's and are made from ours, so that the same Job always makes the same files.
 What the original has no place for is left out: todos, a call's own text of arguments that were no JSON, durations.
 """
@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from perstack.core import events as ours
-from perstack.core import original_shapes as theirs
 from perstack.core.base import Fact
 from perstack.core.chain import Head
 from perstack.core.messages import (
-    BlobPart,
     ExpertMessage,
     Message,
     ReplyPart,
@@ -31,6 +29,7 @@ from perstack.core.messages import (
 )
 from perstack.core.run import Run, begin, evolve
 from perstack.core.usage import NO_USAGE, Usage
+from perstack_original import shapes as theirs
 
 _STATUS = {
     "running": "proceeding",
@@ -325,19 +324,13 @@ class _Export:
         return made
 
 
-def blobs_of(logs: Mapping[str, Sequence[ours.StoredEvent]]) -> frozenset[str]:
-    """The sha256 of every file that the messages of a Job refer to."""
-    results = (event for log in logs.values() for event in log if isinstance(event, ours.FinishToolCall))
-    return frozenset(part.sha256 for event in results for part in event.contents if isinstance(part, BlobPart))
-
-
 def to_original(
     logs: Mapping[str, Sequence[ours.StoredEvent]], blobs: Mapping[str, bytes] | None = None
 ) -> dict[str, bytes]:
     """The files of a Job by their path below the state directory (`jobs/{jobId}/…`).
 
-    `logs` are the events of each Run by its id, in the order of their numbers; `blobs` what `blobs_of` names. A file
-    that is not given is named in the text instead.
+    `logs` are the events of each Run by its id, in the order of their numbers; `blobs` what their messages
+    refer to. A file that is not given is named in the text instead.
     """
     export = _Export(logs, blobs or {})
     for run_id, log in logs.items():

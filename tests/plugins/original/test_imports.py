@@ -8,13 +8,13 @@ import hashlib
 import pytest
 
 from golden import CASES, original, plain, states
-from perstack.core import original_shapes as theirs
 from perstack.core.chain import Head
 from perstack.core.events import FinishToolCall, StartRun
 from perstack.core.job import Job, summarize
 from perstack.core.messages import BlobPart
-from perstack.core.original import from_original
 from perstack.core.run import begin, evolve
+from perstack_original import shapes as theirs
+from perstack_original.imports import from_original
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -20,7 +20,6 @@ from hashlib import sha256
 from pydantic import ValidationError
 
 from perstack.core import events as ours
-from perstack.core import original_shapes as theirs
 from perstack.core.base import Fact
 from perstack.core.chain import Head
 from perstack.core.definitions import Expert, Limits
@@ -38,6 +37,8 @@ from perstack.core.run import Phase, Run, begin, evolve
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall, ToolKind
 from perstack.core.usage import NO_USAGE
+from perstack.ports.formats import ForeignJob
+from perstack_original import shapes as theirs
 
 _LIFE = (
     "startRun",
@@ -66,18 +67,6 @@ class _Remaining(Fact):
     remaining_todos: tuple[Todo, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Upgraded:
-    """A Job in our form."""
-
-    logs: dict[str, list[ours.StoredEvent]]
-    """The events of each Run, by our Run ids."""
-    blobs: dict[str, bytes]
-    """Images and files that stood in messages, by their sha256 in hex."""
-    checkpoints: dict[str, str] = field(default_factory=dict[str, str])
-    """Our ids of checkpoints, by the original's."""
-
-
 @dataclass(slots=True)
 class _Chain:
     """Runs of the original that are one Run of ours."""
@@ -95,7 +84,7 @@ def from_original(
     job_id: str,
     runs: Mapping[str, Sequence[theirs.Event]],
     settings: Mapping[str, theirs.RunSetting] | None = None,
-) -> Upgraded:
+) -> ForeignJob:
     """The logs of a Job, given the events of each of its original runs, in any order, and their settings."""
     return _Upgrade(job_id, runs, settings or {}).result()
 
@@ -123,12 +112,13 @@ class _Upgrade:
             self._link(run)
         self._next = len(self._chains) + 1
 
-    def result(self) -> Upgraded:
+    def result(self) -> ForeignJob:
         """Convert chain by chain: what a Run continues from began before it."""
         for chain in self._chains:
             for event in chain.events:
                 self._convert(chain, event)
-        return Upgraded({chain.id: chain.log for chain in self._chains if chain.log}, self._blobs, self._checkpoints)
+        logs = {chain.id: chain.log for chain in self._chains if chain.log}
+        return ForeignJob(logs, self._blobs, self._checkpoints)
 
     def _link(self, run: list[theirs.Event]) -> None:
         """Make a run a chain of its own, or the end of the one that it goes on with."""
