@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+from perstack_prices import PublishedPrices
+
+_PRICES = PublishedPrices("anthropic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,7 @@ class AnthropicProviderFactory:
     priority: int = 10
     default_model: str | None = "claude-sonnet-5"
     how_to_configure: str = "set ANTHROPIC_API_KEY"
+    prices: PublishedPrices = _PRICES
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
         """Whether there is a key."""

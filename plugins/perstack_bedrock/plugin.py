@@ -8,10 +8,13 @@ from importlib.util import find_spec
 
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+from perstack_prices import PublishedPrices
 
 _KEYS = ("AWS_BEARER_TOKEN_BEDROCK", "AWS_ACCESS_KEY_ID")
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 """Where a region may stand: the first that is set counts."""
+
+_PRICES = PublishedPrices("aws")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class BedrockProviderFactory:
     priority: int = 60
     default_model: str | None = None
     how_to_configure: str = "set AWS_REGION, and AWS_BEARER_TOKEN_BEDROCK or AWS_ACCESS_KEY_ID"
+    prices: PublishedPrices = _PRICES
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
         """Whether a key and a region, or a profile, are in the environment, and the library is installed."""

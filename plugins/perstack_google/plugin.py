@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+from perstack_prices import PublishedPrices
 
 KEYS = ("GOOGLE_GENERATIVE_AI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY")
 """Where a key may stand: the first that is set counts, in the order that Google's own SDK has too."""
+
+_PRICES = PublishedPrices("google")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,7 @@ class GoogleProviderFactory:
     priority: int = 30
     default_model: str | None = "gemini-3.8-flash"
     how_to_configure: str = "set GEMINI_API_KEY"
+    prices: PublishedPrices = _PRICES
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
         """Whether there is a key."""

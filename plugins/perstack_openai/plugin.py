@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+from perstack_prices import PublishedPrices
+
+_PRICES = PublishedPrices("openai")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,7 @@ class OpenAIProviderFactory:
     how_to_configure: str = "set OPENAI_API_KEY"
     needs: tuple[tuple[str, ...], ...] = (("OPENAI_API_KEY",),)
     """Of each group, one variable must be set."""
+    prices: PublishedPrices | None = _PRICES
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
         """Whether the environment says all that is needed."""
@@ -43,6 +47,7 @@ FACTORIES = (
         default_model="deepseek-flash",
         how_to_configure="set DEEPSEEK_API_KEY",
         needs=(("DEEPSEEK_API_KEY",),),
+        prices=PublishedPrices("deepseek"),
     ),
     OpenAIProviderFactory(
         "azure-openai",
@@ -53,6 +58,7 @@ FACTORIES = (
             ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY", "AZURE_OPENAI_AD_TOKEN"),
             ("AZURE_RESOURCE_NAME", "AZURE_OPENAI_ENDPOINT", "AZURE_BASE_URL"),
         ),
+        prices=PublishedPrices("azure"),
     ),
     OpenAIProviderFactory(
         "ollama",
@@ -60,6 +66,7 @@ FACTORIES = (
         default_model=None,
         how_to_configure="set OLLAMA_BASE_URL to a server's address, and name one of its models",
         needs=(("OLLAMA_BASE_URL", "OLLAMA_HOST"),),
+        prices=None,
     ),
 )
 

@@ -8,10 +8,13 @@ from importlib.util import find_spec
 
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+from perstack_prices import PublishedPrices
 
 PROJECTS = ("GOOGLE_VERTEX_PROJECT", "GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT", "ANTHROPIC_VERTEX_PROJECT_ID")
 LOCATIONS = ("GOOGLE_VERTEX_LOCATION", "GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION", "CLOUD_ML_REGION")
 """Where project and location may stand, as the SDKs of Vercel, Google and Anthropic have it: the first one counts."""
+
+_PRICES = PublishedPrices("google")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class VertexProviderFactory:
     priority: int = 70
     default_model: str | None = "gemini-3.8-flash"
     how_to_configure: str = "set GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION"
+    prices: PublishedPrices = _PRICES
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
         """Whether project and location are there, and the library for credentials is."""

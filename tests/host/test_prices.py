@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 from perstack.core.messages import ExpertMessage
 from perstack.core.usage import Usage
+from perstack.engine.plugins import load_plugins
 from perstack.engine.prices import Prices
-from perstack.ports.provider import Generation
-from perstack.testing.scripted import text
+from perstack.ports.provider import Generation, PriceList
+from perstack.testing.scripted import ScriptedProvider, text, tool
 
 
 def known(provider: str, model: str, usage: Usage) -> tuple[Usage, int | None]:
-    return wait_for(Prices().known(provider, model, Generation(ExpertMessage(), usage, "stop")))
+    prices = Prices(load_plugins().providers)
+    return wait_for(prices.known(provider, model, Generation(ExpertMessage(), usage, "stop")))
 
 
 def test_a_known_model_has_a_cost_and_a_context_size() -> None:
@@ -38,7 +40,7 @@ def test_what_is_not_known_costs_nothing_and_says_nothing(provider: str, model: 
 
 def test_one_job_may_use_models_with_published_prices_and_without() -> None:
     async def both() -> list[float | None]:
-        prices = Prices()
+        prices = Prices(load_plugins().providers)
         reply = Generation(ExpertMessage(), Usage.of(1000, 100), "stop")
         asked = [("local", "y"), ("anthropic", "claude-sonnet-4-5"), ("local", "y")]
         return [(await prices.known(*one, reply))[0].cost_usd for one in asked]
@@ -51,15 +53,17 @@ def test_one_job_may_use_models_with_published_prices_and_without() -> None:
 def test_prices_are_imported_while_the_first_model_with_published_ones_works() -> None:
     program = (
         "import asyncio, sys\n"
+        "from perstack.engine.plugins import load_plugins\n"
         "from perstack.engine.prices import Prices\n"
+        "providers = load_plugins().providers\n"
         "async def main():\n"
-        "    prices = Prices()\n"
-        "    prices.prepare('scripted')\n"
+        "    prices = Prices(providers)\n"
+        "    prices.prepare('ollama')\n"
         "    await asyncio.get_running_loop().shutdown_default_executor()\n"
         "    print('genai_prices' in sys.modules)\n"
         "asyncio.run(main())\n"
         "async def again():\n"
-        "    prices = Prices()\n"
+        "    prices = Prices(providers)\n"
         "    prices.prepare('anthropic')\n"
         "    await asyncio.get_running_loop().shutdown_default_executor()\n"
         "    print('genai_prices' in sys.modules)\n"
@@ -67,6 +71,36 @@ def test_prices_are_imported_while_the_first_model_with_published_ones_works() -
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_a_provider_of_a_plugin_says_what_its_models_cost(bench: Bench) -> None:
+    class Sold(ScriptedProvider):
+        class prices:
+            @staticmethod
+            def load() -> PriceList:
+                return lambda model, usage: (usage.total_tokens / 1000, 5000 if model == "big" else None)
+
+    host = bench.host(Sold([text("ok", usage=(900, 100))]), expert("a"), model="big")
+    job = wait_for(host.run("a", "q"))
+    assert job.usage.cost_usd == 1.0
+    (last,) = [one for one in wait_for(host.document(job.id))["checkpoints"] if one["status"] == "completed"]
+    assert last["contextWindowUsage"] == 0.2
+
+
+@pytest.mark.parametrize("fails_at", ["load", "look up"])
+def test_prices_that_cannot_be_had_are_named_once_and_lose_no_reply(bench: Bench, capsys, fails_at: str) -> None:
+    class Broken(ScriptedProvider):
+        class prices:
+            @staticmethod
+            def load() -> PriceList:
+                if fails_at == "load":
+                    raise ImportError("no list\nof prices")
+                return lambda model, usage: (1 / 0, None)
+
+    host = bench.host(Broken([tool("todo", {"newTodos": ["t"]}), text("ok")]), expert("a"))
+    job = wait_for(host.run("a", "q"))
+    assert (job.status, job.text, job.usage.cost_usd) == ("completed", "ok", None)
+    assert capsys.readouterr().err.count("what models of scripted cost is not known") == 1
 
 
 @given(st.permutations([Usage(cost_usd=cost) for cost in (0.1, 0.2, 0.3, 1e-9, None, 12.345678901)]))

@@ -97,7 +97,7 @@ class Driver:
         self.job = job
         self._runs = runs or {}
         self._blobs = JobBlobs(wiring.storage, job.id)
-        self._prices = Prices()
+        self._prices = Prices(wiring.providers.factories)
         self._has_changed = asyncio.Event()
         """Set when job.json is behind."""
         self._limits = Limits()

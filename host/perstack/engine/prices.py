@@ -1,65 +1,49 @@
-"""What a generation cost, and how much its model can hold: as far as `genai-prices` knows."""
+"""What a generation cost, and how much its model can hold: as far as the provider's plugin knows."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from perstack.core.usage import Usage
-from perstack.ports.provider import Generation
-
-_VENDORS = {
-    "anthropic": "anthropic",
-    "openai": "openai",
-    "google": "google",
-    "azure-openai": "azure",
-    "deepseek": "deepseek",
-    "amazon-bedrock": "aws",
-    "google-vertex": "google",
-}
-"""Our providers whose prices are published, as the library names them."""
-
-Lookup = Callable[[str, str, Usage], tuple[float | None, int | None]]
+from perstack.engine.notices import notice
+from perstack.ports.provider import Generation, PriceList, ProviderFactory, price_source
 
 
 class Prices:
     """Adds cost and context size to what a provider reported."""
 
-    def __init__(self) -> None:
-        self._loading: asyncio.Future[Lookup] | None = None
+    def __init__(self, providers: Mapping[str, ProviderFactory]) -> None:
+        self._providers = providers
+        self._loading: dict[str, asyncio.Future[PriceList]] = {}
+        self._failed: set[str] = set()
 
     def prepare(self, provider: str) -> None:
-        """Begin to load the prices, if those of this provider's models are published: they are needed soon."""
-        if self._loading is None and provider in _VENDORS:
-            # their import takes 0.2 s, which is best spent while the model works
-            self._loading = asyncio.get_running_loop().run_in_executor(None, _load)
+        """Begin to load the prices, if those of this provider's models are known: they are needed soon."""
+        factory = self._providers.get(provider)
+        source = None if factory is None else price_source(factory)
+        if source is not None and provider not in self._loading:
+            # an import may take long, and is best done while the model works
+            self._loading[provider] = asyncio.get_running_loop().run_in_executor(None, source.load)
 
     async def known(self, provider: str, model: str, generation: Generation) -> tuple[Usage, int | None]:
         """The usage with its cost, and how many tokens the model's context holds; None where unknown."""
         self.prepare(provider)
         usage = generation.usage.plausible()
-        vendor = _VENDORS.get(provider)
-        if vendor is None or self._loading is None:
+        loading = self._loading.get(provider)
+        if loading is None:
             return usage, generation.context_window
-        look_up = await asyncio.shield(self._loading)
-        cost, window = look_up(vendor, model, usage)
+        cost, window = await self._looked_up(provider, loading, model, usage)
+        cost = None if cost is None else round(cost, 9)
         return usage.model_copy(update={"cost_usd": cost}), generation.context_window or window
 
-
-def _load() -> Lookup:
-    import genai_prices
-
-    def look_up(vendor: str, model: str, usage: Usage) -> tuple[float | None, int | None]:
-        spent = genai_prices.Usage(
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cache_read_tokens=usage.cached_input_tokens or None,
-            cache_write_tokens=usage.cache_write_tokens or None,
-        )
+    async def _looked_up(
+        self, provider: str, loading: asyncio.Future[PriceList], model: str, usage: Usage
+    ) -> tuple[float | None, int | None]:
         try:
-            found = genai_prices.calc_price(spent, model, provider_id=vendor)
-        except (LookupError, ValueError, ArithmeticError):
-            return None, None  # a model that it does not know, or counts that do not add up
-        return round(float(found.total_price), 9), found.model.context_window
-
-    return look_up
+            return (await asyncio.shield(loading))(model, usage)
+        except Exception as error:  # noqa: BLE001 - whatever a plugin raises, the reply is there and is paid for
+            if provider not in self._failed:
+                self._failed.add(provider)
+                notice(f"what models of {provider} cost is not known: {type(error).__name__}: {error}")
+            return None, None

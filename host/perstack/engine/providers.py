@@ -32,6 +32,11 @@ class ProviderPool:
         self._env = env
         self._open: dict[bytes, Provider] = {}
 
+    @property
+    def factories(self) -> Mapping[str, ProviderFactory]:
+        """The kinds of endpoint there are, by name."""
+        return self._plugins.providers
+
     def settings(self, project: Project, expert: Expert, overrides: Overrides) -> RunSettings:
         """Fill in what nobody chose. Raises UsageError or MissingCredential that lists the ways."""
         chosen = resolve_settings(project, expert, overrides)

@@ -108,6 +108,31 @@ def reply_settings(provider: Provider | TellsSettings) -> JsonObject:
     return settings
 
 
+PriceList = Callable[[str, Usage], tuple[float | None, int | None]]
+"""What that much of a model costs in US dollars, and how many tokens its context holds; None where unknown."""
+
+
+class PriceSource(Protocol):
+    """Where the prices of a provider's models come from."""
+
+    def load(self) -> PriceList:
+        """May take long: it is called in a thread, once for each Job, while the model works on its first reply."""
+        ...
+
+
+class TellsPrices(Protocol):
+    """What a provider's factory may have beside: without it, nothing is known of what its models cost."""
+
+    @property
+    def prices(self) -> PriceSource | None: ...
+
+
+def price_source(factory: ProviderFactory | TellsPrices) -> PriceSource | None:
+    """What a provider's factory tells of prices; None if it tells nothing."""
+    source: PriceSource | None = getattr(factory, "prices", None)
+    return source
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderConfig:
     """What an endpoint is made from."""
