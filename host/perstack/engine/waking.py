@@ -231,6 +231,10 @@ class Waker:
                 return await self._look_after(one)
         except (Conflict, NotAllowed, NotFound):
             return None  # another process was quicker
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            return await self._failed(one, "its Job was cancelled")
         except Exception as error:  # noqa: BLE001 - a storage or an Expert's code may raise anything
             return await self._failed(one, _words_of(error))
 

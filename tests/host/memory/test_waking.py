@@ -15,7 +15,8 @@ from perstack.engine.clock import now_ms
 from perstack.engine.waking import Woken
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.memory import TaskConfig, WaitingFor
-from perstack.testing.scripted import ScriptedProvider, fail, text, tool
+from perstack.ports.provider import GenerationRequest
+from perstack.testing.scripted import ScriptedProvider, Turn, fail, text, tool, turn
 
 
 def did(woken: tuple[Woken, ...]) -> list[tuple[str, str]]:
@@ -462,5 +463,33 @@ def test_an_answer_is_of_the_pause_that_it_was_given_to(bench: Bench) -> None:
         assert did(await host.waker.once()) == [("deploy", "worked")]
         (job,) = (await host.jobs()).jobs
         assert "has come" not in job.query
+
+    wait_for(work())
+
+
+def test_a_job_that_is_cancelled_ends_no_look_at_the_others(bench: Bench) -> None:
+    async def work() -> None:
+        begun = asyncio.Event()
+
+        def script(request: GenerationRequest) -> Turn:
+            if request.expert_key == "slow":
+                begun.set()
+                return turn(text="late", delay_ms=60_000)
+            return turn(text="quick")
+
+        async with bench.host(script, expert("slow"), expert("quick")) as host:
+            for name in ("slow", "quick"):
+                await host.memory.create(name, agent_id=name, start=True)
+                await host.memory.pause(name, "scheduled_wait", resume_at=1)
+            looking = asyncio.create_task(host.waker.once())
+            await begun.wait()
+            job_id = (await host.memory.get("slow")).job_id
+            assert job_id is not None
+            await host.cancel(job_id)
+            woken = {one.task_id: one for one in await looking}
+            assert woken["quick"].task is not None
+            assert woken["quick"].task.status == "completed"
+            assert woken["slow"].error == "its Job was cancelled"
+            assert (await host.job(job_id)).status == "stoppedByInterrupt"
 
     wait_for(work())
