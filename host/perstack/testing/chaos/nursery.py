@@ -59,10 +59,14 @@ def _serve(order: dict[str, Any]) -> dict[str, Any]:
         _become(order, board)
     after = order["after"]
 
-    def kill(_: int, frame: object) -> None:
-        os.kill(pid, signal.SIGKILL)
+    ends = [signal.SIGKILL, signal.Signals(order["signal"])]
 
-    signal.signal(signal.SIGALRM, kill)
+    def end(_: int, frame: object) -> None:
+        os.kill(pid, ends.pop())
+        if ends:
+            signal.setitimer(signal.ITIMER_REAL, order["most"])
+
+    signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, order["most"] if after is None else after)
     _, status = os.waitpid(pid, 0)
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -80,7 +84,7 @@ def _become(order: dict[str, Any], board: Board) -> None:
     """Be the command. Does not return."""
     for number, (path, flags) in enumerate(
         (
-            (os.devnull, os.O_RDONLY),
+            (order["stdin"], os.O_RDONLY),
             (order["out"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
             (order["err"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -84,14 +85,18 @@ class Victims:
         aside: Path,
         fault: Fault | None = None,
         after: float | None = None,
+        by: signal.Signals = signal.SIGKILL,
+        stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> Victim:
-        """One command in `folder`, with a fault, or killed `after` seconds. `aside` is a folder for what it prints.
+        """One command in `folder`, with a fault, or ended `after` seconds `by` a signal. `aside` is a folder for what
+        it reads and prints.
 
         Raises RuntimeError if it cannot be started.
         """
         aside.mkdir(exist_ok=True)
-        out, err, ledger = (aside / name for name in ("out", "err", "ledger"))
+        given, out, err, ledger = (aside / name for name in ("in", "out", "err", "ledger"))
+        given.write_bytes(stdin)
         ledger.write_bytes(b"")
         order = {
             "argv": argv,
@@ -100,7 +105,9 @@ class Victims:
             "env": {**self._env, **(env or {})},
             "fault": None if fault is None else (fault.kind, fault.at),
             "after": after,
+            "signal": int(by),
             "most": _MOST_SECONDS,
+            "stdin": str(given),
             "out": str(out),
             "err": str(err),
             "ledger": str(ledger),

@@ -1,0 +1,245 @@
+"""Two processes at once on one Job or task: one does it, the other is refused or finds it done. Nothing is twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import workload
+
+from perstack.errors import Conflict, NotFound
+from perstack.host import Host
+from perstack.testing.chaos.evidence import Evidence, check_end, check_lives, check_process, effects_of, evidence_of
+from perstack.testing.chaos.faults import Fault
+from perstack.testing.chaos.victims import Victim, Victims
+
+JOB = "pair"
+OPTIONS = ("--provider", "scripted")
+RUN = ("run", "boss", "go", "--job-id", JOB, *OPTIONS)
+COMMANDS = {
+    "run": RUN,
+    "resume": ("resume", JOB, *OPTIONS),
+    "answer": ("answer", JOB, "yes", *OPTIONS),
+    "signal": ("signal", JOB, *OPTIONS),
+    "run-due": ("task", "run-due", *OPTIONS),
+    "task answer": ("task", "answer", "t", "yes"),
+    "task cancel": ("task", "cancel", "t"),
+    "task delete": ("task", "delete", "t"),
+}
+EVENT = b'{"specversion": "1.0", "id": "1", "source": "/test", "type": "go", "data": "yes"}'
+MOST = 20
+"""Processes, after which a Job does not come to an end."""
+
+PAIRS = [
+    ("new", "run", "run"),
+    ("new", "run", "resume"),
+    ("new", "run", "delete"),
+    ("new", "run", "cancel"),
+    ("killed", "resume", "resume"),
+    ("killed", "resume", "run"),
+    ("killed", "resume", "signal"),
+    ("killed", "resume", "delete"),
+    ("killed", "resume", "cancel"),
+    ("killed", "resume", "kill"),
+    ("asking", "answer", "answer"),
+    ("asking", "answer", "resume"),
+    ("asking", "answer", "signal"),
+    ("asking", "signal", "signal"),
+    ("asking", "answer", "delete"),
+    ("asking", "answer", "cancel"),
+    ("asking", "signal", "kill"),
+]
+SOME = (("new", "run", "run"), ("killed", "resume", "resume"), ("asking", "answer", "signal"))
+"""Those of an ordinary run of the tests."""
+TASK_PAIRS = [
+    ("run-due", other) for other in ("run-due", "task answer", "task cancel", "task delete", "cancel", "kill")
+]
+
+T = TypeVar("T")
+
+
+@dataclass
+class Two:
+    """Two processes of a workspace, started at once."""
+
+    room: Path
+    victims: tuple[Victims, Victims]
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def one(self, folder: Path, *argv: str, fault: Fault | None = None) -> Victim:
+        """One alone."""
+        return self.victims[0].run(folder, *argv, aside=self._aside(), fault=fault)
+
+    def at_once(self, folder: Path, left: str, right: str, delay: float) -> list[Victim]:
+        """The second begins later by `delay`, or is a signal for the first, or a deletion."""
+        ends = {"cancel": signal.SIGINT, "kill": signal.SIGKILL}
+        asides = [self._aside(), self._aside()]
+
+        def first() -> Victim:
+            end = {"after": delay, "by": ends[right]} if right in ends else {}
+            return self.victims[0].run(folder, *COMMANDS[left], aside=asides[0], stdin=EVENT, **end)
+
+        def second() -> Victim | None:
+            time.sleep(delay)  # which of many moments is met, is what is tried
+            if right == "delete":
+                asyncio.run(self.deleted(folder))
+            if right not in COMMANDS:
+                return None
+            return self.victims[1].run(folder, *COMMANDS[right], aside=asides[1], stdin=EVENT)
+
+        with ThreadPoolExecutor(2) as threads:
+            done = [future.result() for future in (threads.submit(first), threads.submit(second))]
+        return [one for one in done if one is not None]
+
+    async def deleted(self, folder: Path) -> None:
+        async with self.host(folder) as host:
+            with suppress(Conflict, NotFound):
+                await host.delete(JOB)
+
+    def host(self, folder: Path) -> Host:
+        return Host.open(config=folder / "perstack.toml", workspace=folder, env=workload.env(self.room.parent))
+
+    def ask(self, folder: Path, question: Callable[[Host], Awaitable[T]]) -> T:
+        """What a Host of this process finds."""
+
+        async def asked() -> T:
+            async with self.host(folder) as host:
+                return await question(host)
+
+        return asyncio.run(asked())
+
+    def seen(self, folder: Path) -> Evidence:
+        return self.ask(folder, lambda host: evidence_of(host, JOB))
+
+    def to_the_end(self, folder: Path) -> list[Victim]:
+        """The Job, gone on with alone as a person would."""
+        lives = list[Victim]()
+        while (now := self.seen(folder)).status != "completed":
+            assert len(lives) < MOST, lives[-1]
+            name = "run" if now.status is None else "answer" if now.question is not None else "resume"
+            lives.append(self.one(folder, *COMMANDS[name]))
+        return lives
+
+    def _aside(self) -> Path:
+        return self.room / f"aside-{next(self._numbers)}"
+
+
+@pytest.fixture
+def two(tmp_path: Path, victims: Victims) -> Iterator[Two]:
+    (tmp_path / "room").mkdir()
+    with Victims(workload.env(tmp_path)) as others:
+        yield Two(tmp_path / "room", (victims, others))
+
+
+def fair(one: Victim, name: str) -> bool:
+    """Whether it ended as it may: well, by its signal, or refused in one line that names what it is about."""
+    if one.code in (0, 3, 130) or (one.code == -9 and name == "kill"):
+        return "Traceback" not in one.err
+    words = one.err.splitlines()
+    names = any(name in one.err for name in (JOB, "task t"))
+    return one.code in (1, 2) and len(words) == 1 and words[0].startswith("error: ") and names
+
+
+@pytest.mark.timeout(3600)
+def test_two_processes_on_a_job_come_to_what_one_would(two: Two, tmp_path: Path, storage: str, thorough: bool) -> None:
+    states = {name: tmp_path / name for name in ("new", "plain", "killed", "asking")}
+    states["new"].mkdir()
+    workload.team(states["new"], tmp_path, storage)
+    for name in ("plain", "killed", "asking"):
+        shutil.copytree(states["new"], states[name])
+    plain = two.to_the_end(states["plain"])
+    end, longest = two.seen(states["plain"]), max(life.seconds for life in plain)
+    before: dict[str, list[Victim]] = {
+        "new": [],
+        "asking": [two.one(states["asking"], *RUN)],
+        "killed": [two.one(states["killed"], *RUN, fault=Fault("kill", plain[0].changes * 2 // 3))],
+    }
+    chance, tried = random.Random(1), 0
+    for state, left, right in PAIRS if thorough else SOME:
+        for number in range(8 if thorough else 2):
+            folder = two.room / f"{tried}"
+            shutil.copytree(states[state], folder)
+            was = two.seen(folder)
+            delay = chance.uniform(0, longest) if number or right in ("cancel", "kill") else 0
+            pair = two.at_once(folder, left, right, delay)
+            what = (state, left, right, delay, [(one.code, one.err) for one in pair])
+            assert all(fair(one, right) for one in pair), what
+            now = two.seen(folder)
+            if right != "delete" or now.status is not None:
+                assert [one for life in pair for one in check_process(was, life, now)] == [], what
+            lives = [*before[state], *pair, *two.to_the_end(folder)]
+            last = two.seen(folder)
+            if right != "delete":
+                assert list(check_lives(effects_of(last), lives)) == [], what
+            assert two.ask(folder, partial(check_end, job_id=JOB, plain=end, end=last)) == [], what
+            shutil.rmtree(folder)
+            tried += 1
+    print(f"{tried} pairs of processes on a Job")
+
+
+@pytest.mark.timeout(3600)
+def test_two_processes_on_a_task_wake_it_once(two: Two, tmp_path: Path, storage: str, thorough: bool) -> None:
+    due = tmp_path / "due"
+    due.mkdir()
+    workload.worker(due, tmp_path, storage)
+    for argv in (
+        ("create", "t", "--agent", "worker", "--description", "go", "--start"),
+        ("pause", "t", "--reason", "human_input", "--message", "go on?"),
+    ):
+        assert two.one(due, "task", *argv).code == 0
+    chance, tried = random.Random(1), 0
+    for left, right in TASK_PAIRS if thorough else TASK_PAIRS[:1]:
+        for _ in range(8 if thorough else 2):
+            folder = two.room / f"{tried}"
+            shutil.copytree(due, folder)
+            if right != "task answer":
+                assert two.one(folder, *COMMANDS["task answer"]).code == 0
+            pair = two.at_once(folder, left, right, chance.uniform(0, 0.3))
+            what = (left, right, [(one.code, one.err) for one in pair])
+            assert all(fair(one, right) for one in pair), what
+            for _ in range(2):
+                assert two.one(folder, *COMMANDS["run-due"]).code == 0
+            check_task(two, folder, right, what)
+            shutil.rmtree(folder)
+            tried += 1
+    print(f"{tried} pairs of processes on a task")
+
+
+def check_task(two: Two, folder: Path, right: str, what: object) -> None:
+    """Its Expert has worked once, if nobody has given the task up, and all that there is of it is whole."""
+
+    async def find(host: Host) -> tuple[list[str], str | None]:
+        jobs = (await host.jobs()).jobs
+        for job in jobs:
+            assert (await host.verify(job.id)).findings == (), what
+            assert job.status == "completed", what
+        assert len(jobs) <= 1, what
+        try:
+            kinds = [event.type for event in await host.memory.history("t")]
+            return kinds, (await host.memory.get("t")).status
+        except NotFound:
+            return [], None
+
+    kinds, status = two.ask(folder, find)
+    assert kinds.count("wakeTask") <= 1, what
+    assert (folder / "worker.txt").read_text() in ("", "worker\n"), what
+    match right:
+        case "task delete":
+            assert status in (None, "completed"), what
+        case "task cancel":
+            assert status in ("failed", "completed"), what
+        case _:
+            assert (status, kinds.count("completeTask")) == ("completed", 1), (what, json.dumps(kinds))

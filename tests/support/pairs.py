@@ -1,0 +1,160 @@
+"""One Job as it ought to be: what each command makes of it, and whether what came of several at once can be explained.
+
+A Job follows a plan, a few words in its query, one a reply: `ask` a person, `pay`, `look` slowly, `fail` once, or meet
+a `limit` of a rate once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, permutations
+
+STAGES = ("ask", "pay", "look", "fail", "limit")
+KINDS = ("run", "resume", "answer", "signal", "cancel", "delete", "run-due")
+TOKENS = 11
+"""Of each reply."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A Job that has been made. It is at rest: nobody drives it."""
+
+    plan: tuple[str, ...]
+    nonce: str
+    """Tells it from a Job of the same id that was deleted."""
+    status: str = "unbegun"
+    """Or `asks`, `failed`, `limited`, `interrupted`, `completed`."""
+    replies: int = 0
+    answers: int = 0
+    played: frozenset[int] = frozenset()
+    """The places in the plan where a generation has failed already."""
+    signals: frozenset[str] = frozenset()
+    is_due: bool = field(default=False, compare=False)
+    """Whether the time has come that it waits for, if it is limited."""
+
+    @property
+    def asked(self) -> int:
+        """How many questions it has asked."""
+        return self.plan[: self.replies].count("ask")
+
+
+State = Planned | None
+"""None: there is no such Job."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One command."""
+
+    kind: str
+    job: str
+    host: int = 0
+    plan: tuple[str, ...] = ()
+    nonce: str = ""
+    question: int | None = None
+    """The question that is answered, by its number; None: whichever is open."""
+    question_id: str | None = None
+    signal: str = ""
+
+
+def after(state: State, op: Op) -> tuple[State, bool]:
+    """What the command makes of a Job at rest, and whether it is accepted."""
+    match op.kind:
+        case "run":
+            new = state is None or state.status == "unbegun"
+            return (driven(Planned(op.plan, op.nonce)), True) if new else (state, False)
+        case "delete":
+            return None, state is not None
+        case "run-due":
+            is_due = state is not None and state.status == "limited" and state.is_due
+            return (driven(state) if is_due and state is not None else state), True
+        case "cancel":
+            return state, False
+    if state is None or state.status == "unbegun":
+        return state, False
+    if op.kind == "resume":
+        return _resumed(state)
+    if op.kind == "answer":
+        return _answered(state) if op.question in (None, state.asked) else (state, False)
+    if op.signal in state.signals:
+        return state, True
+    heard = replace(state, signals=state.signals | {op.signal})
+    done, accepted = _answered(heard) if state.status == "asks" else _resumed(heard)
+    return (done, True) if accepted else (state, False)
+
+
+def _resumed(state: Planned) -> tuple[State, bool]:
+    return (state, False) if state.status in ("asks", "completed") else (driven(state), True)
+
+
+def _answered(state: Planned) -> tuple[State, bool]:
+    return (driven(replace(state, answers=state.answers + 1)), True) if state.status == "asks" else (state, False)
+
+
+def driven(state: Planned) -> Planned:
+    """The Job at its next stop."""
+    state = replace(state, is_due=False)
+    while state.replies <= len(state.plan):
+        if state.asked > state.answers:
+            return replace(state, status="asks")
+        stage = state.plan[state.replies] if state.replies < len(state.plan) else "end"
+        if stage in ("fail", "limit") and state.replies not in state.played:
+            status = "failed" if stage == "fail" else "limited"
+            return replace(state, status=status, played=state.played | {state.replies})
+        state = replace(state, replies=state.replies + 1)
+    return replace(state, status="completed")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a command: it was accepted, or refused in these words, or its Job was cancelled under it."""
+
+    accepted: bool
+    refusal: str = ""
+    cancelled: bool = False
+
+
+def explains(before: State, ops: Sequence[Op], outcomes: Sequence[Outcome], now: State) -> bool:
+    """Whether one after the other, in some order, they come to the same; who was refused may have been in the way."""
+    done = list(zip(ops, outcomes, strict=True))
+    if any(outcome.cancelled for outcome in outcomes) or any(
+        op.kind == "cancel" and outcome.accepted for op, outcome in done
+    ):
+        return any(_is_between(before, op, now) for op in ops) or now == before
+    return any(_comes_to(before, order, now) for order in _orders(done))
+
+
+def _orders(done: Sequence[tuple[Op, Outcome]]) -> Iterator[tuple[tuple[Op, Outcome], ...]]:
+    free = [one for one in done if one[0].kind == "run-due" or not one[1].accepted]
+    for number in range(len(free) + 1):
+        for left_out in combinations(free, number):
+            yield from permutations([one for one in done if one not in left_out])
+
+
+def _comes_to(state: State, order: Sequence[tuple[Op, Outcome]], now: State) -> bool:
+    for number, (op, outcome) in enumerate(order, 1):
+        if op.kind == "run" and not outcome.accepted and state is None and number < len(order):
+            state = Planned(op.plan, op.nonce)  # it was made, and deleted before it began
+            continue
+        state, accepted = after(state, op)
+        if accepted != outcome.accepted:
+            return False
+    return state == now
+
+
+def _is_between(before: State, op: Op, now: State) -> bool:
+    """Whether the Job is where a cancellation of this command may leave it."""
+    end, accepted = after(before, op)
+    if now == end:
+        return True
+    if not accepted or end is None or now is None or (now.plan, now.nonce) != (end.plan, end.nonce):
+        return False
+    first = before if before is not None and before.nonce == now.nonce else Planned(now.plan, now.nonce)
+    return (
+        now.status in ("unbegun", "interrupted")
+        and first.replies <= now.replies <= end.replies
+        and first.answers <= now.answers <= end.answers
+        and first.played <= now.played <= end.played
+        and first.signals <= now.signals <= end.signals
+    )
