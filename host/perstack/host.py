@@ -30,7 +30,7 @@ from perstack.core.events import ContinuedFrom, Settlement
 from perstack.core.ids import check_job_id, event_id_of, job_id_of, place_of
 from perstack.core.job import Job, JobSummary
 from perstack.core.labels import check_labels
-from perstack.core.run import Run
+from perstack.core.runs.state import Run
 from perstack.engine.answering import Given, answer_again, answer_open
 from perstack.engine.audit import Auditing
 from perstack.engine.clock import new_ulid

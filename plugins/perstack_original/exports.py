@@ -27,7 +27,8 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.run import Run, begin, evolve
+from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.state import Run
 from perstack.core.usage import NO_USAGE, Usage
 from perstack_original import shapes as theirs
 

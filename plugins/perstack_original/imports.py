@@ -33,7 +33,8 @@ from perstack.core.messages import (
     ThinkingPart,
     ToolCallPart,
 )
-from perstack.core.run import Phase, Run, begin, evolve
+from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.state import Phase, Run
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall, ToolKind
 from perstack.core.usage import NO_USAGE

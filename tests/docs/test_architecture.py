@@ -11,12 +11,13 @@ from typing import get_args
 
 from pages import ROOT, fenced, first_cells, page, rows, section
 
-import perstack.core.run as run_module
+import perstack.core.runs.state as run_module
 from perstack.core.commands import Command
 from perstack.core.events import Settlement, StoredEvent
 from perstack.core.ids import event_id_of, run_id_of
 from perstack.core.job import JobStatus, lifecycle_of, pause_reason_of
-from perstack.core.run import Phase
+from perstack.core.runs.state import Phase, RunStatus
+from perstack.core.runs.transitions import ACTIVE, TRANSITIONS
 from perstack.frontends.cli.drive import EXIT_STATUS
 from perstack.frontends.cli.main import EXIT_CODES
 from perstack.ports import hooks, storage
@@ -47,7 +48,7 @@ def test_the_events_are_those_of_the_union_in_its_order() -> None:
 
 def _tables_of_the_loop() -> tuple[str, str]:
     loop = section(PAGE, "## The loop")
-    return loop[: loop.index("| command |")], loop[loop.index("| command |") :]
+    return loop[: loop.index("| command |")], loop[loop.index("| command |") : loop.index("| fact |")]
 
 
 def test_the_phases_are_those_of_a_run_and_the_diagram_shows_each() -> None:
@@ -61,6 +62,38 @@ def test_the_diagram_is_the_one_above_the_code() -> None:
     (diagram,) = fenced(section(PAGE, "## The loop"), "text")
     documented = {line.strip() for line in (run_module.__doc__ or "").splitlines()}
     assert {line.strip() for line in diagram.splitlines()} <= documented
+
+
+def test_the_table_of_transitions_is_the_one_that_evolve_holds_to() -> None:
+    _, _, table = section(PAGE, "## The loop").partition("| fact | ")
+    assert rows(f"| fact | {table}") == _transitions()
+
+
+def _transitions() -> list[list[str]]:
+    def phases(found: frozenset[Phase], none: str) -> str:
+        return none if found in (frozenset(), frozenset(Phase)) else ", ".join(p.name for p in Phase if p in found)
+
+    def statuses(found: frozenset[RunStatus]) -> str:
+        if found == ACTIVE:
+            return "running, stoppedByDelegate"
+        return (
+            "any"
+            if len(found) == len(get_args(RunStatus))
+            else ", ".join(sorted(found))
+            if len(found) < 3
+            else ("any but completed")
+        )
+
+    return [
+        [
+            f"`{name}`",
+            phases(one.phases, "any"),
+            statuses(one.statuses),
+            phases(one.to_phases, "-"),
+            one.to_status or "-",
+        ]
+        for name, one in TRANSITIONS.items()
+    ]
 
 
 def test_the_commands_are_those_of_the_loop_and_each_phase_names_known_ones() -> None:

@@ -45,7 +45,9 @@ from perstack.core.events import (
 from perstack.core.ids import event_id_of
 from perstack.core.messages import ExpertMessage, TextPart, ToolCallPart
 from perstack.core.questions import Answer, Question
-from perstack.core.run import Run, begin, evolve, pending
+from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.pending import pending
+from perstack.core.runs.state import Run
 from perstack.core.tools import DecidedCall
 from perstack.core.usage import Usage
 

@@ -9,7 +9,7 @@ from perstack.core.definitions import Expert, Limits, ReasoningBudget
 from perstack.core.events import ContinuedFrom, DelegatedBy, ErrorInfo, StartRun
 from perstack.core.ids import event_id_of
 from perstack.core.messages import AnyMessage, InstructionMessage, TextPart
-from perstack.core.run import Run, RunStatus
+from perstack.core.runs.state import Run, RunStatus
 from perstack.core.todos import Todo
 from perstack.core.usage import Usage
 

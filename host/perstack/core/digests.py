@@ -19,7 +19,7 @@ from perstack.core.base import JsonObject
 from perstack.core.canonical import canonical_json
 from perstack.core.events import StartGeneration
 from perstack.core.instruction import whole_instruction
-from perstack.core.run import Run
+from perstack.core.runs.state import Run
 from perstack.core.tools import ToolSpec
 
 VERSION = "v1"

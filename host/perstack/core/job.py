@@ -30,7 +30,7 @@ from perstack.core.events import (
     started_as,
 )
 from perstack.core.ids import number_of_run
-from perstack.core.run import RunStatus
+from perstack.core.runs.state import RunStatus
 from perstack.core.usage import NO_USAGE, Usage
 
 JobStatus = Literal[

@@ -42,7 +42,8 @@ from perstack.core.events import (
     StoredEvent,
 )
 from perstack.core.messages import text_of
-from perstack.core.run import Phase, Run, pending
+from perstack.core.runs.pending import pending
+from perstack.core.runs.state import Phase, Run
 
 
 def difference(run: Run, event: StoredEvent) -> str | None:

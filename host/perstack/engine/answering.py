@@ -12,7 +12,7 @@ from perstack.core.definitions import Expert
 from perstack.core.events import CallInteractiveTool, ContinuedFrom
 from perstack.core.ids import event_id_of
 from perstack.core.job import OpenQuestion, open_question
-from perstack.core.run import Run
+from perstack.core.runs.state import Run
 from perstack.engine.driver import Driver
 from perstack.engine.load import LoadedJob
 from perstack.engine.read import JobReader

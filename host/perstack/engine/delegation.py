@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from perstack.core.events import DelegateHead, Delegation, FinishToolCall
 from perstack.core.messages import TextPart
-from perstack.core.run import Run
+from perstack.core.runs.state import Run
 from perstack.engine.session import Session
 
 

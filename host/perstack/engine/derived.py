@@ -8,20 +8,11 @@ from perstack.core.checkpoint import CheckpointFile, RunSetting, checkpoint_file
 from perstack.core.events import StoredEvent
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
-from perstack.core.run import Run
+from perstack.core.runs.state import Run
 from perstack.engine.load import load_run, run_ids
 from perstack.ports.storage import RunRef, Storage
 
 _PAGE = 1000
-
-
-class DoesNotFollow(ValueError):
-    """An event of a log that cannot come after those before it."""
-
-    def __init__(self, run_id: str, seq: int, error: Exception) -> None:
-        super().__init__(f"it does not follow from what comes before it ({error})")
-        self.run_id = run_id
-        self.seq = seq
 
 
 @dataclass(slots=True)
@@ -48,26 +39,19 @@ async def checkpoint_ids(storage: Storage, job_id: str) -> list[str]:
 
 
 async def derive(storage: Storage, job_id: str) -> Derived:
-    """Fold all logs of a Job. Raises DoesNotFollow, Damaged and NotFound."""
+    """Fold all logs of a Job. Raises Damaged and NotFound."""
     put = frozenset(await checkpoint_ids(storage, job_id))
     derived = Derived(Job(job_id))
     known: dict[str, Run] = {}
-    at = 0
 
     def observe(event: StoredEvent, run: Run) -> None:
-        nonlocal at
-        at = run.head.seq
         derived.job.apply(event)
-        place = event_id_of(run.id, at)
+        place = event_id_of(run.id, run.head.seq)
         if place in put:
             derived.checkpoints[place] = checkpoint_file(run)
 
     for run_id in await run_ids(storage, job_id):
-        at = 0
-        try:
-            run = await load_run(storage, RunRef(job_id, run_id), known=known, observe=observe)
-        except (LookupError, ValueError) as error:
-            raise DoesNotFollow(run_id, at + 1, error) from error
+        run = await load_run(storage, RunRef(job_id, run_id), known=known, observe=observe)
         if run is not None:
             known[run_id] = run
             derived.job.anchor(run_id, run.head.seq, run.head.hash)

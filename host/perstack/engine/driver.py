@@ -54,7 +54,8 @@ from perstack.core.instruction import render_instruction
 from perstack.core.job import Job, JobSummary, summarize
 from perstack.core.messages import TextPart
 from perstack.core.questions import Answer
-from perstack.core.run import Run, is_unsettled, pending
+from perstack.core.runs.pending import pending
+from perstack.core.runs.state import Run, is_unsettled
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import delegate_infos, delegate_tools
 from perstack.engine.clock import now_iso

@@ -14,7 +14,7 @@ from perstack.core.checkpoint import checkpoint_file, checkpoint_of
 from perstack.core.events import FinishToolCall, StoredEvent
 from perstack.core.job import JobSummary
 from perstack.core.messages import BlobPart
-from perstack.core.run import Run
+from perstack.core.runs.state import Run
 from perstack.engine.load import is_checkpoint, load_run, run_ids, stored_event
 from perstack.errors import NotFound
 from perstack.ports.formats import JobFormat

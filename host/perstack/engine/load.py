@@ -11,7 +11,8 @@ from perstack.core.events import ContinuedFrom, RedactEvent, ResumeRun, StartRun
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
 from perstack.core.places import is_at_home
-from perstack.core.run import Run, begin, evolve
+from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.state import Run
 from perstack.core.upgrades import TooNew, upgrade
 from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef, Storage
@@ -25,6 +26,16 @@ class LoadedJob:
 
     job: Job
     runs: dict[str, Run] = field(default_factory=dict[str, Run])
+
+
+class DoesNotFollow(Damaged):
+    """A whole event that cannot come after those before it."""
+
+    def __init__(self, run_id: str, seq: int, error: Exception) -> None:
+        self.run_id = run_id
+        self.seq = seq
+        self.words = f"it does not follow from what comes before it ({error})"
+        super().__init__(f"{run_id}, event {seq}: {self.words}", readable=seq - 1)
 
 
 async def load_job(storage: Storage, job_id: str) -> LoadedJob:
@@ -76,14 +87,16 @@ async def load_run(
             sealed = open_line(line)  # the storage has checked it against the chain
             head = Head(head.seq + 1, sealed.hash)
             event = await stored_event(storage, ref, head.seq, sealed, redactions)
-            if isinstance(event, StartRun):
-                base = await _base(storage, ref.job_id, event.continued_from, known or {})
-                run = begin(event, head, base)
-            elif run is None:
-                raise Damaged(f"the log of {ref.run_id} does not begin with startRun", readable=0)
-            else:
-                run = evolve(run, event, head)
-            observe(event, run)
+            try:
+                if run is not None:
+                    run = evolve(run, event, head)
+                elif isinstance(event, StartRun):
+                    run = begin(event, head, await _base(storage, ref.job_id, event.continued_from, known or {}))
+                else:
+                    raise Damaged(f"the log of {ref.run_id} does not begin with startRun", readable=0)
+                observe(event, run)
+            except (LookupError, ValueError) as error:
+                raise DoesNotFollow(ref.run_id, head.seq, error) from error
             if through is not None and is_checkpoint(event, through):
                 return run
     if through is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from perstack.config.settings import Overrides, resolve_settings
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
 from perstack.core.events import UNKNOWN
-from perstack.core.run import Run
+from perstack.core.runs.state import Run
 from perstack.engine.plugins import Plugins
 from perstack.errors import MissingCredential, UsageError
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory

@@ -18,7 +18,7 @@ from perstack.core.events import StoredEvent
 from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.job import Job, JobSummary, OpenQuestion, RunSummary, summarize
 from perstack.core.labels import has_labels
-from perstack.core.run import Run, is_unsettled
+from perstack.core.runs.state import Run, is_unsettled
 from perstack.engine.load import (
     LoadedJob,
     Redactions,

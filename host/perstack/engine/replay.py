@@ -6,7 +6,8 @@ from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, open_line, taken_ou
 from perstack.core.chain import check as check_line
 from perstack.core.events import StartRun, StoredEvent
 from perstack.core.replay import difference
-from perstack.core.run import Run, begin, evolve
+from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.state import Run
 from perstack.core.verification import Checked, Finding, Report, Unchecked
 from perstack.engine.load import load_run, readable, run_ids, stored_event
 from perstack.engine.requests import KeptToolsCheck, RequestCheck
@@ -69,7 +70,10 @@ async def _replay(
         wrong = difference(run, event) or requests.difference(run, event)
         if wrong is not None:
             return seq, [*missing, Finding(ref.run_id, seq, wrong)]
-        run = evolve(run, event, head)
+        try:
+            run = evolve(run, event, head)
+        except (LookupError, ValueError) as error:
+            return seq, [*missing, Finding(ref.run_id, seq, str(error))]
     return len(lines), missing
 
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from perstack.core.digests import is_comparable, request_difference, tools_blob
 from perstack.core.events import StartGeneration, StoredEvent
-from perstack.core.run import Run
+from perstack.core.runs.state import Run
 from perstack.errors import NotFound, StorageError
 from perstack.ports.storage import Storage
 

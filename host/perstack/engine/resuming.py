@@ -8,7 +8,7 @@ from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, Limits
 from perstack.core.events import ResumeReason, Settlement
 from perstack.core.job import Job
-from perstack.core.run import Run
+from perstack.core.runs.state import Run
 from perstack.engine.read import UnsettledCall
 from perstack.errors import Conflict, UsageError
 

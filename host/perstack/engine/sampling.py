@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from perstack.core.run import Run
+from perstack.core.runs.state import Run
 from perstack.core.usage import NO_USAGE, Usage
 from perstack.errors import ProviderError
 from perstack.ports.provider import BlobReader, GenerationRequest, Provider

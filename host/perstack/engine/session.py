@@ -12,7 +12,8 @@ from perstack.core.checkpoint import checkpoint_file, run_setting
 from perstack.core.events import ResumeRun, StartRun, StoredEvent
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
-from perstack.core.run import Run, begin, evolve
+from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.state import Run
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import Emitter
 from perstack.ports.storage import RunRef, Storage

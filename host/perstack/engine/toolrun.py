@@ -11,7 +11,7 @@ from itertools import count
 from perstack.core.commands import Call, RunTools
 from perstack.core.events import CallInteractiveTool, FinishToolCall, ToolProgress
 from perstack.core.questions import Question
-from perstack.core.run import Run
+from perstack.core.runs.state import Run
 from perstack.core.usage import Usage
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.clock import now_ms

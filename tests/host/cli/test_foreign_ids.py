@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from damaging import reseal
 from terminal import Terminal
-
-from perstack.core.chain import EMPTY_LOG, open_line, seal
 
 FORGERIES = [
     (b'"jobId":"team"', b'"jobId":"../../escaped"'),
@@ -23,11 +22,7 @@ FORGERIES = [
 def forge(terminal: Terminal, run_id: str, old: bytes, new: bytes) -> None:
     """Change a log and make its chain whole again, and let no cache tell the truth."""
     path = terminal.log_of(run_id)
-    head, lines = EMPTY_LOG, []
-    for line in path.read_bytes().splitlines():
-        sealed, head = seal(head, [open_line(line).payload.replace(old, new)])
-        lines += sealed
-    path.write_bytes(b"\n".join(lines) + b"\n")
+    reseal(path, lambda payload: payload.replace(old, new))
     (path.parents[2] / "job.json").unlink()
 
 

@@ -8,6 +8,7 @@ import re
 from shutil import copytree, rmtree
 
 import pytest
+from damaging import reseal
 from terminal import Terminal, reply
 
 from golden import CASES, GOLDEN
@@ -15,16 +16,6 @@ from perstack.core.by import By
 from perstack.core.chain import EMPTY_LOG, line_of, open_line, seal
 from perstack.engine.redact import redact_event
 from perstack_filesystem.storage import FilesystemStorage
-
-
-def reseal(terminal: Terminal, run_id: str, old: bytes, new: bytes) -> None:
-    """Change a log and make its chain whole again, as somebody might who knows how."""
-    path = terminal.log_of(run_id)
-    head, lines = EMPTY_LOG, []
-    for line in path.read_bytes().splitlines():
-        sealed, head = seal(head, [open_line(line).payload.replace(old, new)])
-        lines += sealed
-    path.write_bytes(b"\n".join(lines) + b"\n")
 
 
 def test_a_whole_job_verifies_and_replays(team: Terminal) -> None:
@@ -55,14 +46,17 @@ def test_a_cut_tail_is_found_against_the_heads_kept_elsewhere(own_team: Terminal
 
 
 def test_a_log_that_was_rewritten_whole_is_found(own_team: Terminal) -> None:
-    reseal(own_team, "team-2", b"A part.", b"A plot.")
+    reseal(own_team.log_of("team-2"), lambda payload: payload.replace(b"A part.", b"A plot."))
     shown = own_team.call("verify")
     assert shown.code == 1
     assert "rewritten" in shown.out
 
 
 def test_replay_finds_a_decision_that_the_loop_would_not_make(own_team: Terminal) -> None:
-    reseal(own_team, "team-2", b'"text":"A part.","totalUsage"', b'"text":"A plot.","totalUsage"')
+    reseal(
+        own_team.log_of("team-2"),
+        lambda payload: payload.replace(b'"text":"A part.","totalUsage"', b'"text":"A plot.","totalUsage"'),
+    )
     shown = own_team.call("replay")
     assert shown.code == 1
     assert shown.lines[0].startswith("team-2, event 10: text 'A plot.'")
@@ -84,7 +78,7 @@ def test_replay_names_what_the_model_was_not_sent(
     own_team: Terminal, run_id: str, old: bytes, new: bytes, event: int, differs: str
 ) -> None:
     assert old in own_team.log_of(run_id).read_bytes()
-    reseal(own_team, run_id, old, new)
+    reseal(own_team.log_of(run_id), lambda payload: payload.replace(old, new))
     shown = own_team.call("replay")
     assert shown.code == 1
     assert shown.lines[0].startswith(f"{run_id}, event {event}: generation of step ")
@@ -93,7 +87,7 @@ def test_replay_names_what_the_model_was_not_sent(
 
 def test_replay_names_tools_that_are_others_than_those_that_were_offered(own_team: Terminal) -> None:
     offered = {run_id: tools_digest(own_team, run_id) for run_id in ("team-1", "team-2")}
-    reseal(own_team, "team-2", offered["team-2"], offered["team-1"])
+    reseal(own_team.log_of("team-2"), lambda payload: payload.replace(offered["team-2"], offered["team-1"]))
     shown = own_team.call("replay")
     assert (shown.code, shown.lines[0].endswith("the tools differ")) == (1, True)
 
@@ -264,3 +258,23 @@ def test_an_unknown_job_is_wrong_usage(team: Terminal) -> None:
     for command in ("verify", "replay"):
         shown = team.call(command, "nowhere")
         assert (shown.code, shown.out) == (2, "")
+
+
+def test_a_job_with_a_second_result_of_a_call_is_not_driven(own_team: Terminal) -> None:
+    log = own_team.log_of("team-1")
+    payloads = [open_line(line).payload for line in log.read_bytes().splitlines()]
+    (first, *_) = [seq for seq, payload in enumerate(payloads, 1) if payload.startswith(b'{"type":"finishToolCall"')]
+    ids = (f'"team-1-{seq}"'.encode() for seq in (first, first + 1))
+    head, lines = EMPTY_LOG, list[bytes]()
+    for payload in (*payloads[:first], payloads[first - 1].replace(*ids, 1)):
+        sealed, head = seal(head, [payload])
+        lines += sealed
+    log.write_bytes(b"\n".join((*lines, b"")))
+    (log.parents[2] / "job.json").unlink()
+    words = f"event {first + 1}: it does not follow from what comes before it (finishToolCall cannot follow where the "
+    assert own_team.call("verify").code == 1
+    for command in (("run", "--continue-job", "team", "lead", "more"), ("resume", "team")):
+        shown = own_team.call(*command)
+        assert shown.code == 1, command
+        assert words in shown.err
+        assert shown.err.count("\n") == 1

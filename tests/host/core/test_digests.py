@@ -33,7 +33,8 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.run import Run, begin, evolve
+from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.state import Run
 from perstack.core.tools import ToolSpec
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)

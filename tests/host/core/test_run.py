@@ -18,7 +18,8 @@ from perstack.core.events import (
 from perstack.core.job import Job
 from perstack.core.messages import ExpertMessage, History, TextPart, ToolMessage, UserMessage
 from perstack.core.replay import difference
-from perstack.core.run import begin, evolve, inheritable, pending
+from perstack.core.runs.evolve import begin, evolve, inheritable
+from perstack.core.runs.pending import pending
 from perstack.core.usage import NO_USAGE
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, ValidationError
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.events import Settlement
 from perstack.core.job import JobStatus, Lifecycle, PauseReason
-from perstack.core.run import RunStatus
+from perstack.core.runs.state import RunStatus
 from perstack.errors import UsageError
 from perstack.frontends.shared.arguments import Arguments
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import perstack.engine.toolrun as toolrun
 from perstack.core.commands import Call
-from perstack.core.run import Run
+from perstack.core.runs.state import Run
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.plugins import load_plugins
 from perstack.frontends.cli.main import entry

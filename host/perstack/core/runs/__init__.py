@@ -1,0 +1,1 @@
+"""A Run: its state, the facts that change it, and what is left to do. Pure."""

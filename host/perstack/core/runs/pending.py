@@ -1,0 +1,99 @@
+"""What a Run needs next, read from its state alone."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from perstack.core.commands import (
+    Ask,
+    AwaitDelegates,
+    Call,
+    Command,
+    Complete,
+    DecideCalls,
+    EndRun,
+    EndStep,
+    Fail,
+    Generate,
+    RecordResult,
+    RunTools,
+    StartDelegates,
+)
+from perstack.core.events import Settlement
+from perstack.core.runs.state import Phase, Run, latest_reply
+from perstack.core.todos import apply_todo, remaining, todos_json
+
+_SETTLED_TEXT: dict[Settlement, str] = {
+    "ask": "This call was interrupted before its result was recorded. It may have had its effect, in whole or in part: "
+    "find out before you repeat it.",
+    "done": "This call was interrupted before its result was recorded; a person has confirmed that it had its effect.",
+    "retry": "",
+}
+
+
+def pending(run: Run) -> Command | None:
+    """What to do next; None when the Run has stopped. Read from the state alone."""
+    if run.status not in ("running", "stoppedByDelegate"):
+        return None
+    match run.phase:
+        case Phase.READY:
+            return EndRun(run.result) if run.result is not None else Generate(run.step + 1)
+        case Phase.GENERATING:
+            return Fail(run.unusable) if run.unusable is not None else Generate(run.step, run.final)
+        case Phase.REPLIED:
+            return DecideCalls(latest_reply(run).tool_calls)
+        case Phase.CALLING:
+            return _pending_call(run)
+        case Phase.SETTLED:
+            if run.accepted and run.result is None:
+                return Generate(run.step, final=True)
+            return EndStep()
+        case _:
+            assert_never(run.phase)
+
+
+def _pending_call(run: Run) -> Command:
+    """Ordinary calls first, then delegates, then questions one at a time, completion last."""
+    open_calls = run.open_calls
+    recordable = next((record for call in open_calls if (record := _recordable(run, call))), None)
+    if recordable is not None:
+        return recordable
+    tools = tuple(call for call in open_calls if call.decided.kind == "tool" and call.question is None)
+    if tools:
+        return RunTools(tools)
+    asking = next((call for call in open_calls if call.question is not None), None)
+    if asking is not None:
+        return Ask(asking)
+    delegates = tuple(call for call in open_calls if call.decided.kind == "delegate")
+    undecided = tuple(call for call in delegates if call.delegation is None)
+    if undecided:
+        return StartDelegates(undecided)
+    if delegates:
+        return AwaitDelegates(tuple(call.delegation for call in delegates if call.delegation is not None))
+    question = next((call for call in open_calls if call.decided.kind == "interactive"), None)
+    if question is not None:
+        return Ask(question)
+    return _completion(run, open_calls[0])
+
+
+def _recordable(run: Run, call: Call) -> RecordResult | None:
+    if call.settlement is not None and call.settlement != "retry":
+        return RecordResult(call, _SETTLED_TEXT[call.settlement], is_error=call.settlement == "ask")
+    match call.decided.kind:
+        case "todo":
+            return RecordResult(call, todos_json(apply_todo(run.todos, call.part.args)))
+        case "clearTodo":
+            return RecordResult(call, todos_json(()))
+        case "refused":
+            return RecordResult(call, call.decided.problem or "This call is not possible.", is_error=True)
+        case "tool" | "delegate" | "interactive" | "attemptCompletion":
+            return None
+        case _:
+            assert_never(call.decided.kind)
+
+
+def _completion(run: Run, call: Call) -> Complete:
+    left = remaining(run.todos)
+    given = call.part.args.get("result")
+    text = given if isinstance(given, str) and given.strip() else latest_reply(run).text
+    return Complete(call, left, None if left or not text.strip() else text)

@@ -1,0 +1,128 @@
+"""The state of a Run, which its log is folded into.
+
+The life of one step:
+
+    READY ──startGeneration──▶ GENERATING ──finishGeneration──▶ REPLIED ──callTools──▶ CALLING ─┐
+      ▲                             ▲                              │ no calls                   │ every call
+      │                             └── accepted, no text yet ─────┤                            │ has its result
+      └───────────finishStep────────────────────────────────── SETTLED ◀────────────────────────┘
+
+A stop (a question, an interrupt, the step limit, an error) changes `status`, not `phase`: `resumeRun` continues there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+from perstack.core.chain import EMPTY_LOG, Head
+from perstack.core.commands import Call
+from perstack.core.definitions import Limits
+from perstack.core.events import ErrorInfo, StartRun
+from perstack.core.instruction import whole_instruction
+from perstack.core.messages import ExpertMessage, History
+from perstack.core.todos import Todo
+from perstack.core.usage import Usage
+
+RunStatus = Literal[
+    "running",
+    "completed",
+    "stoppedByDelegate",
+    "stoppedByInteractiveTool",
+    "stoppedByMaxSteps",
+    "stoppedByInterrupt",
+    "stoppedByError",
+]
+
+
+class Phase(Enum):
+    """Where in a step a Run is."""
+
+    READY = "ready"
+    GENERATING = "generating"
+    REPLIED = "replied"
+    CALLING = "calling"
+    SETTLED = "settled"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The state of one Run; a pure function of its log (and of the log it continues from)."""
+
+    start: StartRun
+    head: Head = EMPTY_LOG
+    """How much of the log this is the state after."""
+    limits: Limits = field(default_factory=Limits)
+    messages: History = field(default_factory=History)
+    phase: Phase = Phase.READY
+    status: RunStatus = "running"
+    step: int = 0
+    """The step in hand or, in phase READY, the last finished one."""
+    calls: dict[str, Call] = field(default_factory=dict[str, Call])
+    todos: tuple[Todo, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    step_usage: Usage = field(default_factory=Usage)
+    context_tokens: int = 0
+    """What the last generation was sent, which is how full the context is."""
+    guidance: str = ""
+    """What the skills say of their tools, which the model is given after the instruction."""
+    provider_settings: JsonObject = field(default_factory=dict[str, JsonValue])
+    """The provider's settings that change replies."""
+    accepted: bool = False
+    """The Run has said it is done, and may be."""
+    final: bool = False
+    """The generation in hand only writes the result."""
+    result: str | None = None
+    asked: str | None = None
+    """The call that a person is being asked about."""
+    unusable: ErrorInfo | None = None
+    """Why the latest reply, though whole, is neither a result nor asks for tools."""
+    error: ErrorInfo | None = None
+    context_window: int | None = None
+    """How many tokens the model's context can hold, where that is known."""
+    resume_at: int | None = None
+    """When a Run that pauses may go on, in milliseconds since 1970."""
+    has_generated: bool = False
+    """Whether the model has ever replied."""
+
+    @property
+    def may_be_redefined(self) -> bool:
+        """Whether it failed before the model replied, so that a definition put right since can take the place of its
+        own."""
+        return self.status == "stoppedByError" and not self.has_generated
+
+    @property
+    def id(self) -> str:
+        return self.start.run_id
+
+    @property
+    def is_coordinator(self) -> bool:
+        return self.start.delegated_by is None
+
+    @property
+    def instruction(self) -> str:
+        """All that the model is told it is."""
+        return whole_instruction(self.start.instruction, self.guidance)
+
+    @property
+    def open_calls(self) -> tuple[Call, ...]:
+        """The calls that have no result yet, in the reply's order."""
+        return tuple(call for call in self.calls.values() if call.result is None)
+
+
+def is_unsettled(call: Call) -> bool:
+    """Whether this call, found open after its process ended, may have had an effect that a repetition would double."""
+    is_begun = call.result is None and call.question is None
+    return is_begun and call.decided.kind == "tool" and call.decided.effect == "sideEffect"
+
+
+def latest_reply(run: Run) -> ExpertMessage:
+    """The latest reply. Raises ValueError if there is none."""
+    last = run.messages[-1]
+    if not isinstance(last, ExpertMessage):
+        raise ValueError(f"{run.id}: no reply where one must be")
+    return last

@@ -1,0 +1,67 @@
+"""Which fact may follow in which state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation import Simulation
+
+from perstack.core.events import FinishToolCall, StoredEvent
+from perstack.core.runs.evolve import evolve
+from perstack.core.runs.state import Phase, RunStatus
+from perstack.core.runs.transitions import TRANSITIONS, IllegalFact
+
+STATES = [(phase, status) for phase in Phase for status in get_args(RunStatus)]
+
+
+def choices(numbers: list[int]):
+    stream = iter(numbers)
+    return lambda below: next(stream, 1) % below
+
+
+scripts = st.lists(st.integers(0, 1000), max_size=400).map(choices)
+
+
+def test_every_event_but_the_first_has_its_place_in_the_table() -> None:
+    assert {"startRun", *TRANSITIONS} == {event.model_fields["type"].default for event in get_args(StoredEvent)}
+
+
+@settings(deadline=None)
+@given(scripts)
+def test_the_loop_goes_where_the_table_says(choose) -> None:
+    simulation = Simulation(choose)
+    simulation.drive()
+    for before, event, after in zip(simulation.states, simulation.events[1:], simulation.states[1:], strict=False):
+        known = TRANSITIONS[event.type]
+        assert after.phase in (known.to_phases or {before.phase})
+        assert after.status == (known.to_status or before.status)
+
+
+@settings(deadline=None)
+@given(scripts)
+def test_a_fact_in_any_other_state_is_refused_and_named_with_that_state(choose) -> None:
+    simulation = Simulation(choose)
+    simulation.drive()
+    for before, event in zip(simulation.states, simulation.events[1:], strict=False):
+        known = TRANSITIONS[event.type]
+        for phase, status in STATES:
+            if phase in known.phases and status in known.statuses:
+                continue
+            elsewhere = replace(before, phase=phase, status=status)
+            with pytest.raises(IllegalFact, match=rf"{event.type} cannot follow .* {status} in phase {phase.name}"):
+                evolve(elsewhere, event, before.head)
+
+
+@settings(deadline=None)
+@given(scripts)
+def test_a_call_never_gets_a_second_result(choose) -> None:
+    simulation = Simulation(choose)
+    simulation.drive()
+    for event, after in zip(simulation.events[1:], simulation.states[1:], strict=False):
+        if isinstance(event, FinishToolCall) and after.phase is Phase.CALLING:
+            with pytest.raises(IllegalFact, match="no open call"):
+                evolve(after, event, after.head)
