@@ -73,7 +73,7 @@ PROJECT: Table = {
 }
 
 PROVIDER: Table = {
-    "providerName": Key("text", "which endpoint: `anthropic`, `openai`, `local`, …", required=True, least=1),
+    "providerName": Key("text", "which endpoint; `perstack plugins` lists them", required=True, least=1),
     "setting": Key("json", "settings as that provider's page names them"),
 }
 

@@ -39,7 +39,7 @@ class By(Fact):
         return By(user=self.user, door=self.door, client=self.client, source=source)
 
     def __str__(self) -> str:
-        """As people are shown it: `alice, mcp, claude-ai 1.0`."""
+        """As people are shown it: `alice, mcp, an-editor 1.0`."""
         return ", ".join(part for part in (self.source, self.user, self.door, self.client) if part)
 
 

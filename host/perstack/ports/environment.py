@@ -59,7 +59,7 @@ def unconfirmed_in(env: Mapping[str, str]) -> Mapping[str, str]:
 
 def is_address_name(name: str) -> bool:
     """Whether a variable of that name says where something is sent."""
-    return name.endswith(_ADDRESSES) or name.startswith("AWS_ENDPOINT_URL")
+    return name.endswith(_ADDRESSES) or "_ENDPOINT_URL_" in name
 
 
 def refuse_redirected(

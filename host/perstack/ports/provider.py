@@ -163,7 +163,7 @@ class ProviderFactory(Protocol):
 
     @property
     def how_to_configure(self) -> str:
-        """For the error that lists the ways: `set ANTHROPIC_API_KEY`."""
+        """For the error that lists the ways: `set EXAMPLE_API_KEY`."""
         ...
 
     def is_configured(self, env: Mapping[str, str]) -> bool:

@@ -114,6 +114,13 @@ def test_a_job_of_ours_exported_opens_again_as_one_of_the_original(files: Bench,
     assert messages_of(after) == messages_of(before)
 
 
+def test_the_older_name_of_its_export_does_the_same(files: Bench) -> None:
+    job_id, host = golden_job(files, "b_files"), files.host([])
+    assert wait_for(host.original_files(job_id)) == wait_for(host.export("perstack", job_id))
+    with pytest.raises(UsageError, match="no format 'perl' is installed; there are: perstack"):
+        wait_for(host.export("perl", job_id))
+
+
 def test_a_run_that_does_not_say_its_provider_is_refused_with_the_way_out_and_nothing_is_written(files: Bench) -> None:
     job_id = golden_job(files, "d_interactive")
     runs = files.workspace / "perstack" / "jobs" / job_id / "runs"
