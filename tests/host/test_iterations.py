@@ -13,7 +13,7 @@ from hosting import Bench, expert, wait_for
 from perstack.core.definitions import Iterate
 from perstack.core.iteration_events import StartSeries, StoredSeriesEvent
 from perstack.core.iterations import SeriesState
-from perstack.engine.series_log import SeriesLog
+from perstack.engine.logs.series import SeriesLog
 from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import RunRef, Storage, StorageFactory
@@ -148,7 +148,7 @@ def test_a_log_that_does_not_say_the_definition_takes_todays_and_keeps_it(bench:
         await log.reserve("it")
         settings = Iterate(evaluator=MEASURE, max_iterations=1)
         await log.append(
-            None, StartSeries(series_id="it", timestamp=1, expert_key="solo", query="go", iterate=settings)
+            "it", None, [StartSeries(series_id="it", timestamp=1, expert_key="solo", query="go", iterate=settings)]
         )
         first = await bench.host(SCRIPT, solo(), model="one").iterations.resume("it")
         assert (first.status, first.definition.experts[0].instruction) == ("completed", solo().instruction)

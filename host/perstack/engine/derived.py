@@ -9,7 +9,8 @@ from perstack.core.events import StoredEvent
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
 from perstack.core.runs.state import Run
-from perstack.engine.load import load_run, run_ids
+from perstack.engine.load import load_run
+from perstack.engine.logs.lines import every_id, run_ids
 from perstack.ports.storage import RunRef, Storage
 
 _PAGE = 1000
@@ -28,14 +29,7 @@ class Derived:
 
 async def checkpoint_ids(storage: Storage, job_id: str) -> list[str]:
     """Of all checkpoints of a Job that were put."""
-    ids: list[str] = []
-    after: str | None = None
-    while True:
-        page = await storage.checkpoints(job_id, limit=_PAGE, after=after)
-        ids.extend(page.ids)
-        after = page.next
-        if after is None:
-            return ids
+    return await every_id(lambda after: storage.checkpoints(job_id, limit=_PAGE, after=after))
 
 
 async def derive(storage: Storage, job_id: str) -> Derived:

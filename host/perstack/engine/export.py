@@ -15,7 +15,8 @@ from perstack.core.events import FinishToolCall, StoredEvent
 from perstack.core.job import JobSummary
 from perstack.core.messages import BlobPart
 from perstack.core.runs.state import Run
-from perstack.engine.load import is_checkpoint, load_run, run_ids, stored_event
+from perstack.engine.load import is_checkpoint, load_run, stored_event
+from perstack.engine.logs.lines import run_ids
 from perstack.errors import NotFound
 from perstack.ports.formats import JobFormat
 from perstack.ports.storage import RunRef, Storage

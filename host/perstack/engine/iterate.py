@@ -15,8 +15,8 @@ from perstack.core.iteration_events import ResumeSeries, StartSeries
 from perstack.core.iterations import SeriesState, check_resumable
 from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.emit import OnEvent
+from perstack.engine.logs.series import SeriesLog, SeriesPage
 from perstack.engine.series_drive import Definitions, Jobs, OnFact, SeriesDrive, SeriesWiring
-from perstack.engine.series_log import SeriesLog, SeriesPage
 from perstack.errors import UsageError
 from perstack.ports.storage import Storage
 

@@ -14,6 +14,7 @@ from perstack.core.places import is_at_home
 from perstack.core.runs.evolve import begin, evolve
 from perstack.core.runs.state import Run
 from perstack.core.upgrades import TooNew, upgrade
+from perstack.engine.logs.lines import readable, run_ids
 from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef, Storage
 
@@ -52,18 +53,6 @@ async def load_job(storage: Storage, job_id: str) -> LoadedJob:
         loaded.runs[run_id] = run
         loaded.job.anchor(run_id, run.head.seq, run.head.hash)
     return loaded
-
-
-async def run_ids(storage: Storage, job_id: str) -> list[str]:
-    """All Runs of a Job that have a log, by their number."""
-    ids: list[str] = []
-    after: str | None = None
-    while True:
-        page = await storage.runs(job_id, after=after)
-        ids.extend(page.ids)
-        after = page.next
-        if after is None:
-            return ids
 
 
 async def load_run(
@@ -166,14 +155,6 @@ def redactions_in(ref: RunRef, lines: Iterable[bytes]) -> list[RedactEvent]:
                 event = event_of(ref, seq, open_line(line).payload)
                 found += [event] if isinstance(event, RedactEvent) else []
     return found
-
-
-async def readable(storage: Storage, ref: RunRef) -> tuple[list[bytes], Damaged | None]:
-    """A log as far as it can be read, and what is wrong after that, if anything is."""
-    try:
-        return await storage.read(ref), None
-    except Damaged as error:
-        return await storage.read(ref, limit=error.readable) if error.readable else [], error
 
 
 def checkpoint_at(event: StoredEvent) -> str | None:

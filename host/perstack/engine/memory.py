@@ -73,6 +73,7 @@ from perstack.core.tasks import (
 )
 from perstack.engine.checked import checked
 from perstack.engine.clock import now_ms
+from perstack.engine.logs.tasks import Row, TaskLog
 from perstack.engine.task_dependencies import (
     by_id,
     check_dependencies,
@@ -81,7 +82,6 @@ from perstack.engine.task_dependencies import (
     seen,
     seen_in_list,
 )
-from perstack.engine.task_log import Row, TaskLog
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
 from perstack.ports.paging import newest_first
@@ -242,13 +242,13 @@ class ExecutionMemory(TaskMemory):
 
         rows = by_id(await self.log.rows())
         page = newest_first(((_written(row), task_id) for task_id, row in rows.items() if fits(row)), limit, after)
-        tasks = [await seen_in_list(self.log, await self.log.summary(rows[one]), rows) for one in page.ids]
+        tasks = [await seen_in_list(self.log, await self.log.of_row(rows[one]), rows) for one in page.ids]
         return TaskPage(tasks=tuple(tasks), next=page.next)
 
     async def damaged(self) -> tuple[TaskSummary, ...]:
         """The tasks whose logs do not read, as far as lists have found that out, but for archived ones."""
         rows = [row for row in await self.log.rows() if row.get("damaged") and row.get("archivedAt") is None]
-        return tuple([await self.log.summary(row) for row in rows])
+        return tuple([await self.log.of_row(row) for row in rows])
 
     @checked
     async def history(self, task_id: str) -> tuple[StoredTaskEvent, ...]:

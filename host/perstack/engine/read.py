@@ -25,10 +25,9 @@ from perstack.engine.load import (
     checkpoint_at,
     load_job,
     load_run,
-    readable,
-    run_ids,
     stored_event,
 )
+from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.toolrun import call_key
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.ports.formats import ShowsForeign

@@ -23,7 +23,7 @@ from perstack.core.receipts import (
 )
 from perstack.core.verification import Finding, Report, Unchecked
 from perstack.engine.clock import now_iso
-from perstack.engine.load import readable, run_ids
+from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.signing import PublicKey, Signer
 from perstack.errors import Damaged, NotFound, StorageError
 from perstack.ports.storage import RunRef, Storage

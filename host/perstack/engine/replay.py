@@ -9,7 +9,8 @@ from perstack.core.replay import difference
 from perstack.core.runs.evolve import begin, evolve
 from perstack.core.runs.state import Run
 from perstack.core.verification import Checked, Finding, Report, Unchecked
-from perstack.engine.load import load_run, readable, run_ids, stored_event
+from perstack.engine.load import load_run, stored_event
+from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.requests import KeptToolsCheck, RequestCheck
 from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef, Storage

@@ -41,7 +41,8 @@ from perstack.engine.clock import now_ms
 from perstack.engine.emit import OnEvent
 from perstack.engine.evaluate import measure_by_command, measure_by_function, name_of
 from perstack.engine.guarding import programs_of
-from perstack.engine.series_log import LoadedSeries, SeriesLog
+from perstack.engine.logs.log import Loaded
+from perstack.engine.logs.series import SeriesLog
 from perstack.engine.session import uninterrupted
 from perstack.errors import NotFound, PerstackError, SkillError, UsageError
 from perstack.ports.evaluator import Made
@@ -111,7 +112,7 @@ class SeriesDrive:
         wiring: SeriesWiring,
         on_event: OnEvent | None,
         on_fact: OnFact | None,
-        loaded: LoadedSeries | None = None,
+        loaded: Loaded[SeriesState] | None = None,
     ) -> None:
         self._wiring = wiring
         self._on_event = on_event
@@ -141,9 +142,9 @@ class SeriesDrive:
         return self.series
 
     async def _record(self, event: StoredSeriesEvent) -> None:
-        self._loaded, line = await self._wiring.log.append(self._loaded, event)
+        self._loaded = appended = await self._wiring.log.append(event.series_id, self._loaded, [event])
         if self._on_fact is not None:
-            self._on_fact(event, self._loaded.state, line)
+            self._on_fact(event, appended.state, appended.lines[0])
 
     async def _outcome(self, command: SeriesCommand) -> StoredSeriesEvent:
         try:

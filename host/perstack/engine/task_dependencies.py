@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from perstack.core.task_dependencies import MOST_DEPENDENCIES, Dependency, circle
 from perstack.core.tasks import TaskState, TaskSummary, check_task_id, dependency_of
-from perstack.engine.task_log import Row, TaskLog
+from perstack.engine.logs.tasks import Row, TaskLog
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
 
 

@@ -21,7 +21,8 @@ from perstack.core.places import is_at_home
 from perstack.core.redaction import NotVouchedFor, parse_remains, redaction_of, stand_in
 from perstack.core.upgrades import upgrade
 from perstack.core.verification import Report, against_head
-from perstack.engine.load import NOT_AT_HOME, readable, redactions_in, run_ids
+from perstack.engine.load import NOT_AT_HOME, redactions_in
+from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.requests import KeptToolsCheck
 from perstack.engine.verify_caches import check_caches, checkpoint_anchors, checkpoint_files, summary_anchors
 from perstack.engine.verify_state import Check

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from perstack.core.verification import Finding, Kind, Report
-from perstack.engine import series_log, task_log
+from perstack.engine.logs.lines import every_id
+from perstack.engine.logs.series import SERIES
+from perstack.engine.logs.tasks import TASKS
 from perstack.engine.verify import verify_job
 from perstack.engine.verify_kept import verify_lost, verify_series, verify_task
 from perstack.errors import StorageError
@@ -17,9 +19,9 @@ _PAGE = 1000
 async def verify_any(storage: Storage, of: str) -> Report:
     """Check a Job, a series of iterations or a task, whichever has this id. Raises NotFound."""
     if not await storage.has_job(of):
-        if await storage.space(series_log.SPACE).has_job(of):
+        if await storage.space(SERIES.space).has_job(of):
             return await verify_series(storage, of)
-        if await storage.space(task_log.SPACE).has_job(of):
+        if await storage.space(TASKS.space).has_job(of):
             return await verify_task(storage, of)
     return await verify_job(storage, of)
 
@@ -31,8 +33,8 @@ async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
     """
     places: list[tuple[Kind, Storage, Callable[[Storage, str], Awaitable[Report]]]] = [
         ("job", storage, verify_job),
-        ("iterations", storage.space(series_log.SPACE), verify_series),
-        ("task", storage.space(task_log.SPACE), verify_task),
+        ("iterations", storage.space(SERIES.space), verify_series),
+        ("task", storage.space(TASKS.space), verify_task),
     ]
     for kind, space, verify in places:
         for of in await _ids(space):
@@ -47,11 +49,4 @@ async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
 
 async def _ids(space: Storage) -> list[str]:
     """All of a space, taken down at once: a Job that is written to meanwhile changes its place in the list."""
-    ids: list[str] = []
-    after: str | None = None
-    while True:
-        page = await space.jobs(limit=_PAGE, after=after)
-        ids += page.ids
-        after = page.next
-        if after is None:
-            return sorted(dict.fromkeys(ids))
+    return sorted(set(await every_id(lambda after: space.jobs(limit=_PAGE, after=after))))

@@ -28,11 +28,11 @@ from perstack.core.tasks import TaskState, due_at
 from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.groups import leaves
 from perstack.engine.guarding import guarded, programs_of
+from perstack.engine.logs.tasks import Row
 from perstack.engine.memory import ExecutionMemory, failure
 from perstack.engine.polling import Word, ask_command
 from perstack.engine.read import JobReader
 from perstack.engine.task_dependencies import by_id, is_held_up
-from perstack.engine.task_log import Row
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.ports.storage import Storage
 

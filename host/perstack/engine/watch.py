@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from perstack.core.chain import open_line
-from perstack.engine.load import run_ids, stored_event
+from perstack.engine.load import stored_event
+from perstack.engine.logs.lines import run_ids
 from perstack.engine.read import StoredLine
 from perstack.ports.storage import RunRef, Storage
 

@@ -147,8 +147,9 @@ def test_a_list_never_lies_wherever_a_writer_dies() -> None:
     async def work() -> None:
         for left in range(12):
             store = MemoryStore()
-            dying = ExecutionMemory(DyingStorage(store))
-            dying.log._storage.left = left
+            storage = DyingStorage(store)
+            storage.space("tasks").left = left
+            dying = ExecutionMemory(storage)
             try:
                 await dying.create("t", start=True)
                 await dying.pause("t", "scheduled_wait", resume_at=1, state={"n": 1})

@@ -8,7 +8,7 @@ import time
 import click
 
 from perstack.core.iterations import SeriesSummary
-from perstack.engine.series_log import SeriesPage
+from perstack.engine.logs.series import SeriesPage
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.frontends.shared.words import ago

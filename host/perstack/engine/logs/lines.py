@@ -1,0 +1,47 @@
+"""Logs as lines, before anybody knows what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+from perstack.core.chain import EMPTY_LOG, Head, Sealed, check
+from perstack.errors import Damaged
+from perstack.ports.storage import Page, RunRef, Storage
+
+
+async def readable(
+    storage: Storage, ref: RunRef, after: int = 0, limit: int | None = None
+) -> tuple[list[bytes], Damaged | None]:
+    """The lines after place `after`, at most `limit`, as far as they can be read, and what is wrong after that, if
+    anything is."""
+    try:
+        return await storage.read(ref, after=after, limit=limit), None
+    except Damaged as error:
+        good = error.readable - after
+        return await storage.read(ref, after=after, limit=good) if good > 0 else [], error
+
+
+def checked(lines: Iterable[bytes]) -> Iterator[tuple[Sealed, Head]]:
+    """Each line of a whole log, taken apart, with the head after it. Raises BrokenSeal at the first that does not
+    hold."""
+    head = EMPTY_LOG
+    for line in lines:
+        sealed, head = check(head, line)
+        yield sealed, head
+
+
+async def run_ids(storage: Storage, job_id: str) -> list[str]:
+    """All Runs of a Job that have a log, by their number. Raises NotFound."""
+    return await every_id(lambda after: storage.runs(job_id, after=after))
+
+
+async def every_id(page: Callable[[str | None], Awaitable[Page]]) -> list[str]:
+    """The ids of all pages: `page` returns the one after a cursor."""
+    ids: list[str] = []
+    after: str | None = None
+    while True:
+        found = await page(after)
+        ids.extend(found.ids)
+        after = found.next
+        if after is None:
+            return ids

@@ -1,0 +1,168 @@
+"""Event logs: read, folded, appended to and checked in one way, whatever their events are of.
+
+What differs from one kind to another is a `Definition`: those of tasks, series and Runs are in modules of these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from perstack.core.base import Fact
+from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, Sealed, open_line, seal
+from perstack.engine.logs.damage import BadEvent, DoesNotFollow, UnknownEvent
+from perstack.engine.logs.lines import checked, readable
+from perstack.errors import Damaged, NotFound, UsageError
+from perstack.ports.storage import RunRef, Storage
+
+S = TypeVar("S")
+E = TypeVar("E", bound=Fact)
+E_co = TypeVar("E_co", bound=Fact, covariant=True)
+
+_PAGE = 10_000
+
+
+class Definition(Protocol[S, E]):
+    """What one kind of logs is made of."""
+
+    def name(self, ref: RunRef) -> str:
+        """What a message calls the log."""
+        ...
+
+    async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> E:
+        """The event at a place. Raises BadEvent; UnknownEvent for one that a newer version has written."""
+        ...
+
+    async def follow(self, state: S | None, event: E, head: Head) -> S:
+        """The state after one event more, with which the log ends at `head`.
+
+        Raises ValueError, LookupError or UsageError for an event that cannot follow; NotFound and Damaged if what it
+        refers to in another log cannot be read.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLine(Generic[E_co]):
+    """One event as it stands in a log."""
+
+    head: Head
+    """The end of the log, if this were the last."""
+    event: E_co
+    line: bytes
+    """The JSON, with the digest and hash of the chain, without newline."""
+
+    @property
+    def seq(self) -> int:
+        """Its place, from 1."""
+        return self.head.seq
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[S]):
+    """A state, and the end of the log that it was folded from."""
+
+    state: S
+    head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class Appended(Loaded[S]):
+    """The same, after events were appended."""
+
+    lines: list[bytes]
+    """Those that were appended."""
+
+
+@dataclass(slots=True)
+class CheckedLog:
+    """What a check of one log came to."""
+
+    lines: list[bytes]
+    """As far as they can be read."""
+    damage: Damaged | None
+    """What is wrong after the last line, if anything is."""
+    chain: dict[int, str] = field(default_factory=dict[int, str])
+    """The hash at each place, as far as the chain holds."""
+    wrong: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """What does not hold, and at which place."""
+    unknown: list[int] = field(default_factory=list[int])
+    """The places of events that this version cannot read."""
+
+
+class EventLog(Generic[S, E]):
+    """The logs of one kind in a storage. It decides nothing."""
+
+    def __init__(self, storage: Storage, definition: Definition[S, E]) -> None:
+        self._storage = storage
+        self._definition = definition
+
+    async def events(self, ref: RunRef, *, after: int = 0, limit: int | None = None) -> AsyncGenerator[StoredLine[E]]:
+        """The events after place `after`, at most `limit`; none of a log that is not there.
+
+        Raises Damaged, after those before the damage.
+        """
+        seq, last = after, None if limit is None else after + limit
+        while last is None or seq < last:
+            size = _PAGE if last is None else min(_PAGE, last - seq)
+            lines, damage = await readable(self._storage, ref, seq, size)
+            for line in lines:
+                sealed = open_line(line)  # the storage has checked it against the chain
+                seq += 1
+                yield StoredLine(Head(seq, sealed.hash), await self._definition.event(ref, seq, sealed), line)
+            if damage is not None:
+                raise damage
+            if len(lines) < size:
+                return
+
+    async def folded(self, ref: RunRef, *, limit: int | None = None) -> AsyncGenerator[tuple[StoredLine[E], S]]:
+        """Each event of a log, at most `limit`, with the state after it. Raises as `events` and `Definition.follow`."""
+        state: S | None = None
+        async with aclosing(self.events(ref, limit=limit)) as events:
+            async for one in events:
+                state = await self.after(ref, state, one.event, one.head)
+                yield one, state
+
+    async def append(self, ref: RunRef, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
+        """Write these events, one at least, after those that were loaded: all or nothing.
+
+        Raises DoesNotFollow, and writes nothing, if one of them cannot follow, and Conflict if the log does not end
+        there any more.
+        """
+        start = EMPTY_LOG if loaded is None else loaded.head
+        lines, _ = seal(start, [event.to_json() for event in events])
+        for seq, (event, line) in enumerate(zip(events, lines, strict=True), start.seq + 1):
+            head = Head(seq, open_line(line).hash)
+            loaded = Loaded(await self.after(ref, loaded.state if loaded else None, event, head), head)
+        if loaded is None:
+            raise ValueError("a log begins with an event")
+        await self._storage.append(ref, start.seq, lines)
+        return Appended(loaded.state, loaded.head, lines)
+
+    async def check(self, ref: RunRef, observe: Callable[[StoredLine[E], Sealed], None]) -> CheckedLog:
+        """Check each line of a log against the chain; `observe` sees the events that this version can read."""
+        found = CheckedLog(*await readable(self._storage, ref))
+        try:
+            for sealed, head in checked(found.lines):
+                found.chain[head.seq] = head.hash
+                try:
+                    event = await self._definition.event(ref, head.seq, sealed)
+                except UnknownEvent:
+                    found.unknown.append(head.seq)
+                except BadEvent as error:
+                    found.wrong.append((head.seq, error.reason))
+                else:
+                    observe(StoredLine(head, event, found.lines[head.seq - 1]), sealed)
+        except BrokenSeal as error:
+            found.wrong.append((len(found.chain) + 1, str(error)))
+        return found
+
+    async def after(self, ref: RunRef, state: S | None, event: E, head: Head) -> S:
+        try:
+            return await self._definition.follow(state, event, head)
+        except NotFound:
+            raise
+        except (ValueError, LookupError, UsageError) as error:
+            raise DoesNotFollow(ref, self._definition.name(ref), head.seq, error) from error

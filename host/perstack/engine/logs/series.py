@@ -1,0 +1,120 @@
+"""Series of iterations in a storage: each is the one log of a Job in the space `iterations`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from perstack.core.ids import check_job_id
+from perstack.core.iteration_events import StartSeries, StoredSeriesEvent, parse_series_event
+from perstack.core.iterations import (
+    SeriesState,
+    SeriesSummary,
+    begin_series,
+    damaged_series,
+    evolve_series,
+    summary_of_series,
+)
+from perstack.engine.guarding import guarded
+from perstack.engine.logs.kept import JobFile
+from perstack.engine.logs.log import Loaded
+from perstack.engine.logs.summarized import Summarized, SummarizedLog, log_of
+from perstack.errors import Conflict, NotFound, StorageError, UsageError
+from perstack.ports.storage import Storage
+
+ENDED = "its process ended"
+
+
+def _after(state: SeriesState | None, event: StoredSeriesEvent) -> SeriesState:
+    if state is not None:
+        return evolve_series(state, event)
+    if isinstance(event, StartSeries):
+        return begin_series(event)
+    raise ValueError("the first is not startSeries")
+
+
+SERIES = Summarized[SeriesState, StoredSeriesEvent, SeriesSummary](
+    kind="iterations",
+    space="iterations",
+    title="",
+    missing="there are no iterations {of} in {location}; `perstack iterations` lists them",
+    check=check_job_id,
+    parse=parse_series_event,
+    after=_after,
+    summary=summary_of_series,
+    damaged=damaged_series,
+    jobs=lambda series: [one.job_id for one in series.iterations],
+    keeping=JobFile(),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesPage:
+    """Some series, the one written to last first, and the cursor that continues after them."""
+
+    series: tuple[SeriesSummary, ...]
+    next: str | None
+
+
+class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
+    """Reads and writes series, and decides nothing."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage, SERIES)
+
+    async def has(self, series_id: str) -> bool:
+        return await self._space.has_job(series_id)
+
+    async def reserve(self, series_id: str) -> None:
+        """Make a place for a new one. Raises UsageError if there is one of that id."""
+        try:
+            await self._space.create_job(check_job_id(series_id))
+        except Conflict as error:
+            # one that is empty was left by a process that died before its first fact
+            if await self._space.read(log_of(series_id), limit=1):
+                raise UsageError(
+                    f"there are iterations {series_id}; go on with: perstack resume {series_id}"
+                ) from error
+
+    @asynccontextmanager
+    async def lease(self, series_id: str) -> AsyncGenerator[None]:
+        """The right to drive one; what an earlier driver left running has ended. Raises Conflict, naming the holder, if
+        another has it.
+        """
+        holder = f"pid {os.getpid()} on {socket.gethostname()}"
+        async with self._space.lease(series_id, holder), guarded(self._space):
+            yield
+
+    async def get(self, series_id: str) -> SeriesState:
+        """Where it stands: one that is running and that nobody drives is paused."""
+        return await self._seen(series_id, (await self.load(series_id)).state)
+
+    async def list(self, limit: int, after: str | None) -> SeriesPage:
+        """The one written to last first. One that does not read is a row that says so."""
+        page = await self._space.jobs(limit=limit, after=after)
+        found: list[SeriesSummary] = []
+        for series_id in page.ids:
+            with suppress(NotFound):  # one whose process died before its first fact
+                found.append(await self._stopped(series_id) or await self.summary(series_id))
+        return SeriesPage(tuple(found), page.next)
+
+    async def _stopped(self, series_id: str) -> SeriesSummary | None:
+        """What job.json says of one, unless more may have happened since."""
+        with suppress(ValidationError, StorageError):
+            kept = await self._space.summary(series_id)
+            summary = None if kept is None else SeriesSummary.model_validate_json(kept)
+            return None if summary is None or summary.status == "running" else summary
+        return None
+
+    async def _shown(self, of: str, loaded: Loaded[SeriesState]) -> SeriesSummary:
+        return summary_of_series(await self._seen(of, loaded.state))
+
+    async def _seen(self, series_id: str, series: SeriesState) -> SeriesState:
+        if series.status != "running" or await self._space.lease_info(series_id) is not None:
+            return series
+        return series.model_copy(update={"status": "paused", "pause_reason": "checkpoint", "message": ENDED})

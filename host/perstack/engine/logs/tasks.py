@@ -1,0 +1,168 @@
+"""Tasks in a storage: each is the one log of a Job in the space `tasks`, with an entry for lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from perstack.core.task_events import CreateTask, StoredTaskEvent, parse_task_event
+from perstack.core.tasks import (
+    TaskState,
+    TaskSummary,
+    begin_task,
+    check_task_id,
+    damaged_task,
+    evolve_task,
+    summary_of,
+)
+from perstack.engine.logs.kept import Entry
+from perstack.engine.logs.log import Loaded
+from perstack.engine.logs.summarized import Summarized, SummarizedLog, log_of
+from perstack.errors import Conflict, Damaged, NotFound, StorageError
+from perstack.ports.storage import Storage
+from perstack.ports.uninterrupted import uninterrupted
+
+_TRIES = 50
+"""How often a change is decided anew because another process was quicker."""
+
+Row = dict[str, object]
+"""A summary as JSON has it."""
+
+_KEYS = frozenset(("taskId", "name", "status", "version", "createdAt", "updatedAt"))
+"""What every row has."""
+
+
+def _after(state: TaskState | None, event: StoredTaskEvent) -> TaskState:
+    if state is not None:
+        return evolve_task(state, event)
+    if isinstance(event, CreateTask):
+        return begin_task(event)
+    raise ValueError("the first is not createTask")
+
+
+TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
+    kind="task",
+    space="tasks",
+    title="task ",
+    missing="there is no task {of} in {location}; `perstack task list` shows what there is",
+    check=check_task_id,
+    parse=parse_task_event,
+    after=_after,
+    summary=summary_of,
+    damaged=damaged_task,
+    jobs=lambda task: () if task.job_id is None else (task.job_id,),
+    keeping=Entry(TaskSummary.model_validate_json),
+)
+
+
+class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
+    """Reads and writes tasks, and decides nothing."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage, TASKS)
+
+    async def create(self, events: Sequence[StoredTaskEvent]) -> TaskState:
+        """A new task from its first facts. Raises Conflict if there is one of that id."""
+        task_id = events[0].task_id
+        had = (await TASKS.keeping.read(self._space, task_id)).floor
+        if had and not await self._space.read(log_of(task_id), limit=1):
+            raise self.shorter(task_id, 0, had)
+        with suppress(Conflict):  # a process that died before the first fact has left an empty one
+            await self._space.create_job(task_id)
+        return (await uninterrupted(self.append(task_id, None, events))).state
+
+    async def change(
+        self, task_id: str, decide: Callable[[TaskState], Sequence[StoredTaskEvent]], expected_version: int | None
+    ) -> TaskState:
+        """Append what is decided on the task as it stands; nothing if that is nothing.
+
+        Raises NotFound, what `decide` raises, and Conflict if it is, or becomes, of another version than expected.
+        """
+        for _ in range(_TRIES):
+            loaded = await self.load(task_id)
+            _check_version(loaded.state, expected_version)
+            events = decide(loaded.state)
+            if not events:
+                return loaded.state
+            try:
+                return (await uninterrupted(self.append(task_id, loaded, events))).state
+            except Conflict as conflict:
+                if expected_version is not None:
+                    raise Conflict(_written_meanwhile(task_id, expected_version)) from conflict
+        raise Conflict(f"task {task_id} is written to all the time by others; try again later")
+
+    async def delete(self, task_id: str, expected_version: int | None) -> None:
+        """Remove it. Raises NotFound, and Conflict if it is, or becomes, of another version than expected."""
+        try:
+            _check_version((await self.load(task_id)).state, expected_version)
+        except Damaged:
+            if expected_version is not None:
+                raise
+        expected = None if expected_version is None else (log_of(task_id), expected_version)
+        try:
+            await uninterrupted(self._space.delete_job(task_id, expected=expected))
+        except Conflict as conflict:
+            if expected_version is not None:
+                raise Conflict(_written_meanwhile(task_id, expected_version)) from conflict
+            raise Conflict(f"task {task_id} is being deleted by another process") from conflict
+
+    async def rows(self) -> list[Row]:
+        """The summaries of all tasks, in no order. One that does not read is a row that says so."""
+        entries = await self._space.entries()
+        found = _parsed(entries.values())
+        if len(found) < len(entries):
+            found += await self._from_logs(entries.keys() - {str(row.get("taskId")) for row in found})
+        return found
+
+    async def of_row(self, row: Row) -> TaskSummary:
+        """A row as it is shown: from the log, if the row is not what it should be. Raises NotFound."""
+        try:
+            return TaskSummary.model_validate(row)
+        except ValidationError:
+            return await self.summary(str(row["taskId"]))
+
+    async def _from_logs(self, task_ids: Iterable[str]) -> list[Row]:
+        """The summaries of tasks whose entries were lost, or are being written."""
+        found: list[Row] = []
+        for task_id in task_ids:
+            with suppress(NotFound):
+                found.append(_row_of(await self.summary(task_id)))
+        return found
+
+    async def _shown(self, of: str, loaded: Loaded[TaskState]) -> TaskSummary:
+        summary = await super()._shown(of, loaded)
+        with suppress(StorageError):  # a list is whole without it
+            await TASKS.keeping.put(self._space, of, summary, loaded.head)
+        return summary
+
+
+def _check_version(task: TaskState, expected: int | None) -> None:
+    if expected is not None and task.version != expected:
+        raise Conflict(f"task {task.task_id} is of version {task.version}, not {expected}: look at it again first")
+
+
+def _written_meanwhile(task_id: str, expected: int) -> str:
+    return f"task {task_id} was written to by another process, so it is not of version {expected} any more"
+
+
+def _parsed(entries: Iterable[bytes]) -> list[Row]:
+    """Those that are summaries. All at once, which is many times quicker; one by one if one is damaged."""
+    whole = [entry for entry in entries if entry]
+    try:
+        rows: list[Row] = from_json(b"[" + b",".join(whole) + b"]")
+    except ValueError:
+        rows = []
+    if len(rows) == len(whole) and all(type(row) is dict and row.keys() >= _KEYS for row in rows):
+        return rows
+    found: list[Row] = []
+    for entry in whole:
+        with suppress(ValidationError):
+            found.append(_row_of(TaskSummary.model_validate_json(entry)))
+    return found
+
+
+def _row_of(summary: TaskSummary) -> Row:
+    return summary.model_dump(mode="json", by_alias=True)
