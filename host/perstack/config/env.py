@@ -31,6 +31,9 @@ _LOADERS = frozenset(
 """What decides which programs are run, and which code is loaded into them."""
 _OF_LOADERS = ("LD_", "DYLD_", "XDG_")
 
+_OF_DOORS = frozenset({"PERSTACK_MCP_TOKEN"})
+"""What decides who may drive Jobs."""
+
 
 def read_env(
     folder: Path,
@@ -43,7 +46,7 @@ def read_env(
 
     Names are seen from `folder`; with none given, `.env` and `.env.local` are read. A file that is not there is passed
     over, for `.env.local` is made to be absent. Values are taken as they stand: `${OTHER}` is not replaced.
-    `is_confirmed`: a person has named these files. Else they set nothing that decides what is executed.
+    `is_confirmed`: a person has named these files. Else they set nothing that decides what is executed, or who is let in.
 
     Raises:
         UsageError: a file is there but cannot be read.
@@ -54,7 +57,7 @@ def read_env(
     paths = [folder / name for name in names or DEFAULT_FILES]
     for path in paths:
         for name, value in _read(path).items() if path.is_file() else ():
-            if not is_confirmed and _is_loader(name):
+            if not is_confirmed and (_is_loader(name) or name in _OF_DOORS):
                 if not environ.get(name):
                     left_out[name] = str(path)
                 continue
