@@ -19,6 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mcp_types import jsonrpc_message_adapter
 from provider_suite import WIRES
+from pydantic import JsonValue
+from pydantic_core import from_json
 from starlette.applications import Starlette
 from wire import Said, Wire
 
@@ -26,12 +28,16 @@ from perstack.config.env import read_env
 from perstack.config.load import load_project
 from perstack.config.lock import read_lock
 from perstack.core.chain import EMPTY_LOG, seal
+from perstack.core.cloudevents import read_cloud_event
 from perstack.core.definitions import Project
 from perstack.engine.audit import Auditing
 from perstack.engine.looking import Looking
 from perstack.engine.memory import ExecutionMemory
 from perstack.errors import Conflict, PerstackError
+from perstack.frontends.cli.given import given_answer, given_error, given_object
+from perstack.frontends.cli.task_options import read_moment, read_span
 from perstack.frontends.mcp_server import stdio as server_side
+from perstack.frontends.mcp_server.greeting import greet, offers_roots
 from perstack.frontends.tasks.http import routes
 from perstack.frontends.tasks.operations import OPERATIONS
 from perstack.ports.storage import RunRef
@@ -86,14 +92,22 @@ BODIES = (
     b'{"specversion": "1.0", "id": "1", "source": "s", "type": "t", "data": {"a": true}}',
 )
 MESSAGES = (
+    b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25", "capabilities":'
+    b' {"roots": {}}, "clientInfo": {"name": "x", "version": "1"}}}',
+    b'{"jsonrpc": "2.0", "id": "a", "method": "server/discover", "params": {"_meta":'
+    b' {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}}',
     b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "t", "arguments": {"a": [1, null]}}}',
     b'{"jsonrpc": "2.0", "id": "x", "result": {"content": [{"type": "text", "text": "w"}], "isError": false}}',
     b'{"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 0.5}}',
     b'{"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}}',
 )
+WORDS = (
+    b'{"left": ["a", 2.5, {"b": null}], "text": "\\ud83d\\ude00"}', b"yes: because", b"+5m", b"2026-11-22T08:00", b"7d",
+    b"1795325465131", b"true",
+)  # fmt: skip
 NASTY = (
     b"\\ud800", b"NaN", b"1e999", b"-1", b"null", b"[" * 200, b'{"a":' * 200, b"\0", b"\x1b[2J", b"\xff\xfe",
-    b"9" * 400, b"[]", b"{}", b'""', b"\n", b"true", b"\xc2\x85", b"1.5", b"'", b'"',
+    b"9" * 400, b"[" * 9000, b"[]", b"{}", b'""', b"\n", b"true", b"\xc2\x85", b"1.5", b"'", b'"',
 )  # fmt: skip
 
 
@@ -213,14 +227,41 @@ def test_a_reply_of_any_bytes_is_understood_or_refused(wire: Wire) -> None:
 @pytest.mark.timeout(7200)
 def test_a_message_of_any_bytes_is_taken_or_passed_over_in_both_directions() -> None:
     def take(data: bytes) -> None:
-        for side in (server_side, client_side):
-            message = side._parsed(data)
-            if message is not None:
-                # what was taken can be sent on
-                line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "replace")
-                jsonrpc_message_adapter.validate_json(line)
+        offers_roots(data)
+        greeted = greet(data)
+        if greeted is not None:
+            assert json.loads(greeted.line)["id"] == greeted.request_id
+        taken = [client_side._parsed(data)]
+        with suppress(ValueError):  # which whoever reads the lines passes over
+            taken.append(server_side._parsed(data))
+        for message in filter(None, taken):
+            # what was taken can be sent on
+            line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "replace")
+            jsonrpc_message_adapter.validate_json(line)
 
     fuzz("message", MESSAGES, take)
+
+
+@pytest.mark.timeout(7200)
+def test_words_and_json_of_any_bytes_on_the_command_line_are_taken_or_refused() -> None:
+    async def keep(value: JsonValue) -> None:
+        memory = ExecutionMemory(MemoryStorage(MemoryStore()))
+        await memory.create("t", start=True)
+        await memory.pause("t", "human_input", "?")
+        with suppress(PerstackError):
+            await memory.answer("t", value)
+        assert from_json((await memory.get("t")).to_json())
+
+    def take(data: bytes) -> None:
+        typed = data.decode("utf-8", "surrogateescape")
+        for read in (given_object, given_error, read_span, read_moment):
+            refused(lambda read=read: read(typed, "WHAT"))
+        with suppress(PerstackError):
+            value = given_answer(typed.lstrip("@-"), "WHAT")
+            asyncio.run(keep(value))
+            read_cloud_event(value)
+
+    fuzz("words", (*WORDS, *BODIES), take)
 
 
 @pytest.mark.timeout(7200)

@@ -46,7 +46,8 @@ def read_env(
 
     Names are seen from `folder`; with none given, `.env` and `.env.local` are read. A file that is not there is passed
     over, for `.env.local` is made to be absent. Values are taken as they stand: `${OTHER}` is not replaced.
-    `is_confirmed`: a person has named these files. Else they set nothing that decides what is executed, or who is let in.
+    `is_confirmed`: a person has named these files. Else they set nothing that decides what is executed,
+    or who is let in.
 
     Raises:
         UsageError: a file is there but cannot be read.

@@ -10,6 +10,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from perstack.core.base import JsonObject
 from perstack.core.job import PauseReason
+from perstack.core.moments import LATEST
 from perstack.core.secret_text import is_secret_in
 from perstack.core.task_events import TaskConfig, WaitingFor
 from perstack.errors import UsageError
@@ -79,6 +80,7 @@ Json = Annotated[JsonValue, AfterValidator(_kept)]
 State = Annotated[JsonObject, AfterValidator(_object)]
 Config = Annotated[TaskConfig, BeforeValidator(_known_keys)]
 Count = Annotated[int, Field(ge=0)]
+Moment = Annotated[int, Field(ge=0, le=LATEST)]
 PageSize = Annotated[int, Field(ge=1)]
 TaskIds = Annotated[Sequence[str], BeforeValidator(_one_or_more)]
 

@@ -38,8 +38,8 @@ class Environment(dict[str, str]):
         """What a person should be told, a line for each file."""
         names = {file: [name for name, its in self.left_out.items() if its == file] for file in self.left_out.values()}
         return tuple(
-            f"{file}: {', '.join(each)} not taken from here, for it decides which code is run, or who is let in: set it in"
-            " your own environment, or name the file with --env-path"
+            f"{file}: {', '.join(each)} not taken from here, for it decides which code is run, or who is let in: set it"
+            " in your own environment, or name the file with --env-path"
             for file, each in names.items()
         )
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from perstack.core.job import PauseReason
 from perstack.core.task_events import WaitingFor
-from perstack.core.task_words import Config, Count, FirstStatus, Json, PageSize, State, TaskIds, Text
+from perstack.core.task_words import Config, Count, FirstStatus, Json, Moment, PageSize, State, TaskIds, Text
 from perstack.core.tasks import TaskCheckpoint, TaskPage, TaskState, TaskStatus
 
 
@@ -91,7 +91,7 @@ class TaskMemory(Protocol):
         *,
         state: State | None = None,
         checkpoint_data: State | None = None,
-        resume_at: int | None = None,
+        resume_at: Moment | None = None,
         waiting_for: WaitingFor | Text | None = None,
         depends_on: TaskIds = (),
         expected_version: int | None = None,

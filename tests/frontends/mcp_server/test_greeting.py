@@ -112,7 +112,7 @@ def test_an_opening_is_answered_once_and_a_wrong_one_with_the_sdks_error(termina
 def test_nothing_heavy_is_imported_before_the_first_answer(terminal: Terminal) -> None:
     code = (
         "import sys\n"
-        "from perstack.frontends.mcp_server import wire\n"
+        "from perstack.frontends.shared import wire\n"
         "write = wire.Wire.write\n"
         "def spy(self, line):\n"
         "    heavy = {'mcp', 'mcp_types', 'asyncio', 'anyio', 'httpx', 'perstack.host'} & set(sys.modules)\n"

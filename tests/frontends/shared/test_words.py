@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from perstack.frontends.shared.words import ago, count, duration, pad, shorten
+from perstack.core.moments import LATEST
+from perstack.frontends.shared.words import ago, count, duration, local_time, pad, shorten
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,10 @@ def test_how_long_ago_is_said_in_the_largest_unit(seconds: int, words: str) -> N
 
 def test_a_count_has_its_noun_in_singular_or_plural() -> None:
     assert (count(1, "step"), count(0, "step"), count(2000, "step")) == ("1 step", "0 steps", "2,000 steps")
+
+
+@pytest.mark.parametrize("moment", [-(10**30), -1, 0, LATEST, LATEST + 1, 10**30])
+def test_every_number_is_shown_as_some_moment(moment: int) -> None:
+    year = local_time(moment).year
+    assert 1969 <= year <= 9999
+    assert (year > 9000) is (moment >= LATEST)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any
 
 from acp import RequestError
@@ -47,6 +47,7 @@ from perstack.frontends.acp.sessions import Session, Sessions
 from perstack.frontends.acp.updates import Sender, Updates
 from perstack.frontends.shared.consent import CHOICES, agrees, declines
 from perstack.frontends.shared.forms import choices_of, form_of
+from perstack.frontends.shared.words import local_time
 from perstack.version import VERSION
 
 _PROTOCOL = 1
@@ -226,7 +227,7 @@ def _modes(session: Session) -> SessionModeState:
 
 
 def _info(job: JobSummary, cwd: str) -> SessionInfo:
-    when = datetime.fromtimestamp(job.updated_at / 1000, UTC).isoformat()
+    when = local_time(job.updated_at).astimezone(UTC).isoformat()
     return SessionInfo(session_id=job.id, cwd=cwd, title=job.query[:100], updated_at=when)
 
 

@@ -13,6 +13,7 @@ from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
 from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.drive import drive
+from perstack.frontends.cli.given import given_text
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.terminal import err
 from perstack.host import Host
@@ -28,7 +29,7 @@ def answer_command(ident: str, text: str, stream: bool, setup: Setup) -> None:
 
     TEXT `-` is read from stdin. What a tool at work asks takes the one value it asks for, a JSON object, or `decline`.
     """
-    said = sys.stdin.read() if text == "-" else text
+    said = given_text(text)
     found = asyncio.run(_looked_up(setup.host(), ident, said))
     if found is None:
         err(f"task {ident}: answered; perstack task run-due lets it go on")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import datetime
 from typing import TypeVar
 
 from perstack.core.events import Event, SkillDisconnected
@@ -14,6 +13,7 @@ from perstack.core.plain import one_line
 from perstack.engine.emit import OnEvent
 from perstack.frontends.cli.terminal import data, discard_stdout, err, remark
 from perstack.frontends.shared.stopping import INTERRUPTED, on_stop_signals
+from perstack.frontends.shared.words import local_time
 from perstack.host import Host
 
 _T = TypeVar("_T")
@@ -139,5 +139,5 @@ def say(job: JobSummary) -> int:
 def _why_stopped(job: JobSummary) -> str:
     if job.pause_reason != "rate_limit" or job.resume_at is None:
         return "interrupted"
-    when = datetime.fromtimestamp(job.resume_at / 1000).astimezone()
+    when = local_time(job.resume_at)
     return f"paused until {when:%Y-%m-%d %H:%M}, because of the provider's rate limit,"

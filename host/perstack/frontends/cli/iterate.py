@@ -11,6 +11,7 @@ import click
 from perstack.core.iterations import SeriesState
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import until_done
+from perstack.frontends.cli.given import given_text
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.series import SeriesLines, say_series
 from perstack.frontends.shared.stopping import INTERRUPTED
@@ -38,7 +39,7 @@ def iterate_command(
     Events are JSON on stdout, one a line; QUERY `-` is read from stdin.
     """
     check_target(target)
-    said = sys.stdin.read() if query == "-" else query
+    said = given_text(query)
     host = setup.host()
     lines = SeriesLines(stream=stream)
 

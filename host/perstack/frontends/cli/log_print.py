@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
 from typing import NamedTuple
 
 from perstack.core.chain import open_line, taken_out
@@ -16,7 +15,7 @@ from perstack.engine.read import RunLog
 from perstack.frontends.cli.log_rows import QUIET_TYPES, Around, Row, describe, run_label, tokens
 from perstack.frontends.cli.log_select import Entry, Wanted, expert_of, lacks_skills, parse_line
 from perstack.frontends.cli.terminal import Screen, err, out
-from perstack.frontends.shared.words import STATUS_WORDS, ago, count, duration, pad, shorten
+from perstack.frontends.shared.words import STATUS_WORDS, ago, count, duration, local_time, pad, shorten
 
 _STATUS_COLOURS: dict[JobStatus, str] = {
     "running": "cyan",
@@ -52,7 +51,7 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
     steps = f"{job.total_steps:,} of at most {count(job.max_steps, 'step')}" if job.max_steps else ""
     for name, text in (
         ("query", job.query),
-        ("began", f"{_local(job.started_at):%Y-%m-%d %H:%M:%S}, {ago(job.started_at, int(time.time() * 1000))}"),
+        ("began", f"{local_time(job.started_at):%Y-%m-%d %H:%M:%S}, {ago(job.started_at, int(time.time() * 1000))}"),
         ("spent", f"{steps or count(job.total_steps, 'step')}, {tokens(job.usage)}"),
         ("Runs", _runs(job) if len(job.runs) > 1 else ""),
         ("asks", job.asks or ""),
@@ -75,7 +74,7 @@ def print_events(screen: Screen, entries: Sequence[Entry], every: Sequence[Entry
     colours = _colours(every)
     day = ""
     for line in lines:
-        at = _local(line.entry.timestamp)
+        at = local_time(line.entry.timestamp)
         if f"{at:%Y-%m-%d}" != day:
             day = f"{at:%Y-%m-%d}"
             out(screen.paint(day, dim=True))
@@ -180,7 +179,3 @@ def _next(job: JobSummary) -> str:
             return f"perstack resume {job.id}"
         case "running" | "completed":
             return ""
-
-
-def _local(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000).astimezone()

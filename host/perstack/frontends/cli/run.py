@@ -15,6 +15,7 @@ from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import drive
+from perstack.frontends.cli.given import given_text
 from perstack.frontends.cli.options import Setup, driving_options, label_option
 
 
@@ -53,8 +54,7 @@ def run_command(
     _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
     if runtime is not None:
         check_runtime(runtime)
-    if query == "-":
-        query = sys.stdin.read()
+    query = given_text(query)
     labels = parse_labels(label)
     if labels and is_answer:
         raise UsageError("--label is for a new Run: leave it out when answering")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 
 import click
@@ -15,6 +14,7 @@ from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
 from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.drive import drive
+from perstack.frontends.cli.given import json_on_stdin
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.terminal import err
 from perstack.host import Host
@@ -28,7 +28,7 @@ def signal_command(target: str, setup: Setup) -> None:
 
     A task that waits has its answer then, and is due; a Job goes on. An event that comes twice is taken once.
     """
-    event = _event()
+    event = read_cloud_event(json_on_stdin("write a CloudEvent to it"))
     host = setup.host()
     task = asyncio.run(_told(host, target, event))
     if task is not None:
@@ -52,11 +52,3 @@ async def _told(host: Host, target: str, event: CloudEvent) -> TaskState | None:
         return None
     by = this_user("cli").bringing(event.source)
     return await host.memory.signed(by).answer(target, event.data, event_id=event.key)
-
-
-def _event() -> CloudEvent:
-    try:
-        body = json.loads(sys.stdin.read())
-    except ValueError as error:
-        raise UsageError(f"stdin holds no JSON: {error}; write a CloudEvent to it") from error
-    return read_cloud_event(body)

@@ -12,14 +12,13 @@ from perstack.core.task_events import OnFailure, TaskConfig, WaitingFor
 from perstack.core.task_words import FirstStatus
 from perstack.core.tasks import TaskStatus
 from perstack.errors import UsageError
+from perstack.frontends.cli.given import given_answer, given_object
 from perstack.frontends.cli.task_delete import delete
 from perstack.frontends.cli.task_ends import END_COMMANDS
 from perstack.frontends.cli.task_options import (
     Tasks,
     depends_option,
-    read_answer,
     read_moment,
-    read_object,
     read_span,
     show_all,
     task_options,
@@ -89,7 +88,7 @@ def create(
     tasks: Tasks,
 ) -> None:
     """Create TASK, an id of up to 128 of A-Z a-z 0-9 _ -"""
-    begin, data = read_object(state, "--state"), read_object(checkpoint_data, "--checkpoint-data")
+    begin, data = given_object(state, "--state"), given_object(checkpoint_data, "--checkpoint-data")
     treated = TaskConfig(
         max_retries=max_retries,
         timeout=read_span(timeout, "--timeout"),
@@ -187,7 +186,7 @@ def checkpoint(
     task_id: str, state: str | None, name: str | None, data: str | None, expected_version: int | None, tasks: Tasks
 ) -> None:
     """Keep how far TASK is."""
-    kept, notes = read_object(state, "--state"), read_object(data, "--checkpoint-data")
+    kept, notes = given_object(state, "--state"), given_object(data, "--checkpoint-data")
     tasks.show(
         lambda memory: memory.checkpoint(
             task_id, kept, name=name, checkpoint_data=notes, expected_version=expected_version
@@ -239,8 +238,8 @@ def pause(
     tasks: Tasks,
 ) -> None:
     """Let TASK wait. For an external dependency the token is shown that a webhook needs, this once."""
-    kept, moment = read_object(state, "--state"), read_moment(resume_at, "--resume-at")
-    data = read_object(checkpoint_data, "--checkpoint-data")
+    kept, moment = given_object(state, "--state"), read_moment(resume_at, "--resume-at")
+    data = given_object(checkpoint_data, "--checkpoint-data")
     if reason is None and not depends_on:
         raise UsageError(f"--reason is missing: {_REASON}")
     if reason == "scheduled_wait" and moment is None:
@@ -273,7 +272,7 @@ def answer(task_id: str, value: str, expected_version: int | None, tasks: Tasks)
 
     ANSWER is words, JSON, @FILE, or - for stdin. The task goes on when it is resumed.
     """
-    said = read_answer(value, "ANSWER")
+    said = given_answer(value, "ANSWER")
     tasks.show(lambda memory: memory.answer(task_id, said, expected_version=expected_version))
 
 
@@ -296,7 +295,7 @@ def resume(
 
     It goes on from where it stands, or from an earlier checkpoint.
     """
-    kept, said = read_object(state, "--state"), read_answer(answer, "--answer")
+    kept, said = given_object(state, "--state"), given_answer(answer, "--answer")
     tasks.show(
         lambda memory: memory.resume(
             task_id, checkpoint=checkpoint, state=kept, value=said, expected_version=expected_version

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from perstack.frontends.cli.task_options import Tasks, read_answer, read_error, task_options, version_option
+from perstack.frontends.cli.given import given_answer, given_error
+from perstack.frontends.cli.task_options import Tasks, task_options, version_option
 
 
 @click.command("complete")
@@ -14,7 +15,7 @@ from perstack.frontends.cli.task_options import Tasks, read_answer, read_error, 
 @task_options
 def complete(task_id: str, result: str | None, expected_version: int | None, tasks: Tasks) -> None:
     """Say that TASK is done, for good."""
-    came = read_answer(result, "--result")
+    came = given_answer(result, "--result")
     tasks.show(lambda memory: memory.complete(task_id, came, expected_version=expected_version))
 
 
@@ -28,7 +29,7 @@ def fail(task_id: str, error: str, expected_version: int | None, tasks: Tasks) -
 
     It is failed, paused or retried, as it was created to be.
     """
-    said = read_error(error, "ERROR")
+    said = given_error(error, "ERROR")
     tasks.show(lambda memory: memory.fail(task_id, said, expected_version=expected_version))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
 from perstack.core.shell import line_of
 from perstack.core.task_dependencies import in_words
 from perstack.core.tasks import TaskState, TaskSummary
@@ -24,13 +22,15 @@ from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.terminal import Screen, data, table
-from perstack.frontends.shared.words import ago
+from perstack.frontends.shared.words import ago, local_time, shorten
 
 if TYPE_CHECKING:
     from perstack.engine.memory import ExecutionMemory
 
 _F = TypeVar("_F", bound=Callable[..., object])
 _T = TypeVar("_T")
+_SHOWN = 40
+"""Cells of what was typed, in an error."""
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -91,78 +91,26 @@ def depends_option(command: _F) -> _F:
     )(command)
 
 
-def read_json(text: str | None, what: str) -> JsonValue:
-    """A JSON value: as typed, from `@FILE`, or from stdin by `-`. Raises UsageError."""
-    if text is None:
-        return None
-    given = _given(text, what)
-    try:
-        value: JsonValue = json.loads(given)
-    except ValueError as error:
-        raise UsageError(f"{what}: {error}; give JSON, @FILE, or - for stdin") from error
-    return value
-
-
-def read_object(text: str | None, what: str) -> JsonObject | None:
-    """The same for a JSON object."""
-    value = read_json(text, what)
-    if value is not None and not isinstance(value, dict):
-        raise UsageError(f"{what} must be a JSON object")
-    return value
-
-
-def read_answer(text: str | None, what: str) -> JsonValue:
-    """The same for what may also be plain words."""
-    if text is None or text.startswith("@") or text == "-":
-        return read_json(text, what)
-    try:
-        value: JsonValue = json.loads(text)
-    except ValueError as error:
-        if text.startswith("{"):
-            raise UsageError(f"{what}: {error}; give JSON, words that begin with something else, or @FILE") from error
-        return text
-    return value
-
-
-def read_error(text: str, what: str) -> str | JsonObject:
-    """Plain words, or a JSON object. Raises UsageError."""
-    value = read_answer(text, what) if text.startswith("{") else text
-    return value if isinstance(value, dict) else text
-
-
-def _given(text: str, what: str) -> str:
-    if text == "-":
-        return sys.stdin.read()
-    if not text.startswith("@"):
-        return text
-    from pathlib import Path
-
-    try:
-        return Path(text[1:]).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{what}: {text[1:]}: {(error.strerror or str(error)).lower()}") from error
-
-
 def read_span(text: str | None, what: str) -> int | None:
     """Milliseconds from `90s`, `5m`, `2h`, `7d`. Raises UsageError."""
     if text is None:
         return None
-    found = re.fullmatch(r"(\d+)(ms|s|m|h|d)?", text)
+    found = re.fullmatch(r"([0-9]{1,15})(ms|s|m|h|d)?", text)
     if found is None:
-        raise UsageError(f"{what} {text}: give a time such as 90s, 5m, 2h or 7d")
+        raise UsageError(f"{what} {shorten(text, _SHOWN)}: give a time such as 90s, 5m, 2h or 7d")
     return int(found[1]) * _UNITS[found[2] or "ms"]
 
 
 def read_moment(text: str | None, what: str) -> int | None:
     """Milliseconds since 1970 from `+5m`, `2026-11-22T08:00`, or the number itself. Raises UsageError."""
-    if text is None or text.isdigit():
+    if text is None or re.fullmatch(r"[0-9]{1,15}", text):
         return None if text is None else int(text)
     if text.startswith("+"):
         return int(time.time() * 1000) + (read_span(text[1:], what) or 0)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError as error:
-        raise UsageError(f"{what} {text}: give a moment such as +5m or 2026-11-22T08:00") from error
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{what} {shorten(text, _SHOWN)}: give a moment such as +5m or 2026-11-22T08:00") from error
 
 
 def _facts(task: TaskState) -> list[tuple[str, str]]:
@@ -233,7 +181,7 @@ def _status(task: TaskState | TaskSummary, now: int) -> str:
 
 def when(moment: int | None) -> str:
     """A moment, here."""
-    return "" if moment is None else f"{datetime.fromtimestamp(moment / 1000).astimezone():%Y-%m-%d %H:%M:%S}"
+    return "" if moment is None else f"{local_time(moment):%Y-%m-%d %H:%M:%S}"
 
 
 def text(value: JsonValue) -> str:

@@ -7,7 +7,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from pathlib import Path
 
 import click
@@ -17,7 +16,7 @@ from perstack.core.verification import Kind, Report
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.terminal import data, out
-from perstack.frontends.shared.words import count
+from perstack.frontends.shared.words import count, local_time
 from perstack.host import Host
 
 _ALL_WELL = "every digest, hash and kept head is right"
@@ -143,7 +142,7 @@ def _print(report: Report, all_well: str) -> None:
         place = f"{one.run_id}, {count(one.count, 'event')}" if one.run_id and one.count else one.run_id or whole
         out(f"not checked: {place}: {one.message}")
     for redaction in report.redactions:
-        day = datetime.fromtimestamp(redaction.at / 1000).astimezone()
+        day = local_time(redaction.at)
         place = f"{redaction.run_id}, event {redaction.seq} ({redaction.type})"
         out(f"redacted: {place}, by {redaction.by}, {day:%Y-%m-%d %H:%M}: {redaction.reason}")
     runs = f" of {count(report.runs, 'Run')}" if report.kind == "job" else ""

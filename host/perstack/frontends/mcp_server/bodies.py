@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterable
-from typing import cast
-
-from pydantic import JsonValue
-from pydantic_core import from_json
 from starlette.types import Message, Receive
 
-_HUGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")
-"""What a number needs that is more than a float holds."""
+from perstack.core.json_reading import read_json
 
 
 class TooLarge(Exception):
@@ -52,20 +44,7 @@ def problem_of(body: bytes) -> str | None:
     a character.
     """
     try:
-        value: JsonValue = from_json(body, allow_inf_nan=False)
+        read_json(body)
     except ValueError as error:
         return f"the body is no JSON: {error}"
-    if _HUGE.search(body) and _has_infinity(value):
-        return "the body is no JSON: a number is out of range"
     return None
-
-
-def _has_infinity(value: JsonValue) -> bool:
-    left = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, float) and math.isinf(one):
-            return True
-        if isinstance(one, (list, dict)):
-            left.extend(cast("Iterable[JsonValue]", one.values() if isinstance(one, dict) else one))
-    return False

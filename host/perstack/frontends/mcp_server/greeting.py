@@ -58,12 +58,7 @@ class Reply:
 
 def greet(line: bytes) -> Reply | None:
     """The answer to a client's first message; None if that is no well-formed opening, which the SDK is to judge."""
-    try:
-        message: Json = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(message, dict):
-        return None
+    message = _message(line)
     request_id, params = message.get("id"), message.get("params")
     if not isinstance(request_id, str | int) or isinstance(request_id, bool) or not isinstance(params, dict):
         return None
@@ -77,18 +72,27 @@ def greet(line: bytes) -> Reply | None:
     if result is None:
         return None
     answer = json.dumps({"jsonrpc": "2.0", "id": request_id, "result": result}, ensure_ascii=False)
-    return Reply(request_id, answer.encode() + b"\n")
+    try:
+        return Reply(request_id, answer.encode() + b"\n")
+    except UnicodeEncodeError:
+        return None  # an id with half of a character, which the SDK refuses
 
 
 def offers_roots(line: bytes) -> bool:
     """Whether a client's first message says that it can be asked for the folders that it has open."""
-    try:
-        message: Json = json.loads(line)
-    except ValueError:
-        return False
-    params = message.get("params") if isinstance(message, dict) and message.get("method") == "initialize" else None
+    message = _message(line)
+    params = message.get("params") if message.get("method") == "initialize" else None
     capabilities = params.get("capabilities") if isinstance(params, dict) else None
     return isinstance(capabilities, dict) and isinstance(capabilities.get("roots"), dict)
+
+
+def _message(line: bytes) -> JsonTable:
+    """The object that a line is; empty if it is none."""
+    try:
+        message: Json = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return message if isinstance(message, dict) else {}
 
 
 def _initialized(params: JsonTable) -> JsonTable | None:

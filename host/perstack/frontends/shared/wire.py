@@ -64,8 +64,12 @@ class Wire:
         return cls(read_fd, write_fd, os.isatty(write_fd))
 
     def read(self) -> bytes | None:
-        """The next line, waited for; None at the end. Only before `start`."""
-        return next(self._lines, None)
+        """The next line, waited for; None at the end, and after a message that is too long. Only before `start`."""
+        try:
+            return next(self._lines, None)
+        except MessageTooLong as error:
+            notice(str(error))
+            return None
 
     def write(self, line: bytes) -> bool:
         """Write a line; False if nobody reads any more. Only before `start`."""

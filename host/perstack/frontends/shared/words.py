@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
 from perstack.core.job import JobStatus
 from perstack.core.messages import ToolCallPart
+from perstack.core.moments import LATEST
 from perstack.core.plain import one_line
 
 STATUS_WORDS: dict[JobStatus, str] = {
@@ -58,6 +60,11 @@ def duration(milliseconds: int) -> str:
     if minutes < 60:
         return f"{minutes} min {left} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def local_time(milliseconds: int) -> datetime:
+    """A moment here; of one that no calendar has, as a damaged log may, the first or last that has a name."""
+    return datetime.fromtimestamp(min(max(milliseconds / 1000, 0), LATEST / 1000)).astimezone()
 
 
 def ago(then: int, now: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from starlette.routing import Route
 from perstack.core.base import Fact, JsonObject
 from perstack.core.by import By
 from perstack.core.cloudevents import is_cloud_event, read_cloud_event
+from perstack.core.json_reading import read_json
 from perstack.engine.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.frontends.tasks.openapi import BASE, HOOKS, description_of_all, page
@@ -117,7 +117,7 @@ async def _body(request: Request) -> JsonValue:
     if not content.strip():
         return None
     try:
-        return json.loads(content)  # type: ignore[no-any-return]  # JSON is what it is
+        return read_json(bytes(content))
     except ValueError as error:
         raise UsageError(f"the body is no JSON: {error}") from error
 
