@@ -53,7 +53,9 @@ def store(tmp_path: Path, storage: str) -> Path:
 
 async def asked(storage: Storage) -> Answers:
     """Everything that a person may look at."""
-    looking, memory = Looking(storage, Auditing(storage, Project(), Path(), {})), ExecutionMemory(storage)
+    plugins = load_plugins((), {})
+    looking = Looking(storage, Auditing(storage, Project(), Path(), {}), plugins)
+    memory = ExecutionMemory(storage)
     said, errors = dict[str, object](), dict[str, PerstackError]()
 
     async def ask(what: str, work: Callable[[], Awaitable[object]]) -> None:

@@ -33,6 +33,7 @@ from perstack.core.definitions import Project
 from perstack.engine.audit import Auditing
 from perstack.engine.looking import Looking
 from perstack.engine.memory import ExecutionMemory
+from perstack.engine.plugins import load_plugins
 from perstack.errors import Conflict, PerstackError
 from perstack.frontends.cli.given import given_answer, given_error, given_object
 from perstack.frontends.cli.task_options import read_moment, read_span
@@ -180,6 +181,7 @@ def test_a_file_of_variables_of_any_bytes_is_read_or_refused(tmp_path: Path) -> 
 def test_a_log_with_any_event_is_read_or_refused() -> None:
     logs = [path.read_bytes().splitlines() for path in sorted(HISTORIES.glob("*-1.jsonl"))]
     payloads = tuple({line for log in logs for line in log})
+    plugins = load_plugins((), {})
 
     async def look(first: bytes, second: bytes) -> None:
         storage = MemoryStorage(MemoryStore())
@@ -189,7 +191,7 @@ def test_a_log_with_any_event_is_read_or_refused() -> None:
             await storage.append(RunRef("job", "job-1"), 0, sealed)
         except Conflict:
             return  # the storage takes no line that is no object
-        looking = Looking(storage, Auditing(storage, Project(), Path(), {}))
+        looking = Looking(storage, Auditing(storage, Project(), Path(), {}), plugins)
         for ask in (looking.load, looking.job, looking.verify, looking.replay, looking.document):
             with suppress(PerstackError):
                 await ask("job")
