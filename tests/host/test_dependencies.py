@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 FOLDERS = [ROOT / "host" / "perstack", *sorted(path for path in (ROOT / "plugins").iterdir() if path.is_dir())]
 OURS = {path.name for path in FOLDERS}
 
@@ -82,6 +83,16 @@ def test_every_distribution_that_is_declared_is_imported() -> None:
         for name in PROVIDED.get(module, set())
     }
     assert BASE.union(*OF_EXTRA.values()) - used == BY_NAME
+
+
+def test_every_package_is_in_the_wheel_and_under_the_checks() -> None:
+    tools = PYPROJECT["tool"]
+    assert {ROOT / name for name in tools["hatch"]["build"]["targets"]["wheel"]["packages"]} == set(FOLDERS)
+    assert set(tools["mypy"]["packages"]) == set(tools["importlinter"]["root_packages"]) == OURS
+    rules = {rule["name"]: rule for rule in tools["importlinter"]["contracts"]}
+    below = rules["Plugins know the ports, the core and the errors, and nothing above"]["source_modules"]
+    unnamed = rules["The host names no plugin: they come through entry points"]["forbidden_modules"]
+    assert set(below) == set(unnamed) == OURS - {"perstack"}
 
 
 def test_the_plugins_that_are_declared_are_those_that_are_installed() -> None:
