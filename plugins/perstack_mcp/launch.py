@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from perstack.core.definitions import McpStdioSkill, secrets_of
+from perstack.core.definition_secrets import secrets_of
+from perstack.core.definitions import McpStdioSkill
 from perstack.core.secret_text import is_secret_name
 from perstack.errors import SkillError
 from perstack.ports.processes.environment import inherited

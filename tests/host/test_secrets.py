@@ -11,14 +11,12 @@ from pydantic import BaseModel
 from terminal import Terminal, reply
 
 from perstack.config.settings import Overrides
+from perstack.core.definition_secrets import MASKED, with_secrets, without_secrets
 from perstack.core.definitions import (
-    MASKED,
     McpSseSkill,
     OAuth,
     Project,
     ProviderSetting,
-    with_secrets,
-    without_secrets,
 )
 from perstack.errors import UsageError
 from perstack.host import Host

@@ -17,7 +17,8 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from perstack.config.toml import NotRead, parse_toml, read_bounded
 from perstack.core.base import Fact, JsonObject
-from perstack.core.definitions import Expert, Skill, without_secrets
+from perstack.core.definition_secrets import without_secrets
+from perstack.core.definitions import Expert, Skill
 from perstack.core.tools import Effect, ToolKind, ToolSpec
 from perstack.errors import StorageError, UsageError
 from perstack.ports.skill import Toolset

@@ -6,6 +6,7 @@ As with a Run, secrets are left out: they are those of today's perstack.toml.
 from __future__ import annotations
 
 from perstack.core.base import Fact
+from perstack.core.definition_secrets import with_secrets, without_secrets
 from perstack.core.definitions import (
     Expert,
     Project,
@@ -13,8 +14,6 @@ from perstack.core.definitions import (
     ReasoningBudget,
     ToolSearch,
     with_delegates,
-    with_secrets,
-    without_secrets,
 )
 
 

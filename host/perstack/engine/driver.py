@@ -25,7 +25,8 @@ from perstack.core.commands import (
     RunTools,
     StartDelegates,
 )
-from perstack.core.definitions import Expert, Limits, Project, with_secrets, with_skills_required, without_secrets
+from perstack.core.definition_secrets import with_secrets, without_secrets
+from perstack.core.definitions import Expert, Limits, Project, with_skills_required
 from perstack.core.events import (
     AnswerQuestion,
     AttemptCompletion,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from perstack.core.definitions import Expert, Iterate, Project, measured_without_secrets
+from perstack.core.definition_secrets import measured_without_secrets
+from perstack.core.definitions import Expert, Iterate, Project
 from perstack.core.ids import check_job_id, job_id_of
 from perstack.core.iteration_events import ResumeSeries, StartSeries
 from perstack.core.iterations import SeriesState, check_resumable

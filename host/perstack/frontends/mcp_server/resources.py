@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, ReadResourceResult, Resource, ResourceTemplate, TextResourceContents
 
-from perstack.core.definitions import without_secrets
+from perstack.core.definition_secrets import without_secrets
 from perstack.core.ids import job_of_run
 from perstack.core.job import summarize
 from perstack.errors import NotFound, PerstackError

@@ -1,0 +1,148 @@
+"""Definitions without their secrets, as they are recorded, and with those of today again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from perstack.core.definitions import (
+    Expert,
+    Iterate,
+    McpSseSkill,
+    McpStdioSkill,
+    PluginSkill,
+    ProviderSetting,
+    Skill,
+)
+from perstack.core.json_texts import texts_in, with_texts
+from perstack.core.secret_text import (
+    digest_of_secret,
+    has_masked,
+    masked_address,
+    masked_args,
+    masked_line,
+    masked_settings,
+    masked_variables,
+    secrets_in,
+    shape,
+    unmasked,
+)
+
+
+def without_secrets(expert: Expert) -> Expert:
+    """The definition as it is recorded: without provider settings, and without the values of headers and of OAuth's
+    secrets that name no variable. Of the secrets in arguments, variables, addresses and settings their digests stay."""
+    provider = None if expert.provider is None else ProviderSetting(provider_name=expert.provider.provider_name)
+    update: dict[str, object] = {"provider": provider, "skills": tuple(map(_masked, expert.skills))}
+    if expert.iterate is not None:
+        update["iterate"] = measured_without_secrets(expert.iterate)
+    return expert.model_copy(update=update)
+
+
+def measured_without_secrets(iterate: Iterate) -> Iterate:
+    """The same for how an Expert is iterated."""
+    match iterate.evaluator:
+        case str() as line:
+            return iterate.model_copy(update={"evaluator": masked_line(line)})
+        case tuple() as argv:
+            return iterate.model_copy(update={"evaluator": masked_args(argv)})
+        case _:
+            return iterate
+
+
+def with_secrets(recorded: Expert, today: Expert | None) -> Expert:
+    """A recorded definition with the secrets that today's definition gives to the skill of the same name."""
+    if today is None:
+        return recorded
+    current = {skill.name: skill for skill in today.skills}
+    skills = tuple(_unmasked(skill, current.get(skill.name)) for skill in recorded.skills)
+    return recorded.model_copy(update={"skills": skills})
+
+
+MASKED = "(not recorded)"
+
+
+def _masked(skill: Skill) -> Skill:
+    match skill:
+        case McpStdioSkill():
+            return skill.model_copy(update={"args": masked_args(skill.args), "env": masked_variables(skill.env)})
+        case McpSseSkill():
+            return _masked_remote(skill)
+        case PluginSkill():
+            return skill.model_copy(update={"settings": masked_settings(skill.settings)})
+        case _:
+            return skill
+
+
+def _masked_remote(skill: McpSseSkill) -> McpSseSkill:
+    headers = {name: _mask(value) for name, value in skill.headers.items()}
+    oauth = skill.oauth
+    if oauth is not None:
+        secrets = {"client_secret": oauth.client_secret, "private_key": oauth.private_key}
+        oauth = oauth.model_copy(update={name: value and _mask(value) for name, value in secrets.items()})
+    return skill.model_copy(update={"endpoint": masked_address(skill.endpoint), "headers": headers, "oauth": oauth})
+
+
+def _mask(value: str) -> str:
+    return value if "${" in value else MASKED
+
+
+def _unmasked(skill: Skill, today: Skill | None) -> Skill:
+    if isinstance(skill, McpStdioSkill) and isinstance(today, McpStdioSkill):
+        secrets = secrets_of(today)
+        args = _refilled(skill.args, today.args, masked_args(today.args), secrets)
+        # a variable that is not there any more has no value
+        now = {name: today.env.get(name, "") for name in skill.env}
+        env = _refilled(tuple(skill.env.values()), tuple(now.values()), tuple(masked_variables(now).values()), secrets)
+        return skill.model_copy(update={"args": args, "env": dict(zip(skill.env, env, strict=True))})
+    if isinstance(skill, McpSseSkill) and isinstance(today, McpSseSkill):
+        masked = (masked_address(today.endpoint),)
+        (endpoint,) = _refilled((skill.endpoint,), (today.endpoint,), masked, secrets_of(today))
+        update: dict[str, object] = {"endpoint": endpoint}
+        if MASKED in skill.headers.values():
+            update["headers"] = today.headers
+        if skill.oauth is not None and MASKED in (skill.oauth.client_secret, skill.oauth.private_key):
+            update["oauth"] = today.oauth
+        return skill.model_copy(update=update)
+    if isinstance(skill, PluginSkill) and isinstance(today, PluginSkill):
+        return _unmasked_plugin(skill, today)
+    return skill
+
+
+def _unmasked_plugin(skill: PluginSkill, today: PluginSkill) -> PluginSkill:
+    recorded, now = tuple(texts_in(skill.settings)), tuple(texts_in(today.settings))
+    masked = tuple(texts_in(masked_settings(today.settings)))
+    texts = iter(_refilled(recorded, now, masked, secrets_of(today)))
+    return skill.model_copy(update={"settings": with_texts(skill.settings, lambda _: next(texts))})
+
+
+def secrets_of(skill: Skill) -> list[str]:
+    """The secrets that are written out in a skill's arguments, variables, address and settings."""
+    match skill:
+        case McpStdioSkill():
+            args, env = skill.args, skill.env
+            return [
+                *secrets_in(lambda stand: masked_args(args, stand)),
+                *secrets_in(lambda stand: masked_variables(env, stand)),
+            ]
+        case McpSseSkill():
+            endpoint = skill.endpoint
+            return secrets_in(lambda stand: masked_address(endpoint, stand))
+        case PluginSkill():
+            settings = skill.settings
+            return secrets_in(lambda stand: masked_settings(settings, stand))
+        case _:
+            return []
+
+
+def _refilled(
+    recorded: tuple[str, ...], today: tuple[str, ...], masked_today: tuple[str, ...], secrets: Iterable[str]
+) -> tuple[str, ...]:
+    """Recorded texts with their secrets: the same ones if today's skill still has them, or else those that have taken
+    their places."""
+    if not has_masked(recorded):
+        return recorded
+    known = {digest_of_secret(secret): secret for secret in secrets}
+    texts = tuple(unmasked(text, known) for text in recorded)
+    if has_masked(texts) and shape(recorded) == shape(masked_today):
+        return today
+    return texts
