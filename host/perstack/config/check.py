@@ -1,214 +1,288 @@
-"""One table of a definition file against its keys in `schema`: types, missing keys, unknown keys."""
+"""One table of a definition file against the model that it is read into: types, rules, missing and unknown keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import date, time
-from math import isfinite
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from re import findall
+from types import NoneType, UnionType
+from typing import Annotated, TypeVar, Union, cast, get_args, get_origin
 
-from perstack.config.schema import AUDIT, EXPERT, ITERATE, OAUTH, PROJECT, PROVIDER, SKILLS, TOOL, Key, Kind, Table
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
 from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue, spell
+from perstack.core.base import Fact
+from perstack.core.definitions import (
+    Audit,
+    Expert,
+    InteractiveSkill,
+    InteractiveTool,
+    Iterate,
+    McpSseSkill,
+    McpStdioSkill,
+    OAuth,
+    PluginSkill,
+    Project,
+    ProviderSetting,
+)
+from perstack.core.keys import BROKEN, EMPTY, FROM_FILE, Key
 
-_BUDGETS = ("none", "minimal", "low", "medium", "high")
+_M = TypeVar("_M", bound=Fact)
 
-_ELSEWHERE: Mapping[str, Table] = {
-    "at the top of the file, above the first [table]": PROJECT,
-    "in [provider]": PROVIDER,
-    "in [audit]": AUDIT,
-    "in [experts.NAME]": EXPERT,
-    **{f"in a skill of type {name}": table for name, table in SKILLS.items()},
-    "in a tool of an interactiveSkill": TOOL,
-    "in the `oauth` of a skill of type mcpSseSkill": OAUTH,
-    "in [experts.NAME.iterate]": ITERATE,
+IGNORED: Mapping[type[Fact], Mapping[str, str]] = {
+    Project: {
+        "temperature": "every model runs at its own default temperature",
+        "perstackApiBaseUrl": "there is no registry to ask: `include` takes in Experts from other files",
+        "perstackBaseSkillCommand": "the base skill is built in and starts no command",
+        "network": "say `allowedDomains` in the skill that it is about",
+    },
+    Expert: {
+        "runtime": "every Expert runs in this process",
+        "network": "say `allowedDomains` in the skill that it is about",
+        "providerTools": "tools that a provider runs itself are not offered",
+        "providerSkills": "skills that a provider runs itself are not offered",
+        "providerToolOptions": "tools that a provider runs itself are not offered",
+    },
+    McpSseSkill: {"allowedDomains": "only the endpoint is ever reached"},
+}
+"""Keys of the original that have no effect here, and why."""
+
+_SKILLS = (McpStdioSkill, McpSseSkill, InteractiveSkill, PluginSkill)
+
+_PLACES: Mapping[type[Fact], str] = {
+    Project: "at the top of the file, above the first [table]",
+    ProviderSetting: "in [provider]",
+    Audit: "in [audit]",
+    Expert: "in [experts.NAME]",
+    **{skill: f"in a skill of type {skill.model_fields['type'].default}" for skill in _SKILLS},
+    InteractiveTool: "in a tool of an interactiveSkill",
+    OAuth: "in the `oauth` of a skill of type mcpSseSkill",
+    Iterate: "in [experts.NAME.iterate]",
+}
+
+_EXPECTED = {
+    "string_type": 'text in "quotes"',
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "a list of texts",
+    "dict_type": "a table",
+}
+"""What a value must be, by the type of the error that says that it is not."""
+
+
+_KINDS: Mapping[type[object], str] = {
+    bool: "true or false",
+    str: "text",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    tuple: "a list",
+    dict: "a table",
 }
 
 
-def read_table(raw: TomlValue, keys: Table, at: KeyPath, report: Reporter) -> TomlTable | None:
-    """What is right in this table, by key. Everything else is reported; None if it is no table at all."""
+@dataclass(frozen=True, slots=True)
+class WrittenKey:
+    """A key as files have it."""
+
+    field: str
+    """What its field is called in what is recorded."""
+    meaning: str
+    is_required: bool
+    tables: tuple[type[Fact], ...]
+    """The models that its value, a table or tables by their names, is read into; empty if it is anything else."""
+    is_named: bool
+
+
+@cache
+def keys_of(model: type[Fact]) -> Mapping[str, WrittenKey]:
+    """The keys of a table in perstack.toml, by their names; those that must be there first."""
+    found: dict[str, WrittenKey] = {}
+    for field in model.model_fields.values():
+        alias = field.alias or ""
+        for key in field.metadata:
+            if isinstance(key, Key):
+                tables = _tables(field.annotation)
+                is_named = get_origin(field.annotation) in (tuple, dict)
+                is_required = key.is_required or field.is_required()
+                found[key.name or alias] = WrittenKey(alias, key.meaning, is_required, tables, is_named)
+    return dict(sorted(found.items(), key=lambda one: not one[1].is_required))
+
+
+def _tables(annotation: object) -> tuple[type[Fact], ...]:
+    if isinstance(annotation, type):
+        return (annotation,) if issubclass(annotation, Fact) else ()
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated or origin is tuple:
+        return _tables(parts[0])
+    if origin is dict:
+        return _tables(parts[1])
+    if origin not in (Union, UnionType):
+        return ()
+    each = [_tables(part) for part in parts if part is not NoneType]
+    return tuple(table for tables in each for table in tables) if all(each) else ()
+
+
+def read_table(model: type[_M], raw: TomlValue, at: KeyPath, report: Reporter, **named: str) -> _M | None:
+    """The table as far as it is right: what is not is reported, and left out. None if it is no table at all.
+
+    A required text that is left out is empty. `named` are fields that are no keys.
+    """
     if not isinstance(raw, dict):
-        report.error(at, f"must be a table, not {a_kind_of(raw)}: write [{spell(at)}] and its keys below it")
+        report.error(at, f"must be a table, not {kind_of(raw)}: write [{spell(at)}] and its keys below it")
         return None
-    good: TomlTable = {}
+    given: dict[str, object] = {**named, **_given(model, raw, at, report)}
+    try:
+        return model.model_validate(given, strict=True, extra="forbid", context=FROM_FILE)
+    except ValidationError as error:
+        wrong = _wrong(error.errors(include_url=False), given)
+    written = {key.field: (name, key.meaning) for name, key in keys_of(model).items()}
+    for (field, *inside), errors in wrong.items():
+        # the name that a table has is no key in it
+        name, meaning = written.get(str(field), ("", ""))
+        report.error((*at, name, *inside) if name else at, _complaint(errors, meaning))
+    return model.model_validate(_right(model, given, wrong))
+
+
+def _given(model: type[Fact], raw: TomlTable, at: KeyPath, report: Reporter) -> dict[str, object]:
+    """What is written, as its fields are called. What is missing and what has no meaning is reported."""
+    keys = keys_of(model)
+    given: dict[str, object] = {}
     for name, value in raw.items():
         key = keys.get(name)
         if key is None:
-            report.warn((*at, name), unknown_key(name, keys))
-        elif key.kind == "ignored":
-            report.warn((*at, name), f"has no effect: {key.meaning}")
-        elif fits(value, key, (*at, name), report):
-            good[name] = value
+            report.warn((*at, name), _unknown(name, model))
+        elif not key.tables:
+            given[key.field] = tuple(value) if isinstance(value, list) else value
+        elif (inner := _read_inner(key, value, (*at, name), report)) is not None:
+            given[key.field] = inner
     for name, key in keys.items():
-        if key.required and name not in raw:
+        if key.is_required and name not in raw:
             report.error((*at, name), f"is missing: {key.meaning}")
-    return good
+    return given
 
 
-def fits(value: TomlValue, key: Key, at: KeyPath, report: Reporter) -> bool:
-    """Whether the value is of the key's kind; what is wrong with it is reported, item by item for lists."""
-    pairs: Iterable[tuple[KeyPath, TomlValue]] = ((at, value),)
-    if key.kind in ("texts", "domains") or (key.kind in _SEVERAL and isinstance(value, list)):
-        if not isinstance(value, list):
-            report.error(at, f"must be a list of texts, not {a_kind_of(value)}: write it in [brackets]")
-            return False
-        if not value and key.kind in _SEVERAL:
-            report.error(at, f"must not be empty: {key.meaning}")
-        pairs = (((*at, index), item) for index, item in enumerate(value))
-    complaint = _COMPLAINTS[key.kind]
-    wrong = [(path, words) for path, item in pairs if (words := complaint(item, key)) is not None]
-    for path, words in wrong:
-        report.error(path, words)
-    return not wrong
+def _read_inner(key: WrittenKey, raw: TomlValue, at: KeyPath, report: Reporter) -> object:
+    if not key.is_named:
+        return read_table(key.tables[0], raw, at, report)
+    if not isinstance(raw, dict):
+        report.error(at, f"must be a table, not {kind_of(raw)}")
+        return None
+    found: list[Fact] = []
+    for name, table in raw.items():
+        model = _model_of(key.tables, table, (*at, name), report)
+        one = None if model is None else read_table(model, table, (*at, name), report, name=name)
+        if one is not None:
+            found.append(one)
+    return tuple(found)
 
 
-_SEVERAL: tuple[Kind, ...] = ("words", "evaluator")
-"""Kinds of which there may be one, or a list."""
+def _model_of(models: tuple[type[Fact], ...], raw: TomlValue, at: KeyPath, report: Reporter) -> type[Fact] | None:
+    """Which of several models a table is of by its `type`; without a good one, nothing is said of its other keys."""
+    if len(models) == 1 or not isinstance(raw, dict):
+        return models[0]
+    by_type = {str(model.model_fields["type"].default): model for model in models}
+    kind = raw.get("type")
+    if isinstance(kind, str) and kind in by_type:
+        return by_type[kind]
+    near = suggestion(kind, by_type) if isinstance(kind, str) else ""
+    report.error((*at, "type"), f"{'is missing:' if kind is None else 'must be'} one of {', '.join(by_type)}{near}")
+    return None
 
 
-def a_kind_of(value: TomlValue) -> str:
+def _wrong(errors: Iterable[ErrorDetails], given: object) -> dict[KeyPath, list[ErrorDetails]]:
+    """The errors by their places. What is wrong inside a value says more than what is wrong with all of it."""
+    found: dict[KeyPath, list[ErrorDetails]] = {}
+    for error in errors:
+        if error["type"] != "missing":  # said already, of what is not written
+            found.setdefault(_place(error["loc"], given), []).append(error)
+    around = {at[:length] for at in found for length in range(len(at))}
+    return {at: those for at, those in found.items() if at not in around}
+
+
+def _place(loc: KeyPath, value: object) -> KeyPath:
+    """The way to a value without the branches of unions, which a file does not have."""
+    way: KeyPath = ()
+    for part in loc:
+        match value:
+            case dict() if part in value:
+                value = cast("dict[str | int, object]", value)[part]
+            case list() | tuple() if isinstance(part, int):
+                value = cast("Sequence[object]", value)[part]
+            case _:
+                continue
+        way = (*way, part)
+    return way
+
+
+def _right(model: type[Fact], given: Mapping[str, object], wrong: Iterable[KeyPath]) -> dict[str, object]:
+    """What is not wrong; an empty text for each required one that is; of a table with free names its good entries."""
+    ways = {way[:2] for way in wrong}
+    fields = {way[0] for way in ways}
+    right: dict[str, object] = {}
+    for field in model.model_fields.values():
+        name = field.alias or ""
+        value = given.get(name)
+        if name in given and name not in fields:
+            right[name] = value
+        elif field.is_required():
+            right[name] = ""
+        elif isinstance(value, dict) and (name,) not in ways and get_origin(field.annotation) is dict:
+            table = cast("dict[str, object]", value)
+            right[name] = {entry: one for entry, one in table.items() if (name, entry) not in ways}
+    return right
+
+
+def _complaint(errors: list[ErrorDetails], meaning: str) -> str:
+    """All that is wrong in one place, in words that follow its name."""
+    for error in errors:
+        if error["type"] == BROKEN:
+            return f"{EMPTY}: {meaning}" if error["msg"] == EMPTY else error["msg"]
+        if error["type"] == "extra_forbidden":
+            return "does not belong here: take it out"
+        if error["type"] == "invalid-json-value":
+            return "must not hold a date or time: write it as text in quotes"
+    value = errors[0]["input"]
+    words = [word for error in errors for word in findall("'([^']*)'", str(error.get("ctx", {}).get("expected")))]
+    expected = [f"one of {', '.join(words)}"] if words else []
+    expected += [_EXPECTED.get(error["type"], error["msg"]) for error in errors if error["type"] != "literal_error"]
+    if words and isinstance(value, str):
+        return f"must be {' or '.join(expected)}{suggestion(value, words)}"
+    is_fraction = isinstance(value, float) and _EXPECTED["int_type"] in expected
+    hint = ": write it in [brackets]" if expected == [_EXPECTED["tuple_type"]] else ""
+    return f"must be {' or '.join(expected)}, not {'a fraction' if is_fraction else kind_of(value)}{hint}"
+
+
+def kind_of(value: object) -> str:
     """What a TOML value is, in words."""
-    # bool first: in Python it is an int
-    for kind, words in (
-        (bool, "true or false"),
-        (str, "text"),
-        ((int, float), "a number"),
-        (list, "a list"),
-        (dict, "a table"),
-    ):
-        if isinstance(value, kind):
-            return words
-    return "a date or time"
+    return _KINDS.get(type(value), "a date or time")
 
 
-def unknown_key(name: str, keys: Table) -> str:
-    """What to say of a key that nobody knows: the nearest one that is known, or where it belongs."""
+def _unknown(name: str, model: type[Fact]) -> str:
+    """What to say of a key that has no meaning here: why, the nearest one that has one, or where it belongs."""
+    if name in IGNORED.get(model, ()):
+        return f"has no effect: {IGNORED[model][name]}"
+    known = [*keys_of(model), *IGNORED.get(model, ())]
     same = _plain(name)
-    for known in keys:
-        if _plain(known) == same:
-            return f"unknown key, ignored; did you mean `{known}`?"
-    for place, table in _ELSEWHERE.items():
-        if name in table and table is not keys:
+    for one in known:
+        if _plain(one) == same:
+            return f"unknown key, ignored; did you mean `{one}`?"
+    for other, place in _PLACES.items():
+        if other is not model and (name in keys_of(other) or name in IGNORED.get(other, ())):
             return f"unknown key here, ignored; `{name}` belongs {place}"
-    near = nearest(name, keys)
-    if near is not None:
-        return f"unknown key, ignored; did you mean `{near}`?"
-    wanted = ", ".join(f"`{known}`" for known, key in keys.items() if key.kind != "ignored")
-    return f"unknown key, ignored; known here: {wanted}"
-
-
-def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The word most like this one, if any is much like it."""
-    from difflib import get_close_matches
-
-    return next(iter(get_close_matches(word, list(words), n=1, cutoff=0.6)), None)
+    near = suggestion(name, known)
+    return f"unknown key, ignored{near or '; known here: ' + ', '.join(f'`{one}`' for one in keys_of(model))}"
 
 
 def suggestion(word: str, words: Iterable[str]) -> str:
-    """`; did you mean «x»?`, or nothing."""
-    near = nearest(word, words)
-    return "" if near is None else f"; did you mean `{near}`?"
+    """`; did you mean «x»?` of the word most like this one; nothing if none is much like it."""
+    from difflib import get_close_matches
+
+    return "".join(f"; did you mean `{near}`?" for near in get_close_matches(word, list(words), n=1, cutoff=0.6))
 
 
 def _plain(name: str) -> str:
     return name.replace("_", "").replace("-", "").casefold()
-
-
-def _text(value: TomlValue, key: Key) -> str | None:
-    if not isinstance(value, str):
-        return f'must be text in "quotes", not {a_kind_of(value)}'
-    if key.least > 0 and not value.strip():
-        return f"must not be empty: {key.meaning}"
-    if key.longest is not None and len(value) > key.longest:
-        return f"has {len(value):,} characters: shorten it to {key.longest:,}"
-    return None
-
-
-def _evaluator(value: TomlValue, key: Key) -> str | None:
-    if isinstance(value, dict):
-        names = [name for name in value if name in ("expert", "entry")]
-        if len(names) != 1 or len(value) != 1:
-            return "must be a command, or a table with one key: `expert`, or `entry`"
-        value = value[names[0]]
-    return _text(value, key)
-
-
-def _flag(value: TomlValue, key: Key) -> str | None:
-    return None if isinstance(value, bool) else f"must be true or false, not {a_kind_of(value)}"
-
-
-def _number(value: TomlValue, key: Key) -> str | None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        kind = "a fraction" if isinstance(value, float) else a_kind_of(value)
-        return f"must be a whole number, not {kind}"
-    return None if value >= key.least else f"must be at least {key.least}, not {value}"
-
-
-def _decimal(value: TomlValue, key: Key) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return f"must be a number, not {a_kind_of(value)}"
-    return None if isfinite(value) else "must be a number that has an end"
-
-
-def _budget(value: TomlValue, key: Key) -> str | None:
-    if isinstance(value, str):
-        if value in _BUDGETS:
-            return None
-        return f"must be a number of tokens or one of {', '.join(_BUDGETS)}{suggestion(value, _BUDGETS)}"
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return None
-    return f"must be a number of tokens or one of {', '.join(_BUDGETS)}"
-
-
-def _choice(value: TomlValue, key: Key) -> str | None:
-    known = ", ".join(key.choices)
-    if not isinstance(value, str):
-        return f"must be one of {known}, not {a_kind_of(value)}"
-    return None if value in key.choices else f"must be one of {known}{suggestion(value, key.choices)}"
-
-
-def _table(value: TomlValue, key: Key) -> str | None:
-    return None if isinstance(value, dict) else f"must be a table, not {a_kind_of(value)}"
-
-
-def _json(value: TomlValue, key: Key) -> str | None:
-    words = _table(value, key)
-    if words is None and _has_date(value):
-        words = "must not hold a date or time: write it as text in quotes"
-    return words
-
-
-def _has_date(value: TomlValue) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_date, value.values()))
-    if isinstance(value, list):
-        return any(map(_has_date, value))
-    return isinstance(value, (date, time))
-
-
-def _domain(value: TomlValue, key: Key) -> str | None:
-    import re
-
-    if not isinstance(value, str):
-        return _text(value, key)
-    label = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
-    if not re.fullmatch(rf"(?:\*\.)?{label}(?:\.{label})*", value):
-        return "is no domain: write `example.com`, or `*.example.com` for all below it"
-    # a look-alike name in punycode reads like another one
-    if any(part.casefold().startswith("xn--") for part in value.split(".")):
-        return "must not be punycode (xn--): only plain ASCII domains are taken"
-    return None
-
-
-_COMPLAINTS: Mapping[Kind, Callable[[TomlValue, Key], str | None]] = {
-    "text": _text,
-    "texts": _text,
-    "words": _text,
-    "evaluator": _evaluator,
-    "decimal": _decimal,
-    "flag": _flag,
-    "number": _number,
-    "budget": _budget,
-    "choice": _choice,
-    "table": _table,
-    "json": _json,
-    "domains": _domain,
-}

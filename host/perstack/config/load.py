@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import normpath
 from pathlib import Path
 
-from perstack.config.check import read_table
+from perstack.config.check import IGNORED, keys_of, kind_of, read_table
 from perstack.config.experts import Draft, read_expert, resolve_delegates, resolve_evaluator, warn_of_cycles
 from perstack.config.runtimes import OF_THE_ORIGINAL, check_runtimes
-from perstack.config.schema import PROJECT, PROVIDER
 from perstack.config.source import KeyPath, Reporter, Source, TomlTable, TomlValue
 from perstack.config.toml import NotRead, parse_toml, read_bounded
 from perstack.core.definitions import Project
@@ -68,11 +67,12 @@ class Definition:
         self.includes: list[str] = []
         self.report: Reporter | None = None
         """For the top of the file; None if it could not be read."""
-        self.fields = self.read(path, chain=())
+        self.project = self.read(path, chain=())
+        """The settings of the file itself, as far as they are right; the Experts are in `drafts`."""
         for draft in self.drafts.values():
             resolve_delegates(draft, self.drafts)
             resolve_evaluator(draft, self.drafts)
-        if "maxSteps" not in self.fields:
+        if self.project.max_steps is None:
             warn_of_cycles(self.drafts)
 
     def loaded(self, *, strict: bool) -> LoadedProject:
@@ -80,35 +80,33 @@ class Definition:
         problems = self.in_order()
         errors = [problem for problem in problems if problem.severity == "error"]
         broken = _broken(self.drafts, errors)
-        experts = {key: draft.finish() for key, draft in self.drafts.items() if key not in broken}
+        experts = {key: draft.expert for key, draft in self.drafts.items() if key not in broken}
         if errors and (strict or not experts or any(problem.expert is None for problem in errors)):
             raise DefinitionError(problems)
-        fields = {**self.fields, "experts": experts, "path": str(self.path.absolute()), "broken": broken}
-        fields["files"] = list(dict.fromkeys(str(Path(name).absolute()) for name in self.files.values()))
-        fields["includes"] = [*self.includes]
+        update: dict[str, object] = {"experts": experts, "path": str(self.path.absolute()), "broken": broken}
+        update["files"] = tuple(dict.fromkeys(str(Path(name).absolute()) for name in self.files.values()))
+        update["includes"] = tuple(self.includes)
         warnings = tuple(problem for problem in problems if problem.severity != "error")
-        return LoadedProject(Project.model_validate(fields), warnings, tuple(self.files), tuple(self.patterns))
+        project = self.project.model_copy(update=update)
+        return LoadedProject(project, warnings, tuple(self.files), tuple(self.patterns))
 
-    def read(self, path: Path, chain: tuple[Path, ...]) -> TomlTable:
+    def read(self, path: Path, chain: tuple[Path, ...]) -> Project:
         """Takes in one file and, after it, those that it includes; returns its settings."""
         self.files[path.resolve()] = str(path)
         source = self._source(path)
-        if source is None:
-            return {}
+        raw = None if source is None else self._parse(source)
+        if source is None or raw is None:
+            return Project()
         report = Reporter(source, self.problems)
-        raw = self._parse(source)
-        if raw is None:
-            return {}
         if chain:
             raw = _without_settings(raw, chain[0], report)
         else:
             self.report = report
-        fields = read_table(raw, PROJECT, (), report) or {}
-        _check_settings(fields, report)
-        _place_paths(fields, path.parent)
-        self._take_experts(fields.pop("experts", {}), report)
-        self._take_includes(fields.pop("include", []), (*chain, path), report)
-        return fields
+        self._take_experts(raw.pop("experts", {}), report)
+        project = read_table(Project, raw, (), report) or Project()
+        _check_runtime(project.runtime, report)
+        self._take_includes(project.includes, (*chain, path), report)
+        return _placed(project, path.parent.absolute())
 
     def in_order(self) -> tuple[Problem, ...]:
         """All problems, file by file as they were met, from the top of each down."""
@@ -141,17 +139,19 @@ class Definition:
             return None
 
     def _take_experts(self, experts: TomlValue, report: Reporter) -> None:
-        for key, raw in experts.items() if isinstance(experts, dict) else ():
+        if not isinstance(experts, dict):
+            report.error(("experts",), f"must be a table, not {kind_of(experts)}: write [experts.NAME]")
+            return
+        for key, raw in experts.items():
             first = self.drafts.get(key)
             if first is not None:
                 report.error(("experts", key), f"is defined already, at {first.report.place(first.at)}: rename one")
                 continue
             self.drafts[key] = read_expert(key, raw, report)
 
-    def _take_includes(self, patterns: TomlValue, chain: tuple[Path, ...], report: Reporter) -> None:
-        for index, pattern in enumerate(patterns if isinstance(patterns, list) else ()):
-            if isinstance(pattern, str):
-                self._take_include(pattern, ("include", index), chain, report)
+    def _take_includes(self, patterns: Sequence[str], chain: tuple[Path, ...], report: Reporter) -> None:
+        for index, pattern in enumerate(patterns):
+            self._take_include(pattern, ("include", index), chain, report)
 
     def _take_include(self, pattern: str, at: KeyPath, chain: tuple[Path, ...], report: Reporter) -> None:
         from glob import has_magic  # few definitions have includes
@@ -192,10 +192,11 @@ class Definition:
 
 def _broken(drafts: Mapping[str, Draft], errors: Sequence[Problem]) -> dict[str, tuple[Problem, ...]]:
     """The Experts that have errors, and those that delegate to one, by whatever way, with what is wrong."""
-    broken: dict[str, tuple[Problem, ...]] = {}
+    own: dict[str, list[Problem]] = {}
     for error in errors:
         if error.expert is not None and error.expert in drafts:
-            broken[error.expert] = (*broken.get(error.expert, ()), error)
+            own.setdefault(error.expert, []).append(error)
+    broken = {name: tuple(those) for name, those in own.items()}
     callers: dict[str, list[Draft]] = {}
     for draft in drafts.values():
         for name in draft.delegates:
@@ -204,9 +205,9 @@ def _broken(drafts: Mapping[str, Draft], errors: Sequence[Problem]) -> dict[str,
     while todo:
         name = todo.pop()
         for draft in callers.get(name, ()):
-            if draft.key not in broken:
-                broken[draft.key] = (draft.problem_of(name), *broken[name])
-                todo.append(draft.key)
+            if draft.expert.key not in broken:
+                broken[draft.expert.key] = (draft.problem_of(name), *broken[name])
+                todo.append(draft.expert.key)
     return broken
 
 
@@ -214,33 +215,39 @@ def _without_settings(raw: TomlTable, root: Path, report: Reporter) -> TomlTable
     """An included file gives its Experts only: settings of the project have one place, the file that is run."""
     kept: TomlTable = {}
     for name, value in raw.items():
-        if name in PROJECT and name not in ("experts", "include"):
+        if name in (*keys_of(Project), *IGNORED[Project]) and name not in ("experts", "include"):
             report.warn((name,), f"has no effect in an included file: say it in {root}, or in [experts.NAME]")
         else:
             kept[name] = value
     return kept
 
 
-def _place_paths(fields: TomlTable, folder: Path) -> None:
+def _placed(project: Project, folder: Path) -> Project:
     """Names in a definition file are seen from that file, wherever the caller stands."""
-    names = fields.get("envPath")
-    if isinstance(names, list):
-        fields["envPath"] = [normpath(folder.absolute() / name) for name in names if isinstance(name, str)]
-    workspace = fields.get("workspace")
-    if isinstance(workspace, str):
-        fields["workspace"] = normpath(folder.absolute() / Path(workspace).expanduser())
+
+    def seen(name: str) -> str:
+        return normpath(folder / Path(name).expanduser())
+
+    update: dict[str, object] = {}
+    if project.env_path:
+        update["env_path"] = tuple(normpath(folder / name) for name in project.env_path)
+    if project.workspace is not None:
+        update["workspace"] = seen(project.workspace)
+    if project.audit is not None:
+        places = {name: _of_file(value, seen) for name, value in project.audit}
+        update["audit"] = project.audit.model_copy(update=places)
+    return project.model_copy(update=update)
 
 
-def _check_settings(fields: TomlTable, report: Reporter) -> None:
-    provider = fields.get("provider")
-    if provider is not None:
-        fields["provider"] = read_table(provider, PROVIDER, ("provider",), report) or {}
-    audit = fields.get("audit")
-    if audit is not None:
-        from perstack.config.audit import read_audit
+def _of_file(value: object, seen: Callable[[str], str]) -> object:
+    """A `file:` name as an absolute one; that it ends with a slash says that it is a folder."""
+    if not isinstance(value, str) or not value.startswith("file:"):
+        return value
+    path = value.removeprefix("file:")
+    return f"file:{seen(path)}{'/' if path.endswith('/') else ''}"
 
-        fields["audit"] = read_audit(audit, report)
-    runtime = fields.get("runtime")
+
+def _check_runtime(runtime: str | None, report: Reporter) -> None:
     check_runtimes(runtime, ("runtime",), report)
     if runtime in OF_THE_ORIGINAL:
         report.warn(("runtime",), f"`{runtime}` has no effect: Experts run in this process, without its isolation")

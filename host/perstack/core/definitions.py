@@ -8,9 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.keys import BROKEN, NOT_EMPTY, AsIs, InText, Key, Rule, at_least, at_most
+from perstack.core.rules import (
+    schema_of,
+    wrong_anchor,
+    wrong_domain,
+    wrong_entry,
+    wrong_expert_key,
+    wrong_issuer,
+    wrong_key,
+    wrong_number,
+    wrong_runtime_level,
+    wrong_version,
+)
 from perstack.errors import DefinitionError, Problem
 
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
@@ -19,105 +32,144 @@ ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
 ToolSearch = Literal["auto", "on", "off"]
 """Whether a model is shown all tools: `auto` defers those beyond a budget behind a search, `on` all that can be."""
 
-TOOL_SEARCHES = ("auto", "on", "off")
-
 BASE_SKILL = "@perstack/base"
 
-EXPERT_KEY = r"^(@[a-z0-9][a-z0-9._-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
-"""A legal Expert key without its version: `name` or `@org/name`."""
+_Filled = Annotated[str, NOT_EMPTY]
+
+_Model = Annotated[str | None, NOT_EMPTY, Key("the model's name, as its provider spells it")]
+_Thinking = Annotated[ReasoningBudget | None, at_least(0), Key("how much a model may think")]
+_MaxSteps = Annotated[int | None, at_least(1), Key("most steps of a whole Job, over all its Runs")]
+_MaxRetries = Annotated[int | None, at_least(0), Key("how often one generation is tried again; 5 if not given")]
+_Timeout = Annotated[
+    int | None, at_least(1), Key("milliseconds that one try of a generation may take; 300000 if not given")
+]
+_RetryTimeout = Annotated[
+    int | None, at_least(1), Key("milliseconds that a generation may take with all its tries; 900000 if not given")
+]
+_ToolSearch = Annotated[ToolSearch | None, Key("whether the model finds tools by a search instead of being shown all")]
+
+_KIND = Key("which kind of skill this is", is_required=True)
+_LazyInit = Annotated[bool, Key("connect at the first use; false if not given")]
+_Sampling = Annotated[bool, Key("let the server ask the Expert's model for generations; false if not given")]
+_CallTimeout = Annotated[int | None, at_least(1), Key("milliseconds that one call may take")]
+_Required = Annotated[
+    bool,
+    Field(exclude_if=falsy),
+    Key("end the Run before its model is called if this skill is missing; false if not given"),
+]
 
 
 class _SkillFields(Fact):
-    description: str | None = None
-    rule: str | None = None
-    """Told to the model: how and when to use this skill's tools."""
-    pick: tuple[str, ...] = ()
-    """Only these tools (globs); empty means all."""
-    omit: tuple[str, ...] = ()
-    """Not these tools (globs)."""
+    description: Annotated[str | None, Key("what it is for")] = None
+    rule: Annotated[str | None, Key("told to the model: how and when to use these tools")] = None
+    pick: Annotated[tuple[str, ...], Key("only these tools (patterns)")] = ()
+    omit: Annotated[tuple[str, ...], Key("not these tools (patterns)")] = ()
 
 
 class McpStdioSkill(_SkillFields):
     """An MCP server as a child process. `@perstack/base` declared this way means the built-in one."""
 
-    type: Literal["mcpStdioSkill"] = "mcpStdioSkill"
+    type: Annotated[Literal["mcpStdioSkill"], _KIND] = "mcpStdioSkill"
     name: str
-    command: str = "npx"
-    package_name: str | None = None
-    args: tuple[str, ...] = ()
-    required_env: tuple[str, ...] = ()
-    env: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
-    """Further variables; here and in `args`, `${NAME}` in a text stands for a variable of the environment."""
-    allowed_domains: tuple[str, ...] = ()
-    lazy_init: bool = False
-    sampling: bool = False
-    """Whether the server may ask the Run's own model for generations."""
-    timeout: int | None = None
-    required: bool = Field(default=False, exclude_if=falsy)
-    """Whether a Run without it is to end before its model is called."""
+    command: Annotated[str, Key("the command that starts the server; `npx` if not given")] = "npx"
+    package_name: Annotated[str | None, Key("the package that `npx` or `uvx` runs")] = None
+    args: Annotated[tuple[str, ...], Key("further arguments")] = ()
+    required_env: Annotated[tuple[str, ...], Key("variables that the server must be given")] = ()
+    env: Annotated[
+        dict[str, str],
+        Field(exclude_if=falsy),
+        Key("further variables for the server, as texts; `${NAME}` stands for one of yours"),
+    ] = Field(default_factory=dict)
+    allowed_domains: Annotated[
+        tuple[Annotated[str, Rule(wrong_domain)], ...],
+        Key("its domains, `example.com` or `*.example.com`; recorded, not enforced"),
+    ] = ()
+    lazy_init: _LazyInit = False
+    sampling: _Sampling = False
+    timeout: _CallTimeout = None
+    required: _Required = False
 
 
 class OAuth(Fact):
     """How a remote server is logged in to; `${NAME}` in a text stands for a variable of the environment."""
 
-    flow: Literal["authorizationCode", "clientCredentials"] = "authorizationCode"
-    """A person logs in once, or the client itself each time."""
-    client_id: str | None = None
-    """None: the client registers itself."""
-    client_secret: str | None = None
-    private_key: str | None = None
-    """PEM: signs an assertion that stands in for the secret (RFC 7523)."""
-    issuer: str | None = None
-    """The only authorization server that is given the secret; None is the one that the server names."""
-    scopes: tuple[str, ...] = ()
-    """Empty: what the server asks for."""
+    flow: Annotated[
+        Literal["authorizationCode", "clientCredentials"],
+        Key("whether a person logs in, which is taken if not given, or the client itself"),
+    ] = "authorizationCode"
+    client_id: Annotated[
+        str | None,
+        NOT_EMPTY,
+        Key("the client's id, or the address of its metadata; registered at login if not given"),
+    ] = None
+    client_secret: Annotated[str | None, NOT_EMPTY, Key("the client's secret: name a variable, `${NAME}`")] = None
+    private_key: Annotated[
+        str | None, NOT_EMPTY, Key("for `clientCredentials` without a secret: a key in PEM, `${NAME}`")
+    ] = None
+    """Signs an assertion that stands in for the secret (RFC 7523)."""
+    issuer: Annotated[
+        str | None,
+        NOT_EMPTY,
+        Rule(wrong_issuer),
+        Key("the authorization server that the client belongs to: no other is given its secret"),
+    ] = None
+    scopes: Annotated[tuple[_Filled, ...], Key("what to ask for; if not given, what the server wants")] = ()
 
 
 class McpSseSkill(_SkillFields):
     """A remote MCP server."""
 
-    type: Literal["mcpSseSkill"] = "mcpSseSkill"
+    type: Annotated[Literal["mcpSseSkill"], _KIND] = "mcpSseSkill"
     name: str
-    endpoint: str
-    headers: dict[str, str] = Field(default_factory=dict)
-    oauth: OAuth | None = None
-    allow_local_network: bool = False
-    lazy_init: bool = False
-    sampling: bool = False
-    """Whether the server may ask the Run's own model for generations."""
-    timeout: int | None = None
-    required: bool = Field(default=False, exclude_if=falsy)
-    """Whether a Run without it is to end before its model is called."""
+    endpoint: Annotated[_Filled, Key("the server's address, public HTTPS")]
+    headers: Annotated[dict[str, str], Key("HTTP headers to send")] = Field(default_factory=dict)
+    oauth: Annotated[OAuth | None, Key("how to log in, see `oauth` below")] = None
+    allow_local_network: Annotated[bool, Key("let `endpoint` be plain HTTP or a private address")] = False
+    lazy_init: _LazyInit = False
+    sampling: _Sampling = False
+    timeout: _CallTimeout = None
+    required: _Required = False
 
 
 class InteractiveTool(Fact):
     """A tool that a person or the application answers."""
 
     name: str
-    description: str | None = None
-    input_schema: JsonObject = Field(default_factory=dict)
-    """The JSON schema that `inputJsonSchema` held as text."""
-    approval: bool = False
-    """Whether a person is asked to approve of something, rather than to tell something."""
+    description: Annotated[str | None, Key("what the tool is for")] = None
+    input_schema: Annotated[
+        JsonObject,
+        InText(schema_of),
+        Key("a JSON schema of an object, written as JSON text", name="inputJsonSchema", is_required=True),
+    ] = Field(default_factory=dict)
+    approval: Annotated[
+        bool,
+        Key(
+            "whether it asks for approval, which only a yes or a no answers: the Job pauses as `human_approval`;"
+            " false if not given"
+        ),
+    ] = False
 
 
 class InteractiveSkill(_SkillFields):
     """Tools answered by a person; only a Coordinator is shown them."""
 
-    type: Literal["interactiveSkill"] = "interactiveSkill"
+    type: Annotated[Literal["interactiveSkill"], _KIND] = "interactiveSkill"
     name: str
-    tools: tuple[InteractiveTool, ...] = ()
+    tools: Annotated[
+        tuple[InteractiveTool, ...], Key("the tools that a person answers, by name", is_required=True)
+    ] = ()
 
 
 class PluginSkill(_SkillFields):
     """Tools from a Python package, found through the `perstack` entry point group."""
 
-    type: Literal["pluginSkill"] = "pluginSkill"
+    type: Annotated[Literal["pluginSkill"], _KIND] = "pluginSkill"
     name: str
-    plugin: str
-    settings: JsonObject = Field(default_factory=dict)
-    required: bool = Field(default=False, exclude_if=falsy)
-    """Whether a Run without it is to end before its model is called."""
+    plugin: Annotated[_Filled, Key("the plugin's name, as `perstack plugins` lists it")]
+    settings: Annotated[
+        JsonObject, Key("settings as the plugin's page names them; `${NAME}` stands for a variable of yours")
+    ] = Field(default_factory=dict)
+    required: _Required = False
 
 
 Skill = Annotated[McpStdioSkill | McpSseSkill | InteractiveSkill | PluginSkill, Field(discriminator="type")]
@@ -134,68 +186,103 @@ def is_base_skill(skill: Skill) -> bool:
 class ProviderSetting(Fact):
     """`[provider]`: which endpoint, and its settings as the provider's own documentation names them."""
 
-    provider_name: str
-    setting: JsonObject = Field(default_factory=dict)
+    provider_name: Annotated[_Filled, Key("which endpoint; `perstack plugins` lists them")]
+    setting: Annotated[JsonObject, Key("settings as that provider's page names them")] = Field(default_factory=dict)
+
+
+_Provider = Annotated[ProviderSetting | None, Key("which endpoint to use, see `[provider]`")]
 
 
 class ExpertEvaluator(Fact):
     """An Expert that judges what another has made."""
 
-    expert: str
+    expert: _Filled
 
 
 class FunctionEvaluator(Fact):
     """A Python function, `package.module:function`."""
 
-    entry: str
+    entry: Annotated[_Filled, Rule(wrong_entry)]
 
 
-Evaluator = str | tuple[str, ...] | ExpertEvaluator | FunctionEvaluator
+def _kind_of_evaluator(evaluator: object) -> str | None:
+    match evaluator:
+        case str():
+            return "line"
+        case tuple() | list():
+            return "program"
+        case ExpertEvaluator():
+            return "expert"
+        case FunctionEvaluator():
+            return "function"
+        case dict():
+            return "expert" if "expert" in evaluator else "function" if "entry" in evaluator else None
+        case _:
+            return None
+
+
+Evaluator = Annotated[
+    Annotated[_Filled, Tag("line")]
+    | Annotated[tuple[_Filled, ...], NOT_EMPTY, Tag("program")]
+    | Annotated[ExpertEvaluator, Tag("expert")]
+    | Annotated[FunctionEvaluator, Tag("function")],
+    Discriminator(
+        _kind_of_evaluator,
+        custom_error_type=BROKEN,
+        custom_error_message="must be a command, or a table with one key: `expert`, or `entry`",
+    ),
+]
 """A line for the shell, a program with its arguments, an Expert, or a function."""
 
 Direction = Literal["higher", "lower"]
-DIRECTIONS: tuple[Direction, ...] = ("higher", "lower")
 
 
 class Iterate(Fact):
     """How an Expert is run again and again until what it makes is good enough."""
 
-    evaluator: Evaluator
-    target: float | None = None
-    """None: all iterations are run, and the best one counts."""
-    max_iterations: int = 5
-    metric: str | tuple[str, ...] = "score"
-    """What is compared; of several the worst counts."""
-    direction: Direction = "higher"
-    """Which is better."""
-    accumulate: bool = False
-    """Whether an iteration is told of all those before it, or of the last."""
-    timeout: int = 600_000
-    """Milliseconds that a command or a function may take."""
+    evaluator: Annotated[Evaluator, Key("what measures: a command, `{ expert = … }` or `{ entry = … }`")]
+    target: Annotated[float | None, Rule(wrong_number), Key("good enough; if not given, all iterations are run")] = None
+    max_iterations: Annotated[int, at_least(1), Key("most iterations; 5 if not given")] = 5
+    metric: Annotated[
+        _Filled | tuple[_Filled, ...],
+        NOT_EMPTY,
+        Key("what is compared, `score` if not given; of several, the worst counts"),
+    ] = "score"
+    direction: Annotated[Direction, Key("which is better; `higher` if not given")] = "higher"
+    accumulate: Annotated[
+        bool, Key("tell each iteration of all before it, not of the last only; false if not given")
+    ] = False
+    timeout: Annotated[
+        int, at_least(1), Key("milliseconds that a command or a function may take; 600000 if not given")
+    ] = 600_000
 
 
 class Expert(Fact):
     """One agent with one purpose."""
 
-    key: str
-    version: str = "1.0.0"
-    min_runtime_version: str | None = None
-    description: str = ""
-    instruction: str
-    delegates: tuple[str, ...] = ()
-    """Keys of the Experts it may call."""
-    tags: tuple[str, ...] = ()
-    skills: tuple[Skill, ...] = ()
-    model: str | None = None
-    """Overrides the file's model for this Expert."""
-    provider: ProviderSetting | None = None
-    reasoning_budget: ReasoningBudget | None = None
-    max_steps: int | None = None
-    max_retries: int | None = None
-    timeout: int | None = None
-    retry_timeout: int | None = None
-    tool_search: ToolSearch | None = None
-    iterate: Iterate | None = None
+    key: Annotated[str, Rule(wrong_expert_key)]
+    version: Annotated[str, Rule(wrong_version), Key("a semantic version, `1.0.0` if not given")] = "1.0.0"
+    min_runtime_version: Annotated[
+        str | None, Rule(wrong_runtime_level), Key("the oldest runtime that it works on, such as `v1.0`")
+    ] = None
+    description: Annotated[str, at_most(2048), Key("one line for those who may delegate to it")] = ""
+    instruction: Annotated[_Filled, at_most(20 * 1024), Key("what the Expert knows and does")]
+    delegates: Annotated[
+        tuple[_Filled, ...], Key("keys of the Experts that it may call, `name` or `name@version`")
+    ] = ()
+    tags: Annotated[tuple[str, ...], Key("words to sort Experts by")] = ()
+    skills: Annotated[tuple[Skill, ...], Key("its tools, by the skill's name")] = ()
+    model: _Model = None
+    provider: _Provider = None
+    reasoning_budget: _Thinking = None
+    max_steps: _MaxSteps = None
+    max_retries: _MaxRetries = None
+    timeout: _Timeout = None
+    retry_timeout: _RetryTimeout = None
+    tool_search: _ToolSearch = None
+    iterate: Annotated[Iterate | None, Key("how it is run until what it makes is good enough, see `iterate` below")] = (
+        None
+    )
 
 
 class Limits(Fact):
@@ -214,37 +301,57 @@ class Limits(Fact):
 class Audit(Fact):
     """Where the heads of logs are kept out of reach of those who write the logs."""
 
-    anchor: str | tuple[str, ...] | None = None
-    """`file:PATH`, an address, or a program with its arguments."""
-    signing_key: str | None = None
-    """`file:PATH` or `env:NAME`: where the key is, never the key itself."""
+    anchor: Annotated[
+        str | tuple[_Filled, ...] | None,
+        NOT_EMPTY,
+        Rule(wrong_anchor),
+        Key("gets a Job's heads when it stops: `file:PATH`, an `https://` address, or a program as a list"),
+    ] = None
+    signing_key: Annotated[
+        str | None,
+        NOT_EMPTY,
+        Rule(wrong_key),
+        Key("the Ed25519 key, in PEM, that signs them: `file:PATH` or `env:NAME`"),
+    ] = None
+    """Where the key is, never the key itself."""
 
 
 class Project(Fact):
     """Everything that one perstack.toml, with its includes and overrides, says."""
 
-    experts: dict[str, Expert] = Field(default_factory=dict)
-    model: str | None = None
-    provider: ProviderSetting | None = None
-    reasoning_budget: ReasoningBudget | None = None
-    runtime: str | None = None
-    storage: str = "file:perstack"
-    workspace: str | None = None
-    """The folder that Experts work in, absolute; None leaves it to whoever runs them."""
-    max_steps: int | None = None
-    max_retries: int | None = None
-    timeout: int | None = None
-    retry_timeout: int | None = None
-    tool_search: ToolSearch | None = None
-    env_path: tuple[str, ...] = ()
-    audit: Audit | None = None
+    model: _Model = None
+    reasoning_budget: _Thinking = None
+    max_steps: _MaxSteps = None
+    max_retries: _MaxRetries = None
+    timeout: _Timeout = None
+    retry_timeout: _RetryTimeout = None
+    provider: _Provider = None
+    tool_search: _ToolSearch = None
+    runtime: Annotated[
+        str | None, Key("`local`; the original's other runtimes are taken with a warning and run locally")
+    ] = None
+    env_path: Annotated[tuple[_Filled, ...], Key("files with environment variables, from this file's folder")] = ()
+    storage: Annotated[_Filled, Key("where state is kept, from this file's folder; `file:perstack` if not given")] = (
+        "file:perstack"
+    )
+    workspace: Annotated[
+        str | None, NOT_EMPTY, Key("the folder that Experts work in, from this file's; by default where you are")
+    ] = None
+    """Absolute; None leaves it to whoever runs them."""
+    includes: Annotated[
+        tuple[_Filled, ...],
+        Key("further files, or patterns of them, whose Experts are taken in", name="include"),
+    ] = ()
+    """Once read, absolute."""
+    audit: Annotated[
+        Audit | None, Key("where the heads of logs are kept besides, and how they are signed, see `[audit]`")
+    ] = None
+    experts: Annotated[dict[str, Expert], Key("the Experts, by their key")] = Field(default_factory=dict)
     path: str | None = None
     """The file it was read from, absolute; None when it was made in Python."""
     files: tuple[str, ...] = ()
     """That file and those that it includes, absolute."""
-    includes: tuple[str, ...] = ()
-    """The names and patterns that it includes files by, absolute."""
-    broken: dict[str, tuple[Problem, ...]] = Field(default_factory=dict)
+    broken: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
     """Experts that are declared and cannot be run, by key, and why."""
 
     def expert(self, key: str) -> Expert | None:

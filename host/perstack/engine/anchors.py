@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from perstack.config.audit import wrong_anchor
 from perstack.core.receipts import Record
+from perstack.core.rules import wrong_anchor
 from perstack.engine.anchor_files import FileAnchor
 from perstack.engine.programs import ask_program
 from perstack.errors import PerstackError, SkillError, UsageError

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pydantic import TypeAdapter, ValidationError
-
 from perstack.config.check import suggestion
 from perstack.config.load import Definition
-from perstack.config.source import KeyPath, Reporter, TomlTable
+from perstack.config.source import KeyPath, Reporter
 from perstack.core.definitions import InteractiveSkill, PluginSkill, ProviderSetting, Skill
 from perstack.engine.catalogue import picked
 from perstack.engine.plugins import Plugins
@@ -16,7 +14,6 @@ from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.ports.provider import ProviderConfig
 from perstack.ports.skill import KnownTools
 
-_SKILL: TypeAdapter[Skill] = TypeAdapter(Skill)
 _FINISHING = "attemptCompletion"
 """Both the kind of the tool that ends a Run, and its name."""
 
@@ -28,32 +25,28 @@ async def check_with_plugins(definition: Definition, plugins: Plugins, env: Mapp
     """
     _check_storage(definition, plugins)
     for setting, at, report in _providers(definition):
-        await _check_provider(setting, at, report, plugins, env)
+        if setting.provider_name:  # without one, that has been reported
+            await _check_provider(setting, at, report, plugins, env)
     for skill, at, report in _skills(definition):
         _check_skill(skill, at, report, plugins)
 
 
 def _check_storage(definition: Definition, plugins: Plugins) -> None:
-    address = definition.fields.get("storage")
-    if not isinstance(address, str) or definition.report is None:
+    if "storage" not in definition.project.model_fields_set or definition.report is None:
         return
     try:
-        plugins.storage_at(address)
+        plugins.storage_at(definition.project.storage)
     except UsageError as error:
         definition.report.error(("storage",), str(error))
 
 
 def _providers(definition: Definition) -> Iterator[tuple[ProviderSetting, KeyPath, Reporter]]:
-    places: list[tuple[TomlTable, KeyPath, Reporter]] = []
-    if definition.report is not None:
-        places.append((definition.fields, ("provider",), definition.report))
-    places += [(draft.fields, (*draft.at, "provider"), draft.report) for draft in definition.drafts.values()]
-    for fields, at, report in places:
-        if fields.get("provider"):
-            try:
-                yield ProviderSetting.model_validate(fields["provider"]), at, report
-            except ValidationError:
-                continue  # what is wrong with it has been reported
+    setting = definition.project.provider
+    if setting is not None and definition.report is not None:
+        yield setting, ("provider",), definition.report
+    for draft in definition.drafts.values():
+        if draft.expert.provider is not None:
+            yield draft.expert.provider, (*draft.at, "provider"), draft.report
 
 
 async def _check_provider(
@@ -78,16 +71,13 @@ async def _check_provider(
 
 def _skills(definition: Definition) -> Iterator[tuple[Skill, KeyPath, Reporter]]:
     for draft in definition.drafts.values():
-        skills = draft.fields.get("skills")
-        for table in skills if isinstance(skills, list) else ():
-            try:
-                skill = _SKILL.validate_python(table)
-            except ValidationError:
-                continue  # what is wrong with it has been reported
+        for skill in draft.expert.skills:
             yield skill, (*draft.at, "skills", skill.name), draft.report
 
 
 def _check_skill(skill: Skill, at: KeyPath, report: Reporter, plugins: Plugins) -> None:
+    if isinstance(skill, PluginSkill) and not skill.plugin:
+        return  # that it names none has been reported
     factory = next((one for one in plugins.skills if one.handles(skill)), None)
     if factory is None and isinstance(skill, PluginSkill):
         names = [one.name for one in plugins.skills if one.handles(_of_plugin(skill, one.name))]

@@ -43,6 +43,26 @@ def test_a_definition_that_is_nested_too_deep_is_a_problem_and_ends_at_once(tmp_
     assert time.monotonic() - began < 10
 
 
+def test_many_mistakes_are_told_in_little_time(tmp_path: Path) -> None:
+    path = tmp_path / "perstack.toml"
+    skill = '[experts.a]\ninstruction = "x"\n[experts.a.skills.s]\ntype = "mcpStdioSkill"\ncommand = "x"\n'
+    variables = "\n".join(f"V{number} = 1" for number in range(20_000))
+    path.write_text(f"{skill}args = [{'1, ' * 20_000}]\n[experts.a.skills.s.env]\n{variables}\n")
+    began = time.monotonic()
+    with pytest.raises(DefinitionError) as caught:
+        load_project(path)
+    assert len(caught.value.problems) == 40_000
+    assert time.monotonic() - began < 10
+
+
+def test_a_schema_in_a_text_that_is_nested_too_deep_is_a_problem(tmp_path: Path) -> None:
+    path = tmp_path / "perstack.toml"
+    skill = '[experts.a]\ninstruction = "x"\n[experts.a.skills.s]\ntype = "interactiveSkill"\n'
+    path.write_text(f"{skill}tools.ask.inputJsonSchema = '{'[' * 200_000}'\n")
+    with pytest.raises(DefinitionError, match="inputJsonSchema: is nested too deep: make it flatter"):
+        load_project(path)
+
+
 def test_texts_with_many_dots_are_no_keys(tmp_path: Path) -> None:
     path = tmp_path / "perstack.toml"
     dots = f"{'.' * 200} and {'Oh yes. ' * 200}"

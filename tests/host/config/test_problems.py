@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from perstack.config import load_project
-from perstack.config.schema import MAX_DESCRIPTION, MAX_INSTRUCTION
 from perstack.errors import DefinitionError
+
+MAX_DESCRIPTION = 2_048
+MAX_INSTRUCTION = 20_480
 
 EXPERT = '[experts.a]\ninstruction = "x"\n'
 SKILL = EXPERT + "[experts.a.skills.s]\n"
@@ -29,7 +31,7 @@ ERRORS = {
     "one text for a list": ('envPath = ".env"', 1, "envPath", "must be a list of texts, not text: write it in [brack"),
     "a number in a list": ('envPath = [\n".env",\n3]', 3, "envPath[1]", 'must be text in "quotes", not a number'),
     "an unknown budget word": ('reasoningBudget = "hihg"', 1, "reasoningBudget", "did you mean `high`?"),
-    "a budget below none": ("reasoningBudget = -1", 1, "reasoningBudget", "must be a number of tokens or one of"),
+    "a budget below none": ("reasoningBudget = -1", 1, "reasoningBudget", "must be at least 0, not -1"),
     "an unknown runtime": ('runtime = "dokcer"', 1, "runtime", "did you mean `docker`?"),
     "an Expert's unknown runtime": (
         f'{EXPERT}runtime = ["local", "bubblewrap"]',
@@ -47,8 +49,8 @@ ERRORS = {
     ),
     "a date deep in a setting": (
         '[provider]\nproviderName = "x"\n[provider.setting]\na = [{ b = 2026-01-01 }]',
-        3,
-        "provider.setting",
+        4,
+        "provider.setting.a[0].b",
         "must not hold a date or time",
     ),
     "experts as a list": ("[[experts]]", 1, "experts", "must be a table, not a list"),
@@ -115,7 +117,7 @@ ERRORS = {
         f'{SKILL}type = "mcpStdio"',
         4,
         "experts.a.skills.s.type",
-        "unknown skill type `mcpStdio`, known are mcpStdioSkill, mcpSseSkill, interactiveSkill, pluginSkill; did you",
+        "must be one of mcpStdioSkill, mcpSseSkill, interactiveSkill, pluginSkill; did you mean `mcpStdioSkill`?",
     ),
     "nothing to start": (f'{SKILL}type = "mcpStdioSkill"', 3, "experts.a.skills.s.command", "is missing"),
     "a flag as text": (f'{STDIO}lazyInit = "yes"', 6, "experts.a.skills.s.lazyInit", "must be true or false, not text"),
@@ -200,7 +202,7 @@ ERRORS = {
         f'{ASK}inputJsonSchema = "[]"',
         6,
         "experts.a.skills.s.tools.ask.inputJsonSchema",
-        "must be the JSON schema of an object, not a list",
+        'must be the JSON schema of an object: write {"type": "object"',
     ),
     "the schema of a text": (
         f'{ASK}inputJsonSchema = \'{{"type": "string"}}\'',
@@ -226,7 +228,7 @@ WARNINGS = {
         f"{EXPERT}[experts.a.zzz]",
         3,
         "experts.a.zzz",
-        "known here: `instruction`, `description`,",
+        "known here: `instruction`, `version`,",
     ),
     "envPath inside provider": (
         '[provider]\nproviderName = "x"\n\nenvPath = [".env"]',
@@ -344,6 +346,30 @@ def test_all_problems_come_at_once_from_the_top_down_warnings_too(problems):
         ("error", 4, "experts.a.delegates[0]"),
         ("warning", 5, "experts.a.bogus"),
         ("error", 8, "experts.c.skills.s"),
+    ]
+
+
+def test_every_wrong_item_and_entry_is_told_and_the_good_ones_are_still_looked_at(problems):
+    found = problems(
+        f"{STDIO}args = [\n1,\n'--verbose',\n2]\n[experts.a.skills.s.env]\nA = 1\nAPI_KEY = 'sk-ant-0123456789abcdef'\n"
+    )
+    assert [(severity, line, key.removeprefix("experts.a.skills.s.")) for severity, line, key, _ in found] == [
+        ("error", 7, "args[0]"),
+        ("error", 9, "args[2]"),
+        ("error", 11, "env.A"),
+        ("warning", 12, "env.API_KEY"),
+    ]
+
+
+def test_names_of_fields_that_files_have_not_are_unknown_keys(problems):
+    found = problems(
+        f'path = "/x"\nbroken = {{}}\n{EXPERT}key = "b"\n[experts.a.skills.s]\nname = "t"\n{STDIO.removeprefix(SKILL)}'
+    )
+    assert [(severity, key) for severity, _, key, _ in found] == [
+        ("warning", "path"),
+        ("warning", "broken"),
+        ("warning", "experts.a.key"),
+        ("warning", "experts.a.skills.s.name"),
     ]
 
 

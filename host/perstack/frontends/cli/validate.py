@@ -54,7 +54,7 @@ def _checked(path: Path, place: Place) -> tuple[Project | None, tuple[Problem, .
     definition = Definition(path)
     if not definition.drafts and not definition.problems and definition.report is not None:
         what, tell = "declares no Expert", definition.report.warn
-        if not definition.fields:
+        if not definition.project.model_fields_set:
             what, tell = "is empty", definition.report.error
         tell((), f"{what}: write [experts.NAME] and its `instruction`")
     _ask_plugins(definition, place)
@@ -68,7 +68,7 @@ def _ask_plugins(definition: Definition, place: Place) -> None:
     from perstack.engine.checking import check_with_plugins
     from perstack.engine.plugins import EXTRA_MODULES, load_plugins
 
-    env = Setup(place, Overrides(), ()).env(Project.model_validate({"envPath": definition.fields.get("envPath", ())}))
+    env = Setup(place, Overrides(), ()).env(Project(env_path=definition.project.env_path))
     try:
         plugins = load_plugins(env=env)
     except (UsageError, PluginError) as error:
