@@ -1,5 +1,5 @@
 """`python -m perstack` is `perstack`."""
 
-from perstack.frontends.cli.main import entry
+from perstack.frontends.cli.start import entry
 
 entry()

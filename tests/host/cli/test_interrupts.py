@@ -42,6 +42,12 @@ def test_ctrl_c_ends_the_tools_children_records_the_interrupt_and_resume_goes_on
     assert "may have had its effect" in resumed.out
 
 
+def test_ctrl_c_before_a_command_has_begun_is_no_traceback(terminal: Terminal) -> None:
+    (terminal.workspace / "click.py").write_text("raise KeyboardInterrupt\n")
+    done = terminal.run("jobs", env={"PYTHONPATH": str(terminal.workspace)})
+    assert (done.code, done.out, done.err) == (130, "", "")
+
+
 def test_a_second_ctrl_c_exits_at_once(terminal: Terminal) -> None:
     stubborn = {"command": "sh", "args": ["-c", "trap '' TERM; echo $$ $$ > pids; while :; do sleep 300; done"]}
     terminal.project(ONE, solo=[reply("", ("exec", {**stubborn, "timeout": 200_000})), reply("end")])

@@ -143,8 +143,15 @@ def arm(root: Path, fault: Fault | None, board: Board) -> None:
 
 
 def _replace(module: object, name: str, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    if hasattr(module, name):
-        setattr(module, name, wrapped(getattr(module, name)))
+    if not hasattr(module, name):
+        return
+    real = getattr(module, name)
+    counted = wrapped(real)
+    # who asks what the system can do, as shutil does, asks it of the function
+    for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+        if real in able:
+            able.add(counted)
+    setattr(module, name, counted)
 
 
 def _writing(real: Callable[..., int]) -> Callable[..., int]:

@@ -26,9 +26,10 @@ from perstack.core.commands import Call
 from perstack.core.runs.state import Run
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.plugins import load_plugins
-from perstack.frontends.cli.main import entry
+from perstack.frontends.cli.start import entry
 
 _AHEAD = (
+    "perstack.frontends.cli.main",
     "perstack.frontends.cli.run",
     "perstack.frontends.cli.resume",
     "perstack.frontends.cli.answer",
@@ -95,15 +96,14 @@ def _become(order: dict[str, Any], board: Board) -> None:
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])
-    for number in (signal.SIGINT, signal.SIGALRM):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     sys.argv = ["perstack", *order["argv"]]
     _keep_a_ledger(order["ledger"])
     fault = order["fault"]
     arm(Path(order["root"]), None if fault is None else Fault(*fault), board)
     code: object = 1
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         entry()
         code = 0
     except SystemExit as stop:
