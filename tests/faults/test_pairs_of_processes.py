@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import shutil
 import signal
@@ -40,6 +39,7 @@ COMMANDS = {
     "task delete": ("task", "delete", "t"),
 }
 EVENT = b'{"specversion": "1.0", "id": "1", "source": "/test", "type": "go", "data": "yes"}'
+ENDS = {"cancel": signal.SIGINT, "kill": signal.SIGKILL}
 MOST = 20
 """Processes, after which a Job does not come to an end."""
 
@@ -85,11 +85,10 @@ class Two:
 
     def at_once(self, folder: Path, left: str, right: str, delay: float) -> list[Victim]:
         """The second begins later by `delay`, or is a signal for the first, or a deletion."""
-        ends = {"cancel": signal.SIGINT, "kill": signal.SIGKILL}
         asides = [self._aside(), self._aside()]
 
         def first() -> Victim:
-            end = {"after": delay, "by": ends[right]} if right in ends else {}
+            end = {"after": delay, "by": ENDS[right]} if right in ENDS else {}
             return self.victims[0].run(folder, *COMMANDS[left], aside=asides[0], stdin=EVENT, **end)
 
         def second() -> Victim | None:
@@ -173,7 +172,7 @@ def test_two_processes_on_a_job_come_to_what_one_would(two: Two, tmp_path: Path,
             folder = two.room / f"{tried}"
             shutil.copytree(states[state], folder)
             was = two.seen(folder)
-            delay = chance.uniform(0, longest) if number or right in ("cancel", "kill") else 0
+            delay = chance.uniform(0, longest) if number or right in ENDS else 0
             pair = two.at_once(folder, left, right, delay)
             what = (state, left, right, delay, [(one.code, one.err) for one in pair])
             assert all(fair(one, right) for one in pair), what
@@ -241,5 +240,8 @@ def check_task(two: Two, folder: Path, right: str, what: object) -> None:
             assert status in (None, "completed"), what
         case "task cancel":
             assert status in ("failed", "completed"), what
+        case _ if kinds[-1:] == ["wakeTask"]:
+            # ended before its Job began, which is found at a look half a minute later
+            assert right in ENDS, what
         case _:
-            assert (status, kinds.count("completeTask")) == ("completed", 1), (what, json.dumps(kinds))
+            assert (status, kinds.count("completeTask")) == ("completed", 1), (what, kinds)

@@ -10,16 +10,18 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from terminal import SECONDS, Terminal
 
 
-def start(terminal: Terminal, *args: str) -> subprocess.Popen[str]:
+def start(terminal: Terminal, *args: str, stdin: IO[str] | None = None) -> subprocess.Popen[str]:
     """A command on the scripted model."""
     return subprocess.Popen(
         [sys.executable, "-m", "perstack", *args, "--provider", "scripted"],
         cwd=terminal.workspace,
         env=terminal.env,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from signal import SIGINT
 
-from terminal import ASKING, Result, Terminal, reply
+from processes import start, until
+from terminal import ASKING, SECONDS, Result, Terminal, reply
 
 
 def event(number: str, data: object = "Tea", source: str = "/ci") -> str:
@@ -31,6 +33,22 @@ def test_an_event_answers_a_jobs_question_once(terminal: Terminal) -> None:
     assert [line["signal"] for line in log if line["type"] == "resumeRun"] == ["/ci 1", "/ci 2"]
     givers = [line["by"] for line in log if line["type"] == "finishToolCall"]
     assert {(by["door"], by["source"]) for by in givers} == {("cli", "/ci")}
+
+
+def test_an_event_that_comes_twice_while_its_job_is_driven_has_been_taken(terminal: Terminal) -> None:
+    late = {**reply("Served."), "delayMs": 60_000}
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), late])
+    assert terminal.call("run", "guest", "Serve", "--provider", "scripted", "--job-id", "ask").code == 3
+    (terminal.workspace / "event").write_text(event("1"))
+    with (terminal.workspace / "event").open() as given:
+        first = start(terminal, "signal", "ask", stdin=given)
+    until(lambda: b'"signal":"/ci 1"' in terminal.log_of("ask-1").read_bytes(), "the event to be taken")
+    again = signal(terminal, "ask", event("1"))
+    first.send_signal(SIGINT)
+    first.communicate(timeout=SECONDS)
+    assert first.returncode == 130
+    assert (again.code, again.out) == (0, "")
+    assert again.err == "Job ask has taken this event already, and another process drives it\n"
 
 
 def test_an_event_lets_a_stopped_job_go_on(terminal: Terminal) -> None:
