@@ -20,9 +20,13 @@ T = TypeVar("T")
 
 _APPLICATION = 0x70727374  # "prst"
 _VERSION = 3
-_MAGIC = b"SQLite format 3\0"
+_SMALLEST = 512
+"""Bytes: no database is smaller."""
 _NO_DATABASE = "this is no SQLite database; name another file in `storage`"
 _BUSY_SECONDS = 10.0
+
+_MAKING = Lock()
+"""Held while a file is made: to close it would take from this process the locks that it has on it."""
 
 SPACE = "substr(job_id, 1, instr(job_id, '/'))"
 """The space of a row, as it is in the index of Jobs."""
@@ -96,13 +100,8 @@ class Database:
 
     def _open(self) -> sqlite3.Connection:
         with self._opening:
-            is_new = not self.path.exists()
-            if is_new:
-                make_state_folder(self.path.parent)
-                # SQLite gives the files beside it the mode of this one
-                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
-            else:
-                self._check_magic()
+            is_new = self._make()
+            self._check_size()
             connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
             try:
                 self._prepare(connection)
@@ -117,7 +116,7 @@ class Database:
         """Where nothing may be written, without writing anything: no table, and none of the files beside this one."""
         if os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK):
             return self._open()
-        self._check_magic()
+        self._check_size()
         # what is in the log beside it counts, and SQLite then needs what it keeps of it in a third file
         log = self.path.with_name(self.path.name + "-wal")
         mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
@@ -144,11 +143,20 @@ class Database:
                 _execute_all(connection, _SINCE[version])
                 connection.execute(f"PRAGMA user_version = {version}")
 
-    def _check_magic(self) -> None:
-        # SQLite itself takes a very short file for an empty one, and would write over it
-        with self.path.open("rb") as file:
-            start = file.read(len(_MAGIC))
-        if start and start != _MAGIC:
+    def _make(self) -> bool:
+        """Make the file, empty, with the mode that SQLite gives the files beside it too. False if it is there."""
+        with _MAKING:
+            if self.path.exists():
+                return False
+            make_state_folder(self.path.parent)
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+            return True
+
+    def _check_size(self) -> None:
+        # SQLite itself takes a very short file for an empty one, and would write over it. It is not read here: closing
+        # it would end all locks that this process has on it, and whoever else closes it then would take the log beside
+        # it away from under a connection that writes
+        if 0 < self.path.stat().st_size < _SMALLEST:
             raise StorageError(f"{self.path}: {_NO_DATABASE}")
 
     def _check_identity(self, connection: sqlite3.Connection) -> None:

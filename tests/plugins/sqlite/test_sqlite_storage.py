@@ -6,6 +6,8 @@ import asyncio
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -281,3 +283,34 @@ def test_a_deleted_job_leaves_no_rows_and_no_lease_behind(storage: SqliteStorage
         for table in ("jobs", "runs", "records", "checkpoints", "blobs"):
             assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
     assert list((path.parent / "jobs.db-leases").iterdir()) == []
+
+
+LOOK = """
+import asyncio, sys
+from pathlib import Path
+from perstack.testing.opener import RUN
+from perstack_sqlite.storage import SqliteStorage
+
+async def look():
+    storage = SqliteStorage(Path(sys.argv[1]))
+    print(len(await storage.read(RUN)))
+    await storage.close()
+
+asyncio.run(look())
+"""
+
+
+def test_a_process_that_looks_and_leaves_takes_nothing_from_one_that_writes(path: Path, storage: SqliteStorage) -> None:
+    def seen_by_another() -> int:
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return int(subprocess.run([sys.executable, "-c", LOOK, path], check=True, capture_output=True, env=env).stdout)
+
+    async def work() -> None:
+        writer = await new_writer(storage)
+        await writer.append("one")
+        assert len(await storage.read(RUN)) == 1
+        assert seen_by_another() == 1
+        await writer.append("two")
+        assert seen_by_another() == 2
+
+    wait_for(work())
