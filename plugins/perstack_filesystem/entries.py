@@ -13,11 +13,12 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from threading import Lock
 
-from perstack.errors import StorageError
+from perstack.errors import NotFound, StorageError
 from perstack_filesystem.folders import Folder, explained, sync_data, write_all
 
 _FILE = "entries.jsonl"
 _FORGOTTEN = -1
+_ADDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
 _TOLERATED = 1000
 """How many outdated lines are kept in any case."""
 
@@ -29,20 +30,31 @@ Entries = dict[str, tuple[int, bytes]]
 
 
 def put_entry(space: Folder, job_id: str, seq: int, entry: bytes, *, synced: bool) -> None:
-    """Add a line. Raises StorageError for an entry that is more than one."""
+    """Add a line. Raises NotFound if there is no such Job, and StorageError for an entry that is more than one line."""
     if b"\n" in entry:
         raise StorageError(f"{space.path / _FILE}: the entry of {job_id} is not one line")
-    with _open(space, os.O_RDWR | os.O_CREAT | os.O_APPEND, fcntl.LOCK_SH) as fd:
-        # the newline before ends a line that a crash has cut off
-        write_all(fd, b"\n%d %b %b\n" % (seq, job_id.encode(), entry))
-        if synced:
-            sync_data(fd)
+    with _open(space, _ADDING, fcntl.LOCK_SH) as fd:
+        if space.stat(job_id) is None:
+            raise NotFound(f"no job {job_id} in {space.path}")
+        _add(fd, job_id, seq, entry, synced=synced)
 
 
-def forget_entry(space: Folder, job_id: str) -> None:
-    """From now on the Job has no entry, and any may be put again."""
-    if space.stat(_FILE) is not None:
-        put_entry(space, job_id, _FORGOTTEN, b"", synced=True)
+@contextmanager
+def forgotten(space: Folder, job_id: str) -> Generator[None]:
+    """The Job has no entry from now on, and until it is removed, which is to be done inside, nobody puts another."""
+    if space.stat(_FILE) is None:
+        yield
+        return
+    with _open(space, _ADDING, fcntl.LOCK_EX) as fd:
+        _add(fd, job_id, _FORGOTTEN, b"", synced=True)
+        yield
+
+
+def _add(fd: int, job_id: str, seq: int, entry: bytes, *, synced: bool) -> None:
+    # the newline before ends a line that a crash has cut off
+    write_all(fd, b"\n%d %b %b\n" % (seq, job_id.encode(), entry))
+    if synced:
+        sync_data(fd)
 
 
 def read_entries(space: Folder, jobs: Iterable[str]) -> dict[str, bytes]:

@@ -35,7 +35,7 @@ from perstack.ports.leases import hold, holder_of
 from perstack.ports.paging import check_space, checkpoint_order, is_id, newest_first, page_of, run_order
 from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
 from perstack.ports.uninterrupted import uninterrupted
-from perstack_filesystem.entries import EntryIndex, entry_names, forget_entry, put_entry, read_entries
+from perstack_filesystem.entries import EntryIndex, entry_names, forgotten, put_entry, read_entries
 from perstack_filesystem.folders import Folder, explained, read_below
 from perstack_filesystem.foreign import ForeignJobs
 from perstack_filesystem.listing import jobs_with_times
@@ -213,11 +213,12 @@ class FilesystemStorage:
 
     async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
         """Replace a Job's entry, unless it is of a later place."""
+        check_job_id(job_id)
         with ExitStack() as opened:
-            self._job(opened, job_id)
             jobs = self._jobs(opened)
-            if jobs is not None:
-                put_entry(jobs, job_id, seq, entry, synced=synced)
+            if jobs is None:
+                raise NotFound(f"no job {job_id} in {self._root}")
+            put_entry(jobs, job_id, seq, entry, synced=synced)
 
     async def entries(self) -> Mapping[str, bytes]:
         """The entry of every Job."""
@@ -340,11 +341,11 @@ class FilesystemStorage:
                     raise NotFound(f"no job {job_id} in {self._root}")
                 if expected is not None:
                     opened.enter_context(self._staying_at(*expected))
-                forget_entry(jobs, job_id)
                 # the Job is gone in one moment; a crash while its files go leaves nothing that looks like one
                 doomed = f"{_DOOMED}{job_id}.{time.time_ns()}"
                 with explained(jobs.path / job_id):
-                    os.rename(job_id, doomed, src_dir_fd=jobs.fd, dst_dir_fd=jobs.fd)
+                    with forgotten(jobs, job_id):
+                        os.rename(job_id, doomed, src_dir_fd=jobs.fd, dst_dir_fd=jobs.fd)
                     jobs.sync()
                     # also what an earlier deletion left when it was cut short
                     for entry in jobs.entries():

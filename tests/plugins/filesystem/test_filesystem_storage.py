@@ -16,6 +16,7 @@ from perstack.core.chain import EMPTY_LOG, seal
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
 from perstack.ports.storage import RunRef
 from perstack.testing.opener import JOB, RUN, Writer, new_writer, payload, wait_for
+from perstack_filesystem.entries import put_entry
 from perstack_filesystem.folders import Folder
 from perstack_filesystem.plugin import FilesystemStorages
 from perstack_filesystem.scan import Scan
@@ -420,3 +421,31 @@ def test_on_a_slow_disk_runs_that_work_side_by_side_sync_side_by_side(
 
     wait_for(work())
     assert most > 1
+
+
+def test_an_entry_that_comes_while_its_job_is_deleted_is_not_left(
+    root: Path, storage: FilesystemStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = FilesystemStorage(root)
+
+    async def deleted() -> None:
+        await other.delete_job(JOB)
+        await other.close()
+
+    def late(*args: object, **kwargs: object) -> None:
+        monkeypatch.undo()
+        thread = threading.Thread(target=lambda: wait_for(deleted()))
+        thread.start()
+        thread.join()
+        put_entry(*args, **kwargs)
+
+    async def work() -> None:
+        await storage.create_job(JOB)
+        await storage.put_entry(JOB, 6, b"{}")
+        monkeypatch.setattr("perstack_filesystem.storage.put_entry", late)
+        with pytest.raises(NotFound, match=f"no job {JOB}"):
+            await storage.put_entry(JOB, 7, b"")
+        assert await storage.entry(JOB) is None
+        assert await storage.lost_jobs() == ()
+
+    wait_for(work())
