@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ def _serve(order: dict[str, Any]) -> dict[str, Any]:
     ends = [signal.SIGKILL, signal.Signals(order["signal"])]
 
     def end(_: int, frame: object) -> None:
-        os.kill(pid, ends.pop())
+        with suppress(ProcessLookupError):  # it may have ended in this moment
+            os.kill(pid, ends.pop())
         if ends:
             signal.setitimer(signal.ITIMER_REAL, order["most"])
 
