@@ -2,49 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from perstack.core.chain import EMPTY_LOG, Head, link
 from perstack.core.commands import (
     Ask,
     AwaitDelegates,
     Call,
-    Complete,
+    Command,
     DecideCalls,
-    EndRun,
-    EndStep,
-    Fail,
     Generate,
-    RecordResult,
     RunTools,
-    StartDelegates,
 )
 from perstack.core.definitions import Expert, Limits
 from perstack.core.digests import kept_tools, request_digest
 from perstack.core.events import (
     AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
     CallInteractiveTool,
     CallTools,
     DelegateHead,
-    Delegation,
-    ErrorRun,
     FinishGeneration,
-    FinishRun,
-    FinishStep,
     FinishToolCall,
     ResumeRun,
     StartGeneration,
     StartRun,
-    StopRunByDelegate,
-    StopRunByInteractiveTool,
     StopRunByInterrupt,
     StoredEvent,
 )
 from perstack.core.ids import event_id_of
 from perstack.core.messages import ExpertMessage, TextPart, ToolCallPart
 from perstack.core.questions import Answer, Question
+from perstack.core.runs.decide import asked, noted
 from perstack.core.runs.evolve import begin, evolve
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Run
@@ -101,6 +89,13 @@ class Simulation:
     def checkpoint(self) -> dict:
         return {**self.stamp(), "checkpoint_id": event_id_of("job-1", self.head.seq + 1)}
 
+    def note_all(self, events: Iterable[StoredEvent]) -> None:
+        for event in events:
+            self.note(event)
+
+    def stamps(self, ahead: int = 0) -> dict:
+        return {**self.stamp(), "id": event_id_of("job-1", self.head.seq + 1 + ahead)}
+
     def drive(self, most: int = 200) -> None:
         for _ in range(most):
             if self.choose(12) == 0 and self.run.status == "running":
@@ -138,7 +133,7 @@ class Simulation:
             )
         )
 
-    def perform(self, command: object) -> None:
+    def perform(self, command: Command) -> None:
         match command:
             case Generate():
                 event = StartGeneration(**self.stamp(command.step), final=command.final, tools_digest=NO_TOOLS)
@@ -161,46 +156,13 @@ class Simulation:
                     self.result(call.decided.id, call.decided.tool_name, "done")
                 else:
                     self.ask(call, Question(message="sure?"))
-            case RecordResult():
-                call = command.call
-                self.result(call.decided.id, call.decided.tool_name, command.text, is_error=command.is_error)
-            case StartDelegates():
-                delegates = tuple(
-                    Delegation(
-                        tool_call_id=call.decided.id,
-                        tool_name=call.decided.tool_name,
-                        expert_key="d",
-                        run_id=f"job-{index + 2}",
-                        query="q",
-                    )
-                    for index, call in enumerate(command.calls)
-                )
-                self.note(CallDelegate(**self.stamp(), delegates=delegates))
-                self.note(StopRunByDelegate(**self.checkpoint()))
             case AwaitDelegates():
                 one = command.delegations[self.choose(len(command.delegations))]
                 self.result(one.tool_call_id, one.tool_name, "from the delegate", delegate=True)
             case Ask():
-                if command.call.question is None or self.run.asked != command.call.decided.id:
-                    self.ask(command.call, command.call.question)
-                self.note(StopRunByInteractiveTool(**self.checkpoint()))
-            case Complete():
-                self.note(
-                    AttemptCompletion(
-                        **self.stamp(),
-                        tool_call_id=command.call.decided.id,
-                        remaining_todos=command.remaining,
-                        result=command.result,
-                    )
-                )
-            case EndStep():
-                self.note(FinishStep(**self.checkpoint(), usage=self.run.step_usage))
-            case Fail():
-                self.note(ErrorRun(**self.checkpoint(), error=command.error))
-            case EndRun():
-                self.note(FinishRun(**self.checkpoint(), text=command.text, total_usage=self.run.usage))
+                self.note_all(asked(self.run, command.call, self.stamps, approval=False))
             case _:
-                raise AssertionError(command)
+                self.note_all(noted(self.run, command, self.stamps, 2))
 
     def ask(self, call: Call, question: Question | None) -> None:
         decided = call.decided

@@ -101,6 +101,13 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
+class StopAtLimit:
+    """Record that the Job has used its steps."""
+
+    max_steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class EndRun:
     """Record that the Run is completed."""
 
@@ -119,4 +126,5 @@ Command = (
     | EndStep
     | EndRun
     | Fail
+    | StopAtLimit
 )

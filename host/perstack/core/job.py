@@ -249,9 +249,9 @@ class Job:
         tally = self.runs[run_id]
         tally.head_seq, tally.head_hash = seq, chained
 
-    def may_begin_step(self, limits: Limits) -> bool:
-        """Whether the Job, over all its Runs, has a step left."""
-        return limits.max_steps is None or self.total_steps < limits.max_steps
+    def limit_reached(self, limits: Limits) -> int | None:
+        """The most steps that the Job, over all its Runs, may have, if it has used them."""
+        return limits.max_steps if limits.max_steps is not None and self.total_steps >= limits.max_steps else None
 
     @property
     def coordinator(self) -> RunTally:

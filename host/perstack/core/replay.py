@@ -19,6 +19,7 @@ from perstack.core.commands import (
     RecordResult,
     RunTools,
     StartDelegates,
+    StopAtLimit,
 )
 from perstack.core.events import (
     AnswerQuestion,
@@ -155,5 +156,6 @@ def _words(command: Command) -> str:
         EndStep: "end the step",
         EndRun: "end the Run",
         Fail: "record that the reply is no completion",
+        StopAtLimit: "stop at the step limit",
     }
     return names[type(command)]

@@ -13,7 +13,6 @@ from perstack.core.by import By
 from perstack.core.commands import (
     Ask,
     AwaitDelegates,
-    Call,
     Command,
     Complete,
     DecideCalls,
@@ -24,51 +23,49 @@ from perstack.core.commands import (
     RecordResult,
     RunTools,
     StartDelegates,
+    StopAtLimit,
 )
 from perstack.core.definition_secrets import with_secrets, without_secrets
 from perstack.core.definitions import Expert, Limits, Project, with_skills_required
 from perstack.core.events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
     CallTools,
     ContinuedFrom,
     Definition,
     DelegatedBy,
     Delegation,
     ErrorInfo,
-    FinishRun,
-    FinishStep,
-    FinishToolCall,
     ResumeReason,
-    ResumeRun,
     Settlement,
     StartRun,
-    StopRunByDelegate,
-    StopRunByExceededMaxSteps,
-    StopRunByInteractiveTool,
-    StopRunByInterrupt,
 )
-from perstack.core.ids import event_id_of, run_id_of
+from perstack.core.ids import run_id_of
 from perstack.core.instruction import render_instruction
 from perstack.core.job import Job, JobSummary, summarize
-from perstack.core.messages import TextPart
 from perstack.core.questions import Answer
+from perstack.core.runs.decide import (
+    answered,
+    asked,
+    delegate_start,
+    interrupted,
+    noted,
+    redefined,
+    resumed,
+    stopped_with,
+)
 from perstack.core.runs.pending import pending
-from perstack.core.runs.state import Run, is_unsettled
+from perstack.core.runs.state import Run
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import delegate_infos, delegate_tools
 from perstack.engine.clock import now_iso
 from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.emit import Emitter
-from perstack.engine.generation import fail, generate, pause_for_limit
+from perstack.engine.generation import fail, generate
 from perstack.engine.groups import leaves
 from perstack.engine.prices import Prices
 from perstack.engine.providers import ProviderPool, RunSettings
 from perstack.engine.session import Session, uninterrupted
 from perstack.engine.skills import JobSkills, RunSkills
-from perstack.engine.toolrun import ToolSurroundings, call_key, run_tools
+from perstack.engine.toolrun import ToolSurroundings, run_tools
 from perstack.errors import PerstackError, StorageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.version import VERSION
@@ -168,13 +165,13 @@ class Driver:
         session = self._session(RunRef(self.job.id, run.id), run.start.expert_key)
         session.take_up(run)
         session.note(
-            ResumeRun(
-                **session.stamp(),
-                reason=reason,
-                checkpoint_id=event_id_of(run.id, run.head.seq),
+            resumed(
+                run,
+                reason,
+                session.stamp,
                 limits=limits,
-                settled=self._settled_of(run),
-                signal=None if reason == "parent" else self.signal,
+                settled=self.settled,
+                signal=self.signal,
                 definition=definition,
             )
         )
@@ -196,13 +193,7 @@ class Driver:
             expert=without_secrets(with_skills_required(expert) if overrides.strict_skills else expert),
             reasoning_budget=settings.reasoning_budget,
         )
-        of_run = today.model_copy(update={name: getattr(run.start, name) for name in Definition.model_fields})
-        # an instruction is rendered with the time, and is another each time
-        is_same = of_run.model_copy(update={"instruction": today.instruction}) == today
-        wanted = settings.limits
-        if limits is not None and limits.max_steps != run.limits.max_steps:
-            wanted = wanted.model_copy(update={"max_steps": limits.max_steps})
-        return None if is_same else today, None if wanted == run.limits else wanted
+        return redefined(run, today, settings.limits, limits)
 
     def _instruction(self, expert: Expert, *, is_coordinator: bool) -> str:
         return render_instruction(
@@ -213,14 +204,6 @@ class Driver:
             is_coordinator=is_coordinator,
         )
 
-    def _settled_of(self, run: Run) -> dict[str, Settlement]:
-        decided: dict[str, Settlement] = {}
-        for call in run.calls.values():
-            settlement = self.settled.get(call_key(run, call)) or self.settled.get(call.decided.id)
-            if is_unsettled(call) and settlement is not None:
-                decided[call.decided.id] = settlement
-        return decided
-
     def _record_answer(self, session: Session) -> None:
         """Record a person's answer, if there is one to the question that the Run is stopped at."""
         answer = self.answers.pop(session.ref.run_id, None)
@@ -229,13 +212,7 @@ class Driver:
 
     def record_answer(self, session: Session, answer: str | Answer) -> None:
         """Record a person's answer to the question that the Run asks."""
-        call = session.run.calls[session.run.asked or ""]
-        if isinstance(answer, str):
-            self._record_text(session, call, answer, by=self.answered_by)
-        else:
-            session.note(
-                AnswerQuestion(**session.stamp(), tool_call_id=call.decided.id, answer=answer, by=self.answered_by)
-            )
+        session.note(answered(session.run, answer, session.stamp, self.answered_by))
 
     # --- driving --------------------------------------------------------------------------------------------------
 
@@ -283,13 +260,19 @@ class Driver:
             await session.flush()
             skills = await self._skills(session)
             if skills is not None:
-                while (command := pending(session.run)) is not None:
+                while (command := self._pending(session)) is not None:
                     await self._perform(session, command, skills)
             await session.flush()
         except asyncio.CancelledError:
             await uninterrupted(self._interrupt(session))
             raise
         await session.write_checkpoint()
+
+    async def _interrupt(self, session: Session) -> None:
+        if session.state is not None:
+            session.note_all(interrupted(session.run, session.stamp))
+            await session.flush()
+            await session.write_checkpoint()
 
     async def _skills(self, session: Session) -> RunSkills | None:
         start = session.run.start
@@ -307,9 +290,10 @@ class Driver:
     def _strict(self, expert: Expert) -> Expert:
         return with_skills_required(expert) if self._wiring.overrides.strict_skills else expert
 
-    async def _perform(  # noqa: C901 - one case for each command
-        self, session: Session, command: Command, skills: RunSkills
-    ) -> None:
+    def _pending(self, session: Session) -> Command | None:
+        return pending(session.run, self.job.limit_reached(self._limits))
+
+    async def _perform(self, session: Session, command: Command, skills: RunSkills) -> None:
         match command:
             case Generate():
                 await self._generate(session, command, skills)
@@ -318,36 +302,19 @@ class Driver:
                 session.note(CallTools(**session.stamp(), calls=tuple(decided)))
             case RunTools():
                 await run_tools(session, command, skills.catalogue, self._around(session))
-            case RecordResult():
-                self._record_text(session, command.call, command.text, is_error=command.is_error)
-            case StartDelegates():
-                await self._decide_delegates(session, command)
             case AwaitDelegates():
                 await self._await_delegates(session, command)
             case Ask():
-                await self._ask(session, command, skills)
-            case Complete():
-                session.note(
-                    AttemptCompletion(
-                        **session.stamp(),
-                        tool_call_id=command.call.decided.id,
-                        remaining_todos=command.remaining,
-                        result=command.result,
-                    )
-                )
-            case EndStep():
-                session.note(FinishStep(**session.stamp(), checkpoint_id=session.next_id, usage=session.run.step_usage))
-            case Fail():
-                await fail(session, command.error)
-            case EndRun():
-                session.note(
-                    FinishRun(
-                        **session.stamp(),
-                        checkpoint_id=session.next_id,
-                        text=command.text,
-                        total_usage=session.run.usage,
-                    )
-                )
+                offered = skills.catalogue.find(command.call.decided.tool_name)
+                approval = offered is not None and offered.spec.approval
+                session.note_all(asked(session.run, command.call, session.stamp, approval=approval))
+                await session.flush()
+            case StartDelegates():
+                session.note_all(noted(session.run, command, session.stamp, self.job.next_number))
+                await session.flush()
+                await session.write_checkpoint()
+            case RecordResult() | Complete() | EndStep() | Fail() | EndRun() | StopAtLimit():
+                session.note_all(noted(session.run, command, session.stamp, self.job.next_number))
             case _:
                 assert_never(command)
 
@@ -361,76 +328,16 @@ class Driver:
         )
 
     async def _generate(self, session: Session, command: Generate, skills: RunSkills) -> None:
-        run = session.run
-        if command.step > run.step and not self.job.may_begin_step(self._limits):
-            self._stop_at_limit(session)
-            return
-        provider = self._wiring.providers.for_run(run, self._wiring.project, self._wiring.overrides)
+        provider = self._wiring.providers.for_run(session.run, self._wiring.project, self._wiring.overrides)
         catalogue = await skills.refresh()
         await generate(session, command, provider, catalogue, self._blobs, self._wiring.emit, self._prices)
 
-    def _record_text(
-        self, session: Session, call: Call, text: str, *, is_error: bool = False, by: By | None = None
-    ) -> None:
-        session.note(
-            FinishToolCall(
-                **session.stamp(),
-                tool_call_id=call.decided.id,
-                tool_name=call.decided.tool_name,
-                contents=(TextPart(text=text),),
-                is_error=is_error,
-                by=by,
-            )
-        )
-
-    async def _ask(self, session: Session, command: Ask, skills: RunSkills) -> None:
-        call = command.call
-        offered = skills.catalogue.find(call.decided.tool_name)
-        if call.question is None or session.run.asked != call.decided.id:
-            session.note(
-                CallInteractiveTool(
-                    **session.stamp(),
-                    tool_call_id=call.decided.id,
-                    tool_name=call.decided.tool_name,
-                    skill_name=call.decided.skill_name,
-                    args=call.part.args if call.question is None else {"question": call.question.message},
-                    approval=offered is not None and offered.spec.approval,
-                    question=call.question,
-                )
-            )
-        session.note(StopRunByInteractiveTool(**session.stamp(), checkpoint_id=session.next_id))
-        await session.flush()
-
     # --- delegation -----------------------------------------------------------------------------------------------
-
-    async def _decide_delegates(self, session: Session, command: StartDelegates) -> None:
-        first = self.job.next_number
-        delegations = tuple(
-            Delegation(
-                tool_call_id=call.decided.id,
-                tool_name=call.decided.tool_name,
-                expert_key=call.decided.target or call.decided.tool_name,
-                run_id=run_id_of(self.job.id, first + index),
-                query=str(call.part.args.get("query", "")),
-            )
-            for index, call in enumerate(command.calls)
-        )
-        session.note(CallDelegate(**session.stamp(), delegates=delegations))
-        session.note(StopRunByDelegate(**session.stamp(), checkpoint_id=session.next_id))
-        await session.flush()
-        await session.write_checkpoint()
 
     async def _await_delegates(self, session: Session, command: AwaitDelegates) -> None:
         stopped = await await_delegates(session, command.delegations, self._drive_delegate)
-        if not stopped or pending(session.run) is None:
-            return
-        statuses = {run.status for run in stopped}
-        if "stoppedByInteractiveTool" in statuses:
-            session.note(StopRunByInteractiveTool(**session.stamp(), checkpoint_id=session.next_id))
-        elif "stoppedByInterrupt" in statuses:
-            pause_for_limit(session, max(run.resume_at or 0 for run in stopped))
-        else:
-            self._stop_at_limit(session)
+        if stopped and pending(session.run) is not None:
+            session.note(stopped_with(stopped, self._limits.max_steps or 0, session.stamp))
 
     async def _drive_delegate(self, parent: Session, delegation: Delegation) -> DelegateOutcome:
         """Drive one delegate from wherever its log leaves off; an error to set it up is its failure."""
@@ -439,7 +346,7 @@ class Driver:
             session = self._delegate_session(parent, delegation, known)
         except PerstackError as error:
             return DelegateOutcome.failed(str(error))
-        if known is None or known.status != "completed":
+        if delegate_start(known) != "ended":
             await self.drive(session)
         return DelegateOutcome.of(session.run)
 
@@ -455,28 +362,12 @@ class Driver:
                 tool_name=delegation.tool_name,
             )
             return self.begin_run(expert, delegation.query, run_id=delegation.run_id, delegated_by=by)
-        if known.status not in ("completed", "stoppedByError"):
+        if delegate_start(known) == "takeUp":
             return self.take_up(known, "parent")
         ref = RunRef(self.job.id, known.id)
         session = self._session(ref, delegation.expert_key)
         session.take_up(known)
         return session
-
-    # --- stopping -------------------------------------------------------------------------------------------------
-
-    def _stop_at_limit(self, session: Session) -> None:
-        session.note(
-            StopRunByExceededMaxSteps(
-                **session.stamp(), checkpoint_id=session.next_id, max_steps=self._limits.max_steps or 0
-            )
-        )
-
-    async def _interrupt(self, session: Session) -> None:
-        if session.state is None or session.run.status in ("completed", "stoppedByError"):
-            return
-        session.note(StopRunByInterrupt(**session.stamp(), checkpoint_id=session.next_id))
-        await session.flush()
-        await session.write_checkpoint()
 
     # --- the rest -------------------------------------------------------------------------------------------------
 

@@ -10,22 +10,21 @@ from dataclasses import replace
 from itertools import count
 
 from perstack.core.base import JsonObject
-from perstack.core.commands import Generate
+from perstack.core.commands import Fail, Generate
 from perstack.core.definitions import Limits
 from perstack.core.digests import request_digest
 from perstack.core.events import (
     ErrorInfo,
-    ErrorRun,
     FinishGeneration,
     Retry,
     StartGeneration,
-    StopRunByInterrupt,
     StreamReasoning,
     StreamText,
 )
 from perstack.core.messages import ExpertMessage, ToolCallPart
 from perstack.core.replies import usable_reply
 from perstack.core.retry import GiveUp, Pause, after_failure, time_for_try
+from perstack.core.runs.decide import noted, paused_for_limit
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.clock import now_ms
@@ -95,7 +94,7 @@ def _started(
     run = session.run
     is_new = catalogue.guidance != run.guidance
     event = StartGeneration(
-        **session.stamp(command.step),
+        **session.stamp(step=command.step),
         final=command.final,
         guidance=catalogue.guidance if is_new else None,
         unreachable=catalogue.unreachable if is_new else {},
@@ -122,7 +121,7 @@ async def _goes_on(session: Session, error: ProviderError, attempt: int, spent: 
         return False
     session.note(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=round(decision.delay * 1000)))
     if isinstance(decision, Pause):
-        pause_for_limit(session, now_ms() + round(decision.delay * 1000))
+        session.note(paused_for_limit(now_ms() + round(decision.delay * 1000), session.stamp))
         await session.flush()
         return False
     await session.flush()
@@ -130,18 +129,9 @@ async def _goes_on(session: Session, error: ProviderError, attempt: int, spent: 
     return True
 
 
-def pause_for_limit(session: Session, resume_at: int) -> None:
-    """Record that the Run pauses until the endpoint has room, at `resume_at` in milliseconds since 1970."""
-    session.note(
-        StopRunByInterrupt(
-            **session.stamp(), checkpoint_id=session.next_id, reason="rateLimit", resume_at=resume_at or None
-        )
-    )
-
-
 async def fail(session: Session, error: ErrorInfo) -> None:
     """Record that the Run failed."""
-    session.note(ErrorRun(**session.stamp(), checkpoint_id=session.next_id, error=error))
+    session.note_all(noted(session.run, Fail(error), session.stamp, 0))
     await session.flush()
 
 

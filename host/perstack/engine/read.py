@@ -18,7 +18,7 @@ from perstack.core.events import StoredEvent
 from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.job import Job, JobSummary, OpenQuestion, RunSummary, summarize
 from perstack.core.labels import has_labels
-from perstack.core.runs.state import Run, is_unsettled
+from perstack.core.runs.state import Run, call_key, is_unsettled
 from perstack.engine.load import (
     LoadedJob,
     Redactions,
@@ -28,7 +28,6 @@ from perstack.engine.load import (
     stored_event,
 )
 from perstack.engine.logs.lines import readable, run_ids
-from perstack.engine.toolrun import call_key
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.ports.formats import ShowsForeign
 from perstack.ports.storage import Page, ReadsSummaries, RunRef, Storage

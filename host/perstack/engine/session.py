@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
-from typing import TypedDict, TypeVar
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
 
 from perstack.core.base import encoded
 from perstack.core.chain import EMPTY_LOG, Head, line_of, link
@@ -13,6 +13,7 @@ from perstack.core.events import ResumeRun, StartRun, StoredEvent
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
 from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.stamp import Stamp
 from perstack.core.runs.state import Run
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import Emitter
@@ -20,17 +21,6 @@ from perstack.ports.storage import RunRef, Storage
 from perstack.ports.uninterrupted import uninterrupted as uninterrupted
 
 _E = TypeVar("_E", bound=StoredEvent)
-
-
-class Stamp(TypedDict):
-    """What every event of a Run has."""
-
-    id: str
-    timestamp: int
-    job_id: str
-    run_id: str
-    expert_key: str
-    step_number: int
 
 
 class Session:
@@ -90,11 +80,11 @@ class Session:
         """Go on from a state that was read from the log."""
         self.state, self._head, self._on_disk = run, run.head, run.head.seq
 
-    def stamp(self, step: int | None = None) -> Stamp:
-        """The common fields of the event that comes next."""
+    def stamp(self, ahead: int = 0, *, step: int | None = None) -> Stamp:
+        """The common fields of the event that comes next, or so many after it."""
         current = self.state.step if self.state is not None else 0
         return Stamp(
-            id=self.next_id,
+            id=event_id_of(self.ref.run_id, self._head.seq + 1 + ahead),
             timestamp=now_ms(),
             job_id=self.ref.job_id,
             run_id=self.ref.run_id,
@@ -113,6 +103,11 @@ class Session:
         self._job.apply(event)
         self._waiting.append((event, payload, digest, self._head.hash))
         return event
+
+    def note_all(self, events: Iterable[StoredEvent]) -> None:
+        """Take in facts that were decided together."""
+        for event in events:
+            self.note(event)
 
     async def flush(self) -> None:
         """Write what was noted, all or nothing, and show it. Raises Conflict if another driver wrote first.

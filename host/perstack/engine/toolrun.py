@@ -11,7 +11,7 @@ from itertools import count
 from perstack.core.commands import Call, RunTools
 from perstack.core.events import CallInteractiveTool, FinishToolCall, ToolProgress
 from perstack.core.questions import Question
-from perstack.core.runs.state import Run
+from perstack.core.runs.state import Run, call_key
 from perstack.core.usage import Usage
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.clock import now_ms
@@ -66,11 +66,6 @@ async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, a
                 _record(session, call, task.result())
             if running and (effects or not done):
                 await session.flush()
-
-
-def call_key(run: Run, call: Call) -> str:
-    """The name of a call that stays the same after a resume."""
-    return f"{run.id}-{run.step}-{call.decided.id}"
 
 
 def _show_progress(run: Run, call: Call, emit: Emitter) -> Callable[[str], None]:

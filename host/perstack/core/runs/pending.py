@@ -18,6 +18,7 @@ from perstack.core.commands import (
     RecordResult,
     RunTools,
     StartDelegates,
+    StopAtLimit,
 )
 from perstack.core.events import Settlement
 from perstack.core.runs.state import Phase, Run, latest_reply
@@ -31,13 +32,18 @@ _SETTLED_TEXT: dict[Settlement, str] = {
 }
 
 
-def pending(run: Run) -> Command | None:
-    """What to do next; None when the Run has stopped. Read from the state alone."""
+def pending(run: Run, limit: int | None = None) -> Command | None:
+    """What to do next; None when the Run has stopped. Read from the state alone.
+
+    `limit`: the Job has used so many steps, which are all that it may have.
+    """
     if run.status not in ("running", "stoppedByDelegate"):
         return None
     match run.phase:
         case Phase.READY:
-            return EndRun(run.result) if run.result is not None else Generate(run.step + 1)
+            if run.result is not None:
+                return EndRun(run.result)
+            return Generate(run.step + 1) if limit is None else StopAtLimit(limit)
         case Phase.GENERATING:
             return Fail(run.unusable) if run.unusable is not None else Generate(run.step, run.final)
         case Phase.REPLIED:

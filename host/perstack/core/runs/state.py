@@ -114,6 +114,11 @@ class Run:
         return tuple(call for call in self.calls.values() if call.result is None)
 
 
+def call_key(run: Run, call: Call) -> str:
+    """The name of a call that stays the same after a resume."""
+    return f"{run.id}-{run.step}-{call.decided.id}"
+
+
 def is_unsettled(call: Call) -> bool:
     """Whether this call, found open after its process ended, may have had an effect that a repetition would double."""
     is_begun = call.result is None and call.question is None

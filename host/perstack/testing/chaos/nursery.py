@@ -24,7 +24,7 @@ from typing import Any
 
 import perstack.engine.toolrun as toolrun
 from perstack.core.commands import Call
-from perstack.core.runs.state import Run
+from perstack.core.runs.state import Run, call_key
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.plugins import load_plugins
 from perstack.frontends.cli.start import entry
@@ -126,7 +126,7 @@ def _keep_a_ledger(path: str) -> None:
     perform = toolrun.perform_call
 
     async def noted(run: Run, call: Call, catalogue: Catalogue, around: toolrun.ToolSurroundings) -> toolrun.Outcome:
-        key = toolrun.call_key(run, call)
+        key = call_key(run, call)
         write_uncounted(ledger, f"began {key}\n".encode())
         outcome = await perform(run, call, catalogue, around)
         write_uncounted(ledger, f"ended {key}\n".encode())

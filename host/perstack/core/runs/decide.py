@@ -1,0 +1,221 @@
+"""What is recorded of a Run without any effect: the facts that its state, an answer or a stop calls for.
+
+What an effect has brought (a reply, a tool's result) is recorded by those who performed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, assert_never
+
+from perstack.core.by import By
+from perstack.core.commands import (
+    Call,
+    Complete,
+    EndRun,
+    EndStep,
+    Fail,
+    RecordResult,
+    StartDelegates,
+    StopAtLimit,
+)
+from perstack.core.definitions import Limits
+from perstack.core.events import (
+    AnswerQuestion,
+    AttemptCompletion,
+    CallDelegate,
+    CallInteractiveTool,
+    Definition,
+    Delegation,
+    ErrorRun,
+    FinishRun,
+    FinishStep,
+    FinishToolCall,
+    ResumeReason,
+    ResumeRun,
+    Settlement,
+    StopRunByDelegate,
+    StopRunByExceededMaxSteps,
+    StopRunByInteractiveTool,
+    StopRunByInterrupt,
+    StoredEvent,
+)
+from perstack.core.ids import event_id_of, run_id_of
+from perstack.core.messages import TextPart
+from perstack.core.questions import Answer
+from perstack.core.runs.stamp import Stamps, at_checkpoint
+from perstack.core.runs.state import Run, call_key, is_unsettled
+from perstack.core.runs.transitions import ACTIVE
+
+Noted = RecordResult | StartDelegates | Complete | EndStep | EndRun | Fail | StopAtLimit
+"""The commands that need no effect."""
+
+
+def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[StoredEvent, ...]:
+    """The facts of a command that needs no effect; `next_number` is that of the Job's next Run."""
+    match command:
+        case RecordResult():
+            return (result_of(command.call, command.text, stamp, is_error=command.is_error),)
+        case StartDelegates():
+            return _delegated(command, stamp, next_number)
+        case Complete():
+            return (
+                AttemptCompletion(
+                    **stamp(),
+                    tool_call_id=command.call.decided.id,
+                    remaining_todos=command.remaining,
+                    result=command.result,
+                ),
+            )
+        case EndStep():
+            return (FinishStep(**at_checkpoint(stamp()), usage=run.step_usage),)
+        case EndRun():
+            return (FinishRun(**at_checkpoint(stamp()), text=command.text, total_usage=run.usage),)
+        case Fail():
+            return (ErrorRun(**at_checkpoint(stamp()), error=command.error),)
+        case StopAtLimit():
+            return (stopped_at_limit(command.max_steps, stamp),)
+        case _:
+            assert_never(command)
+
+
+def result_of(call: Call, text: str, stamp: Stamps, *, is_error: bool = False, by: By | None = None) -> FinishToolCall:
+    """A result that is a text."""
+    return FinishToolCall(
+        **stamp(),
+        tool_call_id=call.decided.id,
+        tool_name=call.decided.tool_name,
+        contents=(TextPart(text=text),),
+        is_error=is_error,
+        by=by,
+    )
+
+
+def _delegated(command: StartDelegates, stamp: Stamps, next_number: int) -> tuple[StoredEvent, ...]:
+    """The ids of the delegates' Runs are decided here, before one begins: a resumed Run finds those that it started."""
+    delegations = tuple(
+        Delegation(
+            tool_call_id=call.decided.id,
+            tool_name=call.decided.tool_name,
+            expert_key=call.decided.target or call.decided.tool_name,
+            run_id=run_id_of(stamp()["job_id"], next_number + index),
+            query=str(call.part.args.get("query", "")),
+        )
+        for index, call in enumerate(command.calls)
+    )
+    return CallDelegate(**stamp(), delegates=delegations), StopRunByDelegate(**at_checkpoint(stamp(1)))
+
+
+# --- questions ----------------------------------------------------------------------------------------------------
+
+
+def asked(run: Run, call: Call, stamp: Stamps, *, approval: bool) -> tuple[StoredEvent, ...]:
+    """The question, unless it is the one that is asked already, and the stop."""
+    if call.question is not None and run.asked == call.decided.id:
+        return (StopRunByInteractiveTool(**at_checkpoint(stamp())),)
+    question = CallInteractiveTool(
+        **stamp(),
+        tool_call_id=call.decided.id,
+        tool_name=call.decided.tool_name,
+        skill_name=call.decided.skill_name,
+        args=call.part.args if call.question is None else {"question": call.question.message},
+        approval=approval,
+        question=call.question,
+    )
+    return question, StopRunByInteractiveTool(**at_checkpoint(stamp(1)))
+
+
+def answered(run: Run, answer: str | Answer, stamp: Stamps, by: By | None) -> StoredEvent:
+    """A person's answer to what the Run asks: a text is the result of a tool that is there to ask."""
+    call = run.calls[run.asked or ""]
+    if isinstance(answer, str):
+        return result_of(call, answer, stamp, by=by)
+    return AnswerQuestion(**stamp(), tool_call_id=call.decided.id, answer=answer, by=by)
+
+
+# --- stops --------------------------------------------------------------------------------------------------------
+
+
+def stopped_at_limit(max_steps: int, stamp: Stamps) -> StopRunByExceededMaxSteps:
+    """The Job has used its steps."""
+    return StopRunByExceededMaxSteps(**at_checkpoint(stamp()), max_steps=max_steps)
+
+
+def paused_for_limit(resume_at: int, stamp: Stamps) -> StopRunByInterrupt:
+    """The endpoint asks to be left alone, until `resume_at` in milliseconds since 1970; 0 if that is not known."""
+    return StopRunByInterrupt(**at_checkpoint(stamp()), reason="rateLimit", resume_at=resume_at or None)
+
+
+def stopped_with(delegates: Sequence[Run], max_steps: int, stamp: Stamps) -> StoredEvent:
+    """The stop of a Run whose delegates have stopped without a result: a question goes before a pause."""
+    statuses = {run.status for run in delegates}
+    if "stoppedByInteractiveTool" in statuses:
+        return StopRunByInteractiveTool(**at_checkpoint(stamp()))
+    if "stoppedByInterrupt" in statuses:
+        return paused_for_limit(max(run.resume_at or 0 for run in delegates), stamp)
+    return stopped_at_limit(max_steps, stamp)
+
+
+def interrupted(run: Run, stamp: Stamps) -> tuple[StoredEvent, ...]:
+    """The interrupt of a Run that is at work; one that has stopped is left as it is."""
+    return (StopRunByInterrupt(**at_checkpoint(stamp())),) if run.status in ACTIVE else ()
+
+
+# --- going on -----------------------------------------------------------------------------------------------------
+
+
+def resumed(
+    run: Run,
+    reason: ResumeReason,
+    stamp: Stamps,
+    *,
+    limits: Limits | None,
+    settled: Mapping[str, Settlement],
+    signal: str | None,
+    definition: Definition | None,
+) -> ResumeRun:
+    """A Run continues; `settled` is by the key or the id of a call. A signal is for the Coordinator."""
+    return ResumeRun(
+        **stamp(),
+        reason=reason,
+        checkpoint_id=event_id_of(run.id, run.head.seq),
+        limits=limits,
+        settled=_settled_of(run, settled),
+        signal=None if reason == "parent" else signal,
+        definition=definition,
+    )
+
+
+def _settled_of(run: Run, settled: Mapping[str, Settlement]) -> dict[str, Settlement]:
+    decided: dict[str, Settlement] = {}
+    for call in run.calls.values():
+        settlement = settled.get(call_key(run, call)) or settled.get(call.decided.id)
+        if is_unsettled(call) and settlement is not None:
+            decided[call.decided.id] = settlement
+    return decided
+
+
+def redefined(
+    run: Run, today: Definition, today_limits: Limits, limits: Limits | None
+) -> tuple[Definition | None, Limits | None]:
+    """The definition and the limits that a Run which failed before its first reply continues with, where they are new.
+
+    A number of steps that was asked for goes before today's.
+    """
+    of_run = today.model_copy(update={name: getattr(run.start, name) for name in Definition.model_fields})
+    # an instruction is rendered with the time, and is another each time
+    is_same = of_run.model_copy(update={"instruction": today.instruction}) == today
+    wanted = today_limits
+    if limits is not None and limits.max_steps != run.limits.max_steps:
+        wanted = wanted.model_copy(update={"max_steps": limits.max_steps})
+    return None if is_same else today, None if wanted == run.limits else wanted
+
+
+DelegateStart = Literal["begin", "takeUp", "ended"]
+
+
+def delegate_start(known: Run | None) -> DelegateStart:
+    """How a delegate's Run that was decided on is continued: one that has ended is never driven a second time."""
+    if known is None:
+        return "begin"
+    return "ended" if known.status in ("completed", "stoppedByError") else "takeUp"
