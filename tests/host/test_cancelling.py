@@ -96,8 +96,9 @@ def test_a_cancelled_job_can_be_resumed_at_once(bench: Bench) -> None:
 @pytest.mark.parametrize("door", ["host.cancel", "the caller's task"])
 def test_a_disk_error_while_a_job_is_cancelled_is_what_a_person_reads(bench: Bench, door: str) -> None:
     async def work() -> None:
-        async with bench.host(SLOW, expert("a")) as host:
-            host.storage = disk = FullDisk(host.storage)
+        async with bench.host(SLOW, expert("a"), wrap=FullDisk) as host:
+            disk = host.storage
+            assert isinstance(disk, FullDisk)
             task, _ = await _begin(host)
             disk.is_full = True
             if door == "host.cancel":
@@ -129,8 +130,9 @@ class SlowDisk(FullDisk):
 
 def test_a_write_that_fails_after_a_cancellation_has_come_is_what_a_person_reads(bench: Bench) -> None:
     async def work() -> None:
-        async with bench.host([turn(text="quick")], expert("a")) as host:
-            host.storage = disk = SlowDisk(host.storage)
+        async with bench.host([turn(text="quick")], expert("a"), wrap=SlowDisk) as host:
+            disk = host.storage
+            assert isinstance(disk, SlowDisk)
             task = asyncio.create_task(host.run("a", "q", job_id="job"))
             async with asyncio.timeout(10):
                 await disk.writing.wait()

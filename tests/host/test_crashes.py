@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, expert, wait_for
+from hosting import Bench, Seen, crashing, expert, wait_for
 
 from perstack.core.job import JobSummary
 from perstack.core.messages import text_of
@@ -57,8 +57,9 @@ STEPS, RUNS, FILES = 4 + 3 + 2 + 2, 4, ("log.txt", "left.txt", "right.txt", "lea
 
 async def live(bench: Bench, point: CrashPoint | None) -> int:
     """One process: starts the Job or goes on with it, and crashes at the point; returns the number of appends."""
-    async with bench.host(SCRIPT, *EXPERTS) as host:
-        host.storage = storage = CrashingStorage(host.storage, point)
+    async with bench.host(SCRIPT, *EXPERTS, wrap=lambda inner: CrashingStorage(inner, point)) as host:
+        storage = host.storage
+        assert isinstance(storage, CrashingStorage)
         try:
             if not await storage.has_job("job"):
                 job = await host.run("boss", "go", job_id="job")
@@ -144,10 +145,10 @@ class _Watched(CrashingStorage):
 
 def test_job_json_never_says_that_a_job_is_done_before_its_log_does(bench: Bench) -> None:
     async def run() -> list[str]:
-        async with bench.host([text("end")], expert("a")) as host:
-            host.storage = watched = _Watched(host.storage)
+        async with bench.host([text("end")], expert("a"), wrap=_Watched) as host:
             await host.run("a", "q", job_id="job")
-            return watched.ahead
+            assert isinstance(host.storage, _Watched)
+            return host.storage.ahead
 
     assert wait_for(run()) == []
 
@@ -158,8 +159,7 @@ def test_a_finished_side_effect_is_not_repeated_when_the_process_dies_before_its
     (bench.workspace / "a.txt").touch()
 
     async def crash() -> None:
-        async with bench.host(script, expert("a")) as host:
-            host.storage = CrashingStorage(host.storage, CrashPoint("before", 4))
+        async with bench.host(script, expert("a"), wrap=crashing(CrashPoint("before", 4))) as host:
             with pytest.raises(Crash):
                 await host.run("a", "q", job_id="job")
 
@@ -183,8 +183,7 @@ def test_a_person_can_settle_an_interrupted_call_by_hand(bench: Bench, word: str
     (bench.workspace / "a.txt").touch()
 
     async def crash() -> None:
-        async with bench.host(script, expert("a")) as host:
-            host.storage = CrashingStorage(host.storage, CrashPoint("before", 4))
+        async with bench.host(script, expert("a"), wrap=crashing(CrashPoint("before", 4))) as host:
             with pytest.raises(Crash):
                 await host.run("a", "q", job_id="job")
 

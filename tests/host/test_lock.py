@@ -61,11 +61,11 @@ class Late:
         return [self]
 
 
-def _host(folder: Path, script: ScriptLike | ScriptedProvider, *plugins: object) -> Host:
+def _host(folder: Path, script: ScriptLike | ScriptedProvider, *plugins: object, **env: str) -> Host:
     provider = script if isinstance(script, ScriptedProvider) else ScriptedProvider(script)
     host = Host.open(
         workspace=folder,
-        env={"PATH": os.environ["PATH"], "HOME": str(folder)},
+        env={"PATH": os.environ["PATH"], "HOME": str(folder), **env},
         overrides=Overrides(provider="scripted"),
         plugins=[provider, *plugins],
     )
@@ -180,8 +180,7 @@ def test_a_missing_variable_is_named_before_anything_starts(tmp_path: Path) -> N
     offer(tmp_path, listed("walk"))
     toml = ONE + skill("a", "mine", tmp_path, requiredEnv=["TOKEN"])
     (tmp_path / "perstack.toml").write_text(toml)
-    host = _host(tmp_path, [])
-    host._env["TOKEN"] = "s3cret-token"
+    host = _host(tmp_path, [], TOKEN="s3cret-token")
     assert not wait_for(host.install()).failed
     assert "s3cret-token" not in (tmp_path / "perstack.lock").read_text()
     provider = ScriptedProvider([text("ok")])

@@ -6,16 +6,15 @@ import asyncio
 import json
 
 import pytest
-from hosting import Bench, expert, wait_for
+from hosting import Bench, crashing, expert, wait_for
 
 from perstack.errors import Conflict, NotFound, UsageError
-from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint
+from perstack.testing.crashing_storage import Crash, CrashPoint
 from perstack.testing.scripted import text
 
 
 async def crash_before_first_event(bench: Bench, point: CrashPoint) -> None:
-    async with bench.host([text("never")], expert("a")) as host:
-        host.storage = CrashingStorage(host.storage, point)
+    async with bench.host([text("never")], expert("a"), wrap=crashing(point)) as host:
         with pytest.raises(Crash):
             await host.run("a", "q", job_id="dead")
 

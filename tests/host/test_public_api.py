@@ -12,6 +12,9 @@ import pytest
 from hosting import Seen, wait_for
 
 import perstack
+from perstack.engine.experts import Experts
+from perstack.engine.jobs import Jobs
+from perstack.engine.skill_upkeep import Skills
 from perstack.errors import PerstackError
 from perstack.testing.scripted import ScriptedProvider, fail, text
 
@@ -62,7 +65,6 @@ HOST = {
     "logout": ("skill_name", "expert_key"),
     "install": ("expert_keys", "on_step"),
     "job": ("job_id",),
-    "jobs": ("limit", "after", "labels"),
     "runs": ("job_id", "limit", "after"),
     "events": ("run_id", "job_id", "after", "limit", "through_step"),
     "logs": ("job_id", "run_id"),
@@ -81,6 +83,12 @@ HOST = {
     "original_files": ("job_id",),
     "tools": ("expert_key",),
     "load": ("job_id",),
+    "use": ("project",),
+}
+PARTS = {
+    Jobs: {*HOST, "list", "under"} - {"open", "close", "inbox", "use", "login", "logout", "install", "tools"},
+    Experts: {"all", "get", "check_ready", "tools"},
+    Skills: {"login", "logout", "install"},
 }
 
 SOURCE = Path(perstack.__file__).read_text()
@@ -124,6 +132,18 @@ def test_the_methods_of_a_host_and_their_arguments_are_pinned() -> None:
         if not name.startswith("_")
     }
     assert methods == HOST
+
+
+def test_the_methods_of_its_parts_are_pinned() -> None:
+    for part, names in PARTS.items():
+        assert {name for name, _ in inspect.getmembers(part, callable) if not name.startswith("_")} == names
+
+
+def test_a_short_name_is_the_method_of_a_part(tmp_path: Path) -> None:
+    host = perstack.Host(perstack.Project(), workspace=tmp_path, env={})
+    assert host.run == host.jobs.run
+    assert perstack.Host.run is Jobs.run
+    assert wait_for(host.jobs()) == wait_for(host.jobs.list())
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

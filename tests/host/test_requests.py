@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from city import City, mayor
-from hosting import Bench, Seen, expert, wait_for
+from hosting import Bench, Seen, crashing, expert, wait_for
 from request_form import digest_of_request, form
 
 from perstack.core.base import JsonObject
@@ -20,7 +20,7 @@ from perstack.core.verification import Report
 from perstack.errors import NotFound
 from perstack.host import Host
 from perstack.ports.provider import Provider, ProviderConfig
-from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint
+from perstack.testing.crashing_storage import Crash, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, fail, text, tool, turn
 
 SEARCHING = [
@@ -103,9 +103,8 @@ def test_tools_are_kept_once_and_before_the_event_that_names_them(bench: Bench) 
 
 
 def test_an_interrupted_generation_and_a_branch_replay_equal(bench: Bench) -> None:
-    host = bench.host([tool("think", {"thought": "a"}), tool("think", {"thought": "b"}), text("end")], expert("a"))
-    storage = CrashingStorage(host.storage, CrashPoint("after", 4))
-    host.storage = storage
+    script = [tool("think", {"thought": "a"}), tool("think", {"thought": "b"}), text("end")]
+    host = bench.host(script, expert("a"), wrap=crashing(CrashPoint("after", 4)))
     with pytest.raises((Crash, BaseExceptionGroup)):
         wait_for(host.run("a", "q", job_id="job"))
     seen = Seen()
@@ -146,7 +145,7 @@ def with_setting(host: Host, temperature: float) -> Host:
     setting = ProviderSetting(
         provider_name="scripted", setting={"temperature": temperature, "headers": {"x-key": "sk-secret"}}
     )
-    host.project = host.project.model_copy(update={"provider": setting})
+    host.use(host.project.model_copy(update={"provider": setting}))
     return host
 
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Annotated, Literal
 
 import pytest
-from hosting import Bench, Seen, results, wait_for
+from hosting import Bench, Seen, crashing, results, wait_for
 from kits import Settings, call, with_kit
 from pydantic import BaseModel, Field
 
@@ -20,7 +20,7 @@ from perstack.core.tools import ToolSpec
 from perstack.errors import PluginError, SkillError
 from perstack.ports.skill import ToolResult
 from perstack.ports.toolkit import Blob, ToolContext, Toolkit
-from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint
+from perstack.testing.crashing_storage import Crash, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 
@@ -291,8 +291,8 @@ def test_only_a_declared_tool_is_run_again_after_a_crash(bench: Bench, effect, r
     script = [tool("note"), text("end")]
 
     async def crash() -> None:
-        async with bench.host(script, with_kit(), plugins=(kit,)) as host:
-            host.storage = CrashingStorage(host.storage, CrashPoint("before", 4 if effect == "sideEffect" else 3))
+        point = CrashPoint("before", 4 if effect == "sideEffect" else 3)
+        async with bench.host(script, with_kit(), plugins=(kit,), wrap=crashing(point)) as host:
             with pytest.raises(Crash):
                 await host.run("a", "q", job_id="job")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +11,10 @@ from typing import TypeVar
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, InteractiveSkill, InteractiveTool, Project
 from perstack.core.events import Event, StoredEvent
+from perstack.engine.plugins import load_plugins
 from perstack.host import Host
+from perstack.ports.storage import Storage
+from perstack.testing.crashing_storage import CrashingStorage, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
 
 T = TypeVar("T")
@@ -49,6 +52,16 @@ class Seen:
         return [event.type for event in stored if run is None or event.run_id.endswith(run)]
 
 
+def opened(storage: str, workspace: Path) -> Storage:
+    """A storage by its address."""
+    return load_plugins((), {}).open_storage(storage, workspace)
+
+
+def crashing(point: CrashPoint) -> Callable[[Storage], Storage]:
+    """For `Bench.host(wrap=…)`: the process dies at this point."""
+    return lambda inner: CrashingStorage(inner, point)
+
+
 OPENED: list[Host] = []
 """Hosts that a test made and did not close; `tests/host/conftest.py` does."""
 
@@ -60,12 +73,20 @@ class Bench:
         self.workspace = workspace
         self.storage = storage
 
-    def host(self, script: ScriptLike | ScriptedProvider, *experts: Expert, plugins: tuple = (), **overrides) -> Host:
+    def host(
+        self,
+        script: ScriptLike | ScriptedProvider,
+        *experts: Expert,
+        plugins: tuple = (),
+        wrap: Callable[[Storage], Storage] | None = None,
+        **overrides,
+    ) -> Host:
+        """`wrap` puts another storage around the one that there is: its Host knows no other."""
         provider = script if isinstance(script, ScriptedProvider) else ScriptedProvider(script)
         host = Host(
             project_of(*experts),
             workspace=self.workspace,
-            storage=self.storage,
+            storage=self.storage if wrap is None else wrap(opened(self.storage, self.workspace)),
             env={"PATH": "/usr/bin:/bin"},
             overrides=Overrides(provider="scripted", **overrides),
             plugins=[provider, *plugins],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,20 +27,20 @@ class Looking:
         self.storage = storage
         self.audit = audit
         self.plugins = plugins
-        self._reader = JobReader(storage)
+        self.reader = JobReader(storage)
 
     async def job(self, job_id: str | None = None) -> JobSummary:
         """Where a Job, or the latest one, stands."""
-        return await self._reader.job(await self._job_id(job_id))
+        return await self.reader.job(await self._job_id(job_id))
 
-    async def jobs(
+    async def list(
         self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None
     ) -> JobPage:
         """Jobs, the one written to last first; `after` is the `next` of the page before.
 
         With `labels` only those that have all of them; such a page may have more than `limit`.
         """
-        return await self._reader.jobs(limit=limit, after=after, labels=labels or {})
+        return await self.reader.jobs(limit=limit, after=after, labels=labels or {})
 
     async def runs(self, job_id: str | None = None, *, limit: int = 100, after: str | None = None) -> RunPage:
         """The Runs of a Job, in the order they were decided on; `after` is the `next` of the page before.
@@ -48,8 +48,8 @@ class Looking:
         Without an id those of all Jobs, the Job written to last first, each with its `job_id`.
         """
         if job_id is None:
-            return await self._reader.all_runs(limit=limit, after=after)
-        return await self._reader.runs(job_id, limit=limit, after=after)
+            return await self.reader.all_runs(limit=limit, after=after)
+        return await self.reader.runs(job_id, limit=limit, after=after)
 
     async def events(
         self,
@@ -59,29 +59,29 @@ class Looking:
         after: int = 0,
         limit: int | None = None,
         through_step: int | None = None,
-    ) -> list[StoredLine]:
+    ) -> Sequence[StoredLine]:
         """A Run's events after place `after`, at most `limit`, up to the end of step `through_step`."""
-        return await self._reader.events(run_id, job_id=job_id, after=after, limit=limit, through_step=through_step)
+        return await self.reader.events(run_id, job_id=job_id, after=after, limit=limit, through_step=through_step)
 
-    async def logs(self, job_id: str | None = None, *, run_id: str | None = None) -> list[RunLog]:
+    async def logs(self, job_id: str | None = None, *, run_id: str | None = None) -> Sequence[RunLog]:
         """The logs of a Job's Runs, or of one, as they stand: unparsed, and as far as they can be read."""
-        return await self._reader.logs(await self._job_id(job_id), run_id)
+        return await self.reader.logs(await self._job_id(job_id), run_id)
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """The ids of a Job's checkpoints, oldest first; `after` is the `next` of the page before."""
-        return await self._reader.checkpoints(job_id, limit=limit, after=after)
+        return await self.reader.checkpoints(job_id, limit=limit, after=after)
 
     async def checkpoint(self, checkpoint_id: str, *, job_id: str | None = None) -> Checkpoint:
         """A checkpoint whole, with its messages."""
-        return await self._reader.checkpoint(checkpoint_id, job_id)
+        return await self.reader.checkpoint(checkpoint_id, job_id)
 
     async def checkpoint_path(self, checkpoint_id: str, *, job_id: str | None = None) -> Path | None:
         """The file of a checkpoint; None on storages without files."""
-        return await self._reader.checkpoint_path(checkpoint_id, job_id)
+        return await self.reader.checkpoint_path(checkpoint_id, job_id)
 
     async def unsettled(self, job_id: str | None = None) -> tuple[UnsettledCall, ...]:
         """The calls that began, may have had a side effect, and have no result."""
-        return await self._reader.unsettled(await self._job_id(job_id))
+        return await self.reader.unsettled(await self._job_id(job_id))
 
     async def watch(self, job_id: str | None = None) -> AsyncGenerator[StoredLine]:
         """Every stored event of a Job, whoever drives it, until nobody does and all was shown."""
@@ -164,7 +164,7 @@ class Looking:
 
     async def load(self, job_id: str | None = None) -> LoadedJob:
         """A Job with the whole state of each of its Runs."""
-        return await self._reader.load(await self._job_id(job_id))
+        return await self.reader.load(await self._job_id(job_id))
 
     async def _job_id(self, job_id: str | None) -> str:
-        return await self._reader.latest_job_id() if job_id is None else check_job_id(job_id)
+        return await self.reader.latest_job_id() if job_id is None else check_job_id(job_id)

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosting import Seen, expert, project_of, wait_for
+from hosting import Seen, expert, opened, project_of, wait_for
 from mcp_bed import Bed
 
 from perstack.config.settings import Overrides
 from perstack.core.definitions import McpStdioSkill
 from perstack.core.messages import text_of
 from perstack.host import Host
+from perstack.ports.storage import Storage
 from perstack.testing.crashing_storage import Crash, CrashingStorage
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
@@ -46,7 +47,7 @@ def repository(bed: Bed) -> Path:
     return folder
 
 
-def _host(bed: Bed) -> Host:
+def _host(bed: Bed, storage: str | Storage = "file:perstack") -> Host:
     pytest.importorskip("mcp_server_git")
     skill = McpStdioSkill(name="git", command=sys.executable, args=("-m", "mcp_server_git"), timeout=60_000)
     here = {"repo_path": str(bed.workspace)}
@@ -58,7 +59,7 @@ def _host(bed: Bed) -> Host:
     return Host(
         project_of(expert("a").model_copy(update={"skills": (skill,)})),
         workspace=bed.workspace,
-        storage="file:perstack",
+        storage=storage,
         env=bed.env,
         overrides=Overrides(provider="scripted"),
         plugins=[ScriptedProvider([calls, text("ok")])],
@@ -67,8 +68,7 @@ def _host(bed: Bed) -> Host:
 
 def test_reading_and_repeatable_tools_are_run_again_and_one_with_an_effect_is_not(bed: Bed, repository: Path) -> None:
     async def crash() -> None:
-        async with _host(bed) as host:
-            host.storage = DiesBeforeAResult(host.storage)
+        async with _host(bed, DiesBeforeAResult(opened("file:perstack", bed.workspace))) as host:
             with pytest.raises(Crash):
                 await host.run("a", "q", job_id="job")
 

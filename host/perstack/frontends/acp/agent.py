@@ -194,7 +194,7 @@ class PerstackAgent:
             live.is_asked = False
         if isinstance(reply.outcome, AllowedOutcome) and agrees(reply.outcome.option_id):
             if live.agree(held.digest):
-                session.host.project = live.loaded.project
+                session.host.use(live.loaded.project)
             return
         live.refuse(held.digest)
         await self._say(session, f"{held.note}\n\n")

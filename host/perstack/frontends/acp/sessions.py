@@ -123,7 +123,7 @@ class Sessions:
             host, loaded = self._make_host(workspace)
             self._hosts[workspace], self._live[workspace] = host, LiveProject(loaded)
         elif self._live[workspace].refresh():
-            self._hosts[workspace].project = self._live[workspace].loaded.project
+            self._hosts[workspace].use(self._live[workspace].loaded.project)
         return self._hosts[workspace]
 
     def live(self, session: Session) -> LiveProject:

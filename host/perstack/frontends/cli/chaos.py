@@ -19,12 +19,13 @@ from perstack.config.places import find_place
 from perstack.core.definitions import Expert, Project, with_delegates
 from perstack.core.plain import one_line
 from perstack.core.tools import ToolSpec
+from perstack.engine.setup import STATE_DIR
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import CONFIG
 from perstack.frontends.cli.task_options import read_span
 from perstack.frontends.cli.terminal import err, out, remark
 from perstack.frontends.shared.words import count
-from perstack.host import STATE_DIR, Host
+from perstack.host import Host
 from perstack.testing.chaos.assault import Assault, Tally, Target, Trial
 from perstack.testing.chaos.faults import Fault
 from perstack.testing.chaos.made_script import script_for

@@ -56,7 +56,7 @@ async def _export(host: Host, job: str, form: str, output: str | None) -> int:
             document = await host.document(job)
             write_output(json.dumps(document, ensure_ascii=False).encode() + b"\n", output)
             return 0
-        _check_format(form, host.plugins.formats)
+        _check_format(form, host.jobs.plugins.formats)
         if output is None:
             raise UsageError(f"--format {form} writes folders: name a directory with --output DIR")
         _write_files(await host.export(form, job), Path(output))

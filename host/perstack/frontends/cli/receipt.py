@@ -35,6 +35,6 @@ def receipt_command(
             return await host.receipt(check_job_id(job))
 
     write_output(asyncio.run(written()) + b"\n", output)
-    if host.audit.signer is None:
+    if host.jobs.audit.signer is None:
         err("note: the receipt is not signed; [audit] signingKey in perstack.toml names a key")
     sys.exit(0)

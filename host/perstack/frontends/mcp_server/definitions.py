@@ -65,7 +65,7 @@ class Definitions:
 
     def _take(self) -> bool:
         before = self.experts
-        self._host.project = self.live.loaded.project
+        self._host.use(self.live.loaded.project)
         self.experts = self._offered()
         return _as_listed(self.experts) != _as_listed(before)
 

@@ -1,0 +1,39 @@
+"""Experts as they are declared: what a Run of one would be offered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from perstack.core.definitions import Expert
+from perstack.engine.setup import Setup
+
+if TYPE_CHECKING:
+    from perstack.engine.tooling import OfferedTools
+
+
+class Experts:
+    """The Experts that may be run now."""
+
+    def __init__(self, setup: Callable[[], Setup]) -> None:
+        self._setup = setup
+
+    def all(self) -> Mapping[str, Expert]:
+        """By their keys, without those whose definition has errors."""
+        return self._setup().project.experts
+
+    def get(self, key: str) -> Expert:
+        """Raises UsageError, with those that there are, and DefinitionError for one with errors."""
+        return self._setup().expert(key)
+
+    def check_ready(self, key: str) -> None:
+        """Raises UsageError or MissingCredential if a Run of the Expert could not begin."""
+        self._setup().check_ready(key)
+
+    async def tools(self, expert_key: str) -> OfferedTools:
+        """What a Run of this Expert, as a Coordinator, would be offered; its skills are opened for it, and ended."""
+        from perstack.engine.tooling import offered_tools
+
+        setup = self._setup()
+        expert = setup.expert(expert_key)
+        return await offered_tools(setup.plugins.skills, setup.skill_context("tools"), setup.project, expert)

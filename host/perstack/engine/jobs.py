@@ -1,0 +1,335 @@
+"""Jobs: what is done with them, and with what is kept of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from perstack.config.lock import Lock
+from perstack.core.by import By
+from perstack.core.events import ContinuedFrom, Settlement
+from perstack.core.ids import check_job_id, event_id_of, job_id_of, place_of
+from perstack.core.job import Job, JobSummary
+from perstack.core.labels import check_labels
+from perstack.core.runs.state import Run
+from perstack.engine.answering import Given, answer_again, answer_open
+from perstack.engine.clock import new_ulid
+from perstack.engine.driver import Driver, Wiring
+from perstack.engine.emit import Emitter, OnEvent, runtime_begins
+from perstack.engine.guarding import guarded
+from perstack.engine.load import LoadedJob
+from perstack.engine.looking import Looking
+from perstack.engine.own_task import in_own_task
+from perstack.engine.read import JobPage, UnsettledCall, unsettled_calls
+from perstack.engine.resuming import (
+    check_same_expert,
+    check_same_model,
+    check_settled,
+    check_signal,
+    new_limits,
+    resume_reason,
+)
+from perstack.engine.session import Session
+from perstack.engine.setup import Setup
+from perstack.engine.skills import JobSkills
+from perstack.engine.slots import job_slots
+from perstack.engine.who import this_user
+from perstack.errors import Conflict, UsageError
+from perstack.ports.tasks import TaskMemory
+
+if TYPE_CHECKING:
+    from perstack.core.cloudevents import CloudEvent
+
+
+class Jobs(Looking):
+    """The Jobs of one storage. Several may be driven at once, each in a task of its own."""
+
+    def __init__(
+        self,
+        setup: Callable[[], Setup],
+        tasks: Callable[[], TaskMemory],
+        driving: dict[str, asyncio.Task[object]] | None = None,
+    ) -> None:
+        """`setup` is what a Job that begins now is driven with; `driving` are those that are driven, by their id."""
+        now = setup()
+        super().__init__(now.storage, now.audit, now.plugins)
+        self._setup = setup
+        self._tasks = tasks
+        self._driving = {} if driving is None else driving
+
+    def under(self, setup: Callable[[], Setup]) -> Jobs:
+        """The same Jobs; those that begin or continue by these are driven with another setup."""
+        return Jobs(setup, self._tasks, self._driving)
+
+    async def __call__(
+        self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> JobPage:
+        """The older name of `list`."""
+        return await self.list(limit=limit, after=after, labels=labels)
+
+    async def run(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        job_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        on_event: OnEvent | None = None,
+    ) -> JobSummary:
+        """Start a new Job and drive it to its end or stop.
+
+        Nothing is written before Expert, model and provider are known to be there. A cancelled call is recorded as an
+        interrupt. `labels` are what the Job is found by later. Raises UsageError if `job_id` exists and has begun.
+        """
+        setup, labels = self._setup(), check_labels(labels or {})
+        expert = setup.check_ready(expert_key)
+        self.audit.check()
+        lock = setup.lock()
+
+        async def work() -> JobSummary:
+            def begin(driver: Driver) -> Session:
+                return driver.begin_run(expert, query, labels=labels)
+
+            async with job_slots().taken():
+                made = await self._new_job(job_id)
+                async with self._leased(made):
+                    if made == job_id:
+                        await self._check_not_begun(made)  # again, now that nobody else can begin it
+                    return await self._drive(setup, LoadedJob(Job(made)), begin, on_event, lock)
+
+        return await in_own_task(work())
+
+    async def continue_job(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        job_id: str | None = None,
+        resume_from: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        on_event: OnEvent | None = None,
+    ) -> JobSummary:
+        """A new Run of the Coordinator, with the messages of the last one, or of the checkpoint `resume_from`.
+
+        `job_id` None means the latest Job. The definition of today is used. `labels` are added to the Job's.
+        """
+        setup, labels = self._setup(), check_labels(labels or {})
+        expert = setup.expert(expert_key)
+        job_id = await self._job_id(job_id)
+
+        async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
+            base = await self._base(loaded, resume_from)
+            check_same_expert(base, expert, job_id)
+            place = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
+            return lambda driver: driver.begin_run(expert, query, continued_from=place, base=base, labels=labels)
+
+        return await self._go_on(setup, job_id, begin, on_event)
+
+    async def answer(
+        self,
+        text: str,
+        *,
+        job_id: str | None = None,
+        question_id: str | None = None,
+        resume_from: str | None = None,
+        signal: str | None = None,
+        by: By | None = None,
+        on_event: OnEvent | None = None,
+    ) -> JobSummary:
+        """Answer the question that a Job is stopped at, and drive it on.
+
+        `perstack.core.answers` tells how an answer is read. Raises UsageError if nothing is asked, or does not fit, and
+        Conflict if `question_id` is given and has been answered already. `signal` names the event that answers, if it
+        is no person: the Job takes each only once. `by` is recorded with the answer; this process's user if not given.
+        `resume_from` is a checkpoint at which a question was open: it is answered anew by a new Run, a branch.
+        """
+        named = question_id or (resume_from if job_id is None else None)
+        job_id = place_of(named)[0] if named is not None else await self._job_id(job_id)
+        given, setup = Given(text, by or this_user(), question_id, signal), self._setup()
+
+        async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
+            if resume_from is None:
+                return answer_open(loaded, _coordinator(loaded), given, setup.overrides)
+            base = await self._base(loaded, resume_from)
+            return await answer_again(self.reader, base, resume_from, setup.expert(base.start.expert_key), given)
+
+        return await self._go_on(setup, job_id, begin, on_event)
+
+    async def resume(
+        self,
+        job_id: str | None = None,
+        *,
+        max_steps: int | None = None,
+        settle: Mapping[str, Settlement] | None = None,
+        signal: str | None = None,
+        on_unsettled: Callable[[tuple[UnsettledCall, ...]], None] = lambda calls: None,
+        on_event: OnEvent | None = None,
+    ) -> JobSummary:
+        """Go on with a Job that crashed, failed, was interrupted or reached its step limit: the same Runs.
+
+        A Run that failed before its model replied goes on under the definition and the settings of today.
+
+        `on_unsettled` is told, before anything is done, of the calls that began and have no result; `settle` decides
+        them by hand, by key or call id: otherwise the model is told that they were interrupted. Raises UsageError for a
+        Job that is completed or waits for an answer, and for a call that is not open.
+        """
+        job_id, setup = await self._job_id(job_id), self._setup()
+
+        async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
+            run = _coordinator(loaded)
+            check_signal(loaded.job, signal)
+            reason = resume_reason(job_id, run)
+            if not run.may_be_redefined:
+                check_same_model(run, setup.overrides, job_id)
+            limits = new_limits(run, setup.overrides, max_steps)
+            settled: dict[str, Settlement] = {**settle} if settle else {}
+            calls = unsettled_calls(loaded)
+            check_settled(calls, settled)
+            if calls:
+                on_unsettled(calls)
+
+            def take_up(driver: Driver) -> Session:
+                driver.settled, driver.signal = settled, signal
+                return driver.take_up(run, reason, limits=limits)
+
+            return take_up
+
+        return await self._go_on(setup, job_id, begin, on_event)
+
+    async def signal(
+        self, job_id: str, event: CloudEvent, *, by: By | None = None, on_event: OnEvent | None = None
+    ) -> JobSummary:
+        """An event from outside answers the question that a Job is stopped at with its data, or lets the Job go on.
+
+        An event of the same source and id is taken once: then where the Job stands is all that comes of it.
+        """
+        job = (await self.load(check_job_id(job_id))).job
+        if event.key in job.signals:
+            return await self.job(job_id)
+        if job.question is None:
+            return await self.resume(job_id, signal=event.key, on_event=on_event)
+        asked = job.question.id
+        by = (by or this_user()).bringing(event.source)
+        return await self.answer(event.text, question_id=asked, signal=event.key, by=by, on_event=on_event)
+
+    async def cancel(self, job_id: str) -> None:
+        """Stop a Job that this Host drives. Its Runs are recorded as interrupted, and its skills have ended, on return.
+
+        Whoever called `run` sees CancelledError; the rest of that task is not waited for. Raises UsageError if the Job
+        is not driven here, and what kept it from being recorded.
+        """
+        task = self._driving.get(check_job_id(job_id))
+        if task is None:
+            info = await self.storage.lease_info(job_id)
+            where = f"it is driven by {info.holder}; stop it there" if info else "nobody drives it"
+            raise UsageError(f"Job {job_id} cannot be cancelled here: {where}")
+        task.cancel()
+        await asyncio.wait({task})
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+    async def delete(self, job_id: str) -> None:
+        """Remove a Job for good. Raises NotFound, and Conflict while it is driven."""
+        await self.storage.delete_job(check_job_id(job_id))
+
+    async def _go_on(
+        self,
+        setup: Setup,
+        job_id: str,
+        begin: Callable[[LoadedJob], Awaitable[Callable[[Driver], Session]]],
+        on_event: OnEvent | None,
+    ) -> JobSummary:
+        self.audit.check()
+        lock = setup.lock()
+
+        async def work() -> JobSummary:
+            async with job_slots().taken(), self._leased(job_id):
+                loaded = await self.reader.load(job_id)
+                return await self._drive(setup, loaded, await begin(loaded), on_event, lock)
+
+        return await in_own_task(work())
+
+    async def _drive(
+        self,
+        setup: Setup,
+        loaded: LoadedJob,
+        begin: Callable[[Driver], Session],
+        on_event: OnEvent | None,
+        lock: Lock,
+    ) -> JobSummary:
+        emit = Emitter(self.plugins.listeners, on_event)
+        skills = JobSkills(self.plugins.skills, setup.skill_context(loaded.job.id, self._tasks), emit, lock)
+        wiring = Wiring(
+            storage=self.storage,
+            project=setup.project,
+            providers=setup.providers,
+            skills=skills,
+            emit=emit,
+            overrides=setup.overrides,
+            directory=str(setup.workspace),
+        )
+        driver = Driver(wiring, loaded.job, loaded.runs)
+        session = begin(driver)
+        start = session.run.start
+        emit.display(runtime_begins(start, session.run.limits, self.storage.location))
+        async with self.audit.kept(loaded.job):
+            try:
+                return await driver.drive_coordinator(session)
+            finally:
+                await skills.close()
+
+    @asynccontextmanager
+    async def _leased(self, job_id: str) -> AsyncGenerator[None]:
+        task = asyncio.current_task()
+        holder = f"pid {os.getpid()} on {socket.gethostname()}"
+        async with self.storage.lease(job_id, holder), guarded(self.storage):
+            if task is not None:
+                self._driving[job_id] = task
+            try:
+                yield
+            finally:
+                self._driving.pop(job_id, None)
+
+    async def _new_job(self, job_id: str | None) -> str:
+        if job_id is None:
+            while True:
+                job_id = job_id_of(new_ulid())
+                try:
+                    await self.storage.create_job(job_id)
+                except Conflict:
+                    continue
+                return job_id
+        try:
+            await self.storage.create_job(check_job_id(job_id))
+        except Conflict:
+            await self._check_not_begun(job_id)
+        return job_id
+
+    async def _check_not_begun(self, job_id: str) -> None:
+        """Raises UsageError for a Job that has begun. One whose process ended before its first event can be taken over.
+
+        Where a head of a log is known that is not there, somebody removed the log: that id is not used again.
+        """
+        begun = await self.reader.begun(job_id)
+        if begun == "begun":
+            raise UsageError(f"Job {job_id} exists; continue it with --continue-job, or choose another --job-id")
+        if begun == "removed":
+            raise UsageError(
+                f"Job {job_id} had events, and its logs are gone: put them back, or choose another --job-id"
+            )
+
+    async def _base(self, loaded: LoadedJob, resume_from: str | None) -> Run:
+        if resume_from is None:
+            return _coordinator(loaded)
+        base = await self.reader.state_at(resume_from, loaded.job.id)
+        if not base.is_coordinator:
+            raise UsageError(f"{resume_from} is a delegate's checkpoint; only the Coordinator's can be branched from")
+        return base
+
+
+def _coordinator(loaded: LoadedJob) -> Run:
+    return loaded.runs[loaded.job.coordinator.start.run_id]

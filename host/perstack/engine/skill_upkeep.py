@@ -1,0 +1,68 @@
+"""Skills, apart from Runs: logins to their servers, and what is locked of what they offer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from perstack.config.lock import Lock, lock_path, merged, read_lock, write_lock
+from perstack.core.definitions import Skill, with_delegates
+from perstack.engine.setup import Setup
+from perstack.errors import UsageError
+from perstack.ports.skill import LoginFactory
+
+if TYPE_CHECKING:
+    from perstack.engine.install import Installed, OnInstall
+
+
+class Skills:
+    """The skills that the Experts declare now."""
+
+    def __init__(self, setup: Callable[[], Setup]) -> None:
+        self._setup = setup
+
+    async def login(
+        self, skill_name: str, present: Callable[[str], Awaitable[None]], *, expert_key: str | None = None
+    ) -> None:
+        """Log in to the server of a skill, for all later Jobs. `present` is given the address that a person must go to.
+
+        Raises UsageError if no Expert has such a skill, or if several declare it differently and `expert_key` names
+        none of them; SkillError if the login does not come about within some minutes.
+        """
+        setup = self._setup()
+        factory, definition = _login_of(setup, skill_name, expert_key)
+        await factory.login(definition, setup.skill_context(""), present)
+
+    async def logout(self, skill_name: str, *, expert_key: str | None = None) -> bool:
+        """Forget a login. False if there was none."""
+        setup = self._setup()
+        factory, definition = _login_of(setup, skill_name, expert_key)
+        return await factory.logout(definition, setup.skill_context(""))
+
+    async def install(self, *expert_keys: str, on_step: OnInstall = lambda step: None) -> Installed:
+        """Ask every skill of these Experts, or of all, and of their delegates, what it offers; write perstack.lock.
+
+        Runs then offer that at once, and connect when a tool is first called. `on_step` is told how each skill stands.
+        One that fails keeps what was locked of it. Raises StorageError if the file cannot be written.
+        """
+        from perstack.engine.install import Installed, ask_skills
+
+        setup = self._setup()
+        if setup.project.path is None:
+            raise UsageError("there is no perstack.toml that a perstack.lock could stand beside")
+        path = lock_path(setup.project.path)
+        keys = [setup.expert(key).key for key in expert_keys] or list(setup.project.experts)
+        context = setup.skill_context("install")
+        new, steps = await ask_skills(setup.plugins.skills, context, with_delegates(setup.project, keys), on_step)
+        try:
+            old = read_lock(path)
+        except UsageError:
+            old = Lock()  # it is being replaced
+        write_lock(path, merged(old, new, setup.project.experts.values()))
+        return Installed(path, steps)
+
+
+def _login_of(setup: Setup, skill_name: str, expert_key: str | None) -> tuple[LoginFactory, Skill]:
+    from perstack.engine.logins import login_of
+
+    return login_of(setup.plugins.skills, setup.project.experts, skill_name, expert_key)
