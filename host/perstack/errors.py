@@ -13,19 +13,41 @@
         ├── Conflict          another driver wrote first, or holds the Job
         └── Damaged           the log does not read; says where, and how far it does
 
-Each message is one line that says what to change. `exit_code` is what the command line returns.
+Each message is one line that says what to change. `next_steps` are facts that say what may be done instead, so that
+each front door can name its own commands. `exit_code` is what the command line returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from perstack.next_steps import NextStep, in_words, with_steps
 
 
 class PerstackError(Exception):
-    """The base of every error that the host raises on purpose."""
+    """The base of every error that the host raises on purpose.
+
+    As text it is the message and the next steps, in words that suit every door.
+    """
 
     exit_code = 1
+
+    def __init__(self, *args: object, next_steps: Sequence[NextStep] = ()) -> None:
+        super().__init__(*args)
+        self.next_steps = tuple(next_steps)
+
+    @property
+    def message(self) -> str:
+        """What is wrong, without the next steps."""
+        return super().__str__()
+
+    def said(self, say: Callable[[NextStep], str]) -> str:
+        """All of it, with the next steps in the words of `say`."""
+        return with_steps(self.message, self.next_steps, say)
+
+    def __str__(self) -> str:
+        return self.said(in_words)
 
 
 class UsageError(PerstackError):
@@ -41,8 +63,8 @@ class NotFound(UsageError):
 class NotAllowed(UsageError):
     """A task does not stand so that this can be done; `allowed` is what can."""
 
-    def __init__(self, message: str, allowed: Sequence[str] = ()) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, allowed: Sequence[str] = (), *, next_steps: Sequence[NextStep] = ()) -> None:
+        super().__init__(message, next_steps=next_steps)
         self.allowed = tuple(allowed)
 
 
@@ -128,6 +150,6 @@ class Damaged(StorageError):
     `readable` is how many records from the start are good: `read(..., limit=readable)` returns them.
     """
 
-    def __init__(self, message: str, *, readable: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, readable: int, next_steps: Sequence[NextStep] = ()) -> None:
+        super().__init__(message, next_steps=next_steps)
         self.readable = readable

@@ -152,7 +152,7 @@ class Host:
         )
         told = given.warnings if isinstance(given, Environment) else ()
         for text in (*told, *([host.notice] if host.notice is not None else ())):
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(str(text), stacklevel=2)
         return host
 
     async def __aenter__(self) -> Host:

@@ -6,6 +6,7 @@ import pytest
 from hosting import Bench, Seen, expert, wait_for
 
 from perstack.errors import UsageError
+from perstack.next_steps import Answer, AnswerAgain, Continue
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
 
@@ -73,18 +74,21 @@ def test_a_new_query_closes_a_question_that_was_left_open(bench: Bench) -> None:
 def test_a_completed_job_is_final_for_resume_and_says_how_to_go_on(bench: Bench) -> None:
     host = bench.host([text("done")], expert("a"))
     job = wait_for(host.run("a", "q"))
-    with pytest.raises(UsageError, match="--continue-job"):
+    with pytest.raises(UsageError, match="is completed") as refused:
         wait_for(host.resume(job.id))
+    assert refused.value.next_steps == (Continue(job.id, "a"),)
 
 
 def test_a_waiting_job_says_how_to_answer_and_a_job_that_asks_nothing_takes_no_answer(bench: Bench) -> None:
     host = bench.host([tool("askUser", {"question": "?"})], expert("a", ask=True))
     job = wait_for(host.run("a", "q"))
-    with pytest.raises(UsageError, match="perstack answer"):
+    with pytest.raises(UsageError, match="waits for an answer") as refused:
         wait_for(host.resume(job.id))
+    assert refused.value.next_steps == (Answer(job.id),)
     done = wait_for(bench.host([text("x")], expert("a")).run("a", "q"))
-    with pytest.raises(UsageError, match="asks nothing"):
+    with pytest.raises(UsageError, match="asks nothing") as refused:
         wait_for(host.answer("hm", job_id=done.id))
+    assert refused.value.next_steps == (Continue(done.id, "a"), AnswerAgain(done.id))
 
 
 def test_another_expert_may_not_continue_a_job(bench: Bench) -> None:

@@ -131,7 +131,7 @@ def test_tools_that_have_changed_are_named_and_offered_from_the_next_generation_
     provider, seen = ScriptedProvider([turn(tool("rest"), tool("walk")), text("ok")]), Seen()
     wait_for(_host(tmp_path, provider).run("a", "q", on_event=seen))
     assert [event.message for event in seen.of("skillStderr")] == [
-        "perstack.lock is out of date for skill mine: run perstack install (missing: rest; new: swim; changed: dig)"
+        "perstack.lock is out of date for skill mine: install the skills again (missing: rest; new: swim; changed: dig)"
     ]
     assert _offered(provider, 0) == ["dig", "rest", "walk"]
     assert sorted(_offered(provider, 1)) == ["dig", "swim", "walk"]
@@ -172,7 +172,7 @@ def test_a_definition_that_has_changed_is_not_taken_from_the_lock(tmp_path: Path
     wait_for(_host(tmp_path, provider, late).run("a", "q", on_event=seen))
     assert _offered(provider, 0) == ["swim"]
     assert [event.message for event in seen.of("skillStderr")] == [
-        "perstack.lock is out of date for skill mine: run perstack install (its definition has changed)"
+        "perstack.lock is out of date for skill mine: install the skills again (its definition has changed)"
     ]
 
 
@@ -193,7 +193,7 @@ def test_a_missing_variable_is_named_before_anything_starts(tmp_path: Path) -> N
 def test_a_lock_that_does_not_read_stops_a_run_before_anything_is_written(tmp_path: Path, content: str) -> None:
     (tmp_path / "perstack.toml").write_text(ONE)
     (tmp_path / "perstack.lock").write_text(content)
-    with pytest.raises(UsageError, match="run perstack install"):
+    with pytest.raises(UsageError, match="install the skills again"):
         wait_for(_host(tmp_path, [text("ok")]).run("a", "q"))
     assert not (tmp_path / "perstack" / "jobs").exists() or not list((tmp_path / "perstack" / "jobs").iterdir())
 

@@ -9,6 +9,7 @@ import pytest
 from hosting import Bench, crashing, expert, wait_for
 
 from perstack.errors import Conflict, NotFound, UsageError
+from perstack.next_steps import Start
 from perstack.testing.crashing_storage import Crash, CrashPoint
 from perstack.testing.scripted import text
 
@@ -29,13 +30,14 @@ def test_what_cannot_go_on_without_an_event_says_how_to_begin_again(bench: Bench
     wait_for(crash_before_first_event(bench, CrashPoint("before", 1)))
     host = bench.host([text("never")], expert("a"))
     for work in (host.resume("dead"), host.continue_job("a", "q", job_id="dead"), host.answer("yes", job_id="dead")):
-        with pytest.raises(NotFound, match=r"ended before its first event; begin it again with .*--job-id dead"):
+        with pytest.raises(NotFound, match="ended before its first event") as refused:
             wait_for(work)
+        assert refused.value.next_steps == (Start("dead"),)
 
 
 def test_a_job_that_has_begun_is_not_taken_over(bench: Bench) -> None:
     wait_for(crash_before_first_event(bench, CrashPoint("after", 1)))
-    with pytest.raises(UsageError, match="Job dead exists; continue it with --continue-job"):
+    with pytest.raises(UsageError, match="Job dead exists; continue Job dead with a new query, or choose another id"):
         wait_for(bench.host([text("again")], expert("a")).run("a", "q", job_id="dead"))
 
 

@@ -73,7 +73,7 @@ def test_once_the_model_has_replied_the_run_keeps_its_definition(bench: Bench) -
     assert wait_for(bench.host(provider, expert("a", model="second")).resume(job_id, on_event=seen)).text == "ok"
     assert provider.requests[0].model == "first"
     assert seen.of("resumeRun")[0].definition is None
-    with pytest.raises(UsageError, match="perstack run a"):
+    with pytest.raises(UsageError, match="with a new query"):
         wait_for(bench.host([], expert("a"), model="third").resume(job_id))
 
 

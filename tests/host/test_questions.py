@@ -12,6 +12,7 @@ from perstack.core.messages import TextPart, UserMessage
 from perstack.core.questions import Question
 from perstack.core.tools import ToolSpec
 from perstack.errors import UsageError
+from perstack.next_steps import Look
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SampleRequest, ToolCall, ToolResult, Toolset
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
@@ -267,8 +268,9 @@ def test_where_nothing_was_asked_there_is_nothing_to_answer_anew(bench: Bench) -
     wait_for(bench.host(script, expert("a", ask=True)).run("a", "q", job_id="job", on_event=seen))
     host = bench.host(script, expert("a", ask=True))
     step, place = seen.of("finishStep")[0].checkpoint_id, seen.of("stopRunByInteractiveTool")[0].checkpoint_id
-    with pytest.raises(UsageError, match=f"nothing was asked at {step}; `perstack log --job job --type"):
+    with pytest.raises(UsageError, match=f"nothing was asked at {step}; its log shows where") as refused:
         wait_for(host.answer("x", resume_from=step))
+    assert refused.value.next_steps == (Look("questions", "job"),)
     with pytest.raises(UsageError, match="say yes or no"):
         wait_for(host.answer("maybe", resume_from=place))
     assert len(wait_for(host.job("job")).runs) == 1, "a refused answer begins no branch"

@@ -21,6 +21,7 @@ from perstack.core.definition_secrets import without_secrets
 from perstack.core.definitions import Expert, Skill
 from perstack.core.tools import Effect, ToolKind, ToolSpec
 from perstack.errors import StorageError, UsageError
+from perstack.next_steps import Install
 from perstack.ports.skill import Toolset
 
 LOCK_NAME = "perstack.lock"
@@ -178,18 +179,19 @@ def read_lock(path: Path) -> Lock:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
     except NotRead as error:
-        raise UsageError(f"{path} {error}; perstack install writes it anew") from error
+        raise UsageError(f"{path} {error}", next_steps=(Install(),)) from error
     except ValueError as error:
-        raise UsageError(f"{path} is damaged ({error}): run perstack install") from error
+        raise UsageError(f"{path} is damaged ({error})", next_steps=(Install(),)) from error
     version = table.get("version")
     if isinstance(version, int) and version > VERSION:
         raise UsageError(
-            f"{path} is of version {version}, this perstack reads up to {VERSION}: update it, or run perstack install"
+            f"{path} is of version {version}, this perstack reads up to {VERSION}: update perstack",
+            next_steps=(Install(),),
         )
     try:
         return Lock.model_validate({**table, "version": table["version"]})
     except (KeyError, ValueError) as error:
-        raise UsageError(f"{path} is damaged ({_first(error)}): run perstack install") from error
+        raise UsageError(f"{path} is damaged ({_first(error)})", next_steps=(Install(),)) from error
 
 
 def _first(error: Exception) -> str:

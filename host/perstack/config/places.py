@@ -7,6 +7,7 @@ from pathlib import Path
 
 from perstack.core.definitions import Project
 from perstack.errors import UsageError
+from perstack.next_steps import Give
 
 CONFIG_NAME = "perstack.toml"
 
@@ -34,7 +35,7 @@ class ProjectPlace:
     def required(self) -> Path:
         """The definition file. Raises UsageError if there is none."""
         if self.config is None:
-            raise UsageError(f"there is no {CONFIG_NAME} in {self.folder} or above; name one with --config")
+            raise UsageError(f"there is no {CONFIG_NAME} in {self.folder} or above", next_steps=(Give("config"),))
         return self.config
 
     def workspace(self, project: Project, named: str | Path = ".") -> Path:
@@ -70,5 +71,5 @@ def find_place(folder: str | Path, config: str | Path | None = None) -> ProjectP
 def check_workspace(project: Project, workspace: Path) -> None:
     """Raises UsageError if there is no such folder to work in."""
     if not workspace.is_dir():
-        said = f"workspace in {project.path}" if project.workspace == str(workspace) else "--workspace"
+        said = f"workspace in {project.path}" if project.workspace == str(workspace) else "workspace"
         raise UsageError(f"{said}: there is no directory {workspace}; make it, or name another one")

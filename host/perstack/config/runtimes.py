@@ -16,10 +16,10 @@ OF_THE_ORIGINAL = ("docker", "cursor", "claude-code", "gemini")
 _KNOWN = (*LOCAL, *OF_THE_ORIGINAL)
 
 
-def check_runtime(name: str) -> None:
+def check_runtime(name: str, said: str = "runtime") -> None:
     """Raises UsageError for one that there is not: who asks for isolation must not be left without it unawares."""
     if name not in LOCAL:
-        raise UsageError(f"--runtime {name}: there is no such runtime, only `local`{suggestion(name, LOCAL[:1])}")
+        raise UsageError(f"{said} {name}: there is no such runtime, only `local`{suggestion(name, LOCAL[:1])}")
 
 
 def check_runtimes(named: TomlValue | None, at: KeyPath, report: Reporter) -> bool:

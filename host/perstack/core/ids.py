@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from perstack.errors import UsageError
+from perstack.next_steps import Look
 
 _LEGAL = re.compile(r"[A-Za-z0-9_-]+")
 _MAX_JOB_ID = 128
@@ -76,5 +77,5 @@ def _split(value: str, what: str) -> tuple[str, int]:
     check_id(value, what)
     head, separator, tail = value.rpartition("-")
     if not separator or not head or not tail.isdigit():
-        raise UsageError(f"{value!r} is no {what} id of this host; `perstack log` shows the ids of a Job")
+        raise UsageError(f"{value!r} is no {what} id of this host", next_steps=(Look("log"),))
     return head, int(tail)

@@ -81,6 +81,8 @@ class PauseSeries(SeriesEvent):
     message: str
     job_status: JobStatus = "stoppedByInterrupt"
     """How the Job in hand stands."""
+    job_id: str | None = Field(default=None, exclude_if=falsy)
+    """That Job, the Expert's or an evaluator's, if it has to go on first."""
     resume_at: int | None = None
     """From when on it may be resumed, if it waits for a provider's rate limit."""
 

@@ -33,6 +33,7 @@ from perstack.core.job import JobStatus, PauseReason
 from perstack.core.recorded import Definition
 from perstack.core.usage import NO_USAGE, Usage
 from perstack.errors import UsageError
+from perstack.next_steps import Give
 
 SeriesStatus = Literal["running", "paused", "completed", "failed"]
 
@@ -82,6 +83,8 @@ class SeriesState(Fact):
     pause_reason: PauseReason | None = None
     job_status: JobStatus | None = None
     """How the Job stands that a paused series waits for."""
+    job_id: str | None = Field(default=None, exclude_if=falsy)
+    """That Job, if there is one."""
     resume_at: int | None = None
     """From when on a paused series may be resumed."""
     message: str | None = None
@@ -210,6 +213,7 @@ def evolve_series(series: SeriesState, event: StoredSeriesEvent) -> SeriesState:
 _STOPPED: dict[str, object] = {
     "pause_reason": None,
     "job_status": None,
+    "job_id": None,
     "resume_at": None,
     "message": None,
     "finish_reason": None,
@@ -247,6 +251,7 @@ def _why(event: PauseSeries) -> dict[str, object]:
         "pause_reason": event.reason,
         "message": event.message,
         "job_status": event.job_status,
+        "job_id": event.job_id,
         "resume_at": event.resume_at,
     }
 
@@ -324,11 +329,11 @@ def check_resumable(series: SeriesState, more: int, target: float | None) -> Non
         return
     after = series.model_copy(update={"settings": _extended(series.settings, more, target)})
     if after.has_reached_target:
-        words = f"has reached its target, {after.settings.target:g}: give a better one with --target X"
-        raise UsageError(f"{series.id} {words}")
+        words = f"{series.id} has reached its target, {after.settings.target:g}"
+        raise UsageError(words, next_steps=(Give("target"),))
     if len(after.iterations) >= after.settings.max_iterations:
-        words = f"has used its {after.settings.max_iterations} iterations: add some with --max-iterations N"
-        raise UsageError(f"{series.id} {words}")
+        words = f"{series.id} has used its {after.settings.max_iterations} iterations"
+        raise UsageError(words, next_steps=(Give("max_iterations"),))
 
 
 def summary_of_series(series: SeriesState) -> SeriesSummary:

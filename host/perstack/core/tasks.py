@@ -35,6 +35,7 @@ from perstack.core.task_events import (
     WakeTask,
 )
 from perstack.errors import NotAllowed, UsageError
+from perstack.next_steps import Resume
 
 TaskStatus = Literal["created", "running", "paused", "completed", "failed"]
 Operation = Literal[
@@ -190,16 +191,20 @@ def check_allowed(task: TaskState, operation: Operation) -> None:
         )
 
 
-def exists_already(task: TaskState) -> str:
+def exists_already(task: TaskState) -> NotAllowed:
     """Why a task is not created, and how to go on with it."""
-    offers = {
-        "created": "start it",
-        "running": "go on with it",
-        "paused": f"go on with it by resuming it (perstack task resume {task.task_id})",
-        "failed": f"go on with it by resuming it (perstack task resume {task.task_id})",
-        "completed": "it is final",
-    }
-    return f"task {task.task_id} exists already, and is {task.status}: {offers[task.status]}, or choose another id"
+    steps = (Resume(task.task_id, "task"),) if "resume" in allowed(task) else ()
+    words = f"task {task.task_id} exists already, and is {task.status}: {_OFFERS[task.status]}, or choose another id"
+    return NotAllowed(words, ALLOWED[task.status], next_steps=steps)
+
+
+_OFFERS: dict[TaskStatus, str] = {
+    "created": "start it",
+    "running": "go on with it",
+    "paused": "go on with it by resuming it",
+    "failed": "go on with it by resuming it",
+    "completed": "it is final",
+}
 
 
 _INFINITIVE: dict[Operation, str] = {

@@ -19,6 +19,7 @@ from perstack.engine.read import JobReader
 from perstack.engine.resuming import check_signal, new_limits
 from perstack.engine.session import Session
 from perstack.errors import Conflict, UsageError
+from perstack.next_steps import AnswerAgain, Continue, Look
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,10 @@ def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides)
     asking = loaded.job.question
     check_signal(loaded.job, given.signal)
     if given.question_id is not None and (asking is None or asking.id != given.question_id):
-        raise Conflict(f"question {given.question_id} has been answered already; `perstack inbox` lists what is open")
+        raise Conflict(f"question {given.question_id} has been answered already", next_steps=(Look("inbox"),))
     if run.status != "stoppedByInteractiveTool" or asking is None:
-        raise UsageError(
-            f"Job {loaded.job.id} asks nothing ({run.status}); leave out -i to go on with a new query,"
-            " or answer an earlier question with --resume-from"
-        )
+        steps = (Continue(loaded.job.id, run.start.expert_key), AnswerAgain(loaded.job.id))
+        raise UsageError(f"Job {loaded.job.id} asks nothing ({run.status})", next_steps=steps)
     answer = read_job_answer(asking, given.text)
 
     def take_up(driver: Driver) -> Session:
@@ -83,7 +82,4 @@ async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> Open
         for line in reversed(await reader.events(base.id, job_id=job_id, limit=base.head.seq)):
             if isinstance(line.event, CallInteractiveTool) and line.event.tool_call_id == base.asked:
                 return open_question(line.event)
-    raise UsageError(
-        f"nothing was asked at {checkpoint_id}; `perstack log --job {job_id} --type stopRunByInteractiveTool` shows"
-        " where something was"
-    )
+    raise UsageError(f"nothing was asked at {checkpoint_id}", next_steps=(Look("questions", job_id),))

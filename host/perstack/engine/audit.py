@@ -163,10 +163,10 @@ class Auditing:
         try:
             record = read_record(data)
         except ValueError as error:
-            raise UsageError(f"--receipt: {error}") from error
+            raise UsageError(f"the receipt: {error}") from error
         named = check_job_id(record.statement.predicate.job_id)
         if job_id not in (None, named):
-            raise UsageError(f"--receipt: it is of Job {named}, and not of {job_id}")
+            raise UsageError(f"the receipt is of Job {named}, and not of {job_id}")
         try:
             report = await check(named)
         except NotFound:

@@ -151,7 +151,7 @@ async def _try_once(
             generation = await provider.generate(request, show)
             return replace(generation, reply=usable_reply(generation.reply))
     except TimeoutError as error:
-        remedy = "" if is_last else "; give more time with --timeout or `timeout`"
+        remedy = "" if is_last else "; give more time with `timeout`"
         message = f"no whole reply within {seconds * 1000:.0f} ms{remedy}"
         raise ProviderError(message, name="Timeout", is_retryable=True) from error
     except ProviderError:

@@ -9,6 +9,8 @@ from perstack.core.task_dependencies import in_words
 from perstack.core.tasks import TaskSummary
 from perstack.engine.memory import ExecutionMemory
 from perstack.engine.read import JobReader
+from perstack.next_steps import GoOnWithout, NextStep, Retry
+from perstack.next_steps import in_words as step_in_words
 from perstack.ports.tasks import TaskMemory
 
 _PAGE = 500
@@ -33,8 +35,13 @@ class InboxItem:
     task_id: str | None = None
     damaged: bool = False
     """Whether it is no question, but a task that does not read: `text` says where."""
-    next: str | None = None
-    """What to do, if no answer helps."""
+    next_steps: tuple[NextStep, ...] = ()
+    """What to do, if no answer helps: any of these."""
+
+    @property
+    def next(self) -> str | None:
+        """The same in words; None for none."""
+        return "; ".join(map(step_in_words, self.next_steps)) or None
 
 
 async def open_questions(reader: JobReader) -> tuple[InboxItem, ...]:
@@ -89,8 +96,7 @@ def _of_task(task: TaskSummary) -> InboxItem:
 
 def _stuck(task: TaskSummary) -> InboxItem:
     stuck = [one for one in task.blocked_by if one.is_stuck]
-    helps = [f"perstack task retry {one.task_id}" for one in stuck if one.status == "failed" and not one.archived]
-    goes_on = f"perstack task resume {task.task_id} goes on without"
+    helps = [Retry(one.task_id) for one in stuck if one.status == "failed" and not one.archived]
     return InboxItem(
         task.task_id,
         task.agent_id,
@@ -98,5 +104,5 @@ def _stuck(task: TaskSummary) -> InboxItem:
         task.updated_at,
         is_approval=False,
         task_id=task.task_id,
-        next="; ".join((*helps[:1], goes_on)),
+        next_steps=(*helps[:1], GoOnWithout(task.task_id)),
     )

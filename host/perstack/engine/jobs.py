@@ -39,6 +39,7 @@ from perstack.engine.skills import JobSkills
 from perstack.engine.slots import job_slots
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, UsageError
+from perstack.next_steps import Continue, Give
 from perstack.ports.tasks import TaskMemory
 
 if TYPE_CHECKING:
@@ -316,11 +317,10 @@ class Jobs(Looking):
         """
         begun = await self.reader.begun(job_id)
         if begun == "begun":
-            raise UsageError(f"Job {job_id} exists; continue it with --continue-job, or choose another --job-id")
+            raise UsageError(f"Job {job_id} exists", next_steps=(Continue(job_id), Give("job_id")))
         if begun == "removed":
-            raise UsageError(
-                f"Job {job_id} had events, and its logs are gone: put them back, or choose another --job-id"
-            )
+            words = f"Job {job_id} had events, and its logs are gone: put them back"
+            raise UsageError(words, next_steps=(Give("job_id"),))
 
     async def _base(self, loaded: LoadedJob, resume_from: str | None) -> Run:
         if resume_from is None:

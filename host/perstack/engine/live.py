@@ -16,6 +16,7 @@ from perstack.engine.executed import Item, digests_of, executed
 from perstack.engine.notices import notice
 from perstack.engine.trust import TrustStore, folder_of
 from perstack.errors import DefinitionError
+from perstack.next_steps import Note, Trust
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,13 @@ class Held:
         return f"perstack: {self.file} has changed, and would now execute or reach:\n{lines}\nUse it?"
 
     @property
-    def note(self) -> str:
-        """For whoever uses the definition of before, a model perhaps: no command and no address is in it."""
+    def note(self) -> Note:
+        """For whoever uses the definition of before, a model perhaps: no command and no address of it is in it."""
         what = ", ".join(dict.fromkeys(f"{item.kind} ({item.name})" for item in self.new))
-        return (
-            f"{self.file} has changed what is executed: {what}. Until a person agrees, by `perstack trust` in its"
-            " folder, the definition of before is used."
+        return Note(
+            f"{self.file} has changed what is executed: {what}."
+            " Until a person agrees, the definition of before is used",
+            (Trust(str(Path(self.file).parent)),),
         )
 
 
@@ -54,7 +56,7 @@ class LiveProject:
     def __init__(self, loaded: LoadedProject, store: TrustStore | None = None) -> None:
         """Whoever starts a process agrees to what is loaded then."""
         self.loaded = loaded
-        self.problem: str | None = None
+        self.problem: Note | None = None
         """What is wrong with the files now, or why they do not hold."""
         self.held: Held | None = None
         self._store = store or TrustStore.of_user()
@@ -119,7 +121,7 @@ class LiveProject:
         is_news = self.held is None or self.held.digest != held.digest
         self.held, self.problem = held, held.note
         if is_news:
-            self._say("\n".join((held.note, *(f"  + {item.shown}" for item in new))), held.note)
+            self._say("\n".join((str(held.note), *(f"  + {item.shown}" for item in new))), held.note)
         return False
 
     def _take(self, loaded: LoadedProject) -> None:
@@ -145,11 +147,11 @@ class LiveProject:
         self._watched = self._watching(files)
         self._seen = stamps(self._watched)
 
-    def _say(self, words: str, problem: str) -> None:
+    def _say(self, words: str, problem: Note) -> None:
         self.problem = problem
         for line in words.splitlines():
             notice(line)
 
 
-def _broken(problem: str) -> str:
-    return f"perstack.toml is broken, so the last good one is used.\n{problem}"
+def _broken(problem: str) -> Note:
+    return Note(f"perstack.toml is broken, so the last good one is used.\n{problem}")

@@ -16,6 +16,7 @@ from perstack.core.runs.state import Run
 from perstack.core.upgrades import TooNew, upgrade
 from perstack.engine.logs.lines import readable, run_ids
 from perstack.errors import Damaged, NotFound
+from perstack.next_steps import Look
 from perstack.ports.storage import RunRef, Storage
 
 _PAGE = 10_000
@@ -89,9 +90,7 @@ async def load_run(
             if through is not None and is_checkpoint(event, through):
                 return run
     if through is not None:
-        raise NotFound(
-            f"there is no checkpoint {through} in {ref.run_id}; `perstack log --job {ref.job_id}` shows them"
-        )
+        raise NotFound(f"there is no checkpoint {through} in {ref.run_id}", next_steps=(Look("log", ref.job_id),))
     return run
 
 

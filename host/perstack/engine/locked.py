@@ -85,7 +85,7 @@ class LockedSession:
 
 def out_of_date(name: str) -> str:
     """What a person is told."""
-    return f"perstack.lock is out of date for skill {name}: run perstack install"
+    return f"perstack.lock is out of date for skill {name}: install the skills again"
 
 
 def _names(toolset: Toolset) -> frozenset[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from perstack.core.definitions import Expert, McpSseSkill, Skill
 from perstack.errors import UsageError
+from perstack.next_steps import Give
 from perstack.ports.skill import LoginFactory, SkillFactory
 
 
@@ -28,8 +29,8 @@ def login_of(
     definition = next(iter(declared.values()))
     if any(_server(other) != _server(definition) for other in declared.values()):
         raise UsageError(
-            f"skill {skill_name!r} is not declared alike by all Experts that have it: name one with --expert,"
-            f" {', '.join(declared)}"
+            f"skill {skill_name!r} is not declared alike by all Experts that have it ({', '.join(declared)})",
+            next_steps=(Give("expert"),),
         )
     factory = _by(factories, definition)
     if factory is None:

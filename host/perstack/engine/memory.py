@@ -199,7 +199,7 @@ class ExecutionMemory(TaskMemory):
             return await seen(self.log, await self.log.create(events))
         except Conflict as conflict:
             task = await self.get(task_id)
-            raise NotAllowed(exists_already(task), ALLOWED[task.status]) from conflict
+            raise exists_already(task) from conflict
 
     @checked
     async def start(self, task_id: str, *, expected_version: int | None = None) -> TaskState:

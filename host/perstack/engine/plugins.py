@@ -26,7 +26,7 @@ EXTRA_MODULES = "PERSTACK_PLUGINS"
 """Environment variable: modules to load as plugins besides the installed ones, separated by commas."""
 
 
-_ELSEWHERE = {"mcp-sampling": "it is the model of an editor, which is there only while that runs `perstack mcp`"}
+_ELSEWHERE = {"mcp-sampling": "it is the model of an editor, which is there only while perstack serves that over MCP"}
 """Providers that only some front doors bring."""
 
 

@@ -11,6 +11,7 @@ from perstack.core.events import UNKNOWN
 from perstack.core.runs.state import Run
 from perstack.engine.plugins import Plugins
 from perstack.errors import MissingCredential, UsageError
+from perstack.next_steps import Continue, Give
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
 
 
@@ -48,7 +49,8 @@ class ProviderPool:
             provider = chosen.provider
         model = chosen.model or factory.default_model
         if model is None:
-            raise UsageError(f"no model is named for provider {factory.name}: set `model` in perstack.toml, or --model")
+            words = f"no model is named for provider {factory.name}: set `model` in perstack.toml"
+            raise UsageError(words, next_steps=(Give("model"),))
         return RunSettings(model, provider, chosen.reasoning_budget, chosen.limits)
 
     def get(self, setting: ProviderSetting) -> Provider:
@@ -62,10 +64,8 @@ class ProviderPool:
     def for_run(self, run: Run, project: Project, overrides: Overrides) -> Provider:
         """The endpoint that a Run was started on, with its settings of today. Raises UsageError if it is not known."""
         if run.start.provider == UNKNOWN:
-            raise UsageError(
-                f"{run.id} does not say which provider it ran on; go on with a new query:"
-                f" perstack run {run.start.expert_key} QUERY --continue-job {run.start.job_id}"
-            )
+            step = Continue(run.start.job_id, run.start.expert_key)
+            raise UsageError(f"{run.id} does not say which provider it ran on", next_steps=(step,))
         expert = project.experts.get(run.start.expert_key, run.start.expert)
         chosen = resolve_settings(project, expert, overrides).provider
         if chosen is None or chosen.provider_name != run.start.provider:

@@ -29,6 +29,7 @@ from perstack.engine.load import (
 )
 from perstack.engine.logs.lines import readable, run_ids
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
+from perstack.next_steps import Look, Start
 from perstack.ports.formats import ShowsForeign
 from perstack.ports.storage import Page, ReadsSummaries, RunRef, Storage
 
@@ -171,7 +172,7 @@ class JobReader:
             after = page.next
             if after is None:
                 place = self._storage.location
-                raise NotFound(f"there is no Job yet in {place}; start one with `perstack run EXPERT QUERY`")
+                raise NotFound(f"there is no Job yet in {place}", next_steps=(Start(),))
 
     async def load(self, job_id: str) -> LoadedJob:
         """A Job's whole state. Raises NotFound, and StorageError if job.json knows of events that are not there."""
@@ -186,10 +187,7 @@ class JobReader:
                 raise StorageError(
                     f"Job {job_id} had events, and its logs are gone or empty: put them back from a copy"
                 )
-            raise NotFound(
-                f"Job {job_id} ended before its first event; begin it again with"
-                f" `perstack run EXPERT QUERY --job-id {job_id}`"
-            )
+            raise NotFound(f"Job {job_id} ended before its first event", next_steps=(Start(job_id),))
         return loaded
 
     async def begun(self, job_id: str) -> Literal["no", "begun", "removed"]:
@@ -337,10 +335,8 @@ class JobReader:
             owner, place = await self._of_foreign(checkpoint_id, job_id)
             if place is not None:
                 return RunRef(owner, place_of(place)[1]), place
-        within = (
-            f" in Job {job_id}; `perstack log --job {job_id}` shows them" if job_id else "; `perstack log` shows them"
-        )
-        raise NotFound(f"there is no checkpoint {checkpoint_id}{within}")
+        within = f" in Job {job_id}" if job_id else ""
+        raise NotFound(f"there is no checkpoint {checkpoint_id}{within}", next_steps=(Look("log", job_id),))
 
     async def _of_foreign(self, checkpoint_id: str, job_id: str | None) -> tuple[str, str | None]:
         """The Job, and our id, of a checkpoint that another program wrote. Without a Job, the one that has its file."""

@@ -26,6 +26,7 @@ from perstack.engine.clock import now_iso
 from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.signing import PublicKey, Signer
 from perstack.errors import Damaged, NotFound, StorageError
+from perstack.next_steps import Look
 from perstack.ports.storage import RunRef, Storage
 from perstack.version import VERSION
 
@@ -41,8 +42,8 @@ async def receipt_of(storage: Storage, job_id: str, signer: Signer | None, lock:
         places = _places(lines)
         if len(places.hashes) < len(lines):
             good = len(places.hashes)
-            words = f"{run_id}, event {good + 1}: the log does not hold; `perstack verify {job_id}` says why"
-            raise Damaged(words, readable=good)
+            words = f"{run_id}, event {good + 1}: the log does not hold"
+            raise Damaged(words, readable=good, next_steps=(Look("damage", job_id),))
         if lines:
             ends.append(LogEnd(run_id, len(lines), places.hashes[-1], places.first))
     if not ends:
@@ -92,7 +93,7 @@ def with_receipt(
     if record.envelope is None:
         unchecked.append(_unchecked("receipt", 1, "the receipt is not signed: whoever can write to it can change it"))
     elif key is None:
-        unchecked.append(_unchecked("receipt", 1, "the signature of the receipt: name the public key with --key"))
+        unchecked.append(_unchecked("receipt", 1, "the signature of the receipt: no public key was given"))
     after = events_after((statement,), logs)
     if after:
         unchecked.append(_unchecked("receipt", after, f"{after:,} of its events were appended after the receipt"))
@@ -124,7 +125,7 @@ def with_records(
     unchecked: list[Unchecked] = []
     signed = sum(record.envelope is not None for record in records)
     if key is None and signed:
-        words = f"signatures in the anchor: {signed:,}; name the public key with --key"
+        words = f"signatures in the anchor: {signed:,}; no public key was given"
         unchecked.append(_unchecked("anchor", signed, words))
     after = events_after(trusted, logs)
     if after:

@@ -15,6 +15,7 @@ from perstack.engine.clock import now_ms
 from perstack.engine.derived import derive
 from perstack.engine.load import redactions_in, stored_event
 from perstack.errors import NotFound, UsageError
+from perstack.next_steps import Look
 from perstack.ports.storage import Redacts, RunRef, Storage
 
 
@@ -35,7 +36,7 @@ async def redact_event(storage: Storage, event_id: str, *, reason: str, by: By) 
     async with storage.lease(job_id, f"a redaction (pid {os.getpid()} on {socket.gethostname()})"):
         lines = await storage.read(ref)
         if not 0 < seq <= len(lines):
-            raise NotFound(f"there is no event {event_id}; `perstack log --job {job_id} --json` shows them")
+            raise NotFound(f"there is no event {event_id}", next_steps=(Look("log", job_id),))
         sealed = open_line(lines[seq - 1])
         event = await stored_event(storage, ref, seq, sealed)
         decided = next((one for one in redactions_in(ref, lines) if one.event_id == event_id), None)

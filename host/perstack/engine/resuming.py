@@ -11,18 +11,17 @@ from perstack.core.job import Job
 from perstack.core.runs.state import Run
 from perstack.engine.read import UnsettledCall
 from perstack.errors import Conflict, UsageError
+from perstack.next_steps import Answer, Continue
 
 
 def resume_reason(job_id: str, run: Run) -> ResumeReason:
     """Why a Run goes on. Raises UsageError, with what to do instead, if it cannot."""
     match run.status:
         case "completed":
-            raise UsageError(
-                f"Job {job_id} is completed; go on with a new query: perstack run {run.start.expert_key} QUERY"
-                f" --continue-job {job_id}"
-            )
+            step = Continue(job_id, run.start.expert_key)
+            raise UsageError(f"Job {job_id} is completed", next_steps=(step,))
         case "stoppedByInteractiveTool":
-            raise UsageError(f"Job {job_id} waits for an answer; give it: perstack answer {job_id} ANSWER")
+            raise UsageError(f"Job {job_id} waits for an answer", next_steps=(Answer(job_id),))
         case "running" | "stoppedByDelegate":
             return "crash"
         case "stoppedByInterrupt":
@@ -39,7 +38,7 @@ def check_settled(calls: tuple[UnsettledCall, ...], settled: Mapping[str, Settle
     for name in settled:
         if name not in known:
             names = ", ".join(call.key for call in calls) or "none"
-            raise UsageError(f"--settle {name}: no such open call; there are: {names}")
+            raise UsageError(f"settle {name}: no such open call; there are: {names}")
 
 
 def check_signal(job: Job, signal: str | None) -> None:
@@ -62,8 +61,9 @@ def check_same_model(run: Run, asked: Overrides, job_id: str) -> None:
     for word, value, used in (("provider", asked.provider, start.provider), ("model", asked.model, start.model)):
         if value is not None and value != used:
             raise UsageError(
-                f"--{word} {value}: a Run is resumed on what it was started with, {used}; for another {word},"
-                f" continue with a new query: perstack run {start.expert_key} QUERY --continue-job {job_id}"
+                f"{word} {value}: a Run is resumed on what it was started with, {used};"
+                f" another {word} needs a new query",
+                next_steps=(Continue(job_id, start.expert_key),),
             )
 
 

@@ -241,9 +241,9 @@ class SeriesDrive:
         if job.status == "stoppedByError":
             return self._failure(f"Job {job.id} failed: {job.error}")
         if job.status == "stoppedByInteractiveTool":
-            return self._pause(f'Job {job.id} asks: {job.asks}; answer with: perstack answer {job.id} "…"', job)
+            return self._pause(f"Job {job.id} asks: {job.asks}", job)
         if job.status == "stoppedByMaxSteps":
-            return self._pause(f"Job {job.id} has reached its step limit; resume with --max-steps N", job)
+            return self._pause(f"Job {job.id} has reached its step limit", job)
         waits = "waits for the provider's rate limit" if job.pause_reason == "rate_limit" else "was interrupted"
         return self._pause(f"Job {job.id} {waits}", job)
 
@@ -254,6 +254,7 @@ class SeriesDrive:
             reason=(job.pause_reason if job else None) or "checkpoint",
             message=message,
             job_status=job.status if job else "stoppedByInterrupt",
+            job_id=job.id if job else None,
             resume_at=job.resume_at if job else None,
         )
 

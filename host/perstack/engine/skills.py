@@ -36,6 +36,7 @@ from perstack.engine.clock import now_ms
 from perstack.engine.emit import DisplayStamp, Emitter
 from perstack.engine.locked import LockedSession, out_of_date
 from perstack.errors import SkillError
+from perstack.next_steps import Look
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, Toolset
 from perstack.ports.variables import filled_settings
 
@@ -354,8 +355,8 @@ def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFa
     found = next((factory for factory in factories if factory.handles(definition)), None)
     if found is None:
         raise SkillError(
-            f"no installed plugin provides skill {definition.name!r} of type {definition.type!r};"
-            " `perstack plugins` lists what there is"
+            f"no installed plugin provides skill {definition.name!r} of type {definition.type!r}",
+            next_steps=(Look("plugins"),),
         )
     return found
 

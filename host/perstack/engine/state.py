@@ -46,5 +46,5 @@ def _how_to_merge(older: Path, newer: Path) -> str:
         each = f'mkdir -p {target}/"$s" && mv -n "$s"* {target}/"$s"'
         return f"to merge them: (cd {source} && for s in */; do {each}; done)"
     if newer.exists():
-        return f"two files are not merged: move {source} away, and name it with --storage when you need it"
+        return f"two files are not merged: move {source} away, and name it as the storage when you need it"
     return f"to move them: mkdir -p {quote(str(newer.parent))} && mv {source}* {quote(str(newer.parent))}/"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from perstack.errors import UsageError
+from perstack.next_steps import Give, Note, Trust
 
 _ADDRESSES = ("_URL", "_ENDPOINT", "_HOST", "_RESOURCE_NAME")
 
@@ -34,12 +35,15 @@ class Environment(dict[str, str]):
         """Variables that such a file names and must not set, each with that file."""
 
     @property
-    def warnings(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[Note, ...]:
         """What a person should be told, a line for each file."""
         names = {file: [name for name, its in self.left_out.items() if its == file] for file in self.left_out.values()}
         return tuple(
-            f"{file}: {', '.join(each)} not taken from here, for it decides which code is run, or who is let in: set it"
-            " in your own environment, or name the file with --env-path"
+            Note(
+                f"{file}: {', '.join(each)} not taken from here, for it decides which code is run, or who is let in:"
+                " set it in your own environment",
+                (Give("env_file"),),
+            )
             for file, each in names.items()
         )
 
@@ -76,6 +80,6 @@ def refuse_redirected(
     what = f"{own} of your environment" if own is not None else others
     if what is not None:
         raise UsageError(
-            f"{what} is not sent to the {address} that {unconfirmed[address]} names: if that address is yours, name the"
-            " file with --env-path, or agree to it with `perstack trust`"
+            f"{what} is not sent to the {address} that {unconfirmed[address]} names, unless that address is yours",
+            next_steps=(Give("env_file"), Trust()),
         )

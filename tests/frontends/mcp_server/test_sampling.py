@@ -141,4 +141,4 @@ def test_from_the_command_line_there_is_no_such_model(terminal: Terminal) -> Non
     terminal.project(TEAM)
     shown = terminal.call("run", "helper", "Say hello", "--provider", "mcp-sampling")
     assert shown.code == 2
-    assert "only while that runs `perstack mcp`" in shown.err
+    assert "only while perstack serves that over MCP" in shown.err

@@ -299,13 +299,13 @@ def test_more_iterations_and_a_better_target_can_be_asked_for(terminal: Terminal
     assert iterate(terminal).code == 0
     refused = terminal.call("resume", "it", *SCRIPTED)
     assert refused.code == 2
-    assert "has used its 2 iterations: add some with --max-iterations N" in refused.err
+    assert "has used its 2 iterations; add some with --max-iterations N" in refused.err
     assert terminal.call("resume", "it", "--max-iterations", "10", "--target", "5", *SCRIPTED).code == 0
     summary = listed(terminal)
     assert (summary["done"], summary["maxIterations"], summary["bestIteration"]) == (4, 12, 4)
     refused = terminal.call("resume", "it", "--max-iterations", "1", *SCRIPTED)
     assert refused.code == 2
-    assert "has reached its target, 5: give a better one with --target X" in refused.err
+    assert "has reached its target, 5; give a better one with --target X" in refused.err
 
 
 def test_an_error_of_the_expert_fails_and_the_same_job_goes_on(terminal: Terminal) -> None:

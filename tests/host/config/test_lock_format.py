@@ -50,5 +50,5 @@ def test_a_schema_that_was_edited_by_hand_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "perstack.lock"
     write_lock(path, Lock(skills=(LockedSkill.of(SKILL, TOOLSET),)))
     path.write_text(path.read_text().replace('"z', '"y').replace('\\"z', '\\"y'))
-    with pytest.raises(UsageError, match=r"perstack\.lock is damaged .*run perstack install"):
+    with pytest.raises(UsageError, match=r"perstack\.lock is damaged .*install the skills again"):
         read_lock(path)

@@ -8,6 +8,7 @@ from hosting import Bench, expert, wait_for
 from perstack.core.task_dependencies import circle
 from perstack.errors import NotAllowed, UsageError
 from perstack.memory import ExecutionMemory, WaitingFor
+from perstack.next_steps import GoOnWithout, Retry
 from perstack.testing.scripted import ScriptedProvider, text
 
 
@@ -88,7 +89,7 @@ def test_what_a_task_waits_for_in_vain_is_said_in_the_inbox_and_it_goes_on_once_
         assert (on.task_id, on.status, on.error) == ("build", "failed", "the disk is full")
         (item,) = await host.inbox()
         assert (item.id, item.text) == ("deploy", "waits for build (failed: the disk is full)")
-        assert item.next == "perstack task retry build; perstack task resume deploy goes on without"
+        assert item.next_steps == (Retry("build"), GoOnWithout("deploy"))
         with pytest.raises(UsageError, match="waits for no answer, but for build: resume it"):
             await memory.answer("deploy", "yes")
         await memory.retry("build")

@@ -16,6 +16,7 @@ from perstack.core.chain import open_line
 from perstack.core.events import parse_event
 from perstack.core.messages import ToolMessage
 from perstack.errors import NotFound, UsageError
+from perstack.next_steps import Continue
 from perstack.ports.formats import ForeignJob
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
@@ -127,8 +128,9 @@ def test_a_run_that_does_not_say_its_provider_is_refused_with_the_way_out_and_no
     shutil.rmtree(max(runs.iterdir(), key=lambda run: min(file.name for file in run.iterdir())))
     before = sorted(path for path in runs.rglob("*") if path.is_file())
     host = files.host(ScriptedProvider(lambda request: "x"), expert("asker", ask=True))
-    with pytest.raises(UsageError, match="--continue-job"):
+    with pytest.raises(UsageError, match="does not say which provider") as refused:
         wait_for(host.answer("yes", job_id=job_id))
+    assert refused.value.next_steps == (Continue(job_id, "asker"),)
     assert sorted(path for path in runs.rglob("*") if path.is_file()) == before
 
 

@@ -25,6 +25,7 @@ from perstack.engine.logs.kept import JobFile
 from perstack.engine.logs.log import Loaded
 from perstack.engine.logs.summarized import Summarized, SummarizedLog, log_of
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
+from perstack.next_steps import Look, Resume
 from perstack.ports.storage import Storage
 
 ENDED = "its process ended"
@@ -42,7 +43,8 @@ SERIES = Summarized[SeriesState, StoredSeriesEvent, SeriesSummary](
     kind="iterations",
     space="iterations",
     title="",
-    missing="there are no iterations {of} in {location}; `perstack iterations` lists them",
+    missing="there are no iterations {of} in {location}",
+    listed=Look("series"),
     check=check_job_id,
     parse=parse_series_event,
     after=_after,
@@ -77,9 +79,8 @@ class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
         except Conflict as error:
             # one that is empty was left by a process that died before its first fact
             if await self._space.read(log_of(series_id), limit=1):
-                raise UsageError(
-                    f"there are iterations {series_id}; go on with: perstack resume {series_id}"
-                ) from error
+                step = Resume(series_id, "series")
+                raise UsageError(f"there are iterations {series_id}", next_steps=(step,)) from error
 
     @asynccontextmanager
     async def lease(self, series_id: str) -> AsyncGenerator[None]:

@@ -21,6 +21,7 @@ from perstack.engine.logs.damage import BadEvent, UnknownEvent
 from perstack.engine.logs.kept import Keeping, Kept
 from perstack.engine.logs.log import Appended, EventLog, Loaded, StoredLine
 from perstack.errors import Damaged, NotFound, StorageError
+from perstack.next_steps import Look
 from perstack.ports.storage import RunRef, Storage
 
 S = TypeVar("S")
@@ -37,7 +38,9 @@ class Summarized(Generic[S, E, M]):
     title: str
     """What messages say before an id."""
     missing: str
-    """What there is not, with `{of}` for its id and `{location}` for that of the storage, and the remedy."""
+    """What there is not, with `{of}` for its id and `{location}` for that of the storage."""
+    listed: Look
+    """Where it can be seen what there is."""
     check: Callable[[str], str]
     """The id itself. Raises UsageError if it cannot be one."""
     parse: Callable[[bytes], E]
@@ -170,4 +173,5 @@ class SummarizedLog(Generic[S, E, M]):
         return Damaged(f"{self._definition.title}{of}, event {head.seq}: {words}", readable=0)
 
     def _missing(self, of: str) -> NotFound:
-        return NotFound(self._definition.missing.format(of=of, location=self.location))
+        words = self._definition.missing.format(of=of, location=self.location)
+        return NotFound(words, next_steps=(self._definition.listed,))

@@ -22,6 +22,7 @@ from perstack.engine.logs.kept import Entry
 from perstack.engine.logs.log import Loaded
 from perstack.engine.logs.summarized import Summarized, SummarizedLog, log_of
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
+from perstack.next_steps import Look
 from perstack.ports.storage import Storage
 from perstack.ports.uninterrupted import uninterrupted
 
@@ -47,7 +48,8 @@ TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
     kind="task",
     space="tasks",
     title="task ",
-    missing="there is no task {of} in {location}; `perstack task list` shows what there is",
+    missing="there is no task {of} in {location}",
+    listed=Look("tasks"),
     check=check_task_id,
     parse=parse_task_event,
     after=_after,

@@ -43,6 +43,7 @@ from perstack.core.answers import accepted, asked_by
 from perstack.core.job import JobSummary, OpenQuestion
 from perstack.errors import PerstackError, UsageError
 from perstack.frontends.acp.history import shown_again
+from perstack.frontends.acp.next_steps import said
 from perstack.frontends.acp.sessions import Session, Sessions
 from perstack.frontends.acp.updates import Sender, Updates
 from perstack.frontends.shared.consent import CHOICES, agrees, declines
@@ -197,7 +198,7 @@ class PerstackAgent:
                 session.host.use(live.loaded.project)
             return
         live.refuse(held.digest)
-        await self._say(session, f"{held.note}\n\n")
+        await self._say(session, f"{held.note.said(said)}.\n\n")
 
     async def _say(self, session: Session, text: str) -> None:
         await self._client.session_update(session.id, update_agent_message_text(text))
@@ -209,7 +210,7 @@ def _errors() -> Generator[None]:
     try:
         yield
     except PerstackError as error:
-        raise RequestError(-32000 if not isinstance(error, UsageError) else -32602, str(error)) from error
+        raise RequestError(-32000 if not isinstance(error, UsageError) else -32602, error.said(said)) from error
 
 
 def _in_words(asking: OpenQuestion) -> str:

@@ -11,7 +11,9 @@ from perstack.core.events import Event, SkillDisconnected
 from perstack.core.job import JobStatus, JobSummary
 from perstack.core.plain import one_line
 from perstack.engine.emit import OnEvent
+from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.terminal import data, discard_stdout, err, remark
+from perstack.frontends.shared.following import after_job
 from perstack.frontends.shared.stopping import INTERRUPTED, on_stop_signals
 from perstack.frontends.shared.words import local_time
 from perstack.host import Host
@@ -123,12 +125,15 @@ def say(job: JobSummary) -> int:
     did = f"{job.total_steps} step{'' if job.total_steps == 1 else 's'}, {job.usage.total_tokens:,} tokens{cost}"
     text = {
         "completed": f"completed: {did}; perstack log --job {job.id}",
-        "stoppedByError": f"failed after {did}: {job.error}; go on with: perstack resume {job.id}",
-        "stoppedByInteractiveTool": f'asks: {job.asks}; answer with: perstack answer {job.id} "ANSWER"',
-        "stoppedByMaxSteps": f"step limit reached ({did}); go on with: perstack resume {job.id} --max-steps N",
-        "stoppedByInterrupt": f"{_why_stopped(job)} after {did}; go on with: perstack resume {job.id}",
+        "stoppedByError": f"failed after {did}: {job.error}",
+        "stoppedByInteractiveTool": f"asks: {job.asks}",
+        "stoppedByMaxSteps": f"step limit reached ({did})",
+        "stoppedByInterrupt": f"{_why_stopped(job)} after {did}",
         "running": f"is still running: {did}",
     }[job.status]
+    step = after_job(job)
+    if step is not None and job.status != "completed":
+        text = f"{text}; {said(step)}"
     if job.status == "stoppedByError":
         err(f"{job.expert_key} {text}")
     else:

@@ -10,6 +10,7 @@ import click
 
 from perstack.core.base import JsonObject
 from perstack.engine.inbox import InboxItem
+from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.frontends.shared.words import ago
@@ -41,7 +42,7 @@ def _to_json(item: InboxItem) -> JsonObject:
     if item.damaged:
         common["damaged"] = True
     if item.asking is None:
-        after = {} if item.next is None else {"next": item.next}
+        after = {"next": _next(item)} if item.next_steps else {}
         return {**common, "taskId": item.task_id, "agentId": item.who, **after}
     return {**common, "jobId": item.job_id, **json.loads(item.asking.to_json())}
 
@@ -65,13 +66,17 @@ def _print(items: tuple[InboxItem, ...]) -> None:
 
 def _text(item: InboxItem) -> str:
     text = item.text if item.asking is None else item.asking.shown
-    return text if item.next is None else f"{text}: {item.next}"
+    return f"{text}: {_next(item)}" if item.next_steps else text
+
+
+def _next(item: InboxItem) -> str:
+    return "; ".join(said(step) for step in item.next_steps)
 
 
 def _wanted(item: InboxItem) -> str:
     if item.damaged:
         return "repair"
-    if item.next is not None:
+    if item.next_steps:
         return "help"
     if item.is_approval:
         return "approval"

@@ -14,7 +14,9 @@ from perstack.core.messages import ToolCallPart
 from perstack.engine.read import RunLog
 from perstack.frontends.cli.log_rows import QUIET_TYPES, Around, Row, describe, run_label, tokens
 from perstack.frontends.cli.log_select import Entry, Wanted, expert_of, lacks_skills, parse_line
+from perstack.frontends.cli.next_steps import command
 from perstack.frontends.cli.terminal import Screen, err, out
+from perstack.frontends.shared.following import after_job
 from perstack.frontends.shared.words import STATUS_WORDS, ago, count, duration, local_time, pad, shorten
 
 _STATUS_COLOURS: dict[JobStatus, str] = {
@@ -170,12 +172,5 @@ def _runs(job: JobSummary) -> str:
 
 
 def _next(job: JobSummary) -> str:
-    match job.status:
-        case "stoppedByInteractiveTool":
-            return f'perstack answer {job.id} "ANSWER"'
-        case "stoppedByMaxSteps":
-            return f"perstack resume {job.id} --max-steps N"
-        case "stoppedByInterrupt" | "stoppedByError":
-            return f"perstack resume {job.id}"
-        case "running" | "completed":
-            return ""
+    step = after_job(job)
+    return command(step) if step is not None and job.status != "completed" else ""

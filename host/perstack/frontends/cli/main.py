@@ -122,7 +122,9 @@ def entry() -> None:
             err(one_line(f"{problem.severity}: {problem}"))
         sys.exit(error.exit_code)
     except PerstackError as error:
-        err(one_line(f"error: {error}"))
+        from perstack.frontends.cli.next_steps import said
+
+        err(one_line(f"error: {error.said(said)}"))
         sys.exit(error.exit_code)
     except OSError as error:
         # what is left of the output would fail once more at the end

@@ -17,6 +17,7 @@ from perstack.config.settings import Overrides
 from perstack.core.definitions import Project
 from perstack.core.definitions import ReasoningBudget as Budget
 from perstack.errors import DefinitionError, UsageError
+from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.terminal import err
 from perstack.ports.environment import Environment
 
@@ -148,8 +149,8 @@ class Setup:
         from perstack.engine.trust import environment_of
 
         env = environment_of(project, self.place.find(), self.env_paths, confirm=confirm)
-        for text in env.warnings:
-            err(f"warning: {text}")
+        for note in env.warnings:
+            err(f"warning: {note.said(said)}")
         return env
 
     def host(self, project: Project | None = None, *, plugins: Iterable[object] = ()) -> Host:

@@ -53,7 +53,7 @@ def run_command(
     """Run EXPERT on QUERY. Events are JSON on stdout, one a line; QUERY `-` is read from stdin."""
     _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
     if runtime is not None:
-        check_runtime(runtime)
+        check_runtime(runtime, "--runtime")
     query = given_text(query)
     labels = parse_labels(label)
     if labels and is_answer:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from perstack.core.iteration_events import FinishIteration, StoredSeriesEvent
 from perstack.core.iterations import SeriesState, SeriesStatus
 from perstack.frontends.cli.drive import EXIT_STATUS, JsonLines
+from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.terminal import err, remark
+from perstack.frontends.shared.following import after_series
 from perstack.frontends.shared.stopping import INTERRUPTED
 from perstack.frontends.shared.words import count, duration
 from perstack.host import Host
@@ -46,11 +48,12 @@ def say_series(series: SeriesState) -> int:
     best = series.best
     if best is not None:
         did += f", the best is {best.number} with {best.score:g}"
+    steps = "; ".join(map(said, after_series(series)))
     text = {
         "completed": f"completed: {did}; {_why_completed(series)}; perstack report {series.id}",
-        "failed": f"failed after {did}: {series.message}; go on with: perstack resume {series.id}"
+        "failed": f"failed after {did}: {series.message}; {steps}"
         " (--definition current, if you have edited the Expert)",
-        "paused": f"paused after {did}: {series.message}; go on with: perstack resume {series.id}",
+        "paused": f"paused after {did}: {series.message}; {steps}",
         "running": f"is still running: {did}",
     }[series.status]
     if series.status == "failed":

@@ -19,6 +19,7 @@ from perstack.frontends.mcp_server.asking import (
 )
 from perstack.frontends.mcp_server.clients import caller
 from perstack.frontends.mcp_server.jobs import Work
+from perstack.frontends.mcp_server.next_steps import said
 from perstack.frontends.mcp_server.progress import Progress, Tell, reporting
 from perstack.frontends.mcp_server.results import job_result
 from perstack.frontends.mcp_server.sampling import CALLER
@@ -61,7 +62,7 @@ async def _converse(
         try:
             job, text = await _answer(call, job, asking, text, progress), None
         except UsageError as error:
-            return job_result(job, f"The answer was not taken: {error}", *call.notes)
+            return job_result(job, f"The answer was not taken: {error.said(said)}", *call.notes)
     return job_result(job, *call.notes)
 
 

@@ -14,6 +14,7 @@ from perstack.core.ids import job_of_run
 from perstack.core.job import summarize
 from perstack.errors import NotFound, PerstackError
 from perstack.frontends.mcp_server.addresses import CHECKPOINT, EVENTS, EXPERT, JOB, JOBS, Address
+from perstack.frontends.mcp_server.next_steps import said
 from perstack.frontends.mcp_server.state import ServerState
 
 _JSON = "application/json"
@@ -91,7 +92,7 @@ async def read(state: ServerState, uri: str) -> ReadResourceResult:
     try:
         text, mime_type = await _read(state, uri)
     except PerstackError as error:
-        raise MCPError(INVALID_PARAMS, str(error), {"uri": uri}) from error
+        raise MCPError(INVALID_PARAMS, error.said(said), {"uri": uri}) from error
     return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=mime_type, text=text)])
 
 

@@ -14,7 +14,9 @@ from perstack.core.plain import one_line
 from perstack.engine.inbox import InboxItem
 from perstack.engine.read import UnsettledCall
 from perstack.errors import DefinitionError, PerstackError
+from perstack.frontends.mcp_server.next_steps import as_sentence, said
 from perstack.frontends.mcp_server.schemas import JobDetails, JobView, OpenCall, OpenItem, RunView
+from perstack.frontends.shared.following import after_job
 from perstack.frontends.shared.words import STATUS_WORDS, count
 
 ERROR_KEY = "perstack/error"
@@ -30,13 +32,14 @@ def result(view: Fact, *texts: str, is_error: bool = False) -> CallToolResult:
 
 def error_result(error: PerstackError) -> CallToolResult:
     """What went wrong, for the model to read and correct."""
-    told: JsonObject = {"name": type(error).__name__, "message": str(error)}
+    text = error.said(said)
+    told: JsonObject = {"name": type(error).__name__, "message": text}
     if isinstance(error, DefinitionError):
         told["problems"] = [
             {"file": one.file, "line": one.line, "key": one.key, "message": one.message, "severity": one.severity}
             for one in error.problems
         ]
-    return CallToolResult(content=[TextContent(text=str(error))], is_error=True, _meta={ERROR_KEY: told})
+    return CallToolResult(content=[TextContent(text=text)], is_error=True, _meta={ERROR_KEY: told})
 
 
 def job_result(job: JobSummary, *notes: str) -> CallToolResult:
@@ -99,22 +102,12 @@ def standing(job: JobSummary) -> str:
 
 def next_step(job: JobSummary) -> str:
     """How the Job goes on."""
-    match job.status:
-        case "running":
-            return f"It goes on; look with get_job {job.id}, stop it with cancel_job."
-        case "completed":
-            return f"Go on with a new query: continue_job {job.id}."
-        case "stoppedByInteractiveTool":
-            command = f'perstack answer {job.id} "ANSWER"'
-            asked = asked_by(job.asking) if job.asking is not None else ANYTHING
-            form = f" To answer, {accepted(asked)}." if asked.is_bound else ""
-            return (
-                f"It waits for a person's answer: give it with the tool answer (job {job.id}), or by: {command}.{form}"
-            )
-        case "stoppedByMaxSteps":
-            return f"Go on with a higher limit: resume_job {job.id} with maxSteps."
-        case "stoppedByInterrupt" | "stoppedByError":
-            return f"Go on where it was: resume_job {job.id}."
+    step = after_job(job)
+    if step is None:
+        return f"It goes on; look with get_job {job.id}, stop it with cancel_job."
+    asked = asked_by(job.asking) if job.asking is not None else ANYTHING
+    form = f" To answer, {accepted(asked)}." if asked.is_bound else ""
+    return f"{as_sentence(step)}{form}"
 
 
 def in_list(job: JobSummary) -> str:
@@ -127,7 +120,9 @@ def open_item(item: InboxItem) -> OpenItem:
     """An open question, and how to answer it."""
     tool = f"answer (job {item.job_id})" if item.task_id is None else "task_answer, where that is offered"
     command = f'perstack answer {item.id} "ANSWER"'
-    step = item.next or f"Give a person's answer with the tool {tool}, or by: {command}"
+    step = f"Give a person's answer with the tool {tool}, or by: {command}"
+    if item.next_steps:
+        step = "; ".join(map(said, item.next_steps))
     if item.damaged:
         step = f"Nothing can be answered: put its log back from a copy, or remove it: perstack task delete {item.id}"
     return OpenItem(

@@ -38,6 +38,7 @@ from perstack.frontends.mcp_server.asking import Context
 from perstack.frontends.mcp_server.completion import complete
 from perstack.frontends.mcp_server.consent import with_consent
 from perstack.frontends.mcp_server.greeting import INSTRUCTIONS, NAME
+from perstack.frontends.mcp_server.next_steps import said
 from perstack.frontends.mcp_server.results import error_result
 from perstack.frontends.mcp_server.state import Call, Outcome, ServerState, call_key
 from perstack.frontends.mcp_server.task_tools import TASK_TOOLS, call_task_tool, listed_tasks
@@ -132,7 +133,7 @@ class Handlers:
         try:
             return await self._workspaces.of(context)
         except PerstackError as error:
-            raise MCPError(INTERNAL_ERROR, str(error)) from error
+            raise MCPError(INTERNAL_ERROR, error.said(said)) from error
 
     async def _refreshed(self, context: Context) -> ServerState:
         state = await self._state(context)

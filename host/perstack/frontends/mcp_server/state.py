@@ -11,6 +11,7 @@ from perstack.frontends.mcp_server.asking import Context
 from perstack.frontends.mcp_server.clients import Clients, client_of
 from perstack.frontends.mcp_server.definitions import Definitions
 from perstack.frontends.mcp_server.jobs import CallKey, JobTasks
+from perstack.frontends.mcp_server.next_steps import said
 from perstack.frontends.mcp_server.watching import Watching
 from perstack.host import Host
 
@@ -56,7 +57,7 @@ class Call:
     def notes(self) -> tuple[str, ...]:
         """What the caller should know beside the result."""
         problem = self.state.definitions.live.problem
-        return () if problem is None else (f"Note: {problem}",)
+        return () if problem is None else (f"Note: {problem.said(said)}.",)
 
 
 def call_key(context: Context, request_id: object) -> CallKey:

@@ -16,7 +16,8 @@ from perstack.core.cloudevents import is_cloud_event, read_cloud_event
 from perstack.core.json_reading import read_json
 from perstack.engine.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
-from perstack.frontends.tasks.openapi import BASE, HOOKS, description_of_all, page
+from perstack.frontends.tasks.next_steps import BASE, said
+from perstack.frontends.tasks.openapi import HOOKS, description_of_all, page
 from perstack.frontends.tasks.operations import OPERATIONS, Operation
 
 LARGEST = 4 << 20
@@ -128,8 +129,10 @@ def _json(fact: Fact, status: int) -> Response:
 
 def _refusal(error: PerstackError | ValidationError) -> Response:
     """Problem details (RFC 9457): what is wrong, and what may be done."""
-    told: JsonObject = {"title": type(error).__name__, "detail": str(error)}
-    if isinstance(error, ValidationError):
+    told: JsonObject = {"title": type(error).__name__}
+    if isinstance(error, PerstackError):
+        told["detail"] = error.said(said)
+    else:
         told["title"] = "UsageError"
         told["detail"] = "; ".join(
             f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors(include_url=False)

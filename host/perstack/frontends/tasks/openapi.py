@@ -11,10 +11,10 @@ from pydantic.json_schema import models_json_schema
 
 from perstack.core.base import Fact, JsonObject
 from perstack.frontends.shared.arguments import Arguments
+from perstack.frontends.tasks.next_steps import BASE
 from perstack.frontends.tasks.operations import OPERATIONS, Operation
 from perstack.version import VERSION
 
-BASE = "/v1/execution"
 HOOKS = "/v1/hooks"
 
 _SCHEMAS = "#/components/schemas/"

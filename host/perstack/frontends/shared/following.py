@@ -1,0 +1,42 @@
+"""What may be done next with what is stopped or has ended."""
+
+from __future__ import annotations
+
+from typing import TypeAlias, assert_never
+
+from perstack.core.iterations import SeriesState
+from perstack.core.job import JobStatus, JobSummary
+from perstack.next_steps import Answer, Continue, Resume
+
+AfterJob: TypeAlias = Answer | Continue | Resume
+
+
+def after_job(job: JobSummary) -> AfterJob | None:
+    """How a Job goes on; None while it runs."""
+    return _after(job.id, job.status, job.expert_key)
+
+
+def after_series(series: SeriesState) -> tuple[Answer | Resume, ...]:
+    """How paused or failed iterations go on, all of it in this order; nothing for others."""
+    if series.status not in ("paused", "failed"):
+        return ()
+    job = None if series.job_id is None or series.job_status is None else _after(series.job_id, series.job_status)
+    first = (job,) if isinstance(job, Answer) else ()
+    needs = job.needs if isinstance(job, Resume) else None
+    return (*first, Resume(series.id, "series", needs))
+
+
+def _after(job_id: str, status: JobStatus, expert_key: str | None = None) -> AfterJob | None:
+    match status:
+        case "running":
+            return None
+        case "completed":
+            return Continue(job_id, expert_key)
+        case "stoppedByInteractiveTool":
+            return Answer(job_id)
+        case "stoppedByMaxSteps":
+            return Resume(job_id, needs="max_steps")
+        case "stoppedByInterrupt" | "stoppedByError":
+            return Resume(job_id)
+        case _:
+            assert_never(status)

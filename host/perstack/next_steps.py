@@ -1,0 +1,178 @@
+"""What may be done next, as facts: whatever raises an error names them, and each front door says them in its own words.
+
+`in_words` says one where no door is: to a caller of the library, or to a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, assert_never
+
+Kind = Literal["job", "task", "series"]
+
+Place = Literal["log", "questions", "tasks", "series", "inbox", "plugins", "damage"]
+"""Where something is found: the log of a Job, what was asked in it, lists, what is wrong with a log."""
+
+Option = Literal["config", "expert", "job_id", "env_file", "max_iterations", "max_steps", "model", "target"]
+"""What may be given, or given otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Give the answer that a Job or a task waits for."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerAgain:
+    """Give another answer to an earlier question of a Job, at its checkpoint."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Resume what is stopped."""
+
+    id: str
+    kind: Kind = "job"
+    needs: Option | None = None
+    """What has to be given with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Retry a task that failed."""
+
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GoOnWithout:
+    """Resume a task without the tasks that it waits for."""
+
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Continue a Job with a new query."""
+
+    job_id: str
+    expert_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a Job."""
+
+    job_id: str | None = None
+    """The id that it should have, if it matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Look somewhere to see what there is."""
+
+    place: Place
+    job_id: str | None = None
+    """Whose log, questions or damage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """Give an option, or another value of one."""
+
+    option: Option
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """Ask every skill again what it offers, and write perstack.lock anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Agree to what the files of a project want to execute or to reach: a person only."""
+
+    folder: str | None = None
+    """The project's, if it may be another one than that of the door."""
+
+
+NextStep: TypeAlias = (
+    Answer | AnswerAgain | Resume | Retry | GoOnWithout | Continue | Start | Look | Give | Install | Trust
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that a person should know, and what may be done about it."""
+
+    text: str
+    next_steps: tuple[NextStep, ...] = ()
+
+    def said(self, say: Callable[[NextStep], str]) -> str:
+        """All of it, with the steps in the words of `say`."""
+        return with_steps(self.text, self.next_steps, say)
+
+    def __str__(self) -> str:
+        return self.said(in_words)
+
+
+def with_steps(text: str, steps: Iterable[NextStep], say: Callable[[NextStep], str]) -> str:
+    """A text, and after it what may be done next: one of these steps."""
+    return "; ".join(filter(None, (text, ", or ".join(map(say, steps)))))
+
+
+_NOUNS: dict[Kind, str] = {"job": "Job", "task": "task", "series": "iterations"}
+_PLACES: dict[Place, str] = {
+    "log": "its log shows them",
+    "questions": "its log shows where something was asked",
+    "tasks": "list the tasks to see what there is",
+    "series": "list the iterations to see what there is",
+    "inbox": "the inbox lists what is open",
+    "plugins": "list the plugins to see what there is",
+    "damage": "verify it to see why",
+}
+_OPTIONS: dict[Option, str] = {
+    "config": "name one",
+    "expert": "name the Expert",
+    "job_id": "choose another id for the Job",
+    "env_file": "name the file as one with variables",
+    "max_iterations": "allow more iterations",
+    "max_steps": "give a higher step limit",
+    "model": "name one",
+    "target": "give a better target",
+}
+
+
+def in_words(step: NextStep) -> str:  # noqa: C901 - one case for each step
+    """The step in words that suit every door."""
+    match step:
+        case Answer():
+            return f"give the answer to {step.id}"
+        case AnswerAgain():
+            return "answer an earlier question, at its checkpoint"
+        case Resume():
+            needs = "" if step.needs is None else f", and {_OPTIONS[step.needs]}"
+            return f"resume {_NOUNS[step.kind]} {step.id}{needs}"
+        case Retry():
+            return f"retry task {step.task_id}"
+        case GoOnWithout():
+            return f"resume task {step.task_id}, which goes on without"
+        case Continue():
+            return f"continue Job {step.job_id} with a new query"
+        case Start():
+            return "start one" if step.job_id is None else f"start it again, as Job {step.job_id}"
+        case Look():
+            return _PLACES[step.place]
+        case Give():
+            return _OPTIONS[step.option]
+        case Install():
+            return "install the skills again"
+        case Trust():
+            return "a person has to trust the project"
+        case _:
+            assert_never(step)

@@ -1,0 +1,140 @@
+"""What may be done next is a fact, and each door says it in its own words."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import pytest
+from pages import ROOT
+
+from perstack.errors import NotFound, PerstackError, UsageError
+from perstack.frontends.acp import next_steps as acp
+from perstack.frontends.cli import next_steps as cli
+from perstack.frontends.mcp_server import next_steps as mcp
+from perstack.frontends.tasks import next_steps as http
+from perstack.next_steps import (
+    Answer,
+    AnswerAgain,
+    Continue,
+    Give,
+    GoOnWithout,
+    Install,
+    Look,
+    NextStep,
+    Option,
+    Place,
+    Resume,
+    Retry,
+    Start,
+    Trust,
+    in_words,
+)
+
+STEPS: tuple[NextStep, ...] = (
+    Answer("tea"),
+    AnswerAgain("tea"),
+    Resume("tea"),
+    Resume("tea", needs="max_steps"),
+    Resume("tea", "task"),
+    Resume("tea", "series"),
+    Retry("tea"),
+    GoOnWithout("tea"),
+    Continue("tea"),
+    Continue("tea", "guest"),
+    Start(),
+    Start("tea"),
+    *(Look(place, "tea") for place in get_args(Place)),
+    *(Give(option) for option in get_args(Option)),
+    Install(),
+    Trust(),
+    Trust("/there"),
+)
+COMMAND = re.compile(r"\bperstack [a-z]+|(?<![\w-])--[a-z][a-z-]*|leave out")
+NAMES = ("perstack serves", "this perstack reads", "update perstack", "is out of date")
+BELOW_THE_DOORS = ("core", "engine", "ports", "config", "host.py", "errors.py", "next_steps.py")
+WRITTEN_FOR_PEOPLE = {
+    "config/lock.py": "# What the skills offer; written by `perstack install`, and read by every run.\n",
+}
+"""The first line of a file, which says who wrote it."""
+
+
+def test_every_step_is_tried() -> None:
+    assert {type(step) for step in STEPS} == set(get_args(NextStep))
+
+
+@pytest.mark.parametrize("said", [cli.said, mcp.said, http.said, acp.said, in_words])
+def test_each_door_has_words_for_each_step(said: object) -> None:
+    assert callable(said)
+    for step in STEPS:
+        words = said(step)
+        assert isinstance(words, str)
+        assert words == words.strip() != ""
+        assert "\n" not in words
+        assert "None" not in words
+
+
+def test_an_error_is_said_in_the_words_of_the_door() -> None:
+    error = UsageError("Job tea waits for an answer", next_steps=(Answer("tea"),))
+    assert str(error) == "Job tea waits for an answer; give the answer to tea"
+    assert error.said(cli.said) == 'Job tea waits for an answer; answer with: perstack answer tea "ANSWER"'
+    assert "the tool answer (job tea)" in error.said(mcp.said)
+    assert error.said(acp.said) == "Job tea waits for an answer; answer in the next prompt"
+    task = NotFound("there is no task tea", next_steps=(Look("tasks"),))
+    assert task.said(http.said) == "there is no task tea; GET /v1/execution lists what there is"
+    assert (error.message, error.next_steps) == ("Job tea waits for an answer", (Answer("tea"),))
+
+
+def test_an_error_without_steps_is_its_message_alone() -> None:
+    assert str(PerstackError("it is broken")) == PerstackError("it is broken").said(cli.said) == "it is broken"
+    assert str(PerstackError()) == ""
+
+
+def test_no_text_below_the_doors_names_a_command_or_an_option() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{node.lineno}: {node.value!r}"
+        for file in _files()
+        for node in _texts(file)
+        if COMMAND.search(_without_names(node.value))
+        and WRITTEN_FOR_PEOPLE.get(str(file.relative_to(ROOT / "host/perstack"))) != node.value
+    ]
+    assert found == []
+
+
+def _without_names(text: str) -> str:
+    for name in NAMES:
+        text = text.replace(name, "")
+    return text
+
+
+class Text(NamedTuple):
+    """A string constant that is no docstring."""
+
+    value: str
+    lineno: int
+
+
+def _files() -> list[Path]:
+    places = [ROOT / "host/perstack" / name for name in BELOW_THE_DOORS]
+    return [file for place in places for file in ([place] if place.is_file() else sorted(place.rglob("*.py")))]
+
+
+def _texts(file: Path) -> list[Text]:
+    tree = ast.parse(file.read_text())
+    documented = {
+        id(statement.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for statement in node.body
+        if isinstance(statement, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Key":
+            documented |= {id(one) for one in node.args}  # the words of a page of the docs
+    return [
+        Text(node.value, node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented
+    ]
