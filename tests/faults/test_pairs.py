@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from hosting import Bench, expert
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from pairs import KINDS, STAGES, TOKENS, Op, Outcome, Planned, State, after, explains
+from pairs import KINDS, STAGES, TOKENS, Op, Outcome, Planned, State, after, explains, query_for, read_plan
 
 from perstack.core.cloudevents import CloudEvent
 from perstack.core.definitions import Expert, PluginSkill
@@ -100,16 +99,6 @@ class World:
             return turn(tool("askUser", {"question": key}), usage=(TOKENS, 0))
         name = "pay" if stage == "pay" else "look"
         return turn(tool(name, {"key": key}), usage=(TOKENS, 0), delay_ms=3 if stage == "look" else 0)
-
-
-def query_of(op: Op) -> str:
-    return f"plan <{' '.join(op.plan)}> {op.nonce}."
-
-
-def read_plan(query: str) -> tuple[tuple[str, ...], str]:
-    match = re.search(r"plan <([a-z ]*)> (\w+)\.", query)
-    assert match is not None, query
-    return tuple(match[1].split()), match[2]
 
 
 class Pairs(RuleBasedStateMachine):
@@ -205,7 +194,7 @@ class Pairs(RuleBasedStateMachine):
         host = self.world.hosts[op.host]
         match op.kind:
             case "run":
-                return await host.run("payer", query_of(op), job_id=op.job, on_event=self.seen)
+                return await host.run("payer", query_for(op.plan, op.nonce), job_id=op.job, on_event=self.seen)
             case "resume":
                 return await host.resume(op.job, on_event=self.seen)
             case "answer":

@@ -6,6 +6,7 @@ a `limit` of a rate once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations
@@ -37,6 +38,18 @@ class Planned:
     def asked(self) -> int:
         """How many questions it has asked."""
         return self.plan[: self.replies].count("ask")
+
+
+def query_for(plan: Sequence[str], nonce: str) -> str:
+    """The query of a Job that is to follow a plan."""
+    return f"plan <{' '.join(plan)}> {nonce}."
+
+
+def read_plan(query: str) -> tuple[tuple[str, ...], str]:
+    """The plan and the nonce of a query."""
+    match = re.search(r"plan <([a-z ]*)> ([\w-]+)\.", query)
+    assert match is not None, query
+    return tuple(match[1].split()), match[2]
 
 
 State = Planned | None

@@ -1,0 +1,330 @@
+"""Hundreds of Jobs at once, with faults, for minutes: memory stays flat, and at the end nothing is left open.
+
+make soak                                    ten minutes, 200 Jobs at once
+make soak ARGS="--seconds 180 --jobs 50"     shorter, and fewer
+
+Jobs ask, delegate, start programs and an MCP server; their models fail, their rates are limited, their tools break;
+appends are refused by the storage; they are cancelled in the middle. Each is gone on with until it is done, checked,
+and deleted, and another takes its place. Half of them are kept in files, half in SQLite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import resource
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hosting import QUESTION, Bench, expert
+from pairs import TOKENS, query_for, read_plan
+
+from perstack.core.definitions import Expert, InteractiveSkill, InteractiveTool, McpStdioSkill, PluginSkill
+from perstack.core.job import JobSummary
+from perstack.core.messages import ExpertMessage
+from perstack.errors import NotFound, StorageError, UsageError
+from perstack.host import Host
+from perstack.ports.provider import Delta, Generation, GenerationRequest
+from perstack.ports.storage import RunRef, Storage
+from perstack.ports.toolkit import Toolkit
+from perstack.testing.crashing_storage import CrashingStorage
+from perstack.testing.scripted import ScriptedProvider, Turn, fail, text, tool, turn
+
+SERVER = Path(__file__).parents[1] / "plugins" / "mcp" / "servers" / "from_file.py"
+STORAGES = ("file:perstack", "sqlite:perstack/state.db")
+STAGES = (
+    ("pay",) * 6 + ("look",) * 6 + ("ask", "ask", "fail", "limit", "again", "broken", "delegate", "program", "serve")
+)
+LEAF_STAGES = ("pay", "look", "fail", "broken")
+WARM_UP = 2
+"""The tenths of the time after which memory is to stay as it is."""
+MOST_TRIES = 80
+"""After so many commands a Job that is not done never will be."""
+
+
+class Failing(CrashingStorage):
+    """Refuses one append in so many."""
+
+    def __init__(self, storage: Storage, soak: Soak) -> None:
+        super().__init__(storage)
+        self._soak = soak
+
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        """Passed on, or refused as a disk does that is full."""
+        if self._soak.happens(0.01, "errors of the storage"):
+            raise StorageError(f"{run.run_id}: no space left on device")
+        await super().append(run, expected_seq, records)
+
+
+class Forgetful(ScriptedProvider):
+    """Keeps no request."""
+
+    async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        """The turn that is due."""
+        self.requests.clear()
+        return await super().generate(request, on_delta)
+
+
+@dataclass
+class Open:
+    """What this process has open."""
+
+    files: int
+    threads: int
+    children: int
+
+
+@dataclass
+class Soak:
+    """The Jobs, what they met, and what was measured."""
+
+    folder: Path
+    seconds: float
+    jobs: int
+    chance: random.Random
+    counts: Counter[str] = field(default_factory=Counter[str])
+    paid: Counter[str] = field(default_factory=Counter[str])
+    played: set[str] = field(default_factory=set[str])
+    memory: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    """Seconds since the beginning, and MB."""
+    problems: list[str] = field(default_factory=list[str])
+
+    def happens(self, share: float, what: str) -> bool:
+        """Whether a fault comes now."""
+        comes = self.chance.random() < share
+        self.counts[what] += comes
+        return comes
+
+    # --- the world ------------------------------------------------------------------------------------------------
+
+    def host(self, storage: str) -> Host:
+        """A Host whose storage fails now and then."""
+        kit = Toolkit("till")
+
+        @kit.tool()
+        async def pay(key: str) -> str:
+            """Pay."""
+            self.paid[key] += 1
+            await asyncio.sleep(0.001)
+            return "paid"
+
+        @kit.tool(effect="readOnly")
+        async def look(key: str) -> str:
+            """Look."""
+            if key == "broken":
+                raise ValueError("it is broken")
+            return "seen " * 200
+
+        till = PluginSkill(name="till", plugin="till")
+        asks = InteractiveSkill(name="user", tools=(InteractiveTool(name="askUser", input_schema=QUESTION),))
+        server = McpStdioSkill(
+            name="server",
+            command=sys.executable,
+            args=(str(SERVER), str(self.folder / "tools.json"), str(self.folder / "notes")),
+        )
+        return Bench(self.folder, storage).host(
+            Forgetful(self.reply),
+            Expert.model_validate({**expert("boss").model_dump(), "skills": (till, asks), "delegates": ("leaf",)}),
+            Expert.model_validate({**expert("leaf").model_dump(), "skills": (till,)}),
+            Expert.model_validate(
+                {**expert("served").model_dump(), "skills": (till, asks, server), "delegates": ("leaf",)}
+            ),
+            plugins=(kit,),
+            wrap=lambda inner: Failing(inner, self),
+        )
+
+    def reply(self, request: GenerationRequest) -> Turn:
+        """What the plan says next."""
+        plan, nonce = read_plan(str(request.messages[0]))
+        number = sum(isinstance(message, ExpertMessage) for message in request.messages)
+        self.counts["generations"] += 1
+        if number >= len(plan):
+            return text(f"done {nonce}", usage=(TOKENS, 0))
+        stage, key = plan[number], f"{nonce}-{number}"
+        if stage in ("fail", "limit", "again") and key not in self.played:
+            self.played.add(key)
+            self.counts["errors of the provider"] += 1
+            errors = {
+                "fail": fail(400, "no"),
+                "limit": fail(429, "later", retry_after=3600),
+                "again": fail(503, "busy"),
+            }
+            return errors[stage]
+        calls = {
+            "ask": tool("askUser", {"question": "sure?"}),
+            "pay": tool("pay", {"key": key}),
+            "broken": tool("look", {"key": "broken"}),
+            "delegate": tool("leaf", {"query": query_for(self.plan(LEAF_STAGES, 3), f"{key}-leaf")}),
+            "program": tool("exec", {"command": "true"}),
+            "serve": tool("serve", {}),
+        }
+        call = calls.get(stage, tool("look", {"key": key}))
+        return turn(call, usage=(TOKENS, 0), delay_ms=self.chance.uniform(0, 20))
+
+    def plan(self, stages: Sequence[str], most: int) -> list[str]:
+        """What a Job is to do."""
+        return self.chance.choices(stages, k=self.chance.randint(1, most))
+
+    # --- one Job --------------------------------------------------------------------------------------------------
+
+    async def one(self, host: Host, job_id: str) -> None:
+        """A Job from its beginning to its end, whatever it meets."""
+        plan = self.plan(STAGES, 8)
+        query, key = query_for(plan, job_id), "served" if "serve" in plan else "boss"
+        for _ in range(MOST_TRIES):
+            job = await self.stands(host, job_id)
+            if job is None:
+                work: Awaitable[object] = host.run(key, query, job_id=job_id)
+            elif job.status == "completed":
+                break
+            elif job.question is not None:
+                work = host.answer("yes", job_id=job_id)
+            else:
+                work = host.resume(job_id)
+            await self.perform(host, job_id, work)
+        else:
+            self.problems.append(f"{job_id} is not done after {MOST_TRIES} commands")
+            return
+        await self.check(host, job)
+        await host.delete(job_id)
+        self.counts["Jobs"] += 1
+
+    async def stands(self, host: Host, job_id: str) -> JobSummary | None:
+        try:
+            return await host.job(job_id)
+        except NotFound:
+            return None
+
+    async def perform(self, host: Host, job_id: str, work: Awaitable[object]) -> None:
+        """One command, which somebody may cancel."""
+        task = asyncio.ensure_future(work)
+        if self.chance.random() < 0.1:
+            await asyncio.wait({task}, timeout=self.chance.uniform(0, 0.05))
+            with suppress(UsageError, StorageError):
+                await host.cancel(job_id)
+                self.counts["cancellations"] += 1
+        try:
+            await task
+        except (StorageError, UsageError):
+            self.counts["commands refused or failed"] += 1
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+
+    async def check(self, host: Host, job: JobSummary) -> None:
+        """Its totals are those of its logs, which are whole, and nothing was paid twice."""
+        if job.text != f"done {job.id}":
+            self.problems.append(f"{job.id} said {job.text!r}")
+        logs = await host.logs(job.id)
+        events = [json.loads(line) for log in logs for line in log.lines]
+        replies = sum(event["type"] == "finishGeneration" for event in events)
+        if job.usage.total_tokens != TOKENS * replies:
+            self.problems.append(f"{job.id} used {job.usage.total_tokens} tokens in {replies} replies")
+        results = [event for event in events if event["type"] == "finishToolCall" and not event.get("isError")]
+        self.counts["programs"] += sum(event["toolName"] == "exec" for event in results)
+        self.counts["calls of an MCP server"] += sum(event["toolName"] == "serve" for event in results)
+        self.counts["delegations"] += sum(event["type"] == "callDelegate" for event in events)
+        self.problems += [f"{job.id}: {one.message}" for one in (await host.verify(job.id)).findings]
+        for key in [key for key in self.paid if key.startswith(f"{job.id}-")]:
+            if (times := self.paid.pop(key)) != 1:
+                self.problems.append(f"{key} was paid {times} times")
+        self.played = {key for key in self.played if not key.startswith(f"{job.id}-")}
+
+    # --- all of them ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Jobs until the time is over, and then those that have begun."""
+        began = time.monotonic()
+
+        async def place(number: int, host: Host) -> None:
+            count = 0
+            while time.monotonic() - began < self.seconds:
+                count += 1
+                await self.one(host, f"s{number}x{count}")
+
+        async def watch() -> None:
+            while True:
+                self.memory.append((time.monotonic() - began, megabytes()))
+                await asyncio.sleep(min(1, self.seconds / 50))
+
+        hosts = [self.host(storage) for storage in STORAGES]
+        watching = asyncio.create_task(watch())
+        try:
+            async with asyncio.timeout(self.seconds + 120), asyncio.TaskGroup() as group:
+                for number in range(self.jobs):
+                    group.create_task(place(number, hosts[number % len(hosts)]))
+        finally:
+            watching.cancel()
+            for host in hosts:
+                await host.close()
+        await asyncio.wait({watching})
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        self.problems += [f"a task is left: {task}" for task in left]
+
+    @property
+    def tenths(self) -> list[float]:
+        """The memory over each tenth of the time, in MB."""
+        tenth = self.seconds / 10
+        return [
+            statistics.median([mb for at, mb in self.memory if number * tenth <= at < (number + 1) * tenth])
+            for number in range(10)
+        ]
+
+
+def megabytes() -> float:
+    """The memory of this process that is in use."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+
+def what_is_open() -> Open:
+    """Files, threads and child processes of this process."""
+    children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+    return Open(len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), sum(map(len, children)))
+
+
+def soak(seconds: float, jobs: int, seed: int, most_growth: float) -> list[str]:
+    """What is wrong, after it has said what was done and measured."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with tempfile.TemporaryDirectory(prefix="perstack-soak-") as folder:
+        (Path(folder) / "tools.json").write_text(
+            json.dumps([{"name": "serve", "description": "Serves.", "inputSchema": {"type": "object"}}])
+        )
+        # what is made once in a process is there before it is counted
+        asyncio.run(Soak(Path(folder), 1, 4, random.Random(seed)).run())
+        before = what_is_open()
+        one = Soak(Path(folder), seconds, jobs, random.Random(seed))
+        asyncio.run(one.run())
+        after = what_is_open()
+    print(f"{seconds:g} s, {jobs} Jobs at once, seed {seed}")
+    print(", ".join(f"{number} {what}" for what, number in one.counts.most_common()))
+    first, last = one.tenths[WARM_UP], one.tenths[-1]
+    print(f"memory by tenths of the time: {', '.join(f'{mb:.1f}' for mb in one.tenths)} MB")
+    print(f"memory: {first:.1f} MB after warm-up, {last:.1f} MB at the end, {100 * (last / first - 1):+.1f} %")
+    print(f"open: before {before}, after {after}")
+    problems = one.problems
+    if last > first * (1 + most_growth / 100):
+        problems.append(f"memory grew by more than {most_growth:g} %")
+    if after != before:
+        problems.append(f"left open: {after}, and {before} before")
+    return problems
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--most-growth", type=float, default=3.0, help="percent of memory after the warm-up")
+    options = parser.parse_args()
+    found = soak(options.seconds, options.jobs, options.seed, options.most_growth)
+    sys.exit("\n".join(found[:50]) if found else 0)
