@@ -114,23 +114,31 @@ def _cleaned(error: ProviderError, endpoint: Endpoint) -> ProviderError:
 async def receive(
     response: httpx.Response, url: str, on_data: OnData, read_events: ReadEvents = server_sent_events
 ) -> None:
-    """Hand on what a response holds, until `on_data` has had enough."""
+    """Hand on what a response holds, until `on_data` has had enough. Raises ProviderError if it has too much."""
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        on_data(whole_escapes((await _read(response, _DOCUMENT_BYTES)).decode("utf-8", "replace")))
+        document = b"".join([part async for part in _bounded(response)])
+        on_data(whole_escapes(document.decode("utf-8", "replace")))
     elif kind in ("text/html", "application/xhtml+xml"):
         raise bad_response(f"{url} answered with a web page, not with a reply: check the base URL", retryable=False)
     else:
-        await _receive_events(read_events(response), on_data)
+        async with aclosing(_bounded(response)) as body:
+            await _receive_events(read_events(httpx.Response(200, content=body)), on_data)
+
+
+async def _bounded(response: httpx.Response) -> AsyncGenerator[bytes]:
+    """The body, as far as it may go: also of one line that has no end."""
+    size = 0
+    async for part in response.aiter_bytes():
+        size += len(part)
+        if size > _DOCUMENT_BYTES:
+            raise bad_response(f"the reply is longer than {_DOCUMENT_BYTES >> 20} MiB", retryable=False)
+        yield part
 
 
 async def _receive_events(found: AsyncGenerator[str], on_data: OnData) -> None:
-    size = 0
     async with aclosing(found) as events:
         async for data in events:
-            size += len(data)
-            if size > _DOCUMENT_BYTES:
-                raise bad_response(f"the reply is longer than {_DOCUMENT_BYTES >> 20} MiB", retryable=False)
             if data and on_data(whole_escapes(data)):
                 await _drain(events)
                 return

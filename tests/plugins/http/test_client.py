@@ -192,6 +192,26 @@ def test_the_own_words_are_found_in_any_shape_of_error(body: bytes, words: str) 
     assert words_of(body) == words
 
 
+_DOCUMENT, _STREAM = {"content-type": "application/json"}, {"content-type": "text/event-stream"}
+_MEGABYTE = b"x" * (1 << 20)
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+@pytest.mark.parametrize(
+    ("headers", "part"),
+    [(_DOCUMENT, _MEGABYTE), (_STREAM, _MEGABYTE), (_STREAM, b"data: " + _MEGABYTE + b"\n\n")],
+    ids=["a document", "a line without end", "events"],
+)
+def test_a_reply_that_is_too_long_is_refused_and_not_tried_again(
+    headers: dict[str, str], part: bytes, *, is_compressed: bool
+) -> None:
+    reply = Reply((part,) * 65, headers=headers)
+    if is_compressed:
+        reply = Reply((gzip.compress(part * 65),), headers={**headers, "content-encoding": "gzip"})
+    error = _error(reply)
+    assert (str(error), error.is_retryable) == ("the reply is longer than 64 MiB", False)
+
+
 def test_a_huge_error_body_is_cut_short() -> None:
     assert len(str(_error(Reply((b"x" * 1_000_000,) * 5, status=500)))) < 3000
 
