@@ -9,6 +9,7 @@ from perstack.core.definitions import (
     BASE_SKILL,
     Expert,
     InteractiveSkill,
+    InteractiveTool,
     McpSseSkill,
     McpStdioSkill,
     OAuth,
@@ -101,3 +102,13 @@ def _check_names(skill: InteractiveSkill, at: KeyPath, asked: dict[str, KeyPath]
         before = asked.setdefault(tool.name, here)
         if before != here:
             report.error(here, f"this Expert has an interactive tool of that name already, at {report.place(before)}")
+        if "pattern" in str(tool.input_schema):
+            _warn_of_patterns(tool, (*here, "inputJsonSchema"), report)
+
+
+def _warn_of_patterns(tool: InteractiveTool, at: KeyPath, report: Reporter) -> None:
+    # an engine for patterns is loaded for them alone
+    from perstack.core.checking import unchecked
+
+    for problem in unchecked(tool.input_schema):
+        report.warn(at, f"{problem}: a tool is offered, and what does not match is let through")

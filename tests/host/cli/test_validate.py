@@ -215,3 +215,23 @@ def test_an_empty_file_is_an_error(terminal: Terminal) -> None:
     code, found = problems_of(terminal, "# nothing yet\n")
     assert (code, found[0][0], found[0][1]) == (2, "error", 1)
     assert "is empty" in found[0][3]
+
+
+def test_patterns_that_are_not_checked_are_named(terminal: Terminal) -> None:
+    schema = {
+        "properties": {"good": {"pattern": "^[a-z]+$"}, "ahead": {"pattern": "^(?=x)"}, "back": {"pattern": r"(a)\1"}}
+    }
+    toml = f"""
+[experts.one]
+instruction = "x"
+[experts.one.skills.user]
+type = "interactiveSkill"
+[experts.one.skills.user.tools.ask]
+inputJsonSchema = '''{json.dumps(schema)}'''
+"""
+    terminal.project(toml)
+    done = terminal.call("validate")
+    assert done.code == 0
+    lines = [line for line in (done.out + done.err).splitlines() if "is not checked" in line]
+    assert [("(?=" in line, "(a)" in line) for line in lines] == [(False, True), (True, False)]
+    assert all("perstack.toml:7: warning: experts.one.skills.user.tools.ask.inputJsonSchema" in line for line in lines)
