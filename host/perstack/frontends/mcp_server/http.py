@@ -25,12 +25,16 @@ from perstack.frontends.tasks.http import routes
 
 _LONGEST_HEAD = 64 << 10
 """Bytes of a request's line and headers."""
+_LONGEST_IDLE = 30 * 60.0
+"""Seconds."""
 _PATIENCE = 5
 """Seconds for open connections to end once the Jobs have been stopped."""
 
 
-async def serve_http(offer: Offer, guard: Guard) -> None:
+async def serve_http(offer: Offer, guard: Guard, idle: float = _LONGEST_IDLE) -> None:
     """Serve until a signal comes. The Jobs that are driven then are recorded as interrupted.
+
+    A session from which nothing has come for `idle` seconds, and which waits for nothing, is given up.
 
     Raises UsageError if the address cannot be listened on.
     """
@@ -42,6 +46,7 @@ async def serve_http(offer: Offer, guard: Guard) -> None:
                 streamable_http_path=PATH,
                 transport_security=guard.security(),
                 max_request_body_size=LARGEST_REQUEST,
+                session_idle_timeout=idle,
             )
             server = _Server(
                 uvicorn.Config(
