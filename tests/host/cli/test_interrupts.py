@@ -197,7 +197,9 @@ def test_when_nobody_reads_its_events_any_more_a_job_is_interrupted_quietly(term
     assert "Traceback" not in err
     assert "object at 0x" not in err
     assert "roken pipe" not in err
-    seen = json.loads(terminal.call("jobs", "--json").out.splitlines()[0])
+    jobs = terminal.call("jobs", "--json")
+    assert (jobs.code, jobs.err, len(jobs.events)) == (0, "", 1)
+    (seen,) = jobs.events
     assert seen["status"] == "stoppedByInterrupt"
     assert terminal.call("verify", seen["id"]).code == 0
 

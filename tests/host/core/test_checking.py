@@ -103,9 +103,11 @@ def test_a_reference_to_elsewhere_is_never_fetched() -> None:
 )
 def test_no_schema_makes_a_check_raise(schema: dict) -> None:
     for value in ({}, 5, "\ud800", [10**400]):
-        violation(schema, value)
-    schema_problem(schema, Meter(FULL))
-    unchecked(schema)
+        found = violation(schema, value)
+        assert found is None or len(found.message.splitlines()) == 1
+    problem = schema_problem(schema, Meter(FULL))
+    assert problem is None or len(problem.splitlines()) == 1
+    assert all(len(one.splitlines()) == 1 for one in unchecked(schema))
 
 
 def test_a_message_shows_the_beginning_and_the_end_of_what_is_wrong() -> None:
