@@ -58,6 +58,53 @@ asyncio.run(main())
 """
 )
 
+FULL_FOR_A_TASK = (
+    START
+    + """
+async def main():
+    kept = 0
+    host = bench.host([])
+    await host.memory.create("t", start=True)
+    try:
+        for kept in range(1, 200):
+            await host.memory.checkpoint("t", {"at": kept, "text": "x" * 2000})
+    except Exception as error:
+        print(json.dumps([type(error).__name__, str(error), kept - 1]))
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+asyncio.run(main())
+"""
+)
+
+PICTURE = """
+from perstack.core.definitions import PluginSkill
+from perstack.ports.toolkit import Blob, Toolkit
+kit = Toolkit("kit")
+
+@kit.tool(effect="readOnly")
+async def draw() -> Blob:
+    "Draw."
+    return Blob(b"\\x89PNG" * 100_000, "image/png")
+
+artist = expert("a").model_copy(update={"skills": (PluginSkill(name="kit", plugin="kit"),)})
+"""
+FULL_FOR_A_BLOB = (
+    START
+    + PICTURE
+    + """
+from hosting import Seen, results
+
+async def main():
+    seen = Seen()
+    host = bench.host([tool("draw"), text("done")], artist, plugins=(kit,))
+    job = await host.run("a", "q", job_id="job", on_event=seen)
+    print(json.dumps([job.status, len((await host.verify("job")).findings), *results(seen)]))
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+asyncio.run(main())
+"""
+)
+
 
 def in_a_process(bench: Bench, code: str) -> list[str]:
     found = subprocess.run(
@@ -84,6 +131,28 @@ def test_a_disk_without_room_stops_a_job_in_a_line_and_it_goes_on_when_there_is_
         return job.status, job.total_steps, (await host.verify("job")).findings
 
     assert wait_for(go_on(), 60) == ("completed", 61, ())
+
+
+def test_a_disk_without_room_stops_a_task_in_a_line_and_what_was_kept_stays(bench: Bench) -> None:
+    kind, message, kept = in_a_process(bench, FULL_FOR_A_TASK)
+    assert kind == "StorageError"
+    assert "\n" not in message
+    assert str(bench.workspace) in message
+
+    async def look() -> tuple[object, ...]:
+        host = bench.host([])
+        before = (await host.memory.get("t")).state["at"]
+        after = (await host.memory.checkpoint("t", {"at": "more"})).state["at"]
+        return before, after, (await host.verify("t")).findings
+
+    assert wait_for(look(), 60) == (kept, "more", ())
+
+
+def test_a_file_of_a_tool_that_has_no_room_is_an_error_that_the_model_sees(bench: Bench) -> None:
+    status, findings, told = in_a_process(bench, FULL_FOR_A_BLOB)
+    assert (status, findings) == ("completed", 0)
+    assert "\n" not in told
+    assert str(bench.workspace) in told
 
 
 def test_a_job_whose_first_log_was_emptied_is_named_and_hides_no_other(bench: Bench) -> None:
