@@ -7,7 +7,8 @@ import tomllib
 from itertools import groupby
 from pathlib import Path
 
-from perstack.config.source import TomlTable, TomlValue
+from perstack.config.source import TomlTable
+from perstack.core.depth import layers
 
 LARGEST = 8 << 20
 """Bytes of one file."""
@@ -40,7 +41,7 @@ def parse_toml(text: str) -> TomlTable:
         table = tomllib.loads(text)
     except RecursionError:
         raise too_deep from None
-    if _is_deeper(table):
+    if any(level > DEEPEST for level, _ in enumerate(layers(table))):
         raise too_deep
     return table
 
@@ -53,18 +54,3 @@ def _has_endless_key(line: str) -> bool:
         if any(is_key and len(list(run)) > DEEPEST for is_key, run in groupby(parts)):
             return True
     return False
-
-
-def _is_deeper(table: TomlTable) -> bool:
-    layer: list[TomlValue] = [table]
-    for _ in range(DEEPEST + 1):
-        inner: list[TomlValue] = []
-        for value in layer:
-            if isinstance(value, dict):
-                inner += value.values()
-            elif isinstance(value, list):
-                inner += value
-        if not inner:
-            return False
-        layer = inner
-    return True

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 from pydantic import JsonValue
 
 from perstack.core.base import JsonObject
+from perstack.core.depth import layers
 from perstack.core.patterns import compiled
 from perstack.core.schema_keywords import CHECK, Check, Meter, Unfinished, bounded, objects, shortened
 
@@ -68,7 +69,7 @@ class Checker:
             return Violation(f"the schema is invalid, nothing can be checked: {shortened(str(error), 200)}")
 
     def _found(self, value: JsonValue, meter: Meter) -> Violation | None:
-        if is_deeper(value, DEEPEST, meter):
+        if _is_deeper(value, DEEPEST, meter):
             return Violation(f"more than {DEEPEST} levels deep")
         if self._validator is None:
             self._measure(meter)
@@ -99,7 +100,7 @@ def schema_problem(schema: JsonValue, meter: Meter) -> str | None:
     if not isinstance(schema, dict):
         return None
     try:
-        if is_deeper(schema, DEEPEST_SCHEMA, meter):
+        if _is_deeper(schema, DEEPEST_SCHEMA, meter):
             return f"its schema is more than {DEEPEST_SCHEMA} levels deep"
         references = [one for inner in objects(schema) if isinstance(one := inner.get("$ref"), str)]
         meter.spend(len(references))
@@ -131,21 +132,13 @@ def unchecked(schema: JsonValue) -> list[str]:
     return list(found)
 
 
-def is_deeper(value: JsonValue, levels: int, meter: Meter) -> bool:
+def _is_deeper(value: JsonValue, levels: int, meter: Meter) -> bool:
     """Whether a value has more levels; each value in it costs a part of a step. Raises Unfinished."""
-    layer = [value]
-    for _ in range(levels + 1):
-        inner: list[JsonValue] = []
-        for one in layer:
-            if isinstance(one, dict):
-                inner += one.values()
-            elif isinstance(one, list):
-                inner += one
-        meter.spend(len(inner) // 8)
-        if not inner:
-            return False
-        layer = inner
-    return True
+    for level, layer in enumerate(layers(value)):
+        meter.spend(len(layer) // 8)
+        if level > levels:
+            return True
+    return False
 
 
 def _patterns(schema: JsonObject) -> Iterator[str]:

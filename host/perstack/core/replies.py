@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from math import isfinite
 
-from pydantic import JsonValue
-
 from perstack.core.base import JsonObject
 from perstack.core.checking import DEEPEST
+from perstack.core.depth import layers
 from perstack.core.messages import ExpertMessage, TextPart, ToolCallPart
 
 
@@ -33,17 +32,9 @@ def usable_reply(reply: ExpertMessage) -> ExpertMessage:
 
 
 def _problem(args: JsonObject) -> str | None:
-    layer: list[JsonValue] = [args]
-    for _ in range(DEEPEST + 1):
-        inner: list[JsonValue] = []
-        for value in layer:
-            if isinstance(value, dict):
-                inner += value.values()
-            elif isinstance(value, list):
-                inner += value
-            elif isinstance(value, float) and not isfinite(value):
-                return "(they have a number that is not finite)"
-        if not inner:
-            return None
-        layer = inner
-    return f"(they have more than {DEEPEST} levels)"
+    for level, layer in enumerate(layers(args)):
+        if level > DEEPEST:
+            return f"(they have more than {DEEPEST} levels)"
+        if any(isinstance(value, float) and not isfinite(value) for value in layer):
+            return "(they have a number that is not finite)"
+    return None
