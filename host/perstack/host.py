@@ -37,7 +37,7 @@ from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
 
 if TYPE_CHECKING:
-    from perstack.core.recorded import Definition
+    from perstack.core.recorded import SeriesDefinition
     from perstack.engine.inbox import InboxItem
     from perstack.engine.iterate import Iterations
     from perstack.engine.memory import ExecutionMemory
@@ -216,11 +216,11 @@ class Host:
 
         setup = self._setup
 
-        def under(definition: Definition) -> Jobs:
+        def under(definition: SeriesDefinition) -> Jobs:
             recorded = setup.under(definition)
             return self.jobs.under(lambda: recorded)
 
-        def check(expert_key: str, definition: Definition | None) -> None:
+        def check(expert_key: str, definition: SeriesDefinition | None) -> None:
             (self._setup if definition is None else setup.under(definition)).check_ready(expert_key)
 
         definitions = Definitions(lambda key: self._setup.definition(key), under, check)

@@ -2,12 +2,12 @@
 
 from perstack.config.load import LoadedProject, load_project, load_usable
 from perstack.config.places import find_config
-from perstack.config.settings import Overrides, RunSettings, resolve_settings
+from perstack.config.settings import ChosenSettings, Overrides, resolve_settings
 
 __all__ = [
+    "ChosenSettings",
     "LoadedProject",
     "Overrides",
-    "RunSettings",
     "find_config",
     "load_project",
     "load_usable",

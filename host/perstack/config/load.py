@@ -42,7 +42,7 @@ def load_project(path: Path) -> LoadedProject:
     Raises:
         DefinitionError: with every problem of every file, warnings too, in the order of the files.
     """
-    return Definition(path).loaded(strict=True)
+    return DefinitionFile(path).loaded(strict=True)
 
 
 def load_usable(path: Path) -> LoadedProject:
@@ -51,10 +51,10 @@ def load_usable(path: Path) -> LoadedProject:
     Raises:
         DefinitionError: if an error is of the whole project, or leaves no Expert.
     """
-    return Definition(path).loaded(strict=False)
+    return DefinitionFile(path).loaded(strict=False)
 
 
-class Definition:
+class DefinitionFile:
     """A definition file with its includes, read as far as they can be, and all that is wrong with them."""
 
     def __init__(self, path: Path) -> None:

@@ -28,8 +28,8 @@ class Overrides:
 
 
 @dataclass(frozen=True, slots=True)
-class RunSettings:
-    """What a Run is started with."""
+class ChosenSettings:
+    """What options and definitions say of a Run; what nobody chose is left open."""
 
     model: str | None = None
     """None: the provider's own default."""
@@ -76,7 +76,7 @@ def recalled(overrides: Overrides, start: StartRun) -> Overrides:
     )
 
 
-def resolve_settings(project: Project, expert: Expert, overrides: Overrides = NO_OVERRIDES) -> RunSettings:
+def resolve_settings(project: Project, expert: Expert, overrides: Overrides = NO_OVERRIDES) -> ChosenSettings:
     """The settings of a Run of this Expert.
 
     A model and a `setting` belong to the provider that they were written for: asking for another provider leaves
@@ -85,7 +85,7 @@ def resolve_settings(project: Project, expert: Expert, overrides: Overrides = NO
     """
     provider = _provider(project, expert, overrides)
     defaults = Limits()
-    return RunSettings(
+    return ChosenSettings(
         model=overrides.model or _model(project, expert, provider),
         provider=provider,
         reasoning_budget=_first(overrides.reasoning_budget, expert.reasoning_budget, project.reasoning_budget),

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter
 from perstack.core.base import Fact, falsy
 from perstack.core.definitions import Iterate
 from perstack.core.job import JobStatus, PauseReason
-from perstack.core.recorded import Definition
+from perstack.core.recorded import SeriesDefinition
 from perstack.core.usage import NO_USAGE, Usage
 
 FinishReason = Literal["targetReached", "iterationsUsed"]
@@ -38,7 +38,7 @@ class StartSeries(SeriesEvent):
     expert_key: str
     query: str
     iterate: Iterate
-    definition: Definition | None = None
+    definition: SeriesDefinition | None = None
     """What the Expert is run with, but for secrets; older logs do not have it."""
 
 
@@ -104,7 +104,7 @@ class ResumeSeries(SeriesEvent):
     """How many iterations are added."""
     target: float | None = None
     """None: the one that it had."""
-    definition: Definition | None = None
+    definition: SeriesDefinition | None = None
     """What the Expert is run with from now on; None: what it was."""
 
 

@@ -30,7 +30,7 @@ from perstack.core.iteration_events import (
     StoredSeriesEvent,
 )
 from perstack.core.job import JobStatus, PauseReason
-from perstack.core.recorded import Definition
+from perstack.core.recorded import SeriesDefinition
 from perstack.core.usage import NO_USAGE, Usage
 from perstack.errors import UsageError
 from perstack.next_steps import Give
@@ -72,7 +72,7 @@ class SeriesState(Fact):
     user_input: str
     """The query that it was started with."""
     settings: Iterate
-    definition: Definition | None = None
+    definition: SeriesDefinition | None = None
     """What the Expert is run with, but for secrets; None if the log does not say."""
     status: SeriesStatus = "running"
     iterations: tuple[Iteration, ...] = ()

@@ -17,7 +17,7 @@ from perstack.core.definitions import (
 )
 
 
-class Chosen(Fact):
+class RecordedOverrides(Fact):
     """What was asked for besides perstack.toml, on the command line or in Python; it goes before what is written."""
 
     model: str | None = None
@@ -28,7 +28,7 @@ class Chosen(Fact):
     timeout: int | None = None
 
 
-class Definition(Fact):
+class SeriesDefinition(Fact):
     """An Expert as it is run: it, all that it may delegate to, and what holds for all of them."""
 
     experts: tuple[Expert, ...]
@@ -41,12 +41,12 @@ class Definition(Fact):
     timeout: int | None = None
     retry_timeout: int | None = None
     tool_search: ToolSearch | None = None
-    chosen: Chosen = Chosen()
+    chosen: RecordedOverrides = RecordedOverrides()
 
 
-def definition_of(project: Project, expert: Expert, chosen: Chosen) -> Definition:
+def definition_of(project: Project, expert: Expert, chosen: RecordedOverrides) -> SeriesDefinition:
     """What is recorded of an Expert of a project."""
-    return Definition(
+    return SeriesDefinition(
         experts=tuple(without_secrets(one) for one in with_delegates(project, (expert.key,))),
         model=project.model,
         provider=_name(project.provider),
@@ -60,7 +60,7 @@ def definition_of(project: Project, expert: Expert, chosen: Chosen) -> Definitio
     )
 
 
-def in_force(definition: Definition, today: Project) -> Project:
+def in_force(definition: SeriesDefinition, today: Project) -> Project:
     """The project as it was recorded, with today's secrets, settings of providers, and place."""
     return today.model_copy(
         update={
@@ -77,7 +77,7 @@ def in_force(definition: Definition, today: Project) -> Project:
     )
 
 
-def for_begun(definition: Definition) -> Definition:
+def for_begun(definition: SeriesDefinition) -> SeriesDefinition:
     """The same for a Job that has begun: it has limits of its own, which may have been raised since."""
     unset = {"max_steps": None, "max_retries": None, "timeout": None}
     return definition.model_copy(update={"chosen": definition.chosen.model_copy(update=unset)})

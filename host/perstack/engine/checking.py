@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from perstack.config.check import suggestion
-from perstack.config.load import Definition
+from perstack.config.load import DefinitionFile
 from perstack.config.source import KeyPath, Reporter
 from perstack.core.definitions import InteractiveSkill, PluginSkill, ProviderSetting, Skill
 from perstack.engine.catalogue import picked
@@ -18,7 +18,7 @@ _FINISHING = "attemptCompletion"
 """Both the kind of the tool that ends a Run, and its name."""
 
 
-async def check_with_plugins(definition: Definition, plugins: Plugins, env: Mapping[str, str]) -> None:
+async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: Mapping[str, str]) -> None:
     """Report what the installed plugins do not have or refuse, in parts of the file that are right as far as they go.
 
     Whether keys and libraries are there is not asked: that is a matter of this machine.
@@ -31,7 +31,7 @@ async def check_with_plugins(definition: Definition, plugins: Plugins, env: Mapp
         _check_skill(skill, at, report, plugins)
 
 
-def _check_storage(definition: Definition, plugins: Plugins) -> None:
+def _check_storage(definition: DefinitionFile, plugins: Plugins) -> None:
     if "storage" not in definition.project.model_fields_set or definition.report is None:
         return
     try:
@@ -40,7 +40,7 @@ def _check_storage(definition: Definition, plugins: Plugins) -> None:
         definition.report.error(("storage",), str(error))
 
 
-def _providers(definition: Definition) -> Iterator[tuple[ProviderSetting, KeyPath, Reporter]]:
+def _providers(definition: DefinitionFile) -> Iterator[tuple[ProviderSetting, KeyPath, Reporter]]:
     setting = definition.project.provider
     if setting is not None and definition.report is not None:
         yield setting, ("provider",), definition.report
@@ -69,7 +69,7 @@ async def _check_provider(
         await provider.close()
 
 
-def _skills(definition: Definition) -> Iterator[tuple[Skill, KeyPath, Reporter]]:
+def _skills(definition: DefinitionFile) -> Iterator[tuple[Skill, KeyPath, Reporter]]:
     for draft in definition.drafts.values():
         for skill in draft.expert.skills:
             yield skill, (*draft.at, "skills", skill.name), draft.report

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from perstack.config.settings import Overrides, resolve_settings
 from perstack.core.definitions import Expert, Project
-from perstack.core.recorded import Chosen, Definition, definition_of, in_force
+from perstack.core.recorded import RecordedOverrides, SeriesDefinition, definition_of, in_force
 from perstack.engine.providers import ProviderPool
 
 
-def record_definition(pool: ProviderPool, project: Project, expert: Expert, overrides: Overrides) -> Definition:
+def record_definition(pool: ProviderPool, project: Project, expert: Expert, overrides: Overrides) -> SeriesDefinition:
     """What a Run of this Expert would be started with now. Raises UsageError or MissingCredential if it could not."""
     settings = pool.settings(project, expert, overrides)
     update: dict[str, object] = {}
@@ -20,12 +20,12 @@ def record_definition(pool: ProviderPool, project: Project, expert: Expert, over
     return definition_of(project.model_copy(update=update), expert, _chosen(overrides))
 
 
-def in_force_now(definition: Definition, today: Project, overrides: Overrides) -> tuple[Project, Overrides]:
+def in_force_now(definition: SeriesDefinition, today: Project, overrides: Overrides) -> tuple[Project, Overrides]:
     """The project as it was recorded; and what is asked for now, or, where nothing is, what was asked for then."""
-    then = {name: getattr(definition.chosen, name) for name in Chosen.model_fields}
+    then = {name: getattr(definition.chosen, name) for name in RecordedOverrides.model_fields}
     asked = replace(overrides, **{name: value for name, value in then.items() if getattr(overrides, name) is None})
     return in_force(definition, today), asked
 
 
-def _chosen(overrides: Overrides) -> Chosen:
-    return Chosen.model_validate({name: getattr(overrides, name) for name in Chosen.model_fields})
+def _chosen(overrides: Overrides) -> RecordedOverrides:
+    return RecordedOverrides.model_validate({name: getattr(overrides, name) for name in RecordedOverrides.model_fields})

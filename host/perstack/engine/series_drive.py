@@ -35,7 +35,7 @@ from perstack.core.iterations import (
 )
 from perstack.core.job import JobSummary
 from perstack.core.measurements import Measurement, measurement_in
-from perstack.core.recorded import Definition, for_begun
+from perstack.core.recorded import SeriesDefinition, for_begun
 from perstack.core.usage import NO_USAGE
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import OnEvent
@@ -70,11 +70,11 @@ class Jobs(Protocol):
 class Definitions:
     """How a Host tells and takes up definitions."""
 
-    current: Callable[[str], Definition]
+    current: Callable[[str], SeriesDefinition]
     """What a Job of an Expert would be started with now. Raises UsageError or MissingCredential if it could not."""
-    under: Callable[[Definition], Jobs]
+    under: Callable[[SeriesDefinition], Jobs]
     """The same Jobs, but that new ones are started with a recorded definition."""
-    check: Callable[[str, Definition | None], None]
+    check: Callable[[str, SeriesDefinition | None], None]
     """Raises UsageError or MissingCredential if a Job of an Expert, by a definition or today's, could not begin."""
 
 
@@ -96,7 +96,7 @@ class SeriesWiring:
         expert = self.project.expert(key)
         return recorded if expert is None or expert.iterate is None else expert.iterate
 
-    def check_ready(self, key: str, recorded: Iterate, definition: Definition) -> None:
+    def check_ready(self, key: str, recorded: Iterate, definition: SeriesDefinition) -> None:
         """Raises UsageError or MissingCredential if a Job of the Expert, or of the one that evaluates, cannot begin."""
         self.definitions.check(key, definition)
         evaluator = self.evaluator(key, recorded).evaluator

@@ -9,7 +9,7 @@ from pathlib import Path
 from perstack.config.lock import Lock, lock_path, read_lock
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, Project
-from perstack.core.recorded import Definition
+from perstack.core.recorded import SeriesDefinition
 from perstack.engine.audit import Auditing
 from perstack.engine.guarding import programs_of
 from perstack.engine.plugins import Plugins
@@ -40,7 +40,7 @@ class Setup:
     providers: ProviderPool
     audit: Auditing
 
-    def under(self, definition: Definition) -> Setup:
+    def under(self, definition: SeriesDefinition) -> Setup:
         """The same with the Experts of a recorded definition alone, and today's secrets."""
         project, overrides = in_force_now(definition, self.project, self.overrides)
         return replace(self, project=project, overrides=overrides)
@@ -60,7 +60,7 @@ class Setup:
         self.providers.get(self.providers.settings(self.project, expert, self.overrides).provider)
         return expert
 
-    def definition(self, expert_key: str) -> Definition:
+    def definition(self, expert_key: str) -> SeriesDefinition:
         """What is recorded of an Expert by what begins now. Raises as `check_ready`."""
         return record_definition(self.providers, self.project, self.expert(expert_key), self.overrides)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perstack.config import Overrides, RunSettings, resolve_settings
+from perstack.config import ChosenSettings, Overrides, resolve_settings
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting
 
 ANTHROPIC = ProviderSetting(provider_name="anthropic", setting={"baseUrl": "https://a.example"})
@@ -16,7 +16,7 @@ def expert(**fields):
 
 
 def test_without_any_settings_the_defaults_hold():
-    assert resolve_settings(Project(), expert()) == RunSettings(None, None, None, Limits())
+    assert resolve_settings(Project(), expert()) == ChosenSettings(None, None, None, Limits())
     assert Limits() == Limits(max_steps=None, max_retries=5, timeout=300_000)
 
 
@@ -78,8 +78,8 @@ def test_an_experts_own_provider_leaves_the_files_model_behind():
 def test_a_provider_on_the_command_line_finds_its_setting_in_the_expert_or_in_the_file():
     project = Project(model="claude", provider=ANTHROPIC)
     own = expert(model="gpt", provider=OPENAI)
-    assert resolve_settings(project, own, Overrides(provider="openai")) == RunSettings("gpt", OPENAI)
-    assert resolve_settings(project, own, Overrides(provider="anthropic")) == RunSettings("claude", ANTHROPIC)
+    assert resolve_settings(project, own, Overrides(provider="openai")) == ChosenSettings("gpt", OPENAI)
+    assert resolve_settings(project, own, Overrides(provider="anthropic")) == ChosenSettings("claude", ANTHROPIC)
 
 
 def test_tables_of_one_provider_at_two_levels_are_not_merged():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from perstack.config.load import Definition
+from perstack.config.load import DefinitionFile
 from perstack.config.problems import describe_problems, problems_to_json
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, Project
@@ -51,7 +51,7 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, config: str 
 
 def _checked(path: Path, place: Place) -> tuple[Project | None, tuple[Problem, ...]]:
     """The project, if it has no errors, and all that is wrong in the file and for the plugins that are installed."""
-    definition = Definition(path)
+    definition = DefinitionFile(path)
     if not definition.drafts and not definition.problems and definition.report is not None:
         what, tell = "declares no Expert", definition.report.warn
         if not definition.project.model_fields_set:
@@ -64,7 +64,7 @@ def _checked(path: Path, place: Place) -> tuple[Project | None, tuple[Problem, .
         return None, error.problems
 
 
-def _ask_plugins(definition: Definition, place: Place) -> None:
+def _ask_plugins(definition: DefinitionFile, place: Place) -> None:
     from perstack.engine.checking import check_with_plugins
     from perstack.engine.plugins import EXTRA_MODULES, load_plugins
 
