@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from perstack.errors import StorageError
-from perstack.ports.state_folder import FILE_MODE, FOLDER_MODE, make_state_folder
+from perstack.ports.state_folder import FILE_MODE, FOLDER_MODE
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CHUNK = 1 << 20
@@ -45,11 +45,9 @@ class Folder:
         self.path = path
 
     @classmethod
-    def top(cls, path: Path, *, create: bool = False) -> Folder | None:
+    def top(cls, path: Path) -> Folder | None:
         """The state directory itself, which alone may be reached through a link; None if it is not there."""
         with explained(path):
-            if create:
-                make_state_folder(path)
             try:
                 return cls(os.open(path, _DIRECTORY), path)
             except FileNotFoundError:
@@ -60,6 +58,11 @@ class Folder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.close(self.fd)
+
+    def again(self) -> Folder:
+        """The same directory by another handle."""
+        with explained(self.path):
+            return Folder(os.open(".", _DIRECTORY, dir_fd=self.fd), self.path)
 
     def find(self, name: str) -> Folder | None:
         """The directory of that name in this one; None if it is not there."""

@@ -38,6 +38,7 @@ from perstack.ports.uninterrupted import uninterrupted
 from perstack_filesystem.entries import EntryIndex, entry_names, forgotten, put_entry, read_entries
 from perstack_filesystem.folders import Folder, explained, read_below
 from perstack_filesystem.foreign import ForeignJobs
+from perstack_filesystem.handles import OpenFolders
 from perstack_filesystem.listing import jobs_with_times
 from perstack_filesystem.log import Log
 from perstack_filesystem.pace import Pace
@@ -57,8 +58,15 @@ class FilesystemStorage:
     Those that other programs wrote in one of `formats` are shown as well, and continued beside what is there.
     """
 
-    def __init__(self, root: Path, space: str = "jobs", formats: Sequence[JobFormat] = ()) -> None:
+    def __init__(
+        self,
+        root: Path,
+        space: str = "jobs",
+        formats: Sequence[JobFormat] = (),
+        folders: OpenFolders | None = None,
+    ) -> None:
         self._root = root
+        self._folders = folders or OpenFolders(root)
         self._space = space
         self._spaces: dict[str, FilesystemStorage] = {}
         self._logs: OrderedDict[RunRef, Log] = OrderedDict()
@@ -89,20 +97,16 @@ class FilesystemStorage:
     def space(self, name: str) -> Storage:
         """Another set of Jobs, in a folder of that name beside `jobs`."""
         if name not in self._spaces:
-            self._spaces[name] = FilesystemStorage(self._root, check_space(name), self._foreign.formats)
+            self._spaces[name] = FilesystemStorage(self._root, check_space(name), self._foreign.formats, self._folders)
         return self._spaces[name]
 
     async def create_job(self, job_id: str) -> None:
         """Make an empty Job. Raises Conflict if the id exists."""
         check_job_id(job_id)
         with ExitStack() as opened:
-            top = Folder.top(self._root, create=True)
-            if top is None:
-                raise StorageError(f"{self._root}: it was removed at the same moment")
-            jobs = opened.enter_context(opened.enter_context(top).make(self._space))
-            if not jobs.add(job_id):
+            if not opened.enter_context(self._folders.make(self._space)).add(job_id):
                 raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
-            opened.enter_context(jobs.make(job_id)).add("runs")
+            self._job(opened, job_id).add("runs")
 
     async def has_job(self, job_id: str) -> bool:
         """Whether there is a Job of that id."""
@@ -214,10 +218,10 @@ class FilesystemStorage:
     async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
         """Replace a Job's entry, unless it is of a later place."""
         check_job_id(job_id)
-        with ExitStack() as opened:
-            jobs = self._jobs(opened)
-            if jobs is None:
-                raise NotFound(f"no job {job_id} in {self._root}")
+        jobs = self._folders.find(self._space)
+        if jobs is None:
+            raise NotFound(f"no job {job_id} in {self._root}")
+        with jobs:
             put_entry(jobs, job_id, seq, entry, synced=synced)
 
     async def entries(self) -> Mapping[str, bytes]:
@@ -232,9 +236,11 @@ class FilesystemStorage:
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
         """The entry of one Job, and the place that it tells of."""
         check_job_id(job_id)
-        with ExitStack() as opened:
-            jobs = self._jobs(opened)
-            return None if jobs is None else self._entries.find(jobs, job_id)
+        jobs = self._folders.find(self._space)
+        if jobs is None:
+            return None
+        with jobs:
+            return self._entries.find(jobs, job_id)
 
     async def lost_jobs(self) -> tuple[str, ...]:
         """The ids that have an entry and no folder."""
@@ -363,6 +369,7 @@ class FilesystemStorage:
                 self._logs.popitem()[1].retire()
         for space in self._spaces.values():
             await space.close()
+        self._folders.close()
 
     def _log_path(self, run: RunRef) -> Path:
         return self._root / self._space / run.job_id / "runs" / run.run_id / _LOG
@@ -456,19 +463,16 @@ class FilesystemStorage:
         return fd
 
     def _jobs(self, opened: ExitStack) -> Folder | None:
-        top = Folder.top(self._root)
-        jobs = None if top is None else opened.enter_context(top).find(self._space)
-        return None if jobs is None else opened.enter_context(jobs)
+        """The folder of the space by a handle of one's own, so that it can be listed; None if it is not there."""
+        jobs = self._folders.find(self._space)
+        return None if jobs is None else opened.enter_context(opened.enter_context(jobs).again())
 
     def _find(self, opened: ExitStack, job_id: str, *below: str) -> Folder | None:
         """The folder of a Job, or one below it; None if it is not there. Open as long as `opened` is."""
-        folder = self._jobs(opened)
-        for name in (check_job_id(job_id), *below):
-            folder = None if folder is None else folder.find(name)
-            if folder is None:
-                return None
-            opened.enter_context(folder)
-        return folder
+        folder = self._folders.find(self._space, check_job_id(job_id))
+        for name in below:
+            folder = None if folder is None else opened.enter_context(folder).find(name)
+        return None if folder is None else opened.enter_context(folder)
 
     def _job(self, opened: ExitStack, job_id: str) -> Folder:
         folder = self._find(opened, job_id)
