@@ -58,13 +58,16 @@ async def measure_by_command(
 
 
 async def measure_by_function(
-    evaluator: FunctionEvaluator, made: Made, timeout: int, programs: Path | None = None
+    evaluator: FunctionEvaluator, made: Made, timeout: int, programs: Path | None = None, hidden: str | None = None
 ) -> Measurement:
-    """Call it, in a process of its own, which is ended if it does not return in time. Raises SkillError, which names
-    it."""
+    """Call it, in a process of its own, which is ended if it does not return in time.
+
+    It has the environment of this process, but for the variable `hidden`. Raises SkillError, which names it.
+    """
     name = name_of(evaluator)
+    env = {variable: value for variable, value in os.environ.items() if variable != hidden}
     argv = (sys.executable, "-c", BOOTSTRAP, json.dumps(sys.path))
-    said = await ask_program(name, argv, Path.cwd(), os.environ, timeout, request(evaluator.entry, made), programs)
+    said = await ask_program(name, argv, Path.cwd(), env, timeout, request(evaluator.entry, made), programs)
     try:
         found = json.loads(said.out)
     except ValueError as error:

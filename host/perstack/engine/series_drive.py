@@ -44,6 +44,7 @@ from perstack.engine.guarding import programs_of
 from perstack.engine.logs.log import Loaded
 from perstack.engine.logs.series import SeriesLog
 from perstack.engine.session import uninterrupted
+from perstack.engine.signing import key_variable
 from perstack.errors import NotFound, PerstackError, SkillError, UsageError
 from perstack.ports.evaluator import Made
 from perstack.ports.storage import Storage
@@ -90,6 +91,11 @@ class SeriesWiring:
     project: Project
     workspace: Path
     env: Mapping[str, str]
+
+    @property
+    def key_variable(self) -> str | None:
+        """The variable that the project's signing key is in, if it is in one: no evaluator is given it."""
+        return None if self.project.audit is None else key_variable(self.project.audit.signing_key)
 
     def evaluator(self, key: str, recorded: Iterate) -> Iterate:
         """How an Expert's results are measured: as perstack.toml says now, so that a wrong one can be put right."""
@@ -202,7 +208,7 @@ class SeriesDrive:
                     return self._stopped(job)
                 found, usage = _read_answer(evaluator, job), job.usage
             case FunctionEvaluator() as evaluator:
-                found = await measure_by_function(evaluator, made, iterate.timeout, programs)
+                found = await measure_by_function(evaluator, made, iterate.timeout, programs, self._wiring.key_variable)
             case evaluator:
                 found = await measure_by_command(evaluator, made, self._wiring.env, iterate.timeout, programs)
         _check_metrics(evaluator, series.settings, found)

@@ -22,4 +22,5 @@ class Made:
 
 EvaluatorFunction = Callable[[Made], Mapping[str, object] | Awaitable[Mapping[str, object]]]
 """Returns what a command prints: metrics, and perhaps `analysis` and `cases`. It is called in a process of its own,
-with the environment, the working directory and the module path of the host, and ended after the timeout."""
+with the environment, the working directory and the module path of the host, and ended after the timeout. The variable
+that `[audit] signingKey` names is not in that environment."""
