@@ -201,7 +201,7 @@ class Host:
         """The tasks that agents pause and resume, in the same storage."""
         from perstack.engine.memory import ExecutionMemory
 
-        return ExecutionMemory(self.storage)
+        return ExecutionMemory(self.storage, self._setup.audit)
 
     @property
     def memory(self) -> ExecutionMemory:
@@ -224,7 +224,7 @@ class Host:
             (self._setup if definition is None else setup.under(definition)).check_ready(expert_key)
 
         definitions = Definitions(lambda key: self._setup.definition(key), under, check)
-        return Iterations(self.storage, self.jobs, definitions, setup.project, setup.workspace, setup.env)
+        return Iterations(self.storage, self.jobs, definitions, setup.project, setup.workspace, setup.env, setup.audit)
 
     @cached_property
     def waker(self) -> Waker:

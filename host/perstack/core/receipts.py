@@ -4,6 +4,8 @@ A receipt is an in-toto Statement (version 1) of the predicate type `PREDICATE_T
 each with the hash of its last event, in hex, and in `annotations.seq` with how many events its log had. A hash of a log
 is made of all that precedes it, so that no edit, cut or rewriting of those events leaves it as it was. Signed, the
 statement is the payload of a DSSE envelope; what is anchored is the same.
+
+A task and a series of iterations have one log each, which is the one subject of a record of theirs.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from typing import Final, Literal
 
 from pydantic import Field, ValidationError
 
-from perstack.core.base import Fact
+from perstack.core.base import Fact, falsy
 from perstack.core.dsse import Envelope
-from perstack.core.ids import event_id_of
+from perstack.core.ids import event_id_of, run_id_of
+from perstack.core.owners import Owner, OwnerKind
 from perstack.core.verification import Finding
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -61,6 +64,10 @@ class Receipt(Fact):
     """The predicate: what the heads are of, and under which definitions they came about."""
 
     job_id: str
+    """The id of what the logs are of."""
+    kind: OwnerKind = Field(default="job", exclude_if=lambda kind: kind == "job")
+    removed: bool = Field(default=False, exclude_if=falsy)
+    """Whether perstack removed them then: these were the last heads."""
     created_on: str
     """The instant, RFC 3339."""
     runtime_version: str
@@ -69,6 +76,8 @@ class Receipt(Fact):
     """Of each Run the event that holds the definition it was started with, by its id."""
     lock: Resource | None = None
     """perstack.lock, if there was one: the digest of the file."""
+    store: Digest | None = None
+    """Of the place of the storage, so that several may send to one anchor. A receipt has none."""
 
 
 class Statement(Fact):
@@ -109,22 +118,45 @@ class Record:
     statement: Statement
     envelope: Envelope | None = None
 
+    @property
+    def owner(self) -> Owner:
+        """Whose logs it is about."""
+        return Owner(self.statement.predicate.kind, self.statement.predicate.job_id)
+
+    @property
+    def life(self) -> str | None:
+        """The digest, in hex, of the first event of the first log: another one that is made anew under the same id has
+        another. None if it is not said."""
+        receipt = self.statement.predicate
+        name = event_id_of(run_id_of(receipt.job_id, 1), 1)
+        return next((one.digest.sha256 for one in receipt.definitions if one.name == name), None)
+
 
 def statement_of(
-    job_id: str, ends: Iterable[LogEnd], *, created_on: str, runtime_version: str, lock: bytes | None = None
+    owner: Owner,
+    ends: Iterable[LogEnd],
+    *,
+    created_on: str,
+    runtime_version: str,
+    lock: bytes | None = None,
+    store: bytes | None = None,
+    removed: bool = False,
 ) -> Statement:
-    """The statement over these logs. `lock` is the SHA-256 of perstack.lock."""
+    """The statement over these logs. `lock` is the SHA-256 of perstack.lock, `store` that of the storage's place."""
     taken = tuple(ends)
     return Statement(
         subject=tuple(
             Subject(name=end.run_id, digest=_digest(end.hash), annotations=Place(seq=end.seq)) for end in taken
         ),
         predicate=Receipt(
-            job_id=job_id,
+            job_id=owner.id,
+            kind=owner.kind,
+            removed=removed,
             created_on=created_on,
             runtime_version=runtime_version,
             definitions=tuple(Resource(name=event_id_of(end.run_id, 1), digest=_digest(end.first)) for end in taken),
             lock=None if lock is None else Resource(name="perstack.lock", digest=Digest(sha256=lock.hex())),
+            store=None if store is None else Digest(sha256=store.hex()),
         ),
     )
 
@@ -140,6 +172,29 @@ def read_record(data: bytes) -> Record:
     if envelope.payload_type != PAYLOAD_TYPE:
         raise ValueError(f"its payload is no {PAYLOAD_TYPE}")
     return Record(_statement_in(envelope.body()), envelope)
+
+
+def left_in_force(records: Sequence[Record], owner: Owner, logs: Mapping[str, LogPlaces]) -> list[Record]:
+    """Those of an anchor that the logs of their owner have to agree with, as those are now.
+
+    Not those of an earlier one of the same id, whose removal was sent to the anchor.
+    """
+    first = logs.get(run_id_of(owner.id, 1))
+    now = None if first is None or not first.first else _digest(first.first).sha256
+    gone = removed_lives(records)
+    return [one for one in records if one.life not in gone or one.life == now]
+
+
+def removed_lives(records: Sequence[Record]) -> frozenset[str]:
+    """The lives, of one owner, that end with a removal. A record that comes a second time says nothing anew."""
+    last: dict[str, bool] = {}
+    known = set[bytes]()
+    for record in records:
+        written = record.statement.to_json()
+        if record.life is not None and written not in known:
+            last[record.life] = record.statement.predicate.removed
+        known.add(written)
+    return frozenset(life for life, removed in last.items() if removed)
 
 
 def against_receipt(statement: Statement, logs: Mapping[str, LogPlaces], source: str) -> list[Finding]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from perstack.core.owners import Owner
 from perstack.core.receipts import Record
 from perstack.core.rules import wrong_anchor
 from perstack.engine.anchor_files import FileAnchor
@@ -23,7 +24,7 @@ from perstack.errors import PerstackError, SkillError, UsageError
 from perstack.ports.processes.environment import inherited
 
 SECONDS = 10
-"""How long one sending may take."""
+"""How long an anchor is waited for: at a stop, and to be read for one Job."""
 
 
 class AnchorError(PerstackError):
@@ -48,8 +49,25 @@ class Anchor(Protocol):
 class ReadableAnchor(Anchor, Protocol):
     """An anchor that can be read again."""
 
-    async def records(self, job_id: str) -> tuple[list[Record], int]:
-        """The records of a Job, in the order they came, and how many lines there are none. Raises OSError."""
+    async def records(self, owner: Owner) -> tuple[list[Record], int]:
+        """The records of a Job, a task or a series, in the order they came, and how many lines are none. Raises
+        OSError."""
+        ...
+
+    async def contents(self) -> Contents:
+        """All that it has, to be asked for one after the other. Raises OSError."""
+        ...
+
+
+class Contents(Protocol):
+    """What an anchor has."""
+
+    async def records(self, owner: Owner) -> tuple[list[Record], int]:
+        """As of the anchor. Raises OSError."""
+        ...
+
+    async def owners(self) -> frozenset[Owner]:
+        """All that it has records of. Raises OSError."""
         ...
 
 
@@ -116,3 +134,11 @@ def anchor_of(setting: str | tuple[str, ...], directory: Path, env: Mapping[str,
     if setting.startswith("file:"):
         return FileAnchor(setting.removeprefix("file:"))
     return HttpsAnchor(setting)
+
+
+def reason_of(error: Exception, seconds: int = SECONDS) -> str:
+    """Why an anchor failed, in words; `seconds` is how long it was waited for."""
+    if isinstance(error, TimeoutError):
+        return f"it did not answer within {seconds} s"
+    reason = error.strerror if isinstance(error, OSError) else None
+    return reason or str(error) or type(error).__name__

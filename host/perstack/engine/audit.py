@@ -1,7 +1,4 @@
-"""What `[audit]` asks for: the heads of Jobs are sent to an anchor at stops, and compared with it.
-
-Nothing that goes wrong with an anchor ends or delays a Job beyond `SECONDS`: it is said on stderr, and tried again.
-"""
+"""What `[audit]` asks for: the heads of Jobs, tasks and series are sent to an anchor at stops, and compared with it."""
 
 from __future__ import annotations
 
@@ -13,10 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import LOCK_NAME
+from perstack.config.places import ProjectPlace
+from perstack.core.chain import Head
 from perstack.core.definitions import Audit, Project
+from perstack.core.ids import run_id_of
 from perstack.core.job import Job
+from perstack.core.owners import Owner
 from perstack.core.verification import Finding, Report
-from perstack.engine.notices import notice
 from perstack.engine.signing import FROM_FILE, key_variable, read_signer
 from perstack.errors import NotFound, UsageError
 from perstack.ports.storage import Storage
@@ -24,14 +24,12 @@ from perstack.ports.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from perstack.engine.anchors import Anchor
-    from perstack.engine.pending_heads import PendingHeads
+    from perstack.engine.comparing import Comparing
+    from perstack.engine.sending import Sending
     from perstack.engine.signing import PublicKey, Signer
 
 Check = Callable[[str], Awaitable[Report]]
 """Makes the report of a Job. Raises NotFound."""
-
-SECONDS = 10
-"""How long a Job that has stopped may wait for its anchor."""
 
 
 class Auditing:
@@ -73,83 +71,79 @@ class Auditing:
         key = self._audit.signing_key
         return None if key is None else read_signer(key, self._env)
 
-    # --- while Jobs are driven ------------------------------------------------------------------------------------
+    # --- what is written, and removed -----------------------------------------------------------------------------
 
     @asynccontextmanager
     async def kept(self, job: Job) -> AsyncGenerator[None]:
         """Meanwhile what an anchor has not taken yet is sent again; at the end the heads of this Job are."""
-        anchor = self._anchor
-        if anchor is None:
+        sending = self._sending
+        if sending is None:
             yield
             return
-        from perstack.engine.receipts import lock_digest
-
-        lock = lock_digest(self._lock)
-        earlier = asyncio.create_task(_try(anchor, "the heads of earlier stops", lambda: self._send_earlier(anchor)))
+        owner = Owner("job", job.id)
+        await sending.expect(owner)
+        earlier = asyncio.create_task(sending.earlier())
 
         async def at_stop() -> None:
             earlier.cancel()
             await asyncio.wait({earlier})
-            await _try(anchor, f"the heads of Job {job.id}", lambda: self._send_heads(anchor, job, lock))
+            tallies = {run_id: tally for run_id, tally in job.runs.items() if tally.head_seq}
+            heads = {run_id: Head(tally.head_seq, tally.head_hash) for run_id, tally in tallies.items()}
+            await sending.heads(owner, heads)
 
         try:
             yield
         finally:
             await uninterrupted(at_stop())
 
-    async def _send_heads(self, anchor: Anchor, job: Job, lock: bytes | None) -> None:
-        from perstack.engine.receipts import record_of
+    async def expect(self, owner: Owner) -> None:
+        """A task or a series is about to stop: if this process is killed before `stopped`, a later one sends that."""
+        if self._sending is not None:
+            await self._sending.expect(owner)
 
-        record = await record_of(self._storage, job, self.signer, lock)
-        if record is not None:
-            await self._pending.add(job.id, record)
-            await self._send_pending(anchor, job.id)
+    async def stopped(self, owner: Owner, head: Head) -> None:
+        """A task or a series has stopped, and its log ends there: sent, with all that was not taken earlier."""
+        if self._sending is not None:
+            await self._sending.heads(owner, {run_id_of(owner.id, 1): head})
+            await self._sending.earlier()
 
-    async def _send_earlier(self, anchor: Anchor) -> None:
-        for job_id in await self._pending.jobs():
-            await self._send_pending(anchor, job_id)
+    @asynccontextmanager
+    async def removing(self, owner: Owner) -> AsyncGenerator[None]:
+        """What is done meanwhile removes all of it: the anchor is sent its last heads, as those of something removed.
 
-    async def _send_pending(self, anchor: Anchor, job_id: str) -> None:
-        records = await self._pending.of(job_id)
-        for record in records:
-            await anchor.send(job_id, record)
-        await self._pending.remove(job_id, len(records))
+        They are kept before, so that no crash leaves a removal that looks like somebody else's.
+        """
+        sending = self._sending
+        if sending is None:
+            yield
+            return
+        await sending.removal(owner)
+        try:
+            yield
+        except BaseException:
+            await uninterrupted(sending.as_it_is(owner))
+            raise
+        await uninterrupted(sending.left(owner))
 
     # --- looking --------------------------------------------------------------------------------------------------
 
     async def receipt(self, job_id: str) -> bytes:
         """A receipt for the logs of a Job as they are now, in JSON; signed if the project has a key. Raises NotFound,
         Damaged, and UsageError for a key that cannot be read."""
-        from perstack.engine.receipts import lock_digest, receipt_of
+        from perstack.engine.receipts import Voucher, lock_digest, receipt_of
 
-        return await receipt_of(self._storage, job_id, self.signer, lock_digest(self._lock))
+        return await receipt_of(self._storage, job_id, Voucher(self.signer, lock_digest(self._lock)))
 
-    async def compared(self, report: Report, key: PublicKey | None = None) -> Report:
-        """The report, if it is of a Job, with what comparing its logs with the anchor comes to.
+    def comparing(self, key: PublicKey | None, *, whole: bool = False) -> Comparing | None:
+        """What compares with the anchor; None if there is none. With `key` every record has to be signed by it.
 
-        With `key` every record has to be signed by it.
+        With `whole` for all that there is: an anchor that is one file is read once.
         """
-        anchor = self._anchor
-        if anchor is None or report.kind != "job":
-            return report
-        from perstack.engine.anchors import ReadableAnchor
-        from perstack.engine.receipts import passed_over, places_of, with_records
+        if self._anchor is None:
+            return None
+        from perstack.engine.comparing import Comparing
 
-        if not isinstance(anchor, ReadableAnchor):
-            return passed_over(report, f"the anchor {anchor.name} is only sent to: what it has is not compared")
-        try:
-            async with asyncio.timeout(SECONDS):
-                records, unread = await anchor.records(report.job_id)
-        except (OSError, TimeoutError) as error:
-            reason = f"it did not answer within {SECONDS} s" if isinstance(error, TimeoutError) else _words(error)
-            return passed_over(report, f"the anchor {anchor.name} cannot be read: {reason}")
-        # after the anchor: of a Job that runs, the logs hold at least what had been anchored
-        logs = await places_of(self._storage, report.job_id)
-        if await self._pending.has(report.job_id):
-            report = passed_over(report, f"the anchor {anchor.name} has not taken the latest heads yet")
-        if unread:
-            report = passed_over(report, f"lines of the anchor {anchor.name} that are no records: {unread:,}")
-        return with_records(report, anchor.name, records, key, logs)
+        return Comparing(self._storage, self._anchor, key, whole=whole)
 
     async def compared_with_receipt(
         self, data: bytes, key: PublicKey | None, check: Check, job_id: str | None
@@ -164,7 +158,9 @@ class Auditing:
             record = read_record(data)
         except ValueError as error:
             raise UsageError(f"the receipt: {error}") from error
-        named = check_job_id(record.statement.predicate.job_id)
+        if record.owner.kind != "job":
+            raise UsageError("the receipt is a record of a task or of iterations: compare those with the anchor")
+        named = check_job_id(record.owner.id)
         if job_id not in (None, named):
             raise UsageError(f"the receipt is of Job {named}, and not of {job_id}")
         try:
@@ -172,7 +168,8 @@ class Auditing:
         except NotFound:
             gone = Finding("", 0, "there is no such Job here, and the receipt says that there was")
             report = Report(named, 0, 0, (gone,))
-        return with_receipt(report, record, key, await places_of(self._storage, named), lock_digest(self._lock))
+        logs = await places_of(self._storage, record.owner)
+        return with_receipt(report, record, key, logs, lock_digest(self._lock))
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -184,34 +181,26 @@ class Auditing:
 
         return anchor_of(self._audit.anchor, self._directory, self._env)
 
-    @cached_property
-    def _pending(self) -> PendingHeads:
-        from perstack.engine.pending_heads import PendingHeads
+    @property
+    def _sending(self) -> Sending | None:
+        """None if there is no anchor. Made anew each time: perstack.lock may have changed."""
+        if self._anchor is None:
+            return None
+        from perstack.engine.sending import Sending
 
-        return PendingHeads(self._storage)
+        return Sending(self._storage, self._anchor, lambda: self.signer, self._lock)
+
+
+def audit_of(project: Project, storage: Storage, place: ProjectPlace, env: Mapping[str, str] | None) -> Auditing | None:
+    """That of a project, without a Host; None if it asks for nothing. Without `env` with its `.env` files."""
+    if project.audit is None:
+        return None
+    from perstack.engine.trust import environment_of
+
+    return Auditing(storage, project, place.folder, environment_of(project, place) if env is None else env)
 
 
 def _files(setting: str | tuple[str, ...] | None) -> tuple[Path, ...]:
     if not isinstance(setting, str) or not setting.startswith(FROM_FILE):
         return ()
     return (Path(setting.removeprefix(FROM_FILE)).absolute(),)
-
-
-async def _try(anchor: Anchor, what: str, send: Callable[[], Awaitable[None]]) -> None:
-    try:
-        async with asyncio.timeout(SECONDS):
-            await send()
-    except TimeoutError:
-        _say(anchor, what, f"it did not answer within {SECONDS} s")
-    except Exception as error:  # noqa: BLE001 - no fault of an anchor may end a Job
-        _say(anchor, what, _words(error))
-
-
-def _say(anchor: Anchor, what: str, reason: str) -> None:
-    words = f"the anchor {anchor.name} did not take {what}: {reason}; they are kept, and sent at the next start or stop"
-    notice(words)
-
-
-def _words(error: Exception) -> str:
-    reason = error.strerror if isinstance(error, OSError) else None
-    return reason or str(error) or type(error).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from typing import Literal
 
 
 def now_ms() -> int:
@@ -11,9 +12,9 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def now_iso() -> str:
+def now_iso(timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
     """The instant for people and models: `2026-11-21T02:08:22Z`."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.now(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def new_ulid() -> str:

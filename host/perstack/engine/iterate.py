@@ -14,6 +14,7 @@ from perstack.core.definitions import Expert, Iterate, Project
 from perstack.core.ids import check_job_id, job_id_of
 from perstack.core.iteration_events import ResumeSeries, StartSeries
 from perstack.core.iterations import SeriesState, check_resumable
+from perstack.engine.audit import Auditing
 from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.emit import OnEvent
 from perstack.engine.logs.series import SeriesLog, SeriesPage
@@ -33,8 +34,9 @@ class Iterations:
         project: Project,
         workspace: Path,
         env: Mapping[str, str],
+        audit: Auditing,
     ) -> None:
-        self._log = SeriesLog(storage)
+        self._log = SeriesLog(storage, audit)
         self._wiring = SeriesWiring(self._log, storage, jobs, definitions, project, workspace, env)
 
     async def begin(

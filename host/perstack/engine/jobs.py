@@ -15,6 +15,7 @@ from perstack.core.events import ContinuedFrom, Settlement
 from perstack.core.ids import check_job_id, event_id_of, job_id_of, place_of
 from perstack.core.job import Job, JobSummary
 from perstack.core.labels import check_labels
+from perstack.core.owners import Owner
 from perstack.core.runs.state import Run
 from perstack.engine.answering import Given, answer_again, answer_open
 from perstack.engine.clock import new_ulid
@@ -235,7 +236,8 @@ class Jobs(Looking):
 
     async def delete(self, job_id: str) -> None:
         """Remove a Job for good. Raises NotFound, and Conflict while it is driven."""
-        await self.storage.delete_job(check_job_id(job_id))
+        async with self.audit.removing(Owner("job", check_job_id(job_id))):
+            await self.storage.delete_job(job_id)
 
     async def _go_on(
         self,

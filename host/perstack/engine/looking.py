@@ -14,6 +14,7 @@ from perstack.engine.audit import Auditing
 from perstack.engine.load import LoadedJob
 from perstack.engine.plugins import Plugins
 from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, StoredLine, UnsettledCall
+from perstack.errors import NotFound
 from perstack.ports.storage import Page, Storage
 
 if TYPE_CHECKING:
@@ -103,19 +104,32 @@ class Looking:
         from perstack.engine.verify_store import verify_any
 
         public = None if key is None else read_public_key(Path(key))
-        report = await verify_any(self.storage, await self._job_id(job_id))
-        audit = self.audit if anchor is None else self.audit.naming(anchor)
-        return await audit.compared(report, public)
+        comparing = (self.audit if anchor is None else self.audit.naming(anchor)).comparing(public)
+        of = await self._job_id(job_id)
+        try:
+            report = await verify_any(self.storage, of)
+        except NotFound:
+            absent = None if comparing is None else await comparing.absent(of)
+            if absent is None:
+                raise
+            return absent
+        return report if comparing is None else await comparing.compared(report)
 
     async def verify_all(self, *, key: str | Path | None = None, anchor: str | None = None) -> AsyncGenerator[Report]:
-        """The same for every Job, series and task; one that cannot be read is a report with that finding."""
+        """The same for every Job, series and task; one that cannot be read is a report with that finding.
+
+        Last comes what is told of and is not there, by entries of tasks and by the anchor.
+        """
         from perstack.engine.signing import read_public_key
         from perstack.engine.verify_store import verify_store
 
         public = None if key is None else read_public_key(Path(key))
-        audit = self.audit if anchor is None else self.audit.naming(anchor)
+        comparing = (self.audit if anchor is None else self.audit.naming(anchor)).comparing(public, whole=True)
         async for report in verify_store(self.storage):
-            yield await audit.compared(report, public)
+            yield report if comparing is None else await comparing.compared(report)
+        lost = None if comparing is None else await comparing.lost()
+        if lost is not None:
+            yield lost
 
     async def verify_receipt(
         self, receipt: bytes, job_id: str | None = None, *, key: str | Path | None = None, anchor: str | None = None

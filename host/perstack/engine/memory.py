@@ -72,6 +72,7 @@ from perstack.core.tasks import (
     outcome_of_failure,
     waits_for_tasks_alone,
 )
+from perstack.engine.audit import Auditing
 from perstack.engine.checked import checked
 from perstack.engine.clock import now_ms
 from perstack.engine.logs.tasks import Row, TaskLog
@@ -107,10 +108,10 @@ _NOTHING = _Told(input=None, input_text="", by=None)
 class ExecutionMemory(TaskMemory):
     """Tasks in a storage, beside its Jobs. What each method promises is in `perstack.ports.tasks`."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, audit: Auditing | None = None) -> None:
         self._storage = storage
         self._by: By | None = None
-        self.log = TaskLog(storage)
+        self.log = TaskLog(storage, audit)
 
     @classmethod
     def open(
@@ -128,6 +129,7 @@ class ExecutionMemory(TaskMemory):
         from perstack.config.load import load_usable
         from perstack.config.places import find_place
         from perstack.core.definitions import Project
+        from perstack.engine.audit import audit_of
         from perstack.engine.plugins import load_plugins
         from perstack.engine.state import open_state
 
@@ -137,7 +139,7 @@ class ExecutionMemory(TaskMemory):
         opened, notice = open_state(loaded, project, place, storage)
         if notice is not None:
             warnings.warn(notice, stacklevel=2)
-        return cls(opened)
+        return cls(opened, audit_of(project, opened, place, env))
 
     async def __aenter__(self) -> ExecutionMemory:
         return self

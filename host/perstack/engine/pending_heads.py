@@ -1,6 +1,8 @@
-"""Records that an anchor has not taken yet, kept beside the Jobs: one log for each Job, in a space of their own.
+"""Records that an anchor has not taken yet, kept beside the Jobs: one log for each Job, task and series, in spaces of
+their own.
 
-A record is here before it is sent, and until it has arrived, so that no crash and no failing anchor loses it.
+A record is here before it is sent, and until it has arrived, so that no crash and no failing anchor loses it. One
+that is expected has an empty log here: if who drives it is killed before there is a record, a later process makes it.
 """
 
 from __future__ import annotations
@@ -9,10 +11,11 @@ from contextlib import suppress
 
 from perstack.core.chain import EMPTY_LOG, Head, open_line, seal
 from perstack.core.ids import run_id_of
+from perstack.core.owners import OwnerKind
 from perstack.errors import Conflict, NotFound
 from perstack.ports.storage import RunRef, Storage
 
-SPACE = "heads"
+_SPACES: dict[OwnerKind, str] = {"job": "heads", "task": "headsoftasks", "iterations": "headsofseries"}
 _TRIES = 5
 _MOST_JOBS = 1000
 
@@ -20,16 +23,20 @@ _MOST_JOBS = 1000
 class PendingHeads:
     """What waits to be sent. Several processes may add, send and remove at once; none loses what another added."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._space = storage.space(SPACE)
+    def __init__(self, storage: Storage, kind: OwnerKind) -> None:
+        self._space = storage.space(_SPACES[kind])
+
+    async def expect(self, job_id: str) -> None:
+        """There is going to be a record. Raises StorageError."""
+        with suppress(Conflict):
+            await self._space.create_job(job_id)
 
     async def add(self, job_id: str, record: bytes) -> None:
         """Keep a record, which is a JSON object; it survives power loss when this returns. Raises StorageError."""
         ref = _ref(job_id)
         for attempt in range(_TRIES):
             try:
-                with suppress(Conflict):
-                    await self._space.create_job(job_id)
+                await self.expect(job_id)
                 lines = await self._space.read(ref)
                 head = Head(len(lines), open_line(lines[-1]).hash) if lines else EMPTY_LOG
                 await self._space.append(ref, head.seq, seal(head, [record])[0])
@@ -40,19 +47,19 @@ class PendingHeads:
                 return
 
     async def of(self, job_id: str) -> list[bytes]:
-        """The records of a Job, the oldest first. Raises StorageError."""
+        """The records of one, the oldest first. Raises StorageError."""
         return [open_line(line).payload for line in await self._space.read(_ref(job_id))]
 
     async def jobs(self) -> tuple[str, ...]:
-        """The Jobs that have any, at most a thousand."""
+        """Those that have any, or are expected to, at most a thousand."""
         return (await self._space.jobs(limit=_MOST_JOBS)).ids
 
     async def has(self, job_id: str) -> bool:
-        """Whether a Job has any."""
+        """Whether there are any, or are expected."""
         return await self._space.has_job(job_id)
 
     async def remove(self, job_id: str, count: int) -> None:
-        """Forget a Job's records, if there are still just so many. Raises StorageError."""
+        """Forget the records of one, if there are still just so many. Raises StorageError."""
         expected = (_ref(job_id), count) if count else None
         with suppress(Conflict, NotFound):
             await self._space.delete_job(job_id, expected=expected)

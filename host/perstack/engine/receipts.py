@@ -2,37 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
-from perstack.core.chain import EMPTY_LOG, BrokenSeal, open_line
+from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, open_line
 from perstack.core.chain import check as check_line
-from perstack.core.job import Job
+from perstack.core.owners import Owner, OwnerKind
 from perstack.core.receipts import (
     PAYLOAD_TYPE,
     LogEnd,
     LogPlaces,
     Record,
-    Statement,
     against_receipt,
     events_after,
+    left_in_force,
+    removed_lives,
     statement_of,
 )
 from perstack.core.verification import Finding, Report, Unchecked
 from perstack.engine.clock import now_iso
 from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.signing import PublicKey, Signer
+from perstack.engine.spaces import space_of
 from perstack.errors import Damaged, NotFound, StorageError
 from perstack.next_steps import Look
 from perstack.ports.storage import RunRef, Storage
 from perstack.version import VERSION
 
+NAMES: Mapping[OwnerKind, str] = {"job": "Job", "task": "task", "iterations": "series of iterations"}
 
-async def receipt_of(storage: Storage, job_id: str, signer: Signer | None, lock: bytes | None) -> bytes:
-    """A receipt for the logs of a Job as they are now, in JSON. `lock` is the SHA-256 of perstack.lock.
+
+@dataclass(frozen=True, slots=True)
+class Voucher:
+    """What a record has besides heads."""
+
+    signer: Signer | None
+    lock: bytes | None
+    """The SHA-256 of perstack.lock."""
+    store: bytes | None = None
+    """The SHA-256 of where the storage is."""
+
+    def record(self, owner: Owner, ends: Sequence[LogEnd], *, removed: bool = False) -> bytes:
+        """The record of these ends as they are now, in JSON; signed if there is a key."""
+        body = statement_of(
+            owner,
+            ends,
+            created_on=now_iso("milliseconds"),
+            runtime_version=VERSION,
+            lock=self.lock,
+            store=self.store,
+            removed=removed,
+        ).to_json()
+        return body if self.signer is None else self.signer.sign(PAYLOAD_TYPE, body).to_json()
+
+
+async def receipt_of(storage: Storage, job_id: str, voucher: Voucher) -> bytes:
+    """A receipt for the logs of a Job as they are now, in JSON.
 
     Raises NotFound, and Damaged for a log that is not right itself.
     """
@@ -48,20 +76,25 @@ async def receipt_of(storage: Storage, job_id: str, signer: Signer | None, lock:
             ends.append(LogEnd(run_id, len(lines), places.hashes[-1], places.first))
     if not ends:
         raise NotFound(f"Job {job_id} has no events: there is nothing to vouch for")
-    return _written(job_id, ends, signer, lock)
+    return voucher.record(Owner("job", job_id), ends)
 
 
-async def record_of(storage: Storage, job: Job, signer: Signer | None, lock: bytes | None) -> bytes | None:
-    """The same for a Job that this process has driven: its heads are those that were written, whatever the logs say by
-    now. None if nothing was written."""
+async def ends_at(storage: Storage, owner: Owner, heads: Mapping[str, Head]) -> list[LogEnd]:
+    """The ends of logs that this process has written, of each by its Run: whatever the logs say by now."""
+    space = space_of(storage, owner.kind)
     ends: list[LogEnd] = []
-    for run_id, tally in job.runs.items():
-        if tally.head_seq:
-            first = await storage.read(RunRef(job.id, run_id), limit=1)
-            if not first:
-                raise StorageError(f"the log of {run_id} is gone")
-            ends.append(LogEnd(run_id, tally.head_seq, tally.head_hash, open_line(first[0]).digest))
-    return _written(job.id, ends, signer, lock) if ends else None
+    for run_id, head in heads.items():
+        first = await space.read(RunRef(owner.id, run_id), limit=1)
+        if not first:
+            raise StorageError(f"the log of {run_id} is gone")
+        ends.append(LogEnd(run_id, head.seq, head.hash, open_line(first[0]).digest))
+    return ends
+
+
+async def ends_now(storage: Storage, owner: Owner) -> list[LogEnd]:
+    """The ends of logs as they are now, as far as they hold; none if there is nothing."""
+    logs = await places_of(storage, owner)
+    return [LogEnd(run_id, len(log.hashes), log.hashes[-1], log.first) for run_id, log in logs.items() if log.hashes]
 
 
 def lock_digest(path: Path | None) -> bytes | None:
@@ -72,13 +105,14 @@ def lock_digest(path: Path | None) -> bytes | None:
         return None
 
 
-async def places_of(storage: Storage, job_id: str) -> dict[str, LogPlaces]:
-    """The logs of a Job as far as they hold; none for a Job that is not there."""
+async def places_of(storage: Storage, owner: Owner) -> dict[str, LogPlaces]:
+    """The logs of a Job, a task or a series as far as they hold; none for one that is not there."""
+    space = space_of(storage, owner.kind)
     try:
-        ids = await run_ids(storage, job_id)
+        ids = await run_ids(space, owner.id)
     except NotFound:
         return {}
-    return {run_id: _places((await readable(storage, RunRef(job_id, run_id)))[0]) for run_id in ids}
+    return {run_id: _places((await readable(space, RunRef(owner.id, run_id)))[0]) for run_id in ids}
 
 
 def with_receipt(
@@ -112,31 +146,52 @@ def with_receipt(
 def with_records(
     report: Report, source: str, records: Sequence[Record], key: PublicKey | None, logs: dict[str, LogPlaces]
 ) -> Report:
-    """The report of a Job, with what comparing its logs with anchored records came to."""
-    findings: list[Finding] = []
-    trusted: list[Statement] = []
-    for number, record in enumerate(records, 1):
-        problem = signature_problem(record, key)
-        if problem is None:
-            trusted.append(record.statement)
-            findings += against_receipt(record.statement, logs, f"the anchor {source}")
-        else:
-            findings.append(Finding("", 0, f"record {number} of this Job in the anchor {source} {problem}"))
+    """The report of a Job, a task or a series, with what comparing its logs with anchored records came to."""
+    if report.kind == "store":
+        raise ValueError("a store as a whole has no logs")
+    owner = Owner(report.kind, report.job_id)
+    trusted, findings = trusted_of(owner, source, records, key)
+    in_force = left_in_force(trusted, owner, logs)
+    for record in in_force:
+        found = against_receipt(record.statement, logs, f"the anchor {source}")
+        # of one log alone it need not be said which
+        findings += found if owner.kind == "job" else [replace(one, run_id="") for one in found]
     unchecked: list[Unchecked] = []
     signed = sum(record.envelope is not None for record in records)
     if key is None and signed:
         words = f"signatures in the anchor: {signed:,}; no public key was given"
         unchecked.append(_unchecked("anchor", signed, words))
-    after = events_after(trusted, logs)
+    if removed_lives(in_force):
+        words = f"the anchor {source} says that it was deleted: the deletion was cut short, or it was put back"
+        unchecked.append(_unchecked("anchor", 1, words))
+    after = events_after([record.statement for record in in_force], logs)
     if after:
         words = f"{after:,} of its events are later than the last record in the anchor {source}"
         unchecked.append(_unchecked("anchor", after, words))
+    heads = report.checked.heads + sum(len(one.statement.subject) for one in in_force)
     return replace(
         report,
         findings=_added(report, findings),
         unchecked=(*report.unchecked, *unchecked),
-        checked=replace(report.checked, heads=report.checked.heads + sum(len(one.subject) for one in trusted)),
+        checked=replace(report.checked, heads=heads),
     )
+
+
+def trusted_of(
+    owner: Owner, source: str, records: Sequence[Record], key: PublicKey | None
+) -> tuple[list[Record], list[Finding]]:
+    """The records of an anchor that count: with a key those that it has signed. Each other one is a finding."""
+    trusted: list[Record] = []
+    findings: list[Finding] = []
+    for number, record in enumerate(records, 1):
+        problem = signature_problem(record, key)
+        if problem is None:
+            trusted.append(record)
+        else:
+            findings.append(
+                Finding("", 0, f"record {number} of this {NAMES[owner.kind]} in the anchor {source} {problem}")
+            )
+    return trusted, findings
 
 
 def signature_problem(record: Record, key: PublicKey | None) -> str | None:
@@ -153,11 +208,6 @@ def signature_problem(record: Record, key: PublicKey | None) -> str | None:
 def passed_over(report: Report, words: str) -> Report:
     """The report, with something of the anchor that could not be checked."""
     return replace(report, unchecked=(*report.unchecked, _unchecked("anchor", 1, words)))
-
-
-def _written(job_id: str, ends: Sequence[LogEnd], signer: Signer | None, lock: bytes | None) -> bytes:
-    body = statement_of(job_id, ends, created_on=now_iso(), runtime_version=VERSION, lock=lock).to_json()
-    return body if signer is None else signer.sign(PAYLOAD_TYPE, body).to_json()
 
 
 def _places(lines: Sequence[bytes]) -> LogPlaces:

@@ -151,6 +151,8 @@ class SeriesDrive:
         self._loaded = appended = await self._wiring.log.append(event.series_id, self._loaded, [event])
         if self._on_fact is not None:
             self._on_fact(event, appended.state, appended.lines[0])
+        if appended.state.status != "running":
+            await self._wiring.log.stopped(appended)
 
     async def _outcome(self, command: SeriesCommand) -> StoredSeriesEvent:
         try:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from perstack.core.chain import EMPTY_LOG, seal
 from perstack.core.dsse import Envelope, envelope_of, pae
+from perstack.core.owners import Owner
 from perstack.core.receipts import (
     PAYLOAD_TYPE,
     LogEnd,
@@ -28,7 +29,7 @@ def statement(*payloads: bytes):
     lines, head = seal(EMPTY_LOG, payloads)
     digest = urlsafe_b64encode(sha256(payloads[0]).digest())[:43].decode()
     end = LogEnd("job-1", head.seq, head.hash, digest)
-    made = statement_of("job", [end], created_on="2026-11-22T03:00:00Z", runtime_version="1")
+    made = statement_of(Owner("job", "job"), [end], created_on="2026-11-22T03:00:00Z", runtime_version="1")
     return made, LogPlaces(_hashes(lines), digest)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -20,10 +20,13 @@ from perstack.core.iterations import (
     evolve_series,
     summary_of_series,
 )
+from perstack.core.owners import Owner
+from perstack.engine.audit import Auditing
 from perstack.engine.guarding import guarded
 from perstack.engine.logs.kept import JobFile
-from perstack.engine.logs.log import Loaded
+from perstack.engine.logs.log import Appended, Loaded
 from perstack.engine.logs.summarized import Summarized, SummarizedLog, log_of
+from perstack.engine.spaces import SERIES_SPACE
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Resume
 from perstack.ports.storage import Storage
@@ -41,7 +44,7 @@ def _after(state: SeriesState | None, event: StoredSeriesEvent) -> SeriesState:
 
 SERIES = Summarized[SeriesState, StoredSeriesEvent, SeriesSummary](
     kind="iterations",
-    space="iterations",
+    space=SERIES_SPACE,
     title="",
     missing="there are no iterations {of} in {location}",
     listed=Look("series"),
@@ -66,8 +69,10 @@ class SeriesPage:
 class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
     """Reads and writes series, and decides nothing."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, audit: Auditing | None = None) -> None:
+        """`audit` sends the heads of series to an anchor, if there is one."""
         super().__init__(storage, SERIES)
+        self._audit = audit
 
     async def has(self, series_id: str) -> bool:
         return await self._space.has_job(series_id)
@@ -90,6 +95,18 @@ class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
         holder = f"pid {os.getpid()} on {socket.gethostname()}"
         async with self._space.lease(series_id, holder), guarded(self._space):
             yield
+
+    async def append(
+        self, of: str, loaded: Loaded[SeriesState] | None, events: Sequence[StoredSeriesEvent]
+    ) -> Appended[SeriesState]:
+        if self._audit is not None and (loaded is None or loaded.state.status != "running"):
+            await self._audit.expect(Owner("iterations", of))
+        return await super().append(of, loaded, events)
+
+    async def stopped(self, loaded: Loaded[SeriesState]) -> None:
+        """Send the head of a series that runs no more to the anchor, if there is one."""
+        if self._audit is not None:
+            await self._audit.stopped(Owner("iterations", loaded.state.id), loaded.head)
 
     async def get(self, series_id: str) -> SeriesState:
         """Where it stands: one that is running and that nobody drives is paused."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from perstack.core.owners import Owner
 from perstack.core.task_events import CreateTask, StoredTaskEvent, parse_task_event
 from perstack.core.tasks import (
     TaskState,
@@ -18,10 +19,12 @@ from perstack.core.tasks import (
     evolve_task,
     summary_of,
 )
+from perstack.engine.audit import Auditing
 from perstack.engine.logs.kept import Entry
-from perstack.engine.logs.log import Loaded
+from perstack.engine.logs.log import Appended, Loaded
 from perstack.engine.logs.summarized import Summarized, SummarizedLog, log_of
-from perstack.errors import Conflict, Damaged, NotFound, StorageError
+from perstack.engine.spaces import TASK_SPACE
+from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Look
 from perstack.ports.storage import Storage
 from perstack.ports.uninterrupted import uninterrupted
@@ -46,7 +49,7 @@ def _after(state: TaskState | None, event: StoredTaskEvent) -> TaskState:
 
 TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
     kind="task",
-    space="tasks",
+    space=TASK_SPACE,
     title="task ",
     missing="there is no task {of} in {location}",
     listed=Look("tasks"),
@@ -63,8 +66,10 @@ TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
 class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
     """Reads and writes tasks, and decides nothing."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, audit: Auditing | None = None) -> None:
+        """`audit` sends the heads of tasks to an anchor, if there is one: whenever one is changed and does not run."""
         super().__init__(storage, TASKS)
+        self._audit = audit
 
     async def create(self, events: Sequence[StoredTaskEvent]) -> TaskState:
         """A new task from its first facts. Raises Conflict if there is one of that id."""
@@ -105,11 +110,23 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
                 raise
         expected = None if expected_version is None else (log_of(task_id), expected_version)
         try:
-            await uninterrupted(self._space.delete_job(task_id, expected=expected))
+            async with self._removing(task_id):
+                await uninterrupted(self._space.delete_job(task_id, expected=expected))
         except Conflict as conflict:
             if expected_version is not None:
                 raise Conflict(_written_meanwhile(task_id, expected_version)) from conflict
             raise Conflict(f"task {task_id} is being deleted by another process") from conflict
+
+    async def append(
+        self, of: str, loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEvent]
+    ) -> Appended[TaskState]:
+        audit = None if _runs_after(loaded, events) else self._audit
+        if audit is not None:
+            await audit.expect(Owner("task", of))
+        appended = await super().append(of, loaded, events)
+        if audit is not None:
+            await audit.stopped(Owner("task", of), appended.head)
+        return appended
 
     async def rows(self) -> list[Row]:
         """The summaries of all tasks, in no order. One that does not read is a row that says so."""
@@ -126,6 +143,9 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
         except ValidationError:
             return await self.summary(str(row["taskId"]))
 
+    def _removing(self, task_id: str) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._audit is None else self._audit.removing(Owner("task", task_id))
+
     async def _from_logs(self, task_ids: Iterable[str]) -> list[Row]:
         """The summaries of tasks whose entries were lost, or are being written."""
         found: list[Row] = []
@@ -139,6 +159,16 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
         with suppress(StorageError):  # a list is whole without it
             await TASKS.keeping.put(self._space, of, summary, loaded.head)
         return summary
+
+
+def _runs_after(loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEvent]) -> bool:
+    state = None if loaded is None else loaded.state
+    try:
+        for event in events:
+            state = _after(state, event)
+    except (ValueError, LookupError, UsageError):
+        return True  # it is refused where it is appended
+    return state is not None and state.status == "running"
 
 
 def _check_version(task: TaskState, expected: int | None) -> None:

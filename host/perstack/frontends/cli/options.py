@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from perstack.config.env import read_env
 from perstack.config.load import LoadedProject, load_usable
 from perstack.config.places import ProjectPlace, check_workspace, find_place
 from perstack.config.settings import Overrides
@@ -91,7 +92,8 @@ class Place:
             if self.storage is None:
                 text = f"warning: perstack.toml has errors, so Jobs are looked for in {project.storage}"
                 err(f"{text}; `perstack validate` names them, --storage another place")
-        return self.host(project, env=dict(os.environ))
+        env = os.environ if project.audit is None else read_env(self.find().folder, project.env_path)
+        return self.host(project, env=dict(env))
 
     def host(
         self,

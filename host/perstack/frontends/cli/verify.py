@@ -137,7 +137,7 @@ def _print(report: Report, all_well: str) -> None:
     for finding in report.findings:
         run_id = finding.run_id or whole
         place = f"{run_id}, event {finding.seq}" if finding.seq else run_id
-        out(finding.message if finding.message.startswith(place) else f"{place}: {finding.message}")
+        out(finding.message if finding.message.startswith(f"{place}:") else f"{place}: {finding.message}")
     for one in report.unchecked:
         place = f"{one.run_id}, {count(one.count, 'event')}" if one.run_id and one.count else one.run_id or whole
         out(f"not checked: {place}: {one.message}")

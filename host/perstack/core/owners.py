@@ -1,0 +1,15 @@
+"""Whose logs they are: Jobs, tasks and series of iterations have ids of their own, which may be the same."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+OwnerKind: TypeAlias = Literal["job", "task", "iterations"]
+"""What logs may be of."""
+
+
+class Owner(NamedTuple):
+    """One of them."""
+
+    kind: OwnerKind
+    id: str

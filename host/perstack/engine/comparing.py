@@ -1,0 +1,179 @@
+"""Comparing logs with what an anchor has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from perstack.core.owners import Owner
+from perstack.core.receipts import Record, read_record, removed_lives
+from perstack.core.verification import Finding, Report, Unchecked
+from perstack.engine.anchors import SECONDS, Anchor, Contents, ReadableAnchor, reason_of
+from perstack.engine.pending_heads import PendingHeads
+from perstack.engine.receipts import NAMES, passed_over, places_of, trusted_of, with_records
+from perstack.engine.sending import KINDS, store_digest
+from perstack.engine.signing import PublicKey
+from perstack.engine.spaces import space_of
+from perstack.errors import StorageError
+from perstack.ports.storage import Storage
+
+_SECONDS_WHOLE = 120
+"""How long reading all of an anchor may take."""
+
+_T = TypeVar("_T")
+
+
+class Comparing:
+    """One comparison with an anchor: of one Job, task or series, or of a `whole` store, for which it is read once."""
+
+    def __init__(self, storage: Storage, anchor: Anchor, key: PublicKey | None, *, whole: bool) -> None:
+        self._storage = storage
+        self._anchor = anchor
+        self._key = key
+        self._whole = whole
+        self._contents: Contents | None = None
+        self._problem: str | None = None
+        """Why it cannot be read as a whole."""
+
+    async def compared(self, report: Report) -> Report:
+        """The report, with what comparing the logs with the anchor comes to."""
+        if report.kind == "store":
+            return report
+        owner, name = Owner(report.kind, report.job_id), self._anchor.name
+        try:
+            records, unread = await self._records(owner)
+        except _NotRead as error:
+            return passed_over(report, str(error))
+        try:
+            # after the anchor: of a Job that runs, the logs hold at least what had been anchored
+            logs = await places_of(self._storage, owner)
+            waits = await PendingHeads(self._storage, owner.kind).has(owner.id)
+        except StorageError as error:
+            return passed_over(report, f"the anchor {name} is not compared with what cannot be read: {error}")
+        if waits:
+            report = passed_over(report, f"the anchor {name} has not taken the latest heads yet")
+        if unread:
+            report = passed_over(report, f"lines of the anchor {name} that are no records: {unread:,}")
+        return with_records(report, name, records, self._key, logs)
+
+    async def lost(self) -> Report | None:
+        """What the anchor has heads of and the store has not, and did not remove itself. None if there is no such."""
+        try:
+            absent = [owner for owner in await self._owners() if not await self._has(owner)]
+            self._contents = None  # again: what was removed meanwhile has a record of that by now
+            findings, unchecked, others = list[Finding](), list[Unchecked](), 0
+            for owner in absent:
+                found = await self._lost(owner)
+                findings += found.findings
+                unchecked += found.unchecked
+                others += found.elsewhere
+        except _NotRead as error:
+            words = f"{error}; whether anything was removed is not known"
+            findings, unchecked, others = [], [Unchecked("anchor", "", 1, words)], 0
+        if others:
+            words = f"the anchor {self._anchor.name} has heads of others too, of another store or from another place"
+            unchecked.append(Unchecked("anchor", "", others, f"{words}: {others:,}"))
+        if not findings and not unchecked:
+            return None
+        return Report(self._storage.location, 0, 0, tuple(findings), tuple(unchecked), kind="store")
+
+    async def absent(self, of: str) -> Report | None:
+        """The report of what is not in the store under an id, if the anchor has heads of it that were not removed."""
+        for kind in KINDS:
+            try:
+                found = await self._lost(Owner(kind, of))
+            except _NotRead:
+                return None
+            if found.findings:
+                return Report(of, 0, 0, tuple(found.findings), tuple(found.unchecked), kind=kind)
+        return None
+
+    async def _lost(self, owner: Owner) -> _Lost:
+        """What an anchor knows of one that is not there."""
+        records, _ = await self._records(owner)
+        source = f"the anchor {self._anchor.name}"
+        trusted, findings = trusted_of(owner, self._anchor.name, records, self._key)
+        findings = [Finding(owner.id, 0, one.message) for one in findings]
+        gone = removed_lives(trusted)
+        left = [record for record in trusted if record.life not in gone]
+        if not left:
+            return _Lost(findings)
+        if not any(self._is_ours(record) for record in left):
+            return _Lost(findings, elsewhere=1)
+        if not _still(left, removed_lives([*trusted, *await self._waiting(owner)])):
+            words = f"it is not here, and a record that perstack removed it waits to be sent to {source}"
+            return _Lost(findings, [Unchecked("anchor", owner.id, 0, words)])
+        latest = left[-1].statement.predicate.created_on
+        words = f"{source} has heads of this {NAMES[owner.kind]}, the last of {latest}, and it is gone"
+        return _Lost([*findings, Finding(owner.id, 0, f"{words}: somebody removed it; put it back from a copy")])
+
+    def _is_ours(self, record: Record) -> bool:
+        store = record.statement.predicate.store
+        return store is not None and store.sha256 == store_digest(self._storage).hex()
+
+    async def _has(self, owner: Owner) -> bool:
+        return await space_of(self._storage, owner.kind).has_job(owner.id)
+
+    async def _waiting(self, owner: Owner) -> list[Record]:
+        """The records that wait to be sent and count."""
+        found: list[Record] = []
+        for data in await PendingHeads(self._storage, owner.kind).of(owner.id):
+            try:
+                found.append(read_record(data))
+            except ValueError:
+                continue
+        return trusted_of(owner, "", found, self._key)[0]
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    async def _records(self, owner: Owner) -> tuple[list[Record], int]:
+        anchor = self._readable()
+        if not self._whole:
+            return await self._read(lambda: anchor.records(owner), SECONDS)
+        contents = await self._all(anchor)
+        return await self._read(lambda: contents.records(owner), SECONDS)
+
+    async def _owners(self) -> Sequence[Owner]:
+        contents = await self._all(self._readable())
+        return sorted(await self._read(contents.owners, _SECONDS_WHOLE))
+
+    async def _all(self, anchor: ReadableAnchor) -> Contents:
+        if self._problem is not None:
+            raise _NotRead(self._problem)
+        if self._contents is None:
+            try:
+                self._contents = await self._read(anchor.contents, _SECONDS_WHOLE)
+            except _NotRead as error:
+                self._problem = str(error)
+                raise
+        return self._contents
+
+    def _readable(self) -> ReadableAnchor:
+        if not isinstance(self._anchor, ReadableAnchor):
+            raise _NotRead(f"the anchor {self._anchor.name} is only sent to: what it has is not compared")
+        return self._anchor
+
+    async def _read(self, read: Callable[[], Awaitable[_T]], seconds: int) -> _T:
+        try:
+            async with asyncio.timeout(seconds):
+                return await read()
+        except OSError as error:
+            raise _NotRead(f"the anchor {self._anchor.name} cannot be read: {reason_of(error, seconds)}") from error
+
+
+class _NotRead(Exception):
+    """Why an anchor is not compared with."""
+
+
+class _Lost:
+    """What there is to say of one that an anchor knows and the store has not."""
+
+    def __init__(self, findings: Sequence[Finding], unchecked: Sequence[Unchecked] = (), *, elsewhere: int = 0) -> None:
+        self.findings = findings
+        self.unchecked = unchecked
+        self.elsewhere = elsewhere
+
+
+def _still(records: Sequence[Record], gone: frozenset[str]) -> bool:
+    return any(record.life not in gone for record in records)
