@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from perstack.core.base import Fact
 from perstack.core.chain import Sealed
@@ -10,7 +11,7 @@ from perstack.core.verification import Checked, Finding, Report, Unchecked, agai
 from perstack.engine.logs.damage import DoesNotFollow
 from perstack.engine.logs.kept import Kept
 from perstack.engine.logs.lines import run_ids
-from perstack.engine.logs.log import CheckedLog, EventLog, Loaded, StoredLine
+from perstack.engine.logs.log import CheckedLog, EventLog, StoredLine
 from perstack.engine.logs.series import SERIES
 from perstack.engine.logs.summarized import Summarized, log_of
 from perstack.engine.logs.tasks import TASKS
@@ -36,19 +37,19 @@ async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) ->
     kept = await definition.keeping.read(space, of)  # before the log, which may only grow meanwhile
     others = [run_id for run_id in await run_ids(space, of) if run_id != log_of(of).run_id]
     findings = [Finding(run_id, 0, "a log that is no part of it") for run_id in others]
-    log, loaded = await _checked(definition, space, of)
+    log, states = await _checked(definition, space, of, kept)
     if log.damage is not None:
         findings.append(Finding("", log.damage.readable + 1, str(log.damage)))
     findings += [Finding("", seq, words) for seq, words in log.wrong]
     findings += _against_head(definition, kept, log, has_findings=bool(findings))
     unchecked = _unchecked(definition, kept, log)
     has_compared = False
-    if loaded is not None and not findings and not log.unknown:
-        found, passed_over = _against_summary(definition, kept, definition.summary(loaded.state))
+    if states is not None and not findings and not log.unknown:
+        found, passed_over = _against_summary(definition, kept, definition.summary(states.kept))
         findings += found
         unchecked += passed_over
         has_compared = not passed_over
-        for job_id in definition.jobs(loaded.state):
+        for job_id in definition.jobs(states.last):
             if not await storage.has_job(job_id):
                 words = f"it names Job {job_id}, which is not there: it was deleted, or never began"
                 unchecked.append(Unchecked("runs", "", 0, words))
@@ -57,7 +58,16 @@ async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) ->
     return Report(of, 1, len(log.chain), tuple(findings), tuple(unchecked), checked, definition.kind)
 
 
-async def _checked(definition: Summarized[S, E, M], space: Storage, of: str) -> tuple[CheckedLog, Loaded[S] | None]:
+@dataclass(frozen=True, slots=True)
+class _States(Generic[S]):
+    kept: S
+    """When the summary was written: a process that was killed right after an event leaves one of the state before."""
+    last: S
+
+
+async def _checked(
+    definition: Summarized[S, E, M], space: Storage, of: str, kept: Kept
+) -> tuple[CheckedLog, _States[S] | None]:
     """The log, and what it adds up to, up to the first event that is wrong or unknown."""
     lines: list[StoredLine[E]] = []
 
@@ -66,17 +76,18 @@ async def _checked(definition: Summarized[S, E, M], space: Storage, of: str) -> 
 
     events = EventLog(space, definition)
     log = await events.check(log_of(of), observe)
-    loaded: Loaded[S] | None = None
+    states: _States[S] | None = None
     for seq, line in enumerate(lines, 1):
         if line.seq != seq:
             break
         try:
-            state = await events.after(log_of(of), loaded.state if loaded else None, line.event, line.head)
+            state = await events.after(log_of(of), states.last if states else None, line.event, line.head)
         except DoesNotFollow as error:
             log.wrong.insert(0, (seq, error.reason))
             break
-        loaded = Loaded(state, line.head)
-    return log, loaded
+        is_later = kept.head is not None and seq > kept.head.seq
+        states = _States(states.kept if states is not None and is_later else state, state)
+    return log, states
 
 
 def _against_head(definition: Summarized[S, E, M], kept: Kept, log: CheckedLog, *, has_findings: bool) -> list[Finding]:

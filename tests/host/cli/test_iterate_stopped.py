@@ -213,3 +213,21 @@ def test_killed_while_the_evaluator_is_at_work_only_that_is_done_again(terminal:
     assert resumed.code == 0
     assert [event["number"] for event in resumed.events if event["type"] == "finishArtefact"] == [3]
     assert report(terminal)["bestIteration"] == 2
+
+
+@pytest.mark.parametrize(("old", "code"), [(b"", 0), (b'"outputTokens":0', 1)])
+def test_a_summary_of_the_state_before_the_last_event_is_no_finding_and_an_edited_one_is(
+    terminal: Terminal, old: bytes, code: int
+) -> None:
+    terminal.project(
+        '[experts.solo]\ninstruction = "x"\n[experts.solo.iterate]\nevaluator = "exit 1"\n', solo=[reply("made")]
+    )
+    folder = terminal.workspace / "perstack/iterations/it"
+    assert terminal.call("iterate", "solo", "go", "--id", "it", "--provider", "scripted").code == 1
+    kept = (folder / "job.json").read_bytes()
+    assert terminal.call("resume", "it", "--provider", "scripted").code == 1
+    (folder / "job.json").write_bytes(kept.replace(old, b'"outputTokens":7') if old else kept)
+    shown = terminal.call("verify", "it")
+    assert shown.code == code, shown.out
+    assert "job.json has no head of these" in shown.out
+    assert ("job.json says usage.outputTokens is 7" in shown.out) is bool(code)
