@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pydantic import Field, JsonValue, ValidationError
 
 from perstack.core.base import Fact
+from perstack.core.wrong_values import in_words
 from perstack.errors import UsageError
 
 _HEADER = "ce-"
@@ -56,5 +57,5 @@ def read_cloud_event(body: JsonValue, headers: Mapping[str, str] | None = None) 
     try:
         return CloudEvent.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise UsageError(f"not a CloudEvent 1.0: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        words = in_words(error.errors(include_url=False, include_input=False), fields)
+        raise UsageError(f"not a CloudEvent 1.0: {words}") from error

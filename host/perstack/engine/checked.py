@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs
 
+from perstack.core.wrong_values import in_words
 from perstack.errors import UsageError
 
 _Method = TypeVar("_Method", bound=Callable[..., Coroutine[Any, Any, object]])
@@ -30,21 +31,18 @@ def checked(method: _Method) -> _Method:
         try:
             work = reader().validate_python(ArgsKwargs(args, kwargs))
         except ValidationError as error:
-            raise UsageError(f"{method.__name__}: {_in_words(error, method)}") from error
+            raise UsageError(f"{method.__name__}: {_in_words(error, method, args, kwargs)}") from error
         return await work
 
     return cast("_Method", read)
 
 
-def _in_words(error: ValidationError, method: Callable[..., object]) -> str:
-    names = list(inspect.signature(method).parameters)
-    return "; ".join(
-        f"`{'.'.join((_name(one['loc'][0], names), *map(str, one['loc'][1:])))}`:"
-        f" {one['msg'].removeprefix('Value error, ')}"
-        for one in error.errors(include_url=False, include_input=False)
-    )
-
-
-def _name(place: int | str, names: list[str]) -> str:
-    """Of an argument: those that were given by place have its number."""
-    return names[place] if isinstance(place, int) and place < len(names) else str(place)
+def _in_words(error: ValidationError, method: Callable[..., object], args: tuple[object, ...], more: object) -> str:
+    names = [name for name in inspect.signature(method).parameters if name != "self"]
+    given = {**dict(zip(["self", *names], args, strict=False)), **cast("dict[str, object]", more)}
+    errors = error.errors(include_url=False, include_input=False)
+    for one in errors:
+        place, *rest = one["loc"]
+        # those that were given by place have its number
+        one["loc"] = (["self", *names][place] if isinstance(place, int) else place, *rest)
+    return in_words(errors, given, names)

@@ -168,9 +168,9 @@ def test_a_job_that_runs_is_stopped_and_goes_on_later(terminal: Terminal, era: s
 @pytest.mark.parametrize(
     ("tool", "arguments", "words"),
     [
-        ("solo", {"quary": "x", "query": "x"}, "there is no argument `quary`; there are: query, continueJob, wait"),
+        ("solo", {"quary": "x", "query": "x"}, "there is no argument `quary`; did you mean `query`?"),
         ("solo", {}, "`query` is missing"),
-        ("solo", {"query": 7}, "`query`: Input should be a valid string"),
+        ("solo", {"query": 7}, "`query` must be text"),
         ("solo", {"query": "x", "continueJob": "nosuch"}, "nosuch"),
         ("get_job", {"job": "../etc"}, "no legal job id"),
         ("get_checkpoint", {"checkpoint": "x"}, "there is no checkpoint x"),

@@ -76,21 +76,21 @@ def test_no_argument_of_an_operation_lets_anything_out_but_our_own_error(
 def test_what_is_wrong_is_named_with_what_it_must_be(memory: ExecutionMemory) -> None:
     async def work() -> None:
         for call, words in (
-            (lambda: memory.create(5), "create: `task_id`: Input should be a valid string"),
-            (lambda: memory.create("a", state={"x": (1, 2)}), "create: `state.x`: input was not a valid JSON value"),
+            (lambda: memory.create(5), "create: `task_id` must be text"),
+            (lambda: memory.create("a", state={"x": (1, 2)}), "create: `state.x` is no JSON value"),
             (lambda: memory.create("a", state={"x": float("nan")}), "create: `state`: is no JSON: "),
             (lambda: memory.create("a", state={"x": 10**5000}), "create: `state`: is no JSON: "),
             (
                 lambda: memory.create("a", config={"maxRetires": 1}),
                 "create: `config`: has no 'maxRetires'; there are: ",
             ),
-            (lambda: memory.create("a", status="paused"), "create: `status`: Input should be 'created' or 'running'"),
+            (lambda: memory.create("a", status="paused"), "create: `status` must be one of created, running"),
             (lambda: memory.create("a", status="created", start=True), "create: `start` is True, and `status` is"),
-            (lambda: memory.create("a", stat={}), "create: `stat`: Unexpected keyword argument"),
+            (lambda: memory.create("a", stat={}), "create: there is no argument `stat`; did you mean `state`?"),
             (lambda: memory.pause("a"), "pause: `reason` is missing: give one of human_approval, "),
             (lambda: memory.pause("a", "human_aproval"), "did you mean 'human_approval'?"),
             (lambda: memory.checkpoint("a", data={}, checkpoint_data={}), "`data` is an old name of `checkpoint_data`"),
-            (lambda: memory.list(limit="many"), "list: `limit`: Input should be a valid integer"),
+            (lambda: memory.list(limit="many"), "list: `limit` must be a whole number"),
         ):
             with pytest.raises(UsageError) as refused:
                 await call()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.events import Settlement
 from perstack.core.job import JobStatus, Lifecycle, PauseReason
 from perstack.core.runs.state import RunStatus
-from perstack.errors import UsageError
 from perstack.frontends.shared.arguments import Arguments
 
 _Wait = Annotated[
@@ -169,27 +168,6 @@ class Inbox(Fact):
     """All of them, the oldest first."""
 
     questions: tuple[OpenItem, ...]
-
-
-_A = TypeVar("_A", bound=Arguments)
-
-
-def read_arguments(model: type[_A], tool: str, given: JsonObject) -> _A:
-    """The arguments of a call. Raises UsageError, which names the first that is wrong."""
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        match first["type"]:
-            case "missing":
-                words = f"`{place}` is missing"
-            case "extra_forbidden":
-                known = ", ".join(field.alias or name for name, field in model.model_fields.items())
-                words = f"there is no argument `{place}`; there are: {known}"
-            case _:
-                words = f"`{place}`: {first['msg']}"
-        raise UsageError(f"{tool}: {words}") from error
 
 
 @cache

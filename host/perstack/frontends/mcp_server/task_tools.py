@@ -9,9 +9,9 @@ from mcp_types import Tool, ToolAnnotations
 from perstack.core.base import JsonObject
 from perstack.frontends.mcp_server.clients import caller
 from perstack.frontends.mcp_server.results import result
-from perstack.frontends.mcp_server.schemas import input_schema, output_schema, read_arguments
+from perstack.frontends.mcp_server.schemas import input_schema, output_schema
 from perstack.frontends.mcp_server.state import Call, Outcome
-from perstack.frontends.shared.arguments import Arguments
+from perstack.frontends.shared.arguments import Arguments, read_arguments
 from perstack.frontends.tasks.operations import OPERATIONS, Operation
 
 PREFIX = "task_"
@@ -29,7 +29,7 @@ async def call_task_tool(call: Call) -> Outcome:
     """Raises PerstackError."""
     operation = TASK_TOOLS[call.params.name]
     given: JsonObject = dict(call.params.arguments or {})
-    read_arguments(operation.arguments, call.params.name, given)
+    read_arguments(operation.arguments, given, call.params.name)
     done = await operation(call.host.memory.signed(caller(call.context)), given)
     return result(done, done.to_json().decode())
 

@@ -44,10 +44,9 @@ from perstack.frontends.mcp_server.schemas import (
     ResumeJobArguments,
     input_schema,
     output_schema,
-    read_arguments,
 )
 from perstack.frontends.mcp_server.state import Call, Outcome
-from perstack.frontends.shared.arguments import Arguments
+from perstack.frontends.shared.arguments import Arguments, read_arguments
 
 _A = TypeVar("_A", bound=Arguments)
 
@@ -81,7 +80,7 @@ class JobTool(Generic[_A]):
 
     async def __call__(self, call: Call) -> Outcome:
         """Raises PerstackError."""
-        return await self.work(call, read_arguments(self.arguments, self.name, call.params.arguments or {}))
+        return await self.work(call, read_arguments(self.arguments, call.params.arguments or {}, self.name))
 
 
 async def _list_jobs(call: Call, args: ListJobsArguments) -> Outcome:
@@ -242,7 +241,7 @@ async def call_tool(call: Call) -> Outcome:
 
 
 async def _run_expert(call: Call, expert: Expert) -> Outcome:
-    args = read_arguments(ExpertArguments, call.params.name, call.params.arguments or {})
+    args = read_arguments(ExpertArguments, call.params.arguments or {}, call.params.name)
     work: Work = (
         partial(call.host.run, expert.key, args.query)
         if args.continue_job is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -52,7 +52,7 @@ def _endpoint(memory: ExecutionMemory, operation: Operation[Any]) -> Endpoint:
         try:
             given = _with_path(await _given(request), request.path_params)
             done = await operation(memory.signed(_caller(request)), given)
-        except (PerstackError, ValidationError) as error:
+        except PerstackError as error:
             return _refusal(error)
         return _json(done, 201 if operation.name == "create" else 200)
 
@@ -127,29 +127,22 @@ def _json(fact: Fact, status: int) -> Response:
     return Response(fact.to_json(), status, media_type="application/json")
 
 
-def _refusal(error: PerstackError | ValidationError) -> Response:
+def _refusal(error: PerstackError) -> Response:
     """Problem details (RFC 9457): what is wrong, and what may be done."""
-    told: JsonObject = {"title": type(error).__name__}
-    if isinstance(error, PerstackError):
-        told["detail"] = error.said(said)
-    else:
-        told["title"] = "UsageError"
-        told["detail"] = "; ".join(
-            f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors(include_url=False)
-        )
+    told: JsonObject = {"title": type(error).__name__, "detail": error.said(said)}
     if isinstance(error, NotAllowed):
         told["allowed"] = list(error.allowed)
     told["status"] = status = _status(error)
     return JSONResponse(told, status, media_type="application/problem+json")
 
 
-def _status(error: PerstackError | ValidationError) -> int:
+def _status(error: PerstackError) -> int:
     match error:
         case NotAllowed() | Conflict():
             return 409
         case NotFound():
             return 404
-        case UsageError() | ValidationError():
+        case UsageError():
             return 400
         case _:
             return 500

@@ -12,7 +12,7 @@ from perstack.core.base import Fact, JsonObject
 from perstack.core.job import PauseReason
 from perstack.core.task_words import Config, FirstStatus, State, TaskIds, Text
 from perstack.core.tasks import TaskCheckpoint, TaskPage, TaskState, TaskStatus
-from perstack.frontends.shared.arguments import Arguments
+from perstack.frontends.shared.arguments import Arguments, read_arguments
 from perstack.ports.tasks import TaskMemory
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
@@ -147,8 +147,8 @@ class Operation(Generic[_A]):
     work: Work[_A]
 
     async def __call__(self, memory: TaskMemory, given: JsonObject) -> Fact:
-        """Do it. Raises ValidationError for wrong arguments, and PerstackError."""
-        return await self.work(memory, self.arguments.model_validate(given))
+        """Do it. Raises PerstackError: UsageError for wrong arguments."""
+        return await self.work(memory, read_arguments(self.arguments, given))
 
 
 async def _create(memory: TaskMemory, args: CreateArguments) -> Fact:
