@@ -16,9 +16,10 @@ def warn_of_secrets(expert: Expert, at: KeyPath, report: Reporter) -> None:
     """Of every text of an Expert that logs do not have as it is written, but for those of which they have nothing."""
     recorded = without_secrets(expert)
     for skill, masked in zip(expert.skills, recorded.skills, strict=True):
-        texts, others = (one.model_dump(mode="json", exclude=_NOT_RECORDED) for one in (skill, masked))
-        _compare(texts, others, (*at, "skills", skill.name), report, _REMEDY)
-    if expert.iterate is not None and recorded.iterate is not None:
+        if masked != skill:
+            texts, others = (one.model_dump(mode="json", exclude=_NOT_RECORDED) for one in (skill, masked))
+            _compare(texts, others, (*at, "skills", skill.name), report, _REMEDY)
+    if expert.iterate is not None and recorded.iterate is not None and recorded.iterate != expert.iterate:
         is_program = isinstance(expert.iterate.evaluator, tuple)
         remedy = f"make it one line for the shell: {_REMEDY}" if is_program else _REMEDY
         texts, others = (one.model_dump(mode="json") for one in (expert.iterate, recorded.iterate))
