@@ -305,7 +305,10 @@ class Audit(Fact):
         str | tuple[_Filled, ...] | None,
         NOT_EMPTY,
         Rule(wrong_anchor),
-        Key("gets a Job's heads when it stops: `file:PATH`, an `https://` address, or a program as a list"),
+        Key(
+            "gets the heads of a Job, task or series when it stops: `file:PATH`, an `https://` address, or a program"
+            " as a list"
+        ),
     ] = None
     signing_key: Annotated[
         str | None,
