@@ -14,7 +14,7 @@ from perstack.core.ids import event_id_of
 from perstack.core.job import OpenQuestion, open_question
 from perstack.core.runs.state import Run
 from perstack.engine.driver import Driver
-from perstack.engine.load import LoadedJob
+from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.read import JobReader
 from perstack.engine.resuming import check_signal, new_limits
 from perstack.engine.session import Session

@@ -9,14 +9,13 @@ from contextlib import suppress
 from pydantic import JsonValue
 
 from perstack.core.base import Fact, JsonObject
-from perstack.core.chain import open_line
 from perstack.core.checkpoint import checkpoint_file, checkpoint_of
 from perstack.core.events import FinishToolCall, StoredEvent
 from perstack.core.job import JobSummary
 from perstack.core.messages import BlobPart
 from perstack.core.runs.state import Run
-from perstack.engine.load import is_checkpoint, load_run, stored_event
 from perstack.engine.logs.lines import run_ids
+from perstack.engine.logs.runs import is_checkpoint, load_job, run_logs
 from perstack.errors import NotFound
 from perstack.ports.formats import JobFormat
 from perstack.ports.storage import RunRef, Storage
@@ -30,7 +29,6 @@ async def job_document(storage: Storage, job: JobSummary) -> JsonObject:
     `messages` holds each Run's whole history once, by Run id, its instruction first; a checkpoint's are the first
     `messages.count` after the instruction. So the document grows with the work done, not with its square.
     """
-    known: dict[str, Run] = {}
     checkpoints: list[JsonValue] = []
 
     def observe(event: StoredEvent, run: Run) -> None:
@@ -38,13 +36,10 @@ async def job_document(storage: Storage, job: JobSummary) -> JsonObject:
         if isinstance(checkpoint_id, str) and is_checkpoint(event, checkpoint_id):
             checkpoints.append(_json(checkpoint_file(run).model_copy(update={"id": checkpoint_id})))
 
-    for run_id in await run_ids(storage, job.id):
-        run = await load_run(storage, RunRef(job.id, run_id), known=known, observe=observe)
-        if run is not None:
-            known[run_id] = run
+    loaded = await load_job(storage, job.id, observe)
     summary = _json(job)
     runs = summary.pop("runs", [])
-    messages = {run_id: _json(checkpoint_of(run))["messages"] for run_id, run in known.items()}
+    messages = {run_id: _json(checkpoint_of(run))["messages"] for run_id, run in loaded.runs.items()}
     return {
         "format": DOCUMENT_FORMAT,
         "job": summary,
@@ -58,9 +53,7 @@ async def foreign_files(storage: Storage, job_id: str, form: JobFormat) -> Mappi
     """The files of a Job in the form of another program, by their relative path."""
     logs: dict[str, list[StoredEvent]] = {}
     for run_id in await run_ids(storage, job_id):
-        ref = RunRef(job_id, run_id)
-        lines = await storage.read(ref)
-        logs[run_id] = [await stored_event(storage, ref, seq, open_line(line)) for seq, line in enumerate(lines, 1)]
+        logs[run_id] = [line.event async for line in run_logs(storage).events(RunRef(job_id, run_id))]
     blobs: dict[str, bytes] = {}
     for name in _blobs_of(logs.values()):
         # one that was lost is named in the text in its place

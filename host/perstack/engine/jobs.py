@@ -22,7 +22,7 @@ from perstack.engine.clock import new_ulid
 from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent, runtime_begins
 from perstack.engine.guarding import guarded
-from perstack.engine.load import LoadedJob
+from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.looking import Looking
 from perstack.engine.own_task import in_own_task
 from perstack.engine.read import JobPage, UnsettledCall, unsettled_calls

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from perstack.core.base import JsonObject
 from perstack.core.checkpoint import Checkpoint
+from perstack.core.events import StoredEvent
 from perstack.core.ids import check_job_id
 from perstack.core.job import JobSummary
 from perstack.engine.audit import Auditing
-from perstack.engine.load import LoadedJob
+from perstack.engine.logs.log import StoredLine
+from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.plugins import Plugins
-from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, StoredLine, UnsettledCall
+from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, UnsettledCall
 from perstack.errors import NotFound
 from perstack.ports.storage import Page, Storage
 
@@ -60,7 +62,7 @@ class Looking:
         after: int = 0,
         limit: int | None = None,
         through_step: int | None = None,
-    ) -> Sequence[StoredLine]:
+    ) -> Sequence[StoredLine[StoredEvent]]:
         """A Run's events after place `after`, at most `limit`, up to the end of step `through_step`."""
         return await self.reader.events(run_id, job_id=job_id, after=after, limit=limit, through_step=through_step)
 
@@ -84,7 +86,7 @@ class Looking:
         """The calls that began, may have had a side effect, and have no result."""
         return await self.reader.unsettled(await self._job_id(job_id))
 
-    async def watch(self, job_id: str | None = None) -> AsyncGenerator[StoredLine]:
+    async def watch(self, job_id: str | None = None) -> AsyncGenerator[StoredLine[StoredEvent]]:
         """Every stored event of a Job, whoever drives it, until nobody does and all was shown."""
         from perstack.engine.watch import watch_job
 

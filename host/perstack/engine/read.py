@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -12,22 +12,15 @@ from typing import Literal, cast
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from perstack.core.chain import Head, Sealed, check, open_line
 from perstack.core.checkpoint import Checkpoint, checkpoint_file, checkpoint_of
 from perstack.core.events import StoredEvent
 from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.job import Job, JobSummary, OpenQuestion, RunSummary, summarize
 from perstack.core.labels import has_labels
 from perstack.core.runs.state import Run, call_key, is_unsettled
-from perstack.engine.load import (
-    LoadedJob,
-    Redactions,
-    checkpoint_at,
-    load_job,
-    load_run,
-    stored_event,
-)
 from perstack.engine.logs.lines import readable, run_ids
+from perstack.engine.logs.log import StoredLine
+from perstack.engine.logs.runs import LoadedJob, checkpoint_at, load_job, load_run, run_logs
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Start
 from perstack.ports.formats import ShowsForeign
@@ -35,16 +28,6 @@ from perstack.ports.storage import Page, ReadsSummaries, RunRef, Storage
 
 _PAGE = 10_000
 _EVERY = 500
-
-
-@dataclass(frozen=True, slots=True)
-class StoredLine:
-    """One event as it stands in a log."""
-
-    seq: int
-    event: StoredEvent
-    line: bytes
-    """The JSON, with the digest and hash of the chain, without newline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,21 +220,18 @@ class JobReader:
         after: int = 0,
         limit: int | None = None,
         through_step: int | None = None,
-    ) -> list[StoredLine]:
+    ) -> list[StoredLine[StoredEvent]]:
         """A Run's events from place `after` on, up to the end of step `through_step`.
 
         `job_id` is needed only for Runs that another program wrote.
         """
         ref = RunRef(job_id or job_of_run(run_id), check_id(run_id, "run"))
-        head = Head(after)
-        lines: list[StoredLine] = []
-        redactions: Redactions = {}
-        for line in await self._storage.read(ref, after=after, limit=limit):
-            sealed, head = _checked(head, line)
-            event = await stored_event(self._storage, ref, head.seq, sealed, redactions)
-            if through_step is not None and event.step_number > through_step:
-                break
-            lines.append(StoredLine(head.seq, event, line))
+        lines: list[StoredLine[StoredEvent]] = []
+        async with aclosing(run_logs(self._storage).events(ref, after=after, limit=limit)) as found:
+            async for line in found:
+                if through_step is not None and line.event.step_number > through_step:
+                    break
+                lines.append(line)
         return lines
 
     async def logs(self, job_id: str, run_id: str | None = None) -> list[RunLog]:
@@ -313,11 +293,11 @@ class JobReader:
     async def _of_damaged(self, job_id: str, damage: Damaged) -> JobSummary:
         """What the readable part of the logs adds up to, as a Job that failed: a list of Jobs must not end at it."""
         job = Job(job_id)
-        for log in await self.logs(job_id):
-            ref = RunRef(job_id, log.run_id)
+        for run_id in await run_ids(self._storage, job_id):
+            ref = RunRef(job_id, run_id)
             with suppress(Damaged):
-                for seq, line in enumerate(log.lines, 1):
-                    job.apply(await stored_event(self._storage, ref, seq, open_line(line)))
+                async for line in run_logs(self._storage).events(ref):
+                    job.apply(line.event)
         if not job.coordinators:
             return _unreadable(job_id, damage)
         failed = _unreadable(job_id, damage).model_dump(include={"status", "lifecycle", "error"})
@@ -411,13 +391,6 @@ def _unreadable(job_id: str, error: StorageError) -> JobSummary:
         coordinator_run_id="",
         error=str(error),
     )
-
-
-def _checked(head: Head, line: bytes) -> tuple[Sealed, Head]:
-    if head.seq and not head.hash:
-        sealed = open_line(line)
-        return sealed, Head(head.seq + 1, sealed.hash)
-    return check(head, line)
 
 
 def _shortened(text: str, longest: int = 200) -> str:

@@ -13,7 +13,7 @@ from perstack.core.job import summarize
 from perstack.core.redaction import Redaction, fields_taken, redaction_of, remains_of
 from perstack.engine.clock import now_ms
 from perstack.engine.derived import derive
-from perstack.engine.load import redactions_in, stored_event
+from perstack.engine.logs.runs import RunDefinition, redactions_in
 from perstack.errors import NotFound, UsageError
 from perstack.next_steps import Look
 from perstack.ports.storage import Redacts, RunRef, Storage
@@ -38,10 +38,10 @@ async def redact_event(storage: Storage, event_id: str, *, reason: str, by: By) 
         if not 0 < seq <= len(lines):
             raise NotFound(f"there is no event {event_id}", next_steps=(Look("log", job_id),))
         sealed = open_line(lines[seq - 1])
-        event = await stored_event(storage, ref, seq, sealed)
+        event = await RunDefinition(storage).event(ref, seq, sealed)
         decided = next((one for one in redactions_in(ref, lines) if one.event_id == event_id), None)
         if decided is None:
-            last = await stored_event(storage, ref, len(lines), open_line(lines[-1]))
+            last = await RunDefinition(storage).event(ref, len(lines), open_line(lines[-1]))
             head = Head(len(lines), open_line(lines[-1]).hash) if lines else EMPTY_LOG
             decided = _decision(event, sealed.digest, last, head, cleaned(reason), by)
             records, _ = seal(head, [decided.to_json()])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, open_line, taken_out
+from perstack.core.chain import EMPTY_LOG, BrokenSeal, open_line, taken_out
 from perstack.core.chain import check as check_line
 from perstack.core.events import StartRun, StoredEvent
 from perstack.core.replay import difference
-from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.evolve import evolve
 from perstack.core.runs.state import Run
 from perstack.core.verification import Checked, Finding, Report, Unchecked
-from perstack.engine.load import load_run, stored_event
 from perstack.engine.logs.lines import readable, run_ids
+from perstack.engine.logs.runs import RunDefinition
 from perstack.engine.requests import KeptToolsCheck, RequestCheck
 from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef, Storage
@@ -54,16 +54,17 @@ async def _replay(
     Tools that are missing do not end it: that they were those named is known of the digests alone.
     """
     missing: list[Finding] = []
+    definition = RunDefinition(storage)
     run: Run | None = None
     head = EMPTY_LOG
     for seq, line in enumerate(lines, 1):
         try:
             sealed, head = check_line(head, line)
-            event = await stored_event(storage, ref, seq, sealed)
+            event = await definition.event(ref, seq, sealed)
             if taken_out(sealed.payload) is not None:
                 return seq - 1, missing
             if run is None:
-                run = await _begun(storage, event, head)
+                run = await definition.follow(None, event, head)
                 continue
         except (BrokenSeal, Damaged, NotFound) as error:
             return seq, [*missing, Finding(ref.run_id, seq, str(error))]
@@ -87,7 +88,7 @@ async def _inherits_redacted(storage: Storage, ref: RunRef) -> bool:
             return True
         seen.add(ref.run_id)
         try:
-            start = await stored_event(storage, ref, 1, open_line(lines[0])) if lines else None
+            start = await RunDefinition(storage).event(ref, 1, open_line(lines[0])) if lines else None
         except Damaged:
             return False
         base = start.continued_from if isinstance(start, StartRun) else None
@@ -99,13 +100,3 @@ async def _inherits_redacted(storage: Storage, ref: RunRef) -> bool:
 async def _missing_tools(check: KeptToolsCheck, event: StoredEvent, seq: int) -> list[Finding]:
     problem = await check.problem(event)
     return [] if problem is None else [Finding(event.run_id, seq, problem)]
-
-
-async def _begun(storage: Storage, event: StoredEvent, head: Head) -> Run:
-    if not isinstance(event, StartRun):
-        raise Damaged(f"the log of {event.run_id} does not begin with startRun", readable=0)
-    base = None
-    if event.continued_from is not None:
-        ref = RunRef(event.job_id, event.continued_from.run_id)
-        base = await load_run(storage, ref, through=event.continued_from.checkpoint_id)
-    return begin(event, head, base)

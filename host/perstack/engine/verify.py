@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, Sealed, taken_out
-from perstack.core.chain import check as check_line
+from perstack.core.chain import Head, Sealed, taken_out
 from perstack.core.events import (
     CallDelegate,
     FinishToolCall,
@@ -13,16 +12,14 @@ from perstack.core.events import (
     StartGeneration,
     StartRun,
     StoredEvent,
-    parse_event,
 )
 from perstack.core.ids import number_of_run, place_of, run_id_of
 from perstack.core.messages import BlobPart
-from perstack.core.places import is_at_home
-from perstack.core.redaction import NotVouchedFor, parse_remains, redaction_of, stand_in
-from perstack.core.upgrades import upgrade
+from perstack.core.redaction import parse_remains, redaction_of
 from perstack.core.verification import Report, against_head
-from perstack.engine.load import NOT_AT_HOME, redactions_in
-from perstack.engine.logs.lines import readable, run_ids
+from perstack.engine.logs.lines import run_ids
+from perstack.engine.logs.log import StoredLine
+from perstack.engine.logs.runs import redactions_in, run_logs
 from perstack.engine.requests import KeptToolsCheck
 from perstack.engine.verify_caches import check_caches, checkpoint_anchors, checkpoint_files, summary_anchors
 from perstack.engine.verify_state import Check
@@ -56,56 +53,32 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
 
 async def _check_log(check: Check, storage: Storage, ref: RunRef) -> None:
     """One log against its own chain; what it tells of others is taken down."""
-    lines, damage = await readable(storage, ref)
-    redactions = redactions_in(ref, lines)
-    unread = _check_lines(check, ref, lines, redactions)
+    redacted: dict[str, int] = {}
+
+    def observe(line: StoredLine[StoredEvent], sealed: Sealed) -> None:
+        if taken_out(sealed.payload) is not None:
+            redacted[line.event.id] = line.seq
+        _take_down(check, ref, line.seq, line.event)
+
+    log = await run_logs(storage).check(ref, observe)
+    check.heads[ref.run_id] = log.chain
+    for seq, words in log.wrong:
+        check.found(ref.run_id, seq, words)
+    redactions = redactions_in(ref, log.lines)
+    for event_id, seq in redacted.items():
+        check.redactions += [redaction_of(one, seq) for one in redactions if one.event_id == event_id][:1]
     for redaction in redactions:
-        _check_redaction(check, ref, redaction, lines)
-    if damage is not None:
-        check.found(ref.run_id, damage.readable + 1, str(damage))
-    if unread:
-        message = f"a newer version has written what this one cannot read ({unread} of {len(lines)} events)"
-        check.passed_over("content", ref.run_id, unread, message)
+        _check_redaction(check, ref, redaction, log.lines)
+    if log.damage is not None:
+        check.found(ref.run_id, log.damage.readable + 1, str(log.damage))
+    if log.unknown:
+        words = f"a newer version has written what this one cannot read ({len(log.unknown)} of {len(log.lines)} events)"
+        check.passed_over("content", ref.run_id, len(log.unknown), words)
     writer = check.unsealed.get(ref.run_id)
     if writer is not None:
-        check.passed_over("digests", ref.run_id, len(lines), f"{writer} wrote it, without digests")
+        check.passed_over("digests", ref.run_id, len(log.lines), f"{writer} wrote it, without digests")
     else:
-        check.digests += len(check.heads[ref.run_id])
-
-
-def _check_lines(check: Check, ref: RunRef, lines: Sequence[bytes], redactions: Sequence[RedactEvent]) -> int:
-    """How many of them this version cannot read."""
-    chain = check.heads[ref.run_id] = {}
-    head, unread = EMPTY_LOG, 0
-    for line in lines:
-        try:
-            sealed, head = check_line(head, line)
-        except BrokenSeal as error:
-            check.found(ref.run_id, head.seq + 1, str(error))
-            break
-        chain[head.seq] = head.hash
-        try:
-            event = _event(ref, head.seq, sealed, redactions)
-        except NotVouchedFor as error:
-            check.found(ref.run_id, head.seq, str(error))
-        except ValueError:  # of a newer version: the chain holds all the same
-            unread += 1
-        else:
-            if taken_out(sealed.payload) is not None:
-                check.redactions += [redaction_of(one, head.seq) for one in redactions if one.event_id == event.id][:1]
-            _take_down(check, ref, head.seq, event)
-    return unread
-
-
-def _event(ref: RunRef, seq: int, sealed: Sealed, redactions: Sequence[RedactEvent]) -> StoredEvent:
-    """Raises NotVouchedFor for one that does not belong there, and ValueError for one that cannot be read."""
-    left = taken_out(sealed.payload)
-    if left is not None:
-        return stand_in(left, sealed.digest, seq, redactions)
-    event = upgrade(parse_event(sealed.payload))
-    if not is_at_home(event, ref.job_id, ref.run_id, seq):
-        raise NotVouchedFor(NOT_AT_HOME)
-    return event
+        check.digests += len(log.chain)
 
 
 def _take_down(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:

@@ -13,7 +13,7 @@ from perstack.core.ids import is_place, place_of
 from perstack.core.job import JobSummary
 from perstack.core.verification import against, against_logs
 from perstack.engine.derived import Derived, checkpoint_ids, derive
-from perstack.engine.load import DoesNotFollow
+from perstack.engine.logs.damage import DoesNotFollow
 from perstack.engine.verify_state import Check
 from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef, Storage
@@ -62,7 +62,7 @@ async def check_caches(check: Check, storage: Storage, summary: bytes | None, ch
     try:
         derived = await derive(storage, check.job_id)
     except DoesNotFollow as error:
-        check.found(error.run_id, error.seq, error.words)
+        check.found(error.ref.run_id, error.seq, error.reason)
         return
     except (Damaged, NotFound):
         words = "what it says cannot be derived from logs that do not read as a whole"

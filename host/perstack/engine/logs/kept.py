@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -30,36 +28,6 @@ class Kept:
         return None if self.text is None else head_in(self.text)
 
 
-class Keeping(Protocol):
-    """A way to keep summaries."""
-
-    @property
-    def name(self) -> str:
-        """What messages call the summary."""
-        ...
-
-    @property
-    def shorter(self) -> str:
-        """What is wrong with a log that has fewer events than were kept."""
-        ...
-
-    @property
-    def anew(self) -> str:
-        """What is wrong with a log that has another hash at the place that was kept."""
-        ...
-
-    async def read(self, space: Storage, of: str) -> Kept: ...
-
-    async def before(self, space: Storage, of: str, head: Head) -> None:
-        """The log is about to be appended to, after `head`."""
-        ...
-
-    async def put(self, space: Storage, of: str, summary: Fact, head: Head) -> None:
-        """The log now ends at `head`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
 class Entry:
     """The entry that a storage has of each log, so that ten thousand are listed without opening one.
 
@@ -67,34 +35,33 @@ class Entry:
     has nothing of that log, and looks at it.
     """
 
-    reads: Callable[[bytes], object]
-    """Raises ValidationError for what is no summary."""
     name = "its entry"
     shorter = "its log has {found} events, and its entry tells of {had}: put it back from a copy"
     anew = "its log was written anew: its hash there is not the one that its entry tells of; put it back from a copy"
 
+    def __init__(self, summary: type[Fact]) -> None:
+        self._summary = summary
+
     async def read(self, space: Storage, of: str) -> Kept:
-        entry = await space.entry(of)
-        if entry is None:
-            return Kept(None)
-        seq, text = entry
-        return Kept(text, seq if self._is_summary(text) else 0) if text else Kept(None, seq - 1)
+        """What was kept of one."""
+        seq, text = await space.entry(of) or (1, b"")
+        if not text:
+            return Kept(None, seq - 1)
+        try:
+            self._summary.model_validate_json(text)
+        except ValidationError:
+            return Kept(text)  # it says nothing, as if it were lost
+        return Kept(text, seq)
 
     async def before(self, space: Storage, of: str, head: Head) -> None:
+        """The log is about to be appended to, after `head`."""
         await space.put_entry(of, head.seq + 1, b"", synced=True)
 
     async def put(self, space: Storage, of: str, summary: Fact, head: Head) -> None:
+        """The log ends at `head` now, and adds up to this."""
         await space.put_entry(of, head.seq, with_head(summary.to_json(), head))
 
-    def _is_summary(self, text: bytes) -> bool:
-        try:
-            self.reads(text)
-        except ValidationError:
-            return False  # it says nothing, as if it were lost
-        return True
 
-
-@dataclass(frozen=True, slots=True)
 class JobFile:
     """job.json."""
 
@@ -109,3 +76,7 @@ class JobFile:
 
     async def put(self, space: Storage, of: str, summary: Fact, head: Head) -> None:
         await space.put_summary(of, with_head(summary.to_json(), head))
+
+
+Keeping = Entry | JobFile
+"""What tasks and series do."""

@@ -59,7 +59,7 @@ TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
     summary=summary_of,
     damaged=damaged_task,
     jobs=lambda task: () if task.job_id is None else (task.job_id,),
-    keeping=Entry(TaskSummary.model_validate_json),
+    keeping=Entry(TaskSummary),
 )
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from perstack.core.events import FinishStep, StartRun, StoredEvent
 from perstack.core.ids import job_of_run
 from perstack.engine.clock import now_ms
-from perstack.engine.load import checkpoint_at
+from perstack.engine.logs.runs import checkpoint_at
 from perstack.errors import NotFound, PerstackError
 from perstack.frontends.mcp_server.addresses import EVENTS, JOB
 from perstack.host import Host
