@@ -68,6 +68,23 @@ class Loaded(Generic[S]):
     head: Head
 
 
+@dataclass(slots=True)
+class Readable(Generic[S, E]):
+    """A log as far as it can be read."""
+
+    loaded: Loaded[S] | None = None
+    """None if that is not far enough for a state."""
+    lines: list[StoredLine[E]] = field(default_factory=list[StoredLine[E]])
+    damage: Damaged | None = None
+    """What is wrong after that, if anything is."""
+
+    def whole(self) -> Readable[S, E]:
+        """The same. Raises Damaged if that is not all of it."""
+        if self.damage is not None:
+            raise self.damage
+        return self
+
+
 @dataclass(frozen=True, slots=True)
 class Appended(Loaded[S]):
     """The same, after events were appended."""
@@ -122,8 +139,19 @@ class EventLog(Generic[S, E]):
         state: S | None = None
         async with aclosing(self.events(ref, limit=limit)) as events:
             async for one in events:
-                state = await self.after(ref, state, one.event, one.head)
+                state = await self._after(ref, state, one.event, one.head)
                 yield one, state
+
+    async def readable(self, ref: RunRef, *, limit: int | None = None) -> Readable[S, E]:
+        """A log, or at most so many events of it, as far as it can be read."""
+        found = Readable[S, E]()
+        try:
+            async for line, state in self.folded(ref, limit=limit):
+                found.loaded = Loaded(state, line.head)
+                found.lines.append(line)
+        except Damaged as damage:
+            found.damage = damage
+        return found
 
     async def append(self, ref: RunRef, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
         """Write these events, one at least, after those that were loaded: all or nothing.
@@ -135,13 +163,15 @@ class EventLog(Generic[S, E]):
         lines, _ = seal(start, [event.to_json() for event in events])
         for seq, (event, line) in enumerate(zip(events, lines, strict=True), start.seq + 1):
             head = Head(seq, open_line(line).hash)
-            loaded = Loaded(await self.after(ref, loaded.state if loaded else None, event, head), head)
+            loaded = Loaded(await self._after(ref, loaded.state if loaded else None, event, head), head)
         if loaded is None:
             raise ValueError("a log begins with an event")
         await self._storage.append(ref, start.seq, lines)
         return Appended(loaded.state, loaded.head, lines)
 
-    async def check(self, ref: RunRef, observe: Callable[[StoredLine[E], Sealed], None]) -> CheckedLog:
+    async def check(
+        self, ref: RunRef, observe: Callable[[StoredLine[E], Sealed], None] = lambda line, sealed: None
+    ) -> CheckedLog:
         """Check each line of a log against the chain; `observe` sees the events that this version can read."""
         found = CheckedLog(*await readable(self._storage, ref))
         try:
@@ -159,7 +189,7 @@ class EventLog(Generic[S, E]):
             found.wrong.append((len(found.chain) + 1, str(error)))
         return found
 
-    async def after(self, ref: RunRef, state: S | None, event: E, head: Head) -> S:
+    async def _after(self, ref: RunRef, state: S | None, event: E, head: Head) -> S:
         try:
             return await self._definition.follow(state, event, head)
         except NotFound:

@@ -7,8 +7,7 @@ there, was cut or written anew, and is damaged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from pydantic import ValidationError
@@ -19,7 +18,7 @@ from perstack.core.ids import run_id_of
 from perstack.core.verification import Kind
 from perstack.engine.logs.damage import BadEvent, UnknownEvent
 from perstack.engine.logs.kept import Keeping, Kept
-from perstack.engine.logs.log import Appended, EventLog, Loaded, StoredLine
+from perstack.engine.logs.log import Appended, EventLog, Loaded, Readable, StoredLine
 from perstack.errors import Damaged, NotFound, StorageError
 from perstack.next_steps import Look
 from perstack.ports.storage import RunRef, Storage
@@ -75,17 +74,6 @@ def log_of(of: str) -> RunRef:
     return RunRef(of, run_id_of(of, 1))
 
 
-@dataclass(slots=True)
-class Readable(Generic[S, E]):
-    """A log as far as it can be read."""
-
-    loaded: Loaded[S] | None = None
-    """None if that is not far enough for a state."""
-    lines: list[StoredLine[E]] = field(default_factory=list[StoredLine[E]])
-    damage: Damaged | None = None
-    """What is wrong after that, if anything is."""
-
-
 class SummarizedLog(Generic[S, E, M]):
     """Reads and writes the logs of one kind, and decides nothing."""
 
@@ -97,19 +85,14 @@ class SummarizedLog(Generic[S, E, M]):
 
     async def load(self, of: str) -> Loaded[S]:
         """The state of one. Raises NotFound, and Damaged."""
-        found = await self.readable(of)
-        if found.damage is not None:
-            raise found.damage
-        if found.loaded is None:
+        loaded = (await self.readable(of)).whole().loaded
+        if loaded is None:
             raise self._missing(of)
-        return found.loaded
+        return loaded
 
     async def events(self, of: str) -> list[E]:
         """What happened to one, in order; nothing if there is none of that id. Raises Damaged."""
-        found = await self.readable(of)
-        if found.damage is not None:
-            raise found.damage
-        return [line.event for line in found.lines]
+        return [line.event for line in (await self.readable(of)).whole().lines]
 
     async def readable(self, of: str) -> Readable[S, E]:
         """One as far as it can be read."""
@@ -132,10 +115,9 @@ class SummarizedLog(Generic[S, E, M]):
         try:
             found = await self.readable(of)
             state = None if found.loaded is None else found.loaded.state
-            if found.damage is not None:
-                raise found.damage
-            if found.loaded is not None:
-                return await self._shown(of, found.loaded)
+            loaded = found.whole().loaded
+            if loaded is not None:
+                return await self._shown(of, loaded)
         except StorageError as error:
             return self._definition.damaged(of, state, str(error))
         raise self._missing(of)
@@ -150,15 +132,8 @@ class SummarizedLog(Generic[S, E, M]):
 
     async def _compared(self, of: str) -> Readable[S, E]:
         kept = await self._definition.keeping.read(self._space, of)  # before the log, which may only grow meanwhile
-        found = Readable[S, E]()
-        try:
-            async with aclosing(self._log.folded(log_of(of))) as lines:
-                async for line, state in lines:
-                    found.loaded = Loaded(state, line.head)
-                    found.lines.append(line)
-        except Damaged as damage:
-            found.damage = damage
-        else:
+        found = await self._log.readable(log_of(of))
+        if found.damage is None:
             found.damage = self._against(of, kept, found.lines)
         return found
 
