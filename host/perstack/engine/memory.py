@@ -41,14 +41,11 @@ from perstack.core.task_events import (
     TaskConfig,
     WaitingFor,
 )
-from perstack.core.task_history import checkpoints_in
 from perstack.core.task_words import (
     Config,
-    Count,
     FirstStatus,
     Json,
     Moment,
-    PageSize,
     State,
     TaskIds,
     Text,
@@ -60,10 +57,7 @@ from perstack.core.task_words import (
 )
 from perstack.core.tasks import (
     ALLOWED,
-    TaskCheckpoint,
-    TaskPage,
     TaskState,
-    TaskStatus,
     TaskSummary,
     asked_of,
     check_allowed,
@@ -75,22 +69,18 @@ from perstack.core.tasks import (
 from perstack.engine.audit import Auditing
 from perstack.engine.checked import checked
 from perstack.engine.clock import now_ms
-from perstack.engine.logs.tasks import Row, TaskLog
 from perstack.engine.task_dependencies import (
-    by_id,
     check_dependencies,
     check_unneeded,
     delete_each,
     seen,
-    seen_in_list,
 )
+from perstack.engine.task_reader import TaskReader
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
-from perstack.ports.paging import newest_first
 from perstack.ports.storage import Storage
 from perstack.ports.tasks import TaskMemory
 
-_EVER = 1 << 53
 _FOR_TASKS: PauseReason = "external_dependency"
 """The reason of a pause that is for other tasks, if nobody gives another."""
 _ANSWERABLE = ("human_approval", "human_input", "external_dependency")
@@ -105,13 +95,13 @@ class _Told(TypedDict):
 _NOTHING = _Told(input=None, input_text="", by=None)
 
 
-class ExecutionMemory(TaskMemory):
+class ExecutionMemory(TaskReader, TaskMemory):
     """Tasks in a storage, beside its Jobs. What each method promises is in `perstack.ports.tasks`."""
 
     def __init__(self, storage: Storage, audit: Auditing | None = None) -> None:
+        super().__init__(storage, audit)
         self._storage = storage
         self._by: By | None = None
-        self.log = TaskLog(storage, audit)
 
     @classmethod
     def open(
@@ -159,7 +149,7 @@ class ExecutionMemory(TaskMemory):
         signed._by = by
         return signed
 
-    # --- beginning and looking ------------------------------------------------------------------------------------
+    # --- beginning ------------------------------------------------------------------------------------
 
     @checked
     async def create(
@@ -210,57 +200,6 @@ class ExecutionMemory(TaskMemory):
             return [StartTask(task_id=task_id, timestamp=now_ms())]
 
         return await self.log.change(task_id, decide, expected_version)
-
-    @checked
-    async def get(self, task_id: str) -> TaskState:
-        return await seen(self.log, (await self.log.load(task_id)).state)
-
-    @checked
-    async def list(
-        self,
-        *,
-        status: TaskStatus | None = None,
-        reason: PauseReason | None = None,
-        agent_id: Text | None = None,
-        older_than: Count | None = None,
-        newer_than: Count | None = None,
-        archived: bool = False,
-        limit: PageSize = 100,
-        after: Text | None = None,
-    ) -> TaskPage:
-        wanted = [
-            (key, value)
-            for key, value in (("status", status), ("pauseReason", reason), ("agentId", agent_id))
-            if value is not None
-        ]
-        now = now_ms()
-        latest = now - older_than if older_than is not None else now + _EVER
-        earliest = now - newer_than if newer_than is not None else -1
-
-        def fits(row: Row) -> bool:
-            for key, value in wanted:  # by hand: `all` takes twice the time, and there may be thousands
-                if row.get(key) != value:
-                    return False
-            return (row.get("archivedAt") is not None) is archived and earliest < _written(row) <= latest
-
-        rows = by_id(await self.log.rows())
-        page = newest_first(((_written(row), task_id) for task_id, row in rows.items() if fits(row)), limit, after)
-        tasks = [await seen_in_list(self.log, await self.log.of_row(rows[one]), rows) for one in page.ids]
-        return TaskPage(tasks=tuple(tasks), next=page.next)
-
-    async def damaged(self) -> tuple[TaskSummary, ...]:
-        """The tasks whose logs do not read, as far as lists have found that out, but for archived ones."""
-        rows = [row for row in await self.log.rows() if row.get("damaged") and row.get("archivedAt") is None]
-        return tuple([await self.log.of_row(row) for row in rows])
-
-    @checked
-    async def history(self, task_id: str) -> tuple[StoredTaskEvent, ...]:
-        """Everything that happened to a task. Raises NotFound."""
-        return tuple(await self._events(task_id))
-
-    @checked
-    async def list_checkpoints(self, task_id: str) -> tuple[TaskCheckpoint, ...]:
-        return checkpoints_in(task_id, await self._events(task_id))
 
     # --- working --------------------------------------------------------------------------------------------------
 
@@ -382,7 +321,7 @@ class ExecutionMemory(TaskMemory):
         value: Json = None,
         expected_version: int | None = None,
     ) -> TaskState:
-        back_to = None if checkpoint is None else await self._checkpoint(task_id, checkpoint)
+        back_to = None if checkpoint is None else await self.checkpoint_of(task_id, checkpoint)
 
         def decide(task: TaskState) -> Sequence[StoredTaskEvent]:
             check_allowed(task, "resume")
@@ -473,32 +412,12 @@ class ExecutionMemory(TaskMemory):
         reading = read_answer(asked_of(task), value)
         return _Told(input=reading.value, input_text=reading.words, by=self._by or this_user())
 
-    async def _events(self, task_id: str) -> Sequence[StoredTaskEvent]:
-        events = await self.log.events(task_id)
-        if not events:
-            await self.get(task_id)
-        return events
-
-    async def _checkpoint(self, task_id: str, wanted: str) -> TaskCheckpoint:
-        """By its id, or the latest of that name."""
-        found = await self.list_checkpoints(task_id)
-        for one in reversed(found):
-            if wanted in (one.id, one.name):
-                return one
-        ids = ", ".join(one.id for one in found[-5:]) or "none"
-        raise NotFound(f"task {task_id} has no checkpoint {wanted}; its latest are: {ids}")
-
 
 def failure(task: TaskState, error: str, details: JsonObject | None = None) -> FailTask:
     """The fact that something went wrong. What was not running is not tried again by itself."""
     check_allowed(task, "fail")
     outcome = outcome_of_failure(task) if task.status == "running" else "fail"
     return FailTask(task_id=task.task_id, timestamp=now_ms(), error=error, details=details, outcome=outcome)
-
-
-def _written(row: Row) -> int:
-    written = row.get("updatedAt")
-    return written if isinstance(written, int) else 0
 
 
 def _hash(token: str) -> str:
