@@ -9,8 +9,8 @@ from perstack.core.events import StoredEvent
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
 from perstack.core.runs.state import Run
-from perstack.engine.logs.lines import every_id
 from perstack.engine.logs.runs import load_job
+from perstack.engine.pages import every_id
 from perstack.ports.storage import Storage
 
 _PAGE = 1000

@@ -8,6 +8,7 @@ from perstack.core.job import OpenQuestion
 from perstack.core.task_dependencies import in_words
 from perstack.core.tasks import TaskSummary
 from perstack.engine.memory import ExecutionMemory
+from perstack.engine.pages import pages
 from perstack.engine.read import JobReader
 from perstack.next_steps import GoOnWithout, NextStep, Retry
 from perstack.next_steps import in_words as step_in_words
@@ -52,17 +53,13 @@ async def open_questions(reader: JobReader) -> tuple[InboxItem, ...]:
 async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
     """Those of tasks, the oldest first, with those that wait for a task which will not be completed by itself."""
     found: list[InboxItem] = []
-    after: str | None = None
-    while True:
-        page = await memory.list(status="paused", limit=_PAGE, after=after)
+    async for page in pages(lambda after: memory.list(status="paused", limit=_PAGE, after=after)):
         for task in page.tasks:
             if task.pause_reason in _ASKING and not task.answered:
                 found.append(_of_task(task))
             elif any(one.is_stuck for one in task.blocked_by):
                 found.append(_stuck(task))
-        after = page.next
-        if after is None:
-            return tuple(sorted(found, key=_age))
+    return tuple(sorted(found, key=_age))
 
 
 async def damaged_tasks(memory: ExecutionMemory) -> tuple[InboxItem, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from perstack.core.runs.state import Run, call_key, is_unsettled
 from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.logs.log import StoredLine
 from perstack.engine.logs.runs import LoadedJob, checkpoint_at, load_job, load_run, run_logs
+from perstack.engine.pages import every_id, pages
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Start
 from perstack.ports.formats import ShowsForeign
@@ -111,7 +112,9 @@ class JobReader:
     async def asking(self) -> list[tuple[str, OpenQuestion]]:
         """Every Job that asks a person something, by its id, and what it asks; in no order. Quick for thousands."""
         if not isinstance(self._storage, ReadsSummaries):
-            every = [job async for job in self._every_job()]
+            every = [
+                job async for page in pages(lambda after: self.jobs(limit=_EVERY, after=after)) for job in page.jobs
+            ]
             return [(job.id, job.asking) for job in every if job.asking is not None]
         found: list[tuple[str, OpenQuestion]] = []
         for job_id, written in (await self._storage.summaries()).items():
@@ -122,16 +125,6 @@ class JobReader:
             if asking is not None:
                 found.append((job_id, asking))
         return found
-
-    async def _every_job(self) -> AsyncGenerator[JobSummary]:
-        after: str | None = None
-        while True:
-            page = await self.jobs(limit=_EVERY, after=after)
-            for job in page.jobs:
-                yield job
-            after = page.next
-            if after is None:
-                return
 
     async def _summaries(self, job_ids: Iterable[str]) -> list[JobSummary]:
         found: list[JobSummary] = []
@@ -146,16 +139,11 @@ class JobReader:
 
     async def latest_job_id(self) -> str:
         """The Job written to last, of those that have begun. Raises NotFound if there is none."""
-        after: str | None = None
-        while True:
-            page = await self._storage.jobs(limit=20, after=after)
+        async for page in pages(lambda after: self._storage.jobs(limit=20, after=after)):
             for job_id in page.ids:
                 if (await self._storage.runs(job_id, limit=1)).ids:
                     return job_id
-            after = page.next
-            if after is None:
-                place = self._storage.location
-                raise NotFound(f"there is no Job yet in {place}", next_steps=(Start(),))
+        raise NotFound(f"there is no Job yet in {self._storage.location}", next_steps=(Start(),))
 
     async def load(self, job_id: str) -> LoadedJob:
         """A Job's whole state. Raises NotFound, and StorageError if job.json knows of events that are not there."""
@@ -324,15 +312,10 @@ class JobReader:
             return "", None
         if job_id is not None:
             return job_id, await self._storage.foreign_checkpoint(check_job_id(job_id), checkpoint_id)
-        after: str | None = None
-        while True:
-            page = await self._storage.jobs(limit=_PAGE, after=after)
-            for one in page.ids:
-                if await self._storage.checkpoint(one, checkpoint_id) is not None:
-                    return one, await self._storage.foreign_checkpoint(one, checkpoint_id)
-            after = page.next
-            if after is None:
-                return "", None
+        for one in await every_id(lambda after: self._storage.jobs(limit=_PAGE, after=after)):
+            if await self._storage.checkpoint(one, checkpoint_id) is not None:
+                return one, await self._storage.foreign_checkpoint(one, checkpoint_id)
+        return "", None
 
 
 def unsettled_calls(loaded: LoadedJob) -> tuple[UnsettledCall, ...]:

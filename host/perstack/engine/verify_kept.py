@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
 
 from perstack.core.base import Fact
 from perstack.core.verification import Checked, Finding, Report, Unchecked, against, against_head
 from perstack.engine.logs.damage import DoesNotFollow
 from perstack.engine.logs.kept import Kept
 from perstack.engine.logs.lines import run_ids
-from perstack.engine.logs.log import CheckedLog, EventLog
+from perstack.engine.logs.log import CheckedLog, E, EventLog, S
 from perstack.engine.logs.series import SERIES
-from perstack.engine.logs.summarized import Summarized, log_of
+from perstack.engine.logs.summarized import M, Summarized, log_of
 from perstack.engine.logs.tasks import TASKS
 from perstack.ports.storage import Storage
-
-S = TypeVar("S")
-E = TypeVar("E", bound=Fact)
-M = TypeVar("M", bound=Fact)
 
 
 async def verify_task(storage: Storage, task_id: str) -> Report:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from perstack.core.verification import Finding, Kind, Report
-from perstack.engine.logs.lines import every_id
 from perstack.engine.logs.series import SERIES
 from perstack.engine.logs.tasks import TASKS
+from perstack.engine.pages import every_id
 from perstack.engine.verify import verify_job
 from perstack.engine.verify_kept import verify_lost, verify_series, verify_task
 from perstack.errors import StorageError

@@ -30,6 +30,7 @@ from perstack.engine.groups import leaves
 from perstack.engine.guarding import guarded, programs_of
 from perstack.engine.logs.tasks import Row
 from perstack.engine.memory import ExecutionMemory, failure
+from perstack.engine.pages import pages
 from perstack.engine.polling import Word, ask_command
 from perstack.engine.read import JobReader
 from perstack.engine.task_dependencies import by_id, is_held_up
@@ -129,24 +130,20 @@ class Jobs:
     async def due(self, now: int) -> list[str]:
         """Those that pause for a limit of their provider's rate, and may go on."""
         found: list[str] = []
-        after: str | None = None
-        while True:
-            page = await self.reader.jobs(limit=_PAGE, after=after)
+        async for page in pages(lambda after: self.reader.jobs(limit=_PAGE, after=after)):
             found += [job.id for job in page.jobs if _is_over(job, now)]
-            after = page.next
-            if after is None or _are_old(page.jobs, now):
-                return found
+            if _are_old(page.jobs, now):
+                break
+        return found
 
     async def due_iterations(self, now: int) -> list[SeriesSummary]:
         """Those that pause for the same, and those that do not read, which may be due."""
         found: list[SeriesSummary] = []
-        after: str | None = None
-        while True:
-            page = await self.iterations.list(limit=_PAGE, after=after)
+        async for page in pages(lambda after: self.iterations.list(limit=_PAGE, after=after)):
             found += [one for one in page.series if one.damaged or (one.status == "paused" and _is_over(one, now))]
-            after = page.next
-            if after is None or _are_old(page.series, now):
-                return found
+            if _are_old(page.series, now):
+                break
+        return found
 
 
 def _are_old(page: Sequence[JobSummary | SeriesSummary], now: int) -> bool:

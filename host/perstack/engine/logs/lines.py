@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from perstack.core.chain import EMPTY_LOG, Head, Sealed, check
+from perstack.engine.pages import every_id
 from perstack.errors import Damaged
-from perstack.ports.storage import Page, RunRef, Storage
+from perstack.ports.storage import RunRef, Storage
 
 
 async def readable(
@@ -33,15 +34,3 @@ def checked(lines: Iterable[bytes]) -> Iterator[tuple[Sealed, Head]]:
 async def run_ids(storage: Storage, job_id: str) -> list[str]:
     """All Runs of a Job that have a log, by their number. Raises NotFound."""
     return await every_id(lambda after: storage.runs(job_id, after=after))
-
-
-async def every_id(page: Callable[[str | None], Awaitable[Page]]) -> list[str]:
-    """The ids of all pages: `page` returns the one after a cursor."""
-    ids: list[str] = []
-    after: str | None = None
-    while True:
-        found = await page(after)
-        ids.extend(found.ids)
-        after = found.next
-        if after is None:
-            return ids

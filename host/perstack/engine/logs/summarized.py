@@ -18,13 +18,11 @@ from perstack.core.ids import run_id_of
 from perstack.core.verification import Kind
 from perstack.engine.logs.damage import BadEvent, UnknownEvent
 from perstack.engine.logs.kept import Keeping, Kept
-from perstack.engine.logs.log import Appended, EventLog, Loaded, Readable, StoredLine
+from perstack.engine.logs.log import Appended, E, EventLog, Loaded, Readable, S, StoredLine
 from perstack.errors import Damaged, NotFound, StorageError
 from perstack.next_steps import Look
 from perstack.ports.storage import RunRef, Storage
 
-S = TypeVar("S")
-E = TypeVar("E", bound=Fact)
 M = TypeVar("M", bound=Fact)
 
 
