@@ -291,7 +291,7 @@ class FilesystemStorage:
             ids = [name[:-5] for name in names if name.startswith(job_id)]
             return page_of(ids, checkpoint_order, limit, after)
 
-    def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path | None:
+    def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path:
         """Where a checkpoint's file is or would be."""
         check_id(checkpoint_id, "checkpoint")
         return self._root / self._space / check_job_id(job_id) / "checkpoints" / f"{checkpoint_id}.json"

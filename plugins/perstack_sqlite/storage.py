@@ -228,10 +228,6 @@ class SqliteStorage:
         rows = await self._rows_of_job(job_id, query, (self._key(job_id),))
         return page_of((str(one) for (one,) in rows), checkpoint_order, limit, after)
 
-    def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path | None:
-        """None: checkpoints are rows, not files."""
-        return None
-
     async def put_blob(self, job_id: str, data: bytes) -> str:
         """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
         name = new_sha256(data).hexdigest()

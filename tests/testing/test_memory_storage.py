@@ -1,13 +1,24 @@
-"""The storage in memory passes the whole contract."""
+"""The storage in memory passes the whole contract, and is enough for a host."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hosting import Bench, expert, wait_for
 
-from perstack.ports.storage import RunRef
+from perstack.ports.hooks import hookimpl
+from perstack.ports.storage import (
+    CheckpointFiles,
+    FindsLostJobs,
+    KeepsCopies,
+    LocalStorage,
+    ReadsSummaries,
+    RunRef,
+    StorageFactory,
+)
 from perstack.testing.memory_storage import MemoryStorages
+from perstack.testing.scripted import text, tool
 from perstack.testing.storage_contract import Opener, StorageContract
 
 
@@ -24,3 +35,37 @@ class TestMemoryStorage(StorageContract):
             return Opener(lambda: storages.open("test", Path.cwd()), damage=damage)
 
         return make
+
+
+def test_a_host_needs_no_more_of_a_storage_than_log_blobs_lease_and_cache(tmp_path: Path) -> None:
+    storages = MemoryStorages()
+    for ability in (KeepsCopies, CheckpointFiles, ReadsSummaries, FindsLostJobs, LocalStorage):
+        assert not isinstance(storages.open("", tmp_path), ability)
+
+    class Plugin:
+        @hookimpl
+        def perstack_storages(self) -> list[StorageFactory]:
+            return [storages]
+
+    async def work() -> None:
+        script = {
+            "[[a]]": [tool("b", {"query": "x"}), tool("askUser", {"question": "sure?"}), text("done")],
+            "[[b]]": [text("b")],
+        }
+        experts = (expert("a", delegates=("b",), ask=True), expert("b"))
+        host = Bench(tmp_path, "memory:one").host(script, *experts, plugins=(Plugin(),))
+        job = await host.run("a", "q", job_id="job")
+        assert job.status == "stoppedByInteractiveTool"
+        assert [asked.job_id for asked in await host.inbox()] == ["job"]
+        job = await host.answer("yes", job_id="job")
+        assert job.status == "completed"
+        report = await host.verify("job")
+        assert report.findings == ()
+        checkpoint = f"{job.runs[0].id}-1"
+        assert (await host.checkpoint(checkpoint)).id == checkpoint
+        assert await host.checkpoint_path(checkpoint) is None
+        await host.memory.create("t")
+        assert (await host.verify("t")).findings == ()
+        await host.close()
+
+    wait_for(work())

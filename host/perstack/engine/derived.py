@@ -11,7 +11,7 @@ from perstack.core.job import Job
 from perstack.core.runs.state import Run
 from perstack.engine.logs.runs import load_job
 from perstack.engine.pages import every_id
-from perstack.ports.storage import Storage
+from perstack.ports.storage import KeepsCopies, Storage
 
 _PAGE = 1000
 
@@ -28,7 +28,9 @@ class Derived:
 
 
 async def checkpoint_ids(storage: Storage, job_id: str) -> list[str]:
-    """Of all checkpoints of a Job that were put."""
+    """Of all checkpoints of a Job that were put; none where no copies are kept."""
+    if not isinstance(storage, KeepsCopies):
+        return []
     return await every_id(lambda after: storage.checkpoints(job_id, limit=_PAGE, after=after))
 
 

@@ -25,7 +25,7 @@ from perstack.engine.pages import every_id, pages
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Start
 from perstack.ports.formats import ShowsForeign
-from perstack.ports.storage import Page, ReadsSummaries, RunRef, Storage
+from perstack.ports.storage import CheckpointFiles, KeepsCopies, Page, ReadsSummaries, RunRef, Storage
 
 _PAGE = 10_000
 _EVERY = 500
@@ -259,11 +259,13 @@ class JobReader:
     async def checkpoint_path(self, checkpoint_id: str, job_id: str | None = None) -> Path | None:
         """The file of a checkpoint, written now if it was not there; None where checkpoints are no files."""
         ref, _ = await self._place_of(checkpoint_id, job_id)
-        path = self._storage.checkpoint_path(ref.job_id, checkpoint_id)
-        if path is not None and await self._storage.checkpoint(ref.job_id, checkpoint_id) is None:
+        storage = self._storage
+        if not isinstance(storage, CheckpointFiles):
+            return None
+        if await storage.checkpoint(ref.job_id, checkpoint_id) is None:
             file = checkpoint_file(await self.state_at(checkpoint_id, job_id))
-            await self._storage.put_checkpoint(ref.job_id, checkpoint_id, file.to_json())
-        return path
+            await storage.put_checkpoint(ref.job_id, checkpoint_id, file.to_json())
+        return storage.checkpoint_path(ref.job_id, checkpoint_id)
 
     async def unsettled(self, job_id: str) -> tuple[UnsettledCall, ...]:
         """The calls that began, may have had a side effect, and have no result."""
@@ -310,10 +312,12 @@ class JobReader:
         """The Job, and our id, of a checkpoint that another program wrote. Without a Job, the one that has its file."""
         if not isinstance(self._storage, ShowsForeign):
             return "", None
+        copies = self._storage if isinstance(self._storage, KeepsCopies) else None
         if job_id is not None:
             return job_id, await self._storage.foreign_checkpoint(check_job_id(job_id), checkpoint_id)
         for one in await every_id(lambda after: self._storage.jobs(limit=_PAGE, after=after)):
-            if await self._storage.checkpoint(one, checkpoint_id) is not None:
+            # of a Job without its file it is not asked: that would read all that other programs wrote
+            if copies is not None and await copies.checkpoint(one, checkpoint_id) is not None:
                 return one, await self._storage.foreign_checkpoint(one, checkpoint_id)
         return "", None
 

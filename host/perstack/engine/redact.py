@@ -16,7 +16,7 @@ from perstack.engine.derived import derive
 from perstack.engine.logs.runs import RunDefinition, redactions_in
 from perstack.errors import NotFound, UsageError
 from perstack.next_steps import Look
-from perstack.ports.storage import Redacts, RunRef, Storage
+from perstack.ports.storage import KeepsCopies, Redacts, RunRef, Storage
 
 
 async def redact_event(storage: Storage, event_id: str, *, reason: str, by: By) -> Redaction:
@@ -76,8 +76,9 @@ def _decision(event: StoredEvent, digest: str, last: StoredEvent, head: Head, re
 
 async def _write_caches(storage: Storage, job_id: str) -> None:
     derived = await derive(storage, job_id)
-    for run_id, setting in derived.settings.items():
-        await storage.put_run_setting(RunRef(job_id, run_id), setting.to_json())
-    for checkpoint_id, file in derived.checkpoints.items():
-        await storage.put_checkpoint(job_id, checkpoint_id, file.to_json())
+    if isinstance(storage, KeepsCopies):
+        for run_id, setting in derived.settings.items():
+            await storage.put_run_setting(RunRef(job_id, run_id), setting.to_json())
+        for checkpoint_id, file in derived.checkpoints.items():
+            await storage.put_checkpoint(job_id, checkpoint_id, file.to_json())
     await storage.put_summary(job_id, summarize(derived.job, is_driven=False).to_json())

@@ -17,7 +17,7 @@ from perstack.core.runs.stamp import Stamp
 from perstack.core.runs.state import Run
 from perstack.engine.clock import now_ms
 from perstack.engine.emit import Emitter
-from perstack.ports.storage import RunRef, Storage
+from perstack.ports.storage import KeepsCopies, RunRef, Storage
 from perstack.ports.uninterrupted import uninterrupted as uninterrupted
 
 _E = TypeVar("_E", bound=StoredEvent)
@@ -46,6 +46,7 @@ class Session:
         self.memo: dict[Hashable, object] = {}
         """What the Run's provider keeps from one request to the next."""
         self._storage = storage
+        self._copies = storage if isinstance(storage, KeepsCopies) else None
         self._job = job
         self._emit = emit
         self._on_written = on_written
@@ -142,14 +143,15 @@ class Session:
 
     async def _append(self, lines: list[bytes], *, starts: bool) -> None:
         await self._storage.append(self.ref, self._on_disk, lines)
-        if starts:
-            await self._storage.put_run_setting(self.ref, run_setting(self.run.start).to_json())
+        if starts and self._copies is not None:
+            await self._copies.put_run_setting(self.ref, run_setting(self.run.start).to_json())
         self._on_disk += len(lines)
 
     async def write_checkpoint(self) -> None:
         """Keep the state's file for readers in a hurry. The log alone is enough for all of them."""
-        file = checkpoint_file(self.run)
-        await self._storage.put_checkpoint(self.ref.job_id, file.id, file.to_json())
+        if self._copies is not None:
+            file = checkpoint_file(self.run)
+            await self._copies.put_checkpoint(self.ref.job_id, file.id, file.to_json())
 
 
 def _tells_of_a_start(event: StoredEvent) -> bool:

@@ -16,7 +16,7 @@ from perstack.engine.derived import Derived, checkpoint_ids, derive
 from perstack.engine.logs.damage import DoesNotFollow
 from perstack.engine.verify_state import Check
 from perstack.errors import Damaged, NotFound
-from perstack.ports.storage import RunRef, Storage
+from perstack.ports.storage import KeepsCopies, RunRef, Storage
 
 Files = Mapping[str, bytes]
 """The checkpoints that were put, by id."""
@@ -25,6 +25,8 @@ Files = Mapping[str, bytes]
 async def checkpoint_files(storage: Storage, job_id: str) -> Files:
     """All that were put."""
     files: dict[str, bytes] = {}
+    if not isinstance(storage, KeepsCopies):
+        return files
     for checkpoint_id in await checkpoint_ids(storage, job_id):
         data = await storage.checkpoint(job_id, checkpoint_id)
         if data is not None:
@@ -72,6 +74,11 @@ async def check_caches(check: Check, storage: Storage, summary: bytes | None, ch
     if summary is not None and read is not None:
         is_driven = await storage.lease_info(check.job_id) is not None
         _check_summary(check, summary, read, derived, is_driven=is_driven)
+    if isinstance(storage, KeepsCopies):
+        await _check_copies(check, storage, derived, checkpoints)
+
+
+async def _check_copies(check: Check, storage: KeepsCopies, derived: Derived, checkpoints: Files) -> None:
     for run_id, setting in derived.settings.items():
         data = await storage.run_setting(RunRef(check.job_id, run_id))
         if data is None:

@@ -13,7 +13,7 @@ from perstack.engine.logs.log import CheckedLog, E, EventLog, S
 from perstack.engine.logs.series import SERIES
 from perstack.engine.logs.summarized import M, Summarized, log_of
 from perstack.engine.logs.tasks import TASKS
-from perstack.ports.storage import Storage
+from perstack.ports.storage import FindsLostJobs, Storage
 
 
 async def verify_task(storage: Storage, task_id: str) -> Report:
@@ -87,7 +87,8 @@ async def _missing_jobs(storage: Storage, job_ids: Iterable[str]) -> list[Unchec
 
 async def verify_lost(storage: Storage) -> list[Finding]:
     """The tasks that are told of, and are not there."""
+    tasks = storage.space(TASKS.space)
     return [
         Finding(task_id, 0, "a task of this id had events, and its log is gone: put it back from a copy")
-        for task_id in await storage.space(TASKS.space).lost_jobs()
+        for task_id in (await tasks.lost_jobs() if isinstance(tasks, FindsLostJobs) else ())
     ]

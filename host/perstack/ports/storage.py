@@ -1,6 +1,7 @@
-"""The storage port: what keeps logs, and what it promises.
+"""The storage port: a log, blobs, a lease and a cache, and what they promise.
 
-`perstack.testing.storage_contract` is the suite that every storage passes in full. The promises:
+`perstack.testing.storage_contract` is the suite that every storage passes in full: what is asked of `Storage`, and of
+each further ability that it has. The promises:
 
 1. `append` is all or nothing; a stale `expected_seq` raises Conflict. That is also the fence: of two drivers on one
    Run the second loses at its first write. One that is cancelled has been done, or never will be, when its caller
@@ -50,20 +51,8 @@ class Page:
     next: str | None = None
 
 
-class Storage(Protocol):
-    """Keeps Jobs. One object serves one process; several processes may use one store."""
-
-    @property
-    def location(self) -> str:
-        """For people: the directory, file or address where the state is."""
-        ...
-
-    def space(self, name: str) -> Storage:
-        """Another set of Jobs in the same store, which none of the others sees; the same object for the same name.
-
-        It keeps all these promises, and is closed with this one. `name` is of a few lower case letters, and not `jobs`.
-        """
-        ...
+class Logs(Protocol):
+    """The truth: a log for each Run of a Job (promises 1 to 4)."""
 
     async def create_job(self, job_id: str) -> None:
         """Make an empty Job. Raises Conflict if the id exists."""
@@ -86,6 +75,44 @@ class Storage(Protocol):
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
         """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
         ...
+
+    async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
+        """Remove a Job and all that belongs to it. Raises NotFound, and Conflict while it is driven.
+
+        With `expected` only if that log has so many records at that moment: Conflict otherwise.
+        """
+        ...
+
+
+class Blobs(Protocol):
+    """What events refer to by its sha256."""
+
+    async def put_blob(self, job_id: str, data: bytes) -> str:
+        """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
+        ...
+
+    async def blob(self, job_id: str, sha256: str) -> bytes:
+        """Raises NotFound."""
+        ...
+
+
+class Leases(Protocol):
+    """Who drives a Job."""
+
+    def lease(self, job_id: str, holder: str) -> AbstractAsyncContextManager[None]:
+        """The right to drive a Job. Raises Conflict, naming the holder, if another has it.
+
+        It is free the moment its holder's process dies.
+        """
+        ...
+
+    async def lease_info(self, job_id: str) -> LeaseInfo | None:
+        """Who holds the lease now; None if nobody does."""
+        ...
+
+
+class Cache(Protocol):
+    """What lists are made of (promise 5)."""
 
     async def put_summary(self, job_id: str, summary: bytes) -> None:
         """Replace job.json."""
@@ -110,16 +137,40 @@ class Storage(Protocol):
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
         """The place that the entry of one Job tells of, and the entry; None if none was put, or if it was lost.
 
-        That of a Job which somebody removed behind the storage's back is still there.
+        That of a Job which somebody removed behind the storage's back may still be there.
         """
         ...
 
-    async def lost_jobs(self) -> tuple[str, ...]:
-        """The ids that have an entry and no Job, and were not deleted by `delete_job`."""
+
+class Storage(Logs, Blobs, Leases, Cache, Protocol):
+    """Keeps Jobs. One object serves one process; several processes may use one store.
+
+    This is all that the host needs. What a storage can do besides is in the protocols that follow; the host looks for
+    each, and does without where it is not there.
+    """
+
+    @property
+    def location(self) -> str:
+        """For people: the directory, file or address where the state is."""
         ...
 
+    def space(self, name: str) -> Storage:
+        """Another set of Jobs in the same store, which none of the others sees; the same object for the same name.
+
+        It keeps all these promises, and is closed with this one. `name` is of a few lower case letters, and not `jobs`.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class KeepsCopies(Protocol):
+    """What a storage can do besides that keeps, for people and tools, what the logs have too: the setting of each Run,
+    and its checkpoints. They are caches (promise 5)."""
+
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        """Replace run-setting.json, a cache for people and tools."""
+        """Replace run-setting.json."""
         ...
 
     async def run_setting(self, run: RunRef) -> bytes | None:
@@ -134,37 +185,14 @@ class Storage(Protocol):
         """Ids of the checkpoints that were put, in the order of their ids' Run and place."""
         ...
 
-    def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path | None:
-        """Where a checkpoint's file is or would be; None where checkpoints are no files."""
+
+@runtime_checkable
+class CheckpointFiles(KeepsCopies, Protocol):
+    """One whose checkpoints are files."""
+
+    def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path:
+        """Where a checkpoint's file is or would be."""
         ...
-
-    async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
-        ...
-
-    async def blob(self, job_id: str, sha256: str) -> bytes:
-        """Raises NotFound."""
-        ...
-
-    def lease(self, job_id: str, holder: str) -> AbstractAsyncContextManager[None]:
-        """The right to drive a Job. Raises Conflict, naming the holder, if another has it.
-
-        It is free the moment its holder's process dies.
-        """
-        ...
-
-    async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        """Who holds the lease now; None if nobody does."""
-        ...
-
-    async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
-        """Remove a Job and all that belongs to it. Raises NotFound, and Conflict while it is driven.
-
-        With `expected` only if that log has so many records at that moment: Conflict otherwise.
-        """
-        ...
-
-    async def close(self) -> None: ...
 
 
 @runtime_checkable
@@ -173,6 +201,29 @@ class ReadsSummaries(Protocol):
 
     async def summaries(self) -> Mapping[str, bytes]:
         """Of every Job its job.json, or nothing (b"") if there is none."""
+        ...
+
+
+@runtime_checkable
+class FindsLostJobs(Protocol):
+    """What a storage can do besides that keeps entries apart from Jobs: see that somebody removed a Job behind its
+    back."""
+
+    async def lost_jobs(self) -> tuple[str, ...]:
+        """The ids that have an entry and no Job, and were not deleted by `delete_job`."""
+        ...
+
+
+@runtime_checkable
+class Redacts(Protocol):
+    """What a storage can do besides that lets the content of a record be taken out."""
+
+    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+        """Put `record` in the place of the one at `seq`, in one moment; it survives power loss when this returns.
+
+        Raises NotFound if there is no such record, and Conflict unless `core.chain.is_redaction_of` says that the new
+        one may stand for it.
+        """
         ...
 
 
@@ -193,19 +244,6 @@ class LocalStorage(Storage, Protocol):
     def programs(self) -> Path:
         """A folder, one of these places or in one, in which the programs are recorded that run now. It need not be
         there."""
-        ...
-
-
-@runtime_checkable
-class Redacts(Protocol):
-    """What a storage can do besides that lets the content of a record be taken out."""
-
-    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Put `record` in the place of the one at `seq`, in one moment; it survives power loss when this returns.
-
-        Raises NotFound if there is no such record, and Conflict unless `core.chain.is_redaction_of` says that the new
-        one may stand for it.
-        """
         ...
 
 

@@ -1,10 +1,9 @@
-"""The storage contract: Jobs, Runs, summaries, checkpoints and blobs."""
+"""The storage contract: Jobs and Runs, and what is asked of those that are not there."""
 # ruff: noqa: S101 - these are tests
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable
 from contextlib import suppress
 
@@ -18,7 +17,7 @@ from perstack.testing.opener import JOB, RUN, Opener, Writer, new_writer, payloa
 
 
 class JobContract(ContractBase):
-    """Promise 5, and what is asked by id."""
+    """Which there are, and the end of them."""
 
     def test_an_empty_store_has_no_jobs(self, storage: Storage) -> None:
         assert wait_for(storage.jobs()) == Page(())
@@ -31,7 +30,6 @@ class JobContract(ContractBase):
         assert wait_for(later.has_job(JOB))
         assert wait_for(later.jobs()).ids == (JOB,)
         assert wait_for(later.runs(JOB)) == Page(())
-        assert wait_for(later.checkpoints(JOB)) == Page(())
 
     def test_a_job_id_that_exists_is_refused(self, opener: Opener) -> None:
         wait_for(opener().create_job(JOB))
@@ -43,22 +41,8 @@ class JobContract(ContractBase):
             job = "j" * 128
             writer = await new_writer(storage, RunRef(job, f"{job}-1"))
             await writer.append("x")
-            await storage.put_checkpoint(job, f"{job}-1-1", b"{}")
-            await storage.put_run_setting(writer.run, b"{}")
             async with storage.lease(job, "me"):
                 assert await storage.read(writer.run) == writer.written
-
-        wait_for(work())
-
-    def test_jobs_come_in_the_order_of_their_summaries_newest_first(self, opener: Opener) -> None:
-        async def work() -> None:
-            storage = opener()
-            for name in ("c", "a", "b"):
-                await storage.create_job(name)
-                await storage.put_summary(name, b"{}")
-            assert (await storage.jobs()).ids == ("b", "a", "c")
-            await storage.put_summary("a", b'{"x":1}')
-            assert (await opener().jobs()).ids == ("a", "b", "c")
 
         wait_for(work())
 
@@ -102,7 +86,6 @@ class JobContract(ContractBase):
             await storage.create_job(JOB)
             for number in (10, 2, 1, 33):
                 await Writer(storage, RunRef(JOB, f"{JOB}-{number}")).append("x")
-            await storage.put_run_setting(RunRef(JOB, f"{JOB}-5"), b"{}")
             assert (await storage.runs(JOB)).ids == tuple(f"{JOB}-{n}" for n in (1, 2, 10, 33))
 
         wait_for(work())
@@ -131,94 +114,16 @@ class JobContract(ContractBase):
     def test_what_is_asked_of_an_unknown_job_is_not_found(self, storage: Storage) -> None:
         for ask in (
             storage.runs("nope"),
-            storage.checkpoints("nope"),
             storage.blob("nope", "0" * 64),
             storage.delete_job("nope"),
             storage.put_summary("nope", b"{}"),
-            storage.put_checkpoint("nope", "nope-1-1", b"{}"),
-            storage.put_run_setting(RunRef("nope", "nope-1"), b"{}"),
             storage.put_blob("nope", b"x"),
         ):
             with pytest.raises(NotFound):
                 wait_for(ask)
         assert wait_for(storage.summary("nope")) is None
-        assert wait_for(storage.checkpoint("nope", "nope-1-1")) is None
         assert wait_for(storage.lease_info("nope")) is None
         assert not wait_for(storage.has_job("nope"))
-
-    def test_a_summary_is_none_until_it_is_put_and_can_be_replaced(self, opener: Opener) -> None:
-        async def work() -> None:
-            storage = opener()
-            await storage.create_job(JOB)
-            assert await storage.summary(JOB) is None
-            await storage.put_summary(JOB, b'{"a":"first, and rather long"}')
-            await storage.put_summary(JOB, b'{"a":"\xc3\xa9"}')
-            assert await opener().summary(JOB) == b'{"a":"\xc3\xa9"}'
-
-        wait_for(work())
-
-    def test_a_run_setting_can_be_put_and_replaced(self, storage: Storage) -> None:
-        async def work() -> None:
-            await storage.create_job(JOB)
-            await storage.put_run_setting(RUN, b"{}")
-            await storage.put_run_setting(RUN, b'{"a":1}')
-            assert await storage.run_setting(RUN) == b'{"a":1}'
-            assert await storage.run_setting(RunRef(JOB, f"{JOB}-9")) is None
-            await Writer(storage).append("x")
-            await storage.put_run_setting(RUN, b"{}")
-
-        wait_for(work())
-
-    def test_a_checkpoint_is_had_by_its_id(self, opener: Opener) -> None:
-        async def work() -> None:
-            storage = opener()
-            await storage.create_job(JOB)
-            assert await storage.checkpoint(JOB, f"{JOB}-1-1") is None
-            await storage.put_checkpoint(JOB, f"{JOB}-1-1", b'{"a":1}')
-            await storage.put_checkpoint(JOB, f"{JOB}-1-1", b'{"a":2}')
-            assert await opener().checkpoint(JOB, f"{JOB}-1-1") == b'{"a":2}'
-            assert await storage.checkpoint(JOB, f"{JOB}-1-2") is None
-
-        wait_for(work())
-
-    def test_checkpoints_come_in_the_order_of_their_run_and_place_by_pages(self, storage: Storage) -> None:
-        async def work() -> None:
-            await storage.create_job(JOB)
-            ids = [f"{JOB}-{run}-{seq}" for run in (1, 2, 10) for seq in (3, 9, 20, 100)]
-            for one in reversed(ids):
-                await storage.put_checkpoint(JOB, one, b"{}")
-            first = await storage.checkpoints(JOB, limit=7)
-            second = await storage.checkpoints(JOB, limit=7, after=first.next)
-            assert first.ids + second.ids == tuple(ids)
-            assert (len(first.ids), second.next) == (7, None)
-
-        wait_for(work())
-
-    def test_where_checkpoints_are_files_the_path_follows_from_the_id(self, storage: Storage) -> None:
-        wait_for(storage.create_job(JOB))
-        path = storage.checkpoint_path(JOB, f"{JOB}-1-1")
-        if path is None:
-            pytest.skip("this storage keeps no checkpoint files")
-        assert not path.exists()
-        wait_for(storage.put_checkpoint(JOB, f"{JOB}-1-1", b'{"a":1}'))
-        assert path.read_bytes() == b'{"a":1}'
-
-    def test_a_blob_is_had_by_its_sha256(self, opener: Opener) -> None:
-        async def work() -> None:
-            storage = opener()
-            await storage.create_job(JOB)
-            for data in (b"", b"abc", bytes(range(256)) * 1000, b"\n\r\n"):
-                name = await storage.put_blob(JOB, data)
-                assert name == hashlib.sha256(data).hexdigest()
-                assert await storage.put_blob(JOB, data) == name
-                assert await opener().blob(JOB, name) == data
-
-        wait_for(work())
-
-    def test_an_unknown_blob_is_not_found(self, storage: Storage) -> None:
-        wait_for(storage.create_job(JOB))
-        with pytest.raises(NotFound, match="0000"):
-            wait_for(storage.blob(JOB, "0" * 64))
 
     def test_a_deleted_job_is_gone_with_all_that_belongs_to_it(self, opener: Opener) -> None:
         async def work() -> None:
@@ -226,7 +131,6 @@ class JobContract(ContractBase):
             writer = await new_writer(storage)
             await writer.append("x")
             await storage.put_summary(JOB, b"{}")
-            await storage.put_checkpoint(JOB, f"{JOB}-1-1", b"{}")
             blob = await storage.put_blob(JOB, b"data")
             await storage.create_job("other")
             await opener().delete_job(JOB)
@@ -235,7 +139,6 @@ class JobContract(ContractBase):
                 assert (await view.jobs()).ids == ("other",)
                 assert await view.read(RUN) == []
                 assert await view.summary(JOB) is None
-                assert await view.checkpoint(JOB, f"{JOB}-1-1") is None
                 with pytest.raises(NotFound):
                     await view.blob(JOB, blob)
             with pytest.raises(NotFound):

@@ -235,8 +235,6 @@ class LogContract(ContractBase):
             with pytest.raises(UsageError):
                 await storage.read(RunRef("j", bad))
             with pytest.raises(UsageError):
-                await storage.put_checkpoint("j", bad, b"{}")
-            with pytest.raises(UsageError):
                 await storage.blob("j", bad)
 
         wait_for(work())

@@ -11,15 +11,17 @@ from perstack.ports.storage import Redacts, RunRef
 from perstack.testing.contract_base import ContractBase
 from perstack.testing.opener import RUN, Opener, new_writer, wait_for
 
+NOTHING_TAKEN_OUT = "this storage takes nothing out of a log"
+
 
 class RedactionContract(ContractBase):
-    """A storage that is no `Redacts` passes without doing anything."""
+    """Asked of a storage that is `Redacts`."""
 
     def test_a_redacted_record_has_no_content_for_any_process_and_the_log_goes_on(self, opener: Opener) -> None:
         async def work() -> None:
             one, two = opener(), opener()
             if not isinstance(one, Redacts):
-                return
+                pytest.skip(NOTHING_TAKEN_OUT)
             writer = await new_writer(one)
             lines = [*await writer.append("a", "secret"), *await writer.append("c")]
             assert await two.read(RUN) == lines
@@ -38,7 +40,7 @@ class RedactionContract(ContractBase):
         async def work() -> None:
             storage = opener()
             if not isinstance(storage, Redacts):
-                return
+                pytest.skip(NOTHING_TAKEN_OUT)
             lines = await (await new_writer(storage)).append("a", "b")
             sealed = open_line(lines[0])
             other = without_payload(lines[1], "noted", "job-1-1")

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from perstack.ports.storage import LeaseInfo, Page, Redacts, RunRef, Storage
+from perstack.ports.storage import KeepsCopies, LeaseInfo, Page, Redacts, RunRef, Storage
 
 
 class Crash(BaseException):
@@ -115,33 +114,29 @@ class CrashingStorage:
         """Passed on."""
         return await self.storage.entry(job_id)
 
-    async def lost_jobs(self) -> tuple[str, ...]:
-        """Passed on."""
-        return await self.storage.lost_jobs()
-
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        """Passed on."""
-        await self.storage.put_run_setting(run, setting)
+        """Passed on to a storage that keeps copies; lost otherwise, as a cache may be."""
+        if isinstance(self.storage, KeepsCopies):
+            await self.storage.put_run_setting(run, setting)
 
     async def run_setting(self, run: RunRef) -> bytes | None:
         """Passed on."""
-        return await self.storage.run_setting(run)
+        return await self.storage.run_setting(run) if isinstance(self.storage, KeepsCopies) else None
 
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
-        """Passed on."""
-        await self.storage.put_checkpoint(job_id, checkpoint_id, data)
+        """Passed on to a storage that keeps copies; lost otherwise."""
+        if isinstance(self.storage, KeepsCopies):
+            await self.storage.put_checkpoint(job_id, checkpoint_id, data)
 
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
         """Passed on."""
-        return await self.storage.checkpoint(job_id, checkpoint_id)
+        return await self.storage.checkpoint(job_id, checkpoint_id) if isinstance(self.storage, KeepsCopies) else None
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """Passed on."""
+        if not isinstance(self.storage, KeepsCopies):
+            return Page(())
         return await self.storage.checkpoints(job_id, limit=limit, after=after)
-
-    def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path | None:
-        """Passed on."""
-        return self.storage.checkpoint_path(job_id, checkpoint_id)
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
         """Passed on."""

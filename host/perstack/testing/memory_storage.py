@@ -1,4 +1,5 @@
-"""A storage that keeps everything in memory: for tests, and gone with the process."""
+"""A storage that keeps everything in memory: for tests, and gone with the process. Start your own from it: it has what
+the host needs, and of all further abilities only that of taking content out."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check
 from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, Damaged, NotFound
 from perstack.ports.appending import check_redaction, head_after, stale
-from perstack.ports.paging import check_space, checkpoint_order, newest_first, page_of, run_order
+from perstack.ports.paging import check_space, newest_first, page_of, run_order
 from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
 
 
@@ -25,8 +26,6 @@ class MemoryJob:
     summary: bytes | None = None
     logs: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
     heads: dict[str, Head] = field(default_factory=dict[str, Head])
-    settings: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    checkpoints: dict[str, bytes] = field(default_factory=dict[str, bytes])
     blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])
     entry: tuple[int, bytes] = (0, b"")
 
@@ -149,36 +148,6 @@ class MemoryStorage:
         """The entry of one Job."""
         job = self.store.jobs.get(check_job_id(job_id))
         return None if job is None or not job.entry[0] else job.entry
-
-    async def lost_jobs(self) -> tuple[str, ...]:
-        """None: an entry is a part of its Job."""
-        return ()
-
-    async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        """Replace the Run's setting."""
-        self._job(run.job_id).settings[check_id(run.run_id, "run")] = setting
-
-    async def run_setting(self, run: RunRef) -> bytes | None:
-        """The Run's setting; None if there is none."""
-        job = self.store.jobs.get(check_job_id(run.job_id))
-        return None if job is None else job.settings.get(check_id(run.run_id, "run"))
-
-    async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
-        """Replace a checkpoint."""
-        self._job(job_id).checkpoints[check_id(checkpoint_id, "checkpoint")] = data
-
-    async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
-        """What was put under that id; None if nothing was."""
-        job = self.store.jobs.get(check_job_id(job_id))
-        return None if job is None else job.checkpoints.get(check_id(checkpoint_id, "checkpoint"))
-
-    async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Ids of the checkpoints that were put, in the order of their ids' Run and place."""
-        return page_of(self._job(job_id).checkpoints, checkpoint_order, limit, after)
-
-    def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path | None:
-        """None: there are no files."""
-        return None
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
         """Keep bytes, once; returns their sha256 in hex."""

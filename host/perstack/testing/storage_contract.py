@@ -21,15 +21,23 @@ pytest.register_assert_rewrite(
     "perstack.testing.contract_logs",
     "perstack.testing.contract_crashes",
     "perstack.testing.contract_jobs",
+    "perstack.testing.contract_blobs",
+    "perstack.testing.contract_cache",
+    "perstack.testing.contract_copies",
+    "perstack.testing.contract_local",
     "perstack.testing.contract_leases",
     "perstack.testing.contract_spaces",
     "perstack.testing.contract_model",
     "perstack.testing.contract_redactions",
 )
 
-from perstack.testing.contract_crashes import CrashContract  # noqa: E402 - after the registration above
+from perstack.testing.contract_blobs import BlobContract  # noqa: E402 - after the registration above
+from perstack.testing.contract_cache import CacheContract  # noqa: E402
+from perstack.testing.contract_copies import CopiesContract  # noqa: E402
+from perstack.testing.contract_crashes import CrashContract  # noqa: E402
 from perstack.testing.contract_jobs import JobContract  # noqa: E402
 from perstack.testing.contract_leases import LeaseContract  # noqa: E402
+from perstack.testing.contract_local import LocalContract  # noqa: E402
 from perstack.testing.contract_logs import LogContract  # noqa: E402
 from perstack.testing.contract_model import ModelContract  # noqa: E402
 from perstack.testing.contract_redactions import RedactionContract  # noqa: E402
@@ -40,6 +48,20 @@ __all__ = ["Opener", "StorageContract"]
 
 
 class StorageContract(
-    LogContract, CrashContract, JobContract, LeaseContract, SpaceContract, ModelContract, RedactionContract
+    LogContract,
+    CrashContract,
+    JobContract,
+    BlobContract,
+    LeaseContract,
+    CacheContract,
+    SpaceContract,
+    ModelContract,
+    CopiesContract,
+    LocalContract,
+    RedactionContract,
 ):
-    """Every promise of `perstack.ports.storage`; override the fixture `make_opener`."""
+    """Every promise of `perstack.ports.storage`; override the fixture `make_opener`.
+
+    What a storage can do besides is found as the host finds it, and asked for only where it is there: else the tests of
+    it are skipped, and say why.
+    """

@@ -1,0 +1,141 @@
+"""The storage contract: summaries and entries, which lists are made of."""
+# ruff: noqa: S101 - these are tests
+
+from __future__ import annotations
+
+import pytest
+
+from perstack.errors import NotFound
+from perstack.ports.storage import FindsLostJobs, ReadsSummaries, Storage
+from perstack.testing.contract_base import ContractBase
+from perstack.testing.opener import JOB, Opener, wait_for
+
+
+class CacheContract(ContractBase):
+    """Promise 5, and how thousands of Jobs are listed."""
+
+    def test_jobs_come_in_the_order_of_their_summaries_newest_first(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            for name in ("c", "a", "b"):
+                await storage.create_job(name)
+                await storage.put_summary(name, b"{}")
+            assert (await storage.jobs()).ids == ("b", "a", "c")
+            await storage.put_summary("a", b'{"x":1}')
+            assert (await opener().jobs()).ids == ("a", "b", "c")
+
+        wait_for(work())
+
+    def test_a_summary_is_none_until_it_is_put_and_can_be_replaced(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            await storage.create_job(JOB)
+            assert await storage.summary(JOB) is None
+            await storage.put_summary(JOB, b'{"a":"first, and rather long"}')
+            await storage.put_summary(JOB, b'{"a":"\xc3\xa9"}')
+            assert await opener().summary(JOB) == b'{"a":"\xc3\xa9"}'
+
+        wait_for(work())
+
+    def test_every_job_has_an_entry_and_an_empty_one_until_it_is_put(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            assert await storage.entries() == {}
+            for name in ("a", "b"):
+                await storage.create_job(name)
+            assert await storage.entries() == {"a": b"", "b": b""}
+            await storage.put_entry("a", 1, b'{"x":1}', synced=True)
+            assert await opener().entries() == {"a": b'{"x":1}', "b": b""}
+            with pytest.raises(NotFound):
+                await storage.put_entry("c", 1, b"{}")
+
+        wait_for(work())
+
+    def test_an_entry_of_an_earlier_place_is_ignored(self, opener: Opener) -> None:
+        async def work() -> None:
+            one, two = opener(), opener()
+            await one.create_job(JOB)
+            await one.put_entry(JOB, 5, b"")
+            await one.put_entry(JOB, 5, b"five")
+            await two.put_entry(JOB, 4, b"four")
+            assert await one.entries() == await two.entries() == {JOB: b"five"}
+            await two.put_entry(JOB, 5, b"five again")
+            assert await one.entries() == {JOB: b"five again"}
+
+        wait_for(work())
+
+    def test_a_deleted_job_has_no_entry_and_a_new_one_of_its_name_begins_anew(self, storage: Storage) -> None:
+        async def work() -> None:
+            await storage.create_job(JOB)
+            await storage.put_entry(JOB, 9, b"old")
+            await storage.delete_job(JOB)
+            assert await storage.entries() == {}
+            await storage.create_job(JOB)
+            assert await storage.entries() == {JOB: b""}
+            await storage.put_entry(JOB, 1, b"new")
+            assert await storage.entries() == {JOB: b"new"}
+
+        wait_for(work())
+
+    def test_an_entry_of_one_job_is_read_with_its_place(self, opener: Opener) -> None:
+        async def work() -> None:
+            one, two = opener(), opener()
+            for name in ("a", "ab"):
+                await one.create_job(name)
+            assert await one.entry("a") is await two.entry("nowhere") is None
+            await one.put_entry("ab", 7, b'{"x":"3 a y"}')
+            assert await two.entry("a") is None
+            await one.put_entry("a", 2, b"")
+            assert await two.entry("a") == (2, b"")
+            await two.put_entry("a", 3, b'{"y":1}', synced=True)
+            await two.put_entry("a", 1, b'{"z":1}')
+            assert await one.entry("a") == await opener().entry("a") == (3, b'{"y":1}')
+            assert await one.entry("ab") == (7, b'{"x":"3 a y"}')
+            await one.delete_job("a")
+            assert await one.entry("a") is await two.entry("a") is None
+
+        wait_for(work())
+
+    def test_entries_stay_right_however_often_they_are_put(self, opener: Opener) -> None:
+        async def work() -> None:
+            one, two = opener(), opener()
+            for name in ("a", "b"):
+                await one.create_job(name)
+            for n in range(1, 1500):
+                await (one if n % 2 else two).put_entry("a", n, b"%d" % n)
+                if n % 500 == 0:
+                    assert await two.entries() == {"a": b"%d" % n, "b": b""}
+            assert await one.entries() == await two.entries() == {"a": b"1499", "b": b""}
+
+        wait_for(work())
+
+    def test_all_summaries_that_are_read_at_once_are_those_that_were_put(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            if not isinstance(storage, ReadsSummaries):
+                pytest.skip("this storage reads one summary at a time")
+            assert await storage.summaries() == {}
+            for name in ("a", "b", "c"):
+                await storage.create_job(name)
+            await storage.put_summary("a", b'{"a":1}')
+            await opener().put_summary("c", b'{"c":1}')
+            await storage.delete_job("b")
+            await storage.create_job("d")
+            assert await storage.summaries() == {"a": b'{"a":1}', "c": b'{"c":1}', "d": b""}
+
+        wait_for(work())
+
+    def test_a_job_that_was_deleted_is_not_lost(self, opener: Opener) -> None:
+        async def work() -> None:
+            one, two = opener(), opener()
+            if not isinstance(one, FindsLostJobs) or not isinstance(two, FindsLostJobs):
+                pytest.skip("this storage keeps entries with their Jobs")
+            assert await one.lost_jobs() == ()
+            for name in ("a", "b"):
+                await one.create_job(name)
+                await one.put_entry(name, 2, b"{}")
+            assert await one.lost_jobs() == ()
+            await one.delete_job("a")
+            assert await one.lost_jobs() == await two.lost_jobs() == ()
+
+        wait_for(work())
