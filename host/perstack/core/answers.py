@@ -17,8 +17,8 @@ from pydantic import JsonValue
 
 from perstack.core.base import JsonObject
 from perstack.core.checking import Checker
-from perstack.core.job import OpenQuestion
 from perstack.core.questions import Answer, Question
+from perstack.core.runs.asking import OpenQuestion
 from perstack.core.schema_keywords import Meter
 from perstack.errors import UsageError
 

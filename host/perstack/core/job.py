@@ -7,30 +7,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.base import Fact, falsy
+from perstack.core.chain import EMPTY_LOG, Head
 from perstack.core.definitions import Limits
-from perstack.core.events import (
-    AnswerQuestion,
-    CallDelegate,
-    CallInteractiveTool,
-    ErrorRun,
-    FinishGeneration,
-    FinishRun,
-    FinishToolCall,
-    RedactEvent,
-    ResumeRun,
-    Retry,
-    StartGeneration,
-    StartRun,
-    StopRunByDelegate,
-    StopRunByExceededMaxSteps,
-    StopRunByInteractiveTool,
-    StopRunByInterrupt,
-    StoredEvent,
-    started_as,
-)
+from perstack.core.events import StartRun
 from perstack.core.ids import number_of_run
-from perstack.core.runs.state import RunStatus
+from perstack.core.runs.asking import OpenQuestion
+from perstack.core.runs.state import Run, RunStatus
 from perstack.core.usage import NO_USAGE, Usage
 
 JobStatus = Literal[
@@ -65,51 +48,6 @@ class RunSummary(Fact):
     head_hash: str = Field(default="", exclude_if=falsy)
     job_id: str = Field(default="", exclude_if=falsy)
     """Only in a list of the Runs of all Jobs."""
-
-
-class OpenQuestion(Fact):
-    """What a person is being asked."""
-
-    id: str
-    """That of the event which asks."""
-    run_id: str
-    expert_key: str
-    tool_call_id: str
-    tool_name: str
-    skill_name: str = ""
-    text: str
-    args: JsonObject = Field(default_factory=dict, exclude_if=falsy)
-    """What the model asked with, for a tool that is there to ask."""
-    requested_schema: JsonObject | None = None
-    """For a question of a tool at work: JSON schema of the answer's content. None: the answer is text."""
-    approval: bool = Field(default=False, exclude_if=falsy)
-    """Whether it asks for approval, rather than for something to be told."""
-    asked_at: int = 0
-
-    @property
-    def shown(self) -> str:
-        """The question as a person sees it: with the skill in front whose tool asks, which may claim to be anybody."""
-        is_of_tool = self.requested_schema is not None and self.skill_name
-        return f"skill {self.skill_name}: {self.text}" if is_of_tool else self.text
-
-
-def open_question(event: CallInteractiveTool) -> OpenQuestion:
-    """The question that an event tells of."""
-    asked = event.args.get("question")
-    text = event.question.message if event.question else asked if isinstance(asked, str) else event.tool_name
-    return OpenQuestion(
-        id=event.id,
-        run_id=event.run_id,
-        expert_key=event.expert_key,
-        tool_call_id=event.tool_call_id,
-        tool_name=event.tool_name,
-        skill_name=event.skill_name,
-        text=text,
-        args=event.args,
-        requested_schema=event.question.requested_schema if event.question else None,
-        approval=event.approval,
-        asked_at=event.timestamp,
-    )
 
 
 class JobSummary(Fact):
@@ -153,101 +91,74 @@ class JobSummary(Fact):
         return self.question if self.asking is None else self.asking.shown
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RunTally:
-    """What a Job keeps of one Run."""
+    """What a Job keeps of the state of one Run: all but its messages."""
 
     start: StartRun
-    status: RunStatus = "running"
-    steps: int = 0
-    usage: Usage = field(default_factory=Usage)
-    updated_at: int = 0
-    touched: int = 0
+    status: RunStatus
+    steps: int
+    usage: Usage
+    updated_at: int
+    touched: int
     """When it was last started or resumed; the latest Coordinator Run is the Job's."""
-    questions: dict[str, OpenQuestion] = field(default_factory=dict[str, "OpenQuestion"])
+    questions: dict[str, OpenQuestion]
     """What is asked and not answered yet, by call; the latest is put to a person."""
-    text: str | None = None
-    error: str | None = None
-    waits_for_limit: bool = False
+    text: str | None
+    error: str | None
+    waits_for_limit: bool
     """Whether it was stopped last by a limit of its provider's rate."""
-    resume_at: int | None = None
-    head_seq: int = 0
-    head_hash: str = ""
+    resume_at: int | None
+    signals: frozenset[str]
+    """The events from outside that it has taken."""
+
+    @classmethod
+    def of(cls, run: Run) -> RunTally:
+        """The tally of a Run as it stands."""
+        return cls(
+            start=run.start,
+            status=run.status,
+            steps=run.step,
+            usage=run.usage,
+            updated_at=run.updated_at,
+            touched=run.touched,
+            questions=run.questions,
+            text=run.result if run.status == "completed" else None,
+            error=None if run.error is None else run.error.message,
+            waits_for_limit=run.waits_for_limit,
+            resume_at=run.resume_at,
+            signals=run.signals,
+        )
 
 
 @dataclass(slots=True)
 class Job:
-    """The fold of many Runs. Feed it every event once, each Run's in order; the order among Runs does not matter."""
+    """What the states of many Runs add up to. Take each Run in as it stands, as often as it changes."""
 
     id: str
     runs: dict[str, RunTally] = field(default_factory=dict[str, RunTally])
+    heads: dict[str, Head] = field(default_factory=dict[str, Head])
+    """Where the log of each Run ended, so that a cut or rewritten log is found out."""
     total_steps: int = 0
-    usage: Usage = field(default_factory=Usage)
     next_number: int = 1
     """The number of the Run that would be decided on next."""
-    signals: set[str] = field(default_factory=set[str])
-    """The events from outside that it has taken."""
 
-    def apply(self, event: StoredEvent) -> None:
-        """Take in one event."""
-        if isinstance(event, StartRun):
-            self.runs[event.run_id] = RunTally(event, touched=event.timestamp)
-            self._seen(event.run_id)
-        tally = self.runs[event.run_id]
-        tally.updated_at = max(tally.updated_at, _went_on_at(event))
-        match event:
-            case StartGeneration():
-                if event.step_number > tally.steps:
-                    self.total_steps += event.step_number - tally.steps
-                    tally.steps = event.step_number
-                tally.status = "running"
-            case FinishGeneration():
-                self._spend(tally, event.usage)
-            case Retry():
-                self._spend(tally, event.usage or NO_USAGE)
-            case CallDelegate():
-                for delegation in event.delegates:
-                    self._seen(delegation.run_id)
-            case ResumeRun():
-                tally.start = started_as(tally.start, event)
-                tally.status, tally.touched, tally.error = "running", event.timestamp, None
-                tally.waits_for_limit, tally.resume_at = False, None
-                if event.signal is not None:
-                    self.signals.add(event.signal)
-            case _:
-                self._apply_stop(tally, event)
+    def take(self, run: Run) -> None:
+        """Take in the state of a Run."""
+        before = self.runs.get(run.id)
+        self.total_steps += run.step - (0 if before is None else before.steps)
+        self.next_number = max(self.next_number, number_of_run(run.id) + 1, run.last_number + 1)
+        self.runs[run.id] = RunTally.of(run)
 
-    def _apply_stop(self, tally: RunTally, event: StoredEvent) -> None:
-        match event:
-            case CallInteractiveTool():
-                self._spend(tally, event.usage or NO_USAGE)
-                tally.questions.pop(event.tool_call_id, None)
-                tally.questions[event.tool_call_id] = open_question(event)
-            case FinishToolCall():
-                self._spend(tally, event.usage or NO_USAGE)
-                tally.questions.pop(event.tool_call_id, None)
-            case AnswerQuestion():
-                tally.questions.pop(event.tool_call_id, None)
-            case StopRunByDelegate():
-                tally.status = "stoppedByDelegate"
-            case StopRunByInteractiveTool():
-                tally.status = "stoppedByInteractiveTool"
-            case FinishRun():
-                tally.status, tally.text = "completed", event.text
-            case ErrorRun():
-                tally.status, tally.error = "stoppedByError", event.error.message
-            case StopRunByExceededMaxSteps():
-                tally.status = "stoppedByMaxSteps"
-            case StopRunByInterrupt():
-                tally.status = "stoppedByInterrupt"
-                tally.waits_for_limit, tally.resume_at = event.reason == "rateLimit", event.resume_at
-            case _:
-                pass
+    @property
+    def usage(self) -> Usage:
+        """Over all Runs."""
+        return sum((tally.usage for tally in self.runs.values()), NO_USAGE)
 
-    def anchor(self, run_id: str, seq: int, chained: str) -> None:
-        """Remember where a Run's log ended, so that a cut or rewritten log is found out."""
-        tally = self.runs[run_id]
-        tally.head_seq, tally.head_hash = seq, chained
+    @property
+    def signals(self) -> frozenset[str]:
+        """The events from outside that it has taken."""
+        return frozenset[str]().union(*(tally.signals for tally in self.runs.values()))
 
     def limit_reached(self, limits: Limits) -> int | None:
         """The most steps that the Job, over all its Runs, may have, if it has used them."""
@@ -288,17 +199,6 @@ class Job:
             tally = self.runs[tally.start.delegated_by.run_id]
         return tally
 
-    def _seen(self, run_id: str) -> None:
-        self.next_number = max(self.next_number, number_of_run(run_id) + 1)
-
-    def _spend(self, tally: RunTally, usage: Usage) -> None:
-        tally.usage = tally.usage + usage
-        self.usage = self.usage + usage
-
-
-def _went_on_at(event: StoredEvent) -> int:
-    return 0 if isinstance(event, RedactEvent) else event.timestamp
-
 
 def summarize(job: Job, *, is_driven: bool) -> JobSummary:
     """The summary of a Job. One that says it runs and that nobody drives was interrupted."""
@@ -332,7 +232,7 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         asking=question,
         text=last.text if status == "completed" else None,
         error=last.error,
-        runs=tuple(_run_summary(tally) for tally in job.runs.values()),
+        runs=tuple(_run_summary(tally, job.heads.get(run_id, EMPTY_LOG)) for run_id, tally in job.runs.items()),
     )
 
 
@@ -376,7 +276,7 @@ def _job_status(status: RunStatus, is_driven: bool) -> JobStatus:
     return status  # type: ignore[return-value]  # the two others are handled above
 
 
-def _run_summary(tally: RunTally) -> RunSummary:
+def _run_summary(tally: RunTally, head: Head) -> RunSummary:
     start = tally.start
     return RunSummary(
         id=start.run_id,
@@ -388,6 +288,6 @@ def _run_summary(tally: RunTally) -> RunSummary:
         continued_from=start.continued_from.checkpoint_id if start.continued_from else None,
         started_at=start.timestamp,
         updated_at=tally.updated_at,
-        head_seq=tally.head_seq,
-        head_hash=tally.head_hash,
+        head_seq=head.seq,
+        head_hash=head.hash,
     )

@@ -15,8 +15,9 @@ from pydantic_core import from_json
 
 from perstack.core.base import Fact
 from perstack.core.chain import Head
-from perstack.core.job import Job, JobSummary, OpenQuestion, RunSummary, summarize
+from perstack.core.job import Job, JobSummary, RunSummary, summarize
 from perstack.core.redaction import Redaction
+from perstack.core.runs.asking import OpenQuestion
 from perstack.core.usage import Usage
 
 Kind: TypeAlias = Literal["job", "task", "iterations", "store"]

@@ -11,7 +11,7 @@ from perstack.core.by import By
 from perstack.core.definitions import Expert
 from perstack.core.events import CallInteractiveTool, ContinuedFrom
 from perstack.core.ids import event_id_of
-from perstack.core.job import OpenQuestion, open_question
+from perstack.core.runs.asking import OpenQuestion, open_question
 from perstack.core.runs.state import Run
 from perstack.engine.driver import Driver
 from perstack.engine.logs.runs import LoadedJob

@@ -87,9 +87,7 @@ class Auditing:
         async def at_stop() -> None:
             earlier.cancel()
             await asyncio.wait({earlier})
-            tallies = {run_id: tally for run_id, tally in job.runs.items() if tally.head_seq}
-            heads = {run_id: Head(tally.head_seq, tally.head_hash) for run_id, tally in tallies.items()}
-            await sending.heads(owner, heads)
+            await sending.heads(owner, job.heads)
 
         try:
             yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perstack.core.job import OpenQuestion
+from perstack.core.runs.asking import OpenQuestion
 from perstack.core.task_dependencies import in_words
 from perstack.core.tasks import TaskSummary
 from perstack.engine.memory import ExecutionMemory

@@ -15,8 +15,9 @@ from pydantic_core import from_json
 from perstack.core.checkpoint import Checkpoint, checkpoint_file, checkpoint_of
 from perstack.core.events import StoredEvent
 from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, place_of
-from perstack.core.job import Job, JobSummary, OpenQuestion, RunSummary, summarize
+from perstack.core.job import Job, JobSummary, RunSummary, summarize
 from perstack.core.labels import has_labels
+from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.state import Run, call_key, is_unsettled
 from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.logs.log import StoredLine
@@ -282,12 +283,14 @@ class JobReader:
 
     async def _of_damaged(self, job_id: str, damage: Damaged) -> JobSummary:
         """What the readable part of the logs adds up to, as a Job that failed: a list of Jobs must not end at it."""
-        job = Job(job_id)
+        job, known = Job(job_id), dict[str, Run]()
         for run_id in await run_ids(self._storage, job_id):
             ref = RunRef(job_id, run_id)
             with suppress(Damaged):
-                async for line in run_logs(self._storage).events(ref):
-                    job.apply(line.event)
+                async for _, run in run_logs(self._storage, known).folded(ref):
+                    known[run_id] = run
+            if run_id in known:
+                job.take(known[run_id])
         if not job.coordinators:
             return _unreadable(job_id, damage)
         failed = _unreadable(job_id, damage).model_dump(include={"status", "lifecycle", "error"})

@@ -101,7 +101,7 @@ class Session:
             self.state = begin(event, self._head, self.base)
         else:
             self.state = evolve(self.run, event, self._head)
-        self._job.apply(event)
+        self._job.take(self.state)
         self._waiting.append((event, payload, digest, self._head.hash))
         return event
 
@@ -136,7 +136,7 @@ class Session:
             except BaseException as error:
                 self._failure = error
                 raise
-            self._job.anchor(self.ref.run_id, self._on_disk, batch[-1][3])
+            self._job.heads[self.ref.run_id] = Head(self._on_disk, batch[-1][3])
             self._on_written()
             for (event, _, _, _), line in zip(batch, lines, strict=True):
                 self._emit(event, line)

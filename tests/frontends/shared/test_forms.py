@@ -8,7 +8,7 @@ import pytest
 
 from perstack.core.answers import asked_by, read_answer
 from perstack.core.base import JsonObject
-from perstack.core.job import OpenQuestion
+from perstack.core.runs.asking import OpenQuestion
 from perstack.frontends.shared.forms import choices_of, form_of
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from perstack.core.answers import APPROVAL, NO, YES, accepted, asked_by, read_answer, read_job_answer, yes_or_no
 from perstack.core.by import By
-from perstack.core.job import OpenQuestion
+from perstack.core.runs.asking import OpenQuestion
 from perstack.errors import UsageError
 
 

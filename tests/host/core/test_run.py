@@ -75,8 +75,8 @@ def test_steps_and_usage_are_those_of_the_generations_each_counted_once(choose) 
     simulation = Simulation(choose)
     simulation.drive()
     job = Job("job")
-    for event in simulation.events:
-        job.apply(event)
+    for state in simulation.states:
+        job.take(state)
     generations = [event for event in simulation.events if isinstance(event, FinishGeneration)]
     asked = [event.usage for event in simulation.events if isinstance(event, CallInteractiveTool) and event.usage]
     expected = sum((event.usage for event in generations), sum(asked, NO_USAGE))

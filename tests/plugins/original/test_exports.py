@@ -29,9 +29,8 @@ def read_back(job_id: str, files: dict[str, bytes]) -> ForeignJob:
 
 def summary_of(upgraded: ForeignJob, job_id: str):
     job = Job(job_id)
-    for log in upgraded.logs.values():
-        for event in log:
-            job.apply(event)
+    for state in states(upgraded).values():
+        job.take(state)
     return summarize(job, is_driven=False)
 
 

@@ -38,9 +38,8 @@ def test_every_run_ends_as_the_original_did_with_its_usage_counted_once(case: st
     job_id, runs, checkpoints = original(case)
     upgraded = from_original(job_id, runs)
     job = Job(job_id)
-    for log in upgraded.logs.values():
-        for event in log:
-            job.apply(event)
+    for state in states(upgraded).values():
+        job.take(state)
     summary = summarize(job, is_driven=False)
     assert summary.status == "completed"
     assert summary.usage.total_tokens == max(checkpoint.usage.total_tokens for checkpoint in checkpoints)

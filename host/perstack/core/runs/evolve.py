@@ -36,6 +36,7 @@ from perstack.core.events import (
     StoredEvent,
     started_as,
 )
+from perstack.core.ids import number_of_run
 from perstack.core.messages import (
     ExpertMessage,
     History,
@@ -45,6 +46,7 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
+from perstack.core.runs.asking import OpenQuestion, open_question
 from perstack.core.runs.state import Phase, Run, RunStatus, is_unsettled, latest_reply
 from perstack.core.runs.transitions import IllegalFact, check_legal
 from perstack.core.todos import Todo, apply_todo, todos_json
@@ -57,7 +59,14 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         return _asked_again(start, head, base)
     query = UserMessage(contents=(TextPart(text=start.query),))
     earlier = History() if base is None else inheritable(base)
-    return Run(start=start, head=head, limits=start.limits, messages=earlier.append(query))
+    return Run(
+        start=start,
+        head=head,
+        limits=start.limits,
+        messages=earlier.append(query),
+        touched=start.timestamp,
+        updated_at=start.timestamp,
+    )
 
 
 def _asked_again(start: StartRun, head: Head, base: Run) -> Run:
@@ -73,6 +82,8 @@ def _asked_again(start: StartRun, head: Head, base: Run) -> Run:
         context_tokens=base.context_tokens,
         context_window=base.context_window,
         asked=base.asked,
+        touched=start.timestamp,
+        updated_at=start.timestamp,
     )
 
 
@@ -82,7 +93,8 @@ def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
     Raises IllegalFact for an event that cannot follow: the state is that of before.
     """
     check_legal(run, event)
-    return replace(run, head=head, **_changes(run, event))
+    at = run.updated_at if isinstance(event, RedactEvent) else max(run.updated_at, event.timestamp)
+    return replace(run, head=head, updated_at=at, **_changes(run, event))
 
 
 class Changes(TypedDict, total=False):
@@ -110,6 +122,11 @@ class Changes(TypedDict, total=False):
     context_window: int | None
     resume_at: int | None
     has_generated: bool
+    touched: int
+    questions: dict[str, OpenQuestion]
+    waits_for_limit: bool
+    signals: frozenset[str]
+    last_number: int
 
 
 def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case for each kind of event
@@ -149,7 +166,8 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
             for delegation in event.delegates:
                 call = _open_call(run, delegation.tool_call_id)
                 calls[delegation.tool_call_id] = replace(call, delegation=delegation)
-            return Changes(calls=calls)
+            numbers = (number_of_run(delegation.run_id) for delegation in event.delegates)
+            return Changes(calls=calls, last_number=max(run.last_number, *numbers))
         case StopRunByDelegate():
             return Changes(status="stoppedByDelegate")
         case CallInteractiveTool():
@@ -169,7 +187,11 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
         case StopRunByExceededMaxSteps():
             return Changes(status="stoppedByMaxSteps")
         case StopRunByInterrupt():
-            return Changes(status="stoppedByInterrupt", resume_at=event.resume_at)
+            return Changes(
+                status="stoppedByInterrupt",
+                resume_at=event.resume_at,
+                waits_for_limit=event.reason == "rateLimit",
+            )
         case RedactEvent():
             return Changes()  # what it stands for was folded in its place
         case _:
@@ -188,6 +210,9 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
         error=None,
         unusable=None,
         resume_at=None,
+        waits_for_limit=False,
+        touched=event.timestamp,
+        signals=run.signals if event.signal is None else run.signals | {event.signal},
         calls=calls,
         limits=event.limits or run.limits,
     )
@@ -196,12 +221,14 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
 def _asked(run: Run, event: CallInteractiveTool) -> Changes:
     """Of several questions at once the latest event says which one is asked; the others wait."""
     call = _open_call(run, event.tool_call_id)
+    questions = {**_without(run.questions, event.tool_call_id), event.tool_call_id: open_question(event)}
     if event.question is None:
-        return Changes(asked=event.tool_call_id)
+        return Changes(asked=event.tool_call_id, questions=questions)
     spent = event.usage or NO_USAGE
     call = replace(call, question=event.question)
     return Changes(
         asked=event.tool_call_id,
+        questions=questions,
         calls={**run.calls, event.tool_call_id: call},
         usage=run.usage + spent,
         step_usage=run.step_usage + spent,
@@ -214,7 +241,7 @@ def _answered(run: Run, event: AnswerQuestion) -> Changes:
         **run.calls,
         event.tool_call_id: replace(call, question=None, answers=(*call.answers, event.answer)),
     }
-    return Changes(calls=calls, asked=None)
+    return Changes(calls=calls, asked=None, questions=_without(run.questions, event.tool_call_id))
 
 
 def _replied(run: Run, event: FinishGeneration) -> Changes:
@@ -272,7 +299,13 @@ def _finished_call(run: Run, event: FinishToolCall) -> Changes:
         changes["todos"] = ()
     if run.asked == event.tool_call_id:
         changes["asked"] = None
+    if event.tool_call_id in run.questions:
+        changes["questions"] = _without(run.questions, event.tool_call_id)
     return changes
+
+
+def _without(questions: dict[str, OpenQuestion], call_id: str) -> dict[str, OpenQuestion]:
+    return {asked: question for asked, question in questions.items() if asked != call_id}
 
 
 def _attempted(run: Run, event: AttemptCompletion) -> Changes:

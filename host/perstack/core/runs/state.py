@@ -25,6 +25,7 @@ from perstack.core.definitions import Limits
 from perstack.core.events import ErrorInfo, StartRun
 from perstack.core.instruction import whole_instruction
 from perstack.core.messages import ExpertMessage, History
+from perstack.core.runs.asking import OpenQuestion
 from perstack.core.todos import Todo
 from perstack.core.usage import Usage
 
@@ -88,6 +89,18 @@ class Run:
     """When a Run that pauses may go on, in milliseconds since 1970."""
     has_generated: bool = False
     """Whether the model has ever replied."""
+    touched: int = 0
+    """When it was started, or resumed last, in milliseconds since 1970."""
+    updated_at: int = 0
+    """When anything of it happened last. A redaction is nothing that it did."""
+    questions: dict[str, OpenQuestion] = field(default_factory=dict[str, OpenQuestion])
+    """What is asked and not answered yet, by call; the latest is put to a person."""
+    waits_for_limit: bool = False
+    """Whether it was stopped last by a limit of its provider's rate."""
+    signals: frozenset[str] = frozenset()
+    """The events from outside that it has taken."""
+    last_number: int = 0
+    """The highest number of a Run that it decided on."""
 
     @property
     def may_be_redefined(self) -> bool:

@@ -69,9 +69,9 @@ class RunDefinition:
         return await load_run(self._storage, ref, through=place.checkpoint_id, known=self._known)
 
 
-def run_logs(storage: Storage) -> EventLog[Run, StoredEvent]:
-    """The logs of all Runs, for one look at them."""
-    return EventLog(storage, RunDefinition(storage))
+def run_logs(storage: Storage, known: dict[str, Run] | None = None) -> EventLog[Run, StoredEvent]:
+    """The logs of all Runs, for one look at them. `known` are the ends of those that others may continue from."""
+    return EventLog(storage, RunDefinition(storage, known))
 
 
 @dataclass(slots=True)
@@ -87,16 +87,12 @@ async def load_job(
 ) -> LoadedJob:
     """Fold all logs of a Job; `observe` sees every event, with its Run after it. Raises NotFound, and Damaged."""
     loaded = LoadedJob(Job(job_id))
-
-    def apply(event: StoredEvent, run: Run) -> None:
-        loaded.job.apply(event)
-        observe(event, run)
-
     for run_id in await run_ids(storage, job_id):
-        run = await load_run(storage, RunRef(job_id, run_id), known=loaded.runs, observe=apply)
+        run = await load_run(storage, RunRef(job_id, run_id), known=loaded.runs, observe=observe)
         if run is not None:
             loaded.runs[run_id] = run
-            loaded.job.anchor(run_id, run.head.seq, run.head.hash)
+            loaded.job.take(run)
+            loaded.job.heads[run_id] = run.head
     return loaded
 
 
@@ -113,7 +109,7 @@ async def load_run(
     `observe` sees every event, with the state after it. None for a Run whose log is empty. Raises Damaged, and NotFound
     if `through` is not in the log.
     """
-    log = EventLog(storage, RunDefinition(storage, known))
+    log = run_logs(storage, known)
     run: Run | None = None
     async with aclosing(log.folded(ref, limit=_place_in(ref, through))) as lines:
         async for line, run in lines:

@@ -40,7 +40,8 @@ from acp.schema import (
 )
 
 from perstack.core.answers import accepted, asked_by
-from perstack.core.job import JobSummary, OpenQuestion
+from perstack.core.job import JobSummary
+from perstack.core.runs.asking import OpenQuestion
 from perstack.errors import PerstackError, UsageError
 from perstack.frontends.acp.history import shown_again
 from perstack.frontends.acp.next_steps import said

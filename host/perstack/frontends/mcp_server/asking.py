@@ -27,7 +27,7 @@ from pydantic import JsonValue, ValidationError
 
 from perstack.core.base import Fact
 from perstack.core.ids import place_of
-from perstack.core.job import OpenQuestion
+from perstack.core.runs.asking import OpenQuestion
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.greeting import STATELESS_VERSIONS
 from perstack.frontends.shared.forms import Form, form_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from itertools import count
 
-from perstack.core.job import JobSummary, OpenQuestion
+from perstack.core.job import JobSummary
+from perstack.core.runs.asking import OpenQuestion
 from perstack.errors import Conflict, UsageError
 from perstack.frontends.mcp_server.asking import (
     Context,

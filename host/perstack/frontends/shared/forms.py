@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from perstack.core.answers import ANYTHING, APPROVAL, Asked, asked_by, beside_question
 from perstack.core.base import JsonObject
-from perstack.core.job import OpenQuestion
+from perstack.core.runs.asking import OpenQuestion
 
 ANSWER = "answer"
 OTHER = "other"

@@ -1,0 +1,53 @@
+"""What a person is being asked by a Run."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.events import CallInteractiveTool
+
+
+class OpenQuestion(Fact):
+    """What a person is being asked."""
+
+    id: str
+    """That of the event which asks."""
+    run_id: str
+    expert_key: str
+    tool_call_id: str
+    tool_name: str
+    skill_name: str = ""
+    text: str
+    args: JsonObject = Field(default_factory=dict, exclude_if=falsy)
+    """What the model asked with, for a tool that is there to ask."""
+    requested_schema: JsonObject | None = None
+    """For a question of a tool at work: JSON schema of the answer's content. None: the answer is text."""
+    approval: bool = Field(default=False, exclude_if=falsy)
+    """Whether it asks for approval, rather than for something to be told."""
+    asked_at: int = 0
+
+    @property
+    def shown(self) -> str:
+        """The question as a person sees it: with the skill in front whose tool asks, which may claim to be anybody."""
+        is_of_tool = self.requested_schema is not None and self.skill_name
+        return f"skill {self.skill_name}: {self.text}" if is_of_tool else self.text
+
+
+def open_question(event: CallInteractiveTool) -> OpenQuestion:
+    """The question that an event tells of."""
+    asked = event.args.get("question")
+    text = event.question.message if event.question else asked if isinstance(asked, str) else event.tool_name
+    return OpenQuestion(
+        id=event.id,
+        run_id=event.run_id,
+        expert_key=event.expert_key,
+        tool_call_id=event.tool_call_id,
+        tool_name=event.tool_name,
+        skill_name=event.skill_name,
+        text=text,
+        args=event.args,
+        requested_schema=event.question.requested_schema if event.question else None,
+        approval=event.approval,
+        asked_at=event.timestamp,
+    )
