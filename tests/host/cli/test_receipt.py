@@ -146,7 +146,7 @@ def test_what_was_appended_since_is_named_as_not_vouched_for(signing: tuple[Term
     ("given", "words"),
     [
         (["--receipt", "nosuch.json"], "--receipt nosuch.json cannot be read: No such file or directory"),
-        (["--receipt", "perstack.toml"], "--receipt: it is no receipt of perstack: Invalid JSON"),
+        (["--receipt", "perstack.toml"], "the receipt: it is no receipt of perstack: Invalid JSON"),
         (["--key", "nosuch.pem"], "the key nosuch.pem cannot be read: No such file or directory"),
         (["--key", "perstack.toml"], "the key perstack.toml is no public key in PEM; write it with: openssl"),
     ],
@@ -162,7 +162,7 @@ def test_a_receipt_of_another_job_is_refused(team: Terminal, tmp_path: Path) -> 
     receipt = tmp_path / "receipt.json"
     team.call("receipt", "team", "--output", str(receipt))
     shown = team.call("verify", "other", "--receipt", str(receipt))
-    assert (shown.code, shown.err) == (2, "error: --receipt: it is of Job team, and not of other\n")
+    assert (shown.code, shown.err) == (2, "error: the receipt is of Job team, and not of other\n")
 
 
 def test_no_receipt_is_written_over_a_log_that_does_not_hold(own_team: Terminal) -> None:
