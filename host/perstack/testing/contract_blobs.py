@@ -16,7 +16,7 @@ from perstack.testing.opener import JOB, Opener, wait_for
 class BlobContract(ContractBase):
     """What events refer to by its sha256."""
 
-    def test_a_blob_is_had_by_its_sha256(self, opener: Opener) -> None:
+    def test_no_byte_of_a_blob_changes_and_its_name_is_its_sha256(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             await storage.create_job(JOB)
@@ -28,7 +28,7 @@ class BlobContract(ContractBase):
 
         wait_for(work())
 
-    def test_an_unknown_blob_is_not_found(self, storage: Storage) -> None:
+    def test_a_missing_blob_is_named_and_never_passes_as_an_empty_one(self, storage: Storage) -> None:
         wait_for(storage.create_job(JOB))
         with pytest.raises(NotFound, match="0000"):
             wait_for(storage.blob(JOB, "0" * 64))

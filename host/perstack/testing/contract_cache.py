@@ -14,7 +14,7 @@ from perstack.testing.opener import JOB, Opener, wait_for
 class CacheContract(ContractBase):
     """Promise 5, and how thousands of Jobs are listed."""
 
-    def test_jobs_come_in_the_order_of_their_summaries_newest_first(self, opener: Opener) -> None:
+    def test_the_job_written_last_is_found_first(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             for name in ("c", "a", "b"):
@@ -26,7 +26,7 @@ class CacheContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_summary_is_none_until_it_is_put_and_can_be_replaced(self, opener: Opener) -> None:
+    def test_a_reader_sees_the_latest_summary_whole(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             await storage.create_job(JOB)
@@ -37,7 +37,7 @@ class CacheContract(ContractBase):
 
         wait_for(work())
 
-    def test_every_job_has_an_entry_and_an_empty_one_until_it_is_put(self, opener: Opener) -> None:
+    def test_no_job_is_missing_from_a_list_before_anything_is_put_for_it(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             assert await storage.entries() == {}
@@ -51,7 +51,7 @@ class CacheContract(ContractBase):
 
         wait_for(work())
 
-    def test_an_entry_of_an_earlier_place_is_ignored(self, opener: Opener) -> None:
+    def test_a_writer_that_comes_late_cannot_undo_a_newer_entry(self, opener: Opener) -> None:
         async def work() -> None:
             one, two = opener(), opener()
             await one.create_job(JOB)
@@ -64,7 +64,7 @@ class CacheContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_deleted_job_has_no_entry_and_a_new_one_of_its_name_begins_anew(self, storage: Storage) -> None:
+    def test_a_new_job_has_no_entry_of_a_deleted_one_of_its_id(self, storage: Storage) -> None:
         async def work() -> None:
             await storage.create_job(JOB)
             await storage.put_entry(JOB, 9, b"old")
@@ -77,7 +77,7 @@ class CacheContract(ContractBase):
 
         wait_for(work())
 
-    def test_an_entry_of_one_job_is_read_with_its_place(self, opener: Opener) -> None:
+    def test_a_log_that_was_cut_is_known_by_the_place_that_its_entry_names(self, opener: Opener) -> None:
         async def work() -> None:
             one, two = opener(), opener()
             for name in ("a", "ab"):
@@ -96,7 +96,7 @@ class CacheContract(ContractBase):
 
         wait_for(work())
 
-    def test_entries_stay_right_however_often_they_are_put(self, opener: Opener) -> None:
+    def test_no_entry_is_lost_however_often_they_are_put(self, opener: Opener) -> None:
         async def work() -> None:
             one, two = opener(), opener()
             for name in ("a", "b"):
@@ -109,7 +109,7 @@ class CacheContract(ContractBase):
 
         wait_for(work())
 
-    def test_all_summaries_that_are_read_at_once_are_those_that_were_put(self, opener: Opener) -> None:
+    def test_reading_all_summaries_at_once_misses_and_mixes_none(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             if not isinstance(storage, ReadsSummaries):
@@ -125,7 +125,7 @@ class CacheContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_job_that_was_deleted_is_not_lost(self, opener: Opener) -> None:
+    def test_a_job_that_was_deleted_on_purpose_is_never_reported_as_lost(self, opener: Opener) -> None:
         async def work() -> None:
             one, two = opener(), opener()
             if not isinstance(one, FindsLostJobs) or not isinstance(two, FindsLostJobs):

@@ -14,7 +14,7 @@ from perstack.testing.opener import JOB, RUN, Opener, Writer, wait_for
 class CopiesContract(ContractBase):
     """Asked of a storage that is `KeepsCopies`: promise 5."""
 
-    def test_a_run_setting_can_be_put_and_replaced(self, storage: Storage) -> None:
+    def test_a_reader_sees_the_latest_setting_of_a_run(self, storage: Storage) -> None:
         async def work() -> None:
             copies = _copies(storage)
             await storage.create_job(JOB)
@@ -27,7 +27,7 @@ class CopiesContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_run_that_has_only_a_setting_is_not_listed(self, storage: Storage) -> None:
+    def test_a_setting_alone_makes_no_run(self, storage: Storage) -> None:
         async def work() -> None:
             copies = _copies(storage)
             await storage.create_job(JOB)
@@ -37,7 +37,7 @@ class CopiesContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_checkpoint_is_had_by_its_id(self, opener: Opener) -> None:
+    def test_a_reader_sees_the_latest_checkpoint_of_an_id_and_no_other(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             copies = _copies(storage)
@@ -50,7 +50,7 @@ class CopiesContract(ContractBase):
 
         wait_for(work())
 
-    def test_checkpoints_come_in_the_order_of_their_run_and_place_by_pages(self, storage: Storage) -> None:
+    def test_a_list_of_checkpoints_in_pages_misses_and_repeats_none(self, storage: Storage) -> None:
         async def work() -> None:
             copies = _copies(storage)
             await storage.create_job(JOB)
@@ -65,7 +65,7 @@ class CopiesContract(ContractBase):
 
         wait_for(work())
 
-    def test_where_checkpoints_are_files_the_path_follows_from_the_id(self, storage: Storage) -> None:
+    def test_a_file_that_is_named_to_a_person_is_the_checkpoint_itself(self, storage: Storage) -> None:
         if not isinstance(storage, CheckpointFiles):
             pytest.skip("this storage keeps no checkpoint files")
         wait_for(storage.create_job(JOB))
@@ -74,7 +74,7 @@ class CopiesContract(ContractBase):
         wait_for(storage.put_checkpoint(JOB, f"{JOB}-1-1", b'{"a":1}'))
         assert path.read_bytes() == b'{"a":1}'
 
-    def test_copies_go_with_their_job(self, opener: Opener) -> None:
+    def test_no_copy_outlives_its_job(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             copies = _copies(storage)
@@ -90,7 +90,7 @@ class CopiesContract(ContractBase):
 
         wait_for(work())
 
-    def test_copies_of_an_unknown_job_are_neither_kept_nor_found(self, storage: Storage) -> None:
+    def test_no_copy_makes_a_job_by_itself(self, storage: Storage) -> None:
         copies = _copies(storage)
         for ask in (
             copies.checkpoints("nope"),
@@ -103,7 +103,7 @@ class CopiesContract(ContractBase):
         assert not wait_for(storage.has_job("nope"))
 
     @pytest.mark.parametrize("bad", ["..", "a/b", "", "\0", "a" * 200])
-    def test_an_id_of_a_copy_that_could_be_a_path_is_refused(self, storage: Storage, bad: str) -> None:
+    def test_no_id_of_a_copy_leads_out_of_the_store(self, storage: Storage, bad: str) -> None:
         copies = _copies(storage)
         wait_for(storage.create_job(JOB))
         for ask in (
@@ -115,7 +115,7 @@ class CopiesContract(ContractBase):
             with pytest.raises(UsageError):
                 wait_for(ask)
 
-    def test_the_longest_legal_job_id_has_copies(self, storage: Storage) -> None:
+    def test_no_legal_job_id_is_too_long_for_copies(self, storage: Storage) -> None:
         async def work() -> None:
             copies = _copies(storage)
             job = "j" * 128

@@ -18,7 +18,7 @@ NO_DAMAGE = "this storage's records cannot be reached from outside"
 class CrashContract(ContractBase):
     """Promises 1 and 3 when something goes wrong."""
 
-    def test_a_log_torn_at_any_byte_reads_up_to_the_last_whole_append(self, opener: Opener) -> None:
+    def test_a_crash_at_any_byte_loses_no_earlier_append_and_shows_no_half_one(self, opener: Opener) -> None:
         async def work(torn: int) -> int:
             """In a Run of its own, tear so many bytes off, look, go on; returns how long the last append was."""
             assert opener.tear is not None
@@ -45,7 +45,7 @@ class CrashContract(ContractBase):
             length = wait_for(work(torn))
             torn += 1
 
-    def test_a_log_torn_within_its_first_append_is_empty_and_can_begin_anew(self, opener: Opener) -> None:
+    def test_a_crash_within_the_first_append_leaves_a_run_that_can_begin(self, opener: Opener) -> None:
         async def work() -> None:
             assert opener.tear is not None
             writer = await new_writer(opener())
@@ -60,9 +60,7 @@ class CrashContract(ContractBase):
         wait_for(work())
 
     @pytest.mark.parametrize("tail", [b"\0", b"\0" * 4096, b'{"type":"te', b'{"type":"te\0\0\0\0', b"garbage"])
-    def test_what_a_crash_leaves_behind_the_last_record_is_ignored_and_cleared_away(
-        self, opener: Opener, tail: bytes
-    ) -> None:
+    def test_what_a_crash_leaves_behind_the_last_record_harms_nothing(self, opener: Opener, tail: bytes) -> None:
         async def work() -> None:
             assert opener.extend is not None
             writer = await _three_appends(opener)
@@ -77,7 +75,7 @@ class CrashContract(ContractBase):
         _needs(opener.extend, NO_TAIL)
         wait_for(work())
 
-    def test_a_writer_whose_own_log_was_torn_behind_its_back_loses(self, opener: Opener) -> None:
+    def test_a_driver_whose_log_was_cut_behind_its_back_cannot_hide_the_gap(self, opener: Opener) -> None:
         async def work() -> None:
             assert opener.tear is not None
             writer = await _three_appends(opener)
@@ -90,9 +88,7 @@ class CrashContract(ContractBase):
         wait_for(work())
 
     @pytest.mark.parametrize("index", [0, 1, 2, 4, 5])
-    def test_damage_is_an_error_that_names_the_place_and_spares_what_is_before_it(
-        self, opener: Opener, index: int
-    ) -> None:
+    def test_no_damage_passes_as_history_and_all_before_it_stays_readable(self, opener: Opener, index: int) -> None:
         async def work() -> None:
             assert opener.damage is not None
             writer = await _three_appends(opener)
@@ -109,7 +105,7 @@ class CrashContract(ContractBase):
         _needs(opener.damage, NO_DAMAGE)
         wait_for(work())
 
-    def test_damage_in_the_last_record_is_no_torn_tail(self, opener: Opener) -> None:
+    def test_a_changed_last_record_is_not_dropped_as_if_a_crash_had_torn_it(self, opener: Opener) -> None:
         async def work() -> None:
             assert opener.damage is not None
             writer = await _three_appends(opener)
@@ -121,7 +117,7 @@ class CrashContract(ContractBase):
         _needs(opener.damage, NO_DAMAGE)
         wait_for(work())
 
-    def test_damage_in_one_run_does_not_touch_another(self, opener: Opener) -> None:
+    def test_damage_of_one_run_spares_every_other(self, opener: Opener) -> None:
         async def work() -> None:
             assert opener.damage is not None
             await _three_appends(opener)

@@ -19,24 +19,24 @@ from perstack.testing.opener import JOB, RUN, Opener, Writer, new_writer, payloa
 class JobContract(ContractBase):
     """Which there are, and the end of them."""
 
-    def test_an_empty_store_has_no_jobs(self, storage: Storage) -> None:
+    def test_a_new_store_is_empty_and_can_be_looked_at(self, storage: Storage) -> None:
         assert wait_for(storage.jobs()) == Page(())
         assert not wait_for(storage.has_job(JOB))
         assert storage.location
 
-    def test_a_job_is_there_once_it_is_made(self, opener: Opener) -> None:
+    def test_no_job_is_lost_before_its_first_event(self, opener: Opener) -> None:
         wait_for(opener().create_job(JOB))
         later = opener()
         assert wait_for(later.has_job(JOB))
         assert wait_for(later.jobs()).ids == (JOB,)
         assert wait_for(later.runs(JOB)) == Page(())
 
-    def test_a_job_id_that_exists_is_refused(self, opener: Opener) -> None:
+    def test_no_job_takes_the_id_of_another(self, opener: Opener) -> None:
         wait_for(opener().create_job(JOB))
         with pytest.raises(Conflict, match=JOB):
             wait_for(opener().create_job(JOB))
 
-    def test_the_longest_legal_job_id_works_in_every_place(self, storage: Storage) -> None:
+    def test_no_legal_job_id_is_too_long_for_the_store(self, storage: Storage) -> None:
         async def work() -> None:
             job = "j" * 128
             writer = await new_writer(storage, RunRef(job, f"{job}-1"))
@@ -46,7 +46,7 @@ class JobContract(ContractBase):
 
         wait_for(work())
 
-    def test_jobs_are_paged_without_gaps_or_repetitions(self, storage: Storage) -> None:
+    def test_a_list_of_jobs_in_pages_misses_and_repeats_none(self, storage: Storage) -> None:
         async def work() -> None:
             names = [f"job-{n}" for n in range(25)]
             for name in names:
@@ -64,7 +64,7 @@ class JobContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_new_job_between_two_pages_repeats_nothing(self, storage: Storage) -> None:
+    def test_a_list_repeats_no_job_when_one_is_made_between_its_pages(self, storage: Storage) -> None:
         async def work() -> None:
             for name in ("a", "b", "c", "d"):
                 await storage.create_job(name)
@@ -76,12 +76,12 @@ class JobContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_cursor_that_was_made_up_is_refused(self, storage: Storage) -> None:
+    def test_no_cursor_that_was_made_up_is_obeyed(self, storage: Storage) -> None:
         wait_for(storage.create_job(JOB))
         with pytest.raises(UsageError):
             wait_for(storage.jobs(after="nonsense"))
 
-    def test_runs_are_listed_by_number_once_they_have_a_log(self, storage: Storage) -> None:
+    def test_every_run_with_a_log_is_found_and_in_the_order_of_the_numbers(self, storage: Storage) -> None:
         async def work() -> None:
             await storage.create_job(JOB)
             for number in (10, 2, 1, 33):
@@ -90,7 +90,7 @@ class JobContract(ContractBase):
 
         wait_for(work())
 
-    def test_runs_are_paged(self, storage: Storage) -> None:
+    def test_a_list_of_runs_in_pages_misses_and_repeats_none(self, storage: Storage) -> None:
         async def work() -> None:
             await storage.create_job(JOB)
             for number in range(1, 13):
@@ -104,14 +104,14 @@ class JobContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_run_whose_beginning_was_refused_is_not_listed(self, storage: Storage) -> None:
+    def test_no_run_is_listed_that_never_began(self, storage: Storage) -> None:
         wait_for(storage.create_job(JOB))
         records, _ = seal(EMPTY_LOG, [payload("x")])
         with pytest.raises(Conflict):
             wait_for(storage.append(RUN, 4, records))
         assert wait_for(storage.runs(JOB)).ids == ()
 
-    def test_what_is_asked_of_an_unknown_job_is_not_found(self, storage: Storage) -> None:
+    def test_asking_for_an_unknown_job_makes_none_and_says_so(self, storage: Storage) -> None:
         for ask in (
             storage.runs("nope"),
             storage.blob("nope", "0" * 64),
@@ -125,7 +125,7 @@ class JobContract(ContractBase):
         assert wait_for(storage.lease_info("nope")) is None
         assert not wait_for(storage.has_job("nope"))
 
-    def test_a_deleted_job_is_gone_with_all_that_belongs_to_it(self, opener: Opener) -> None:
+    def test_nothing_of_a_deleted_job_is_left_or_can_be_added(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             writer = await new_writer(storage)
@@ -146,7 +146,7 @@ class JobContract(ContractBase):
 
         wait_for(work())
 
-    def test_the_id_of_a_deleted_job_can_be_used_again(self, storage: Storage) -> None:
+    def test_a_new_job_has_no_record_of_a_deleted_one_of_its_id(self, storage: Storage) -> None:
         async def work() -> None:
             await (await new_writer(storage)).append("old")
             await storage.delete_job(JOB)
@@ -156,7 +156,7 @@ class JobContract(ContractBase):
 
         wait_for(work())
 
-    def test_deleting_a_job_that_is_read_and_written_to_spares_every_other(self, opener: Opener) -> None:
+    def test_deleting_a_job_in_use_harms_no_other(self, opener: Opener) -> None:
         async def ends(work: Awaitable[object]) -> None:
             with suppress(Conflict, NotFound):
                 await work

@@ -65,11 +65,11 @@ asyncio.run({"hold": hold, "write": write, "pour": pour}[work]())
 class LeaseContract(ContractBase):
     """The lease, and the fence between real processes."""
 
-    def test_nobody_holds_a_job_that_nobody_drives(self, storage: Storage) -> None:
+    def test_no_job_is_shown_as_driven_that_nobody_drives(self, storage: Storage) -> None:
         wait_for(storage.create_job(JOB))
         assert wait_for(storage.lease_info(JOB)) is None
 
-    def test_a_lease_shows_its_holder_while_it_is_held(self, opener: Opener) -> None:
+    def test_every_process_sees_who_drives_a_job(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             await storage.create_job(JOB)
@@ -80,7 +80,7 @@ class LeaseContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_second_driver_is_refused_and_told_who_drives(self, opener: Opener) -> None:
+    def test_no_job_has_two_drivers_and_the_second_learns_who_drives(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             await storage.create_job(JOB)
@@ -93,7 +93,7 @@ class LeaseContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_lease_is_free_again_after_its_holder_ends_or_fails(self, storage: Storage) -> None:
+    def test_a_driver_that_ended_or_failed_blocks_nobody(self, storage: Storage) -> None:
         async def work() -> None:
             await storage.create_job(JOB)
             with pytest.raises(RuntimeError):
@@ -105,7 +105,7 @@ class LeaseContract(ContractBase):
 
         wait_for(work())
 
-    def test_leases_of_different_jobs_do_not_meet(self, storage: Storage) -> None:
+    def test_drivers_of_different_jobs_never_block_each_other(self, storage: Storage) -> None:
         async def work() -> None:
             await storage.create_job("a")
             await storage.create_job("b")
@@ -114,7 +114,7 @@ class LeaseContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_job_that_is_not_there_cannot_be_driven(self, storage: Storage) -> None:
+    def test_nobody_drives_a_job_that_is_not_there(self, storage: Storage) -> None:
         async def work() -> None:
             with pytest.raises(NotFound):
                 async with storage.lease("nope", "me"):
@@ -122,7 +122,7 @@ class LeaseContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_job_that_is_driven_is_not_deleted(self, opener: Opener) -> None:
+    def test_no_job_is_deleted_under_its_driver(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             writer = await new_writer(storage)
@@ -136,7 +136,7 @@ class LeaseContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_job_is_deleted_only_at_the_place_that_is_expected(self, opener: Opener) -> None:
+    def test_no_record_is_deleted_that_whoever_deletes_has_not_seen(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             writer = await new_writer(storage)
@@ -151,7 +151,7 @@ class LeaseContract(ContractBase):
 
         wait_for(work())
 
-    def test_of_writing_to_a_log_and_deleting_it_at_one_moment_one_succeeds(self, opener: Opener) -> None:
+    def test_no_acknowledged_record_goes_with_a_deletion_at_the_same_moment(self, opener: Opener) -> None:
         async def delete() -> None:
             storage = opener.open()
             try:
@@ -185,7 +185,7 @@ class LeaseContract(ContractBase):
                     wait_for(opener().delete_job(JOB))
                 opener.close()
 
-    def test_a_killed_process_frees_its_lease_at_once_though_its_child_lives_on(self, opener: Opener) -> None:
+    def test_a_killed_driver_blocks_nobody_though_its_child_lives_on(self, opener: Opener) -> None:
         async def freed(storage: Storage) -> None:
             async with storage.lease(JOB, "the next"):
                 pass
@@ -206,7 +206,7 @@ class LeaseContract(ContractBase):
             finally:
                 os.kill(grandchild, 9)
 
-    def test_a_process_killed_while_it_writes_has_lost_nothing_that_was_acknowledged(self, opener: Opener) -> None:
+    def test_a_killed_process_loses_nothing_that_was_acknowledged(self, opener: Opener) -> None:
         wait_for(opener().create_job(JOB))
         with _child(opener, "pour") as child:
             acknowledged = 0
@@ -221,7 +221,7 @@ class LeaseContract(ContractBase):
         numbers = [int(record.split(b",")[0].removeprefix(b'{"n":').rstrip(b"}")) for record in records]
         assert numbers == list(range(len(records)))
 
-    def test_processes_that_write_one_run_at_once_lose_and_repeat_nothing(self, opener: Opener) -> None:
+    def test_processes_that_write_at_once_lose_and_repeat_nothing(self, opener: Opener) -> None:
         storage = opener()
         wait_for(wait_for(new_writer(storage)).append("begin"))
         with _child(opener, "write", "a") as one, _child(opener, "write", "b") as two:

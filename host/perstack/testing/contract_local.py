@@ -19,13 +19,13 @@ class LocalContract(ContractBase):
         assert not local.is_there()
         assert not any(place.exists() for place in (*local.places, local.programs))
 
-    def test_a_store_is_there_once_anything_is_kept_in_it(self, opener: Opener) -> None:
+    def test_no_state_is_overlooked_once_anything_is_kept(self, opener: Opener) -> None:
         local = _local(opener())
         wait_for(local.space("tasks").create_job(JOB))
         assert local.is_there()
         assert _local(opener()).is_there()
 
-    def test_tools_can_keep_off_all_that_a_store_has(self, storage: Storage) -> None:
+    def test_no_file_of_a_store_is_left_open_to_tools(self, storage: Storage) -> None:
         async def work() -> None:
             await (await new_writer(storage)).append("x")
             await storage.put_blob(JOB, b"x")

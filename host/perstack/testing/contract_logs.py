@@ -18,14 +18,14 @@ from perstack.testing.opener import RUN, Opener, Writer, new_writer, payload, te
 class LogContract(ContractBase):
     """Promises 1, 3 and 4 while nothing goes wrong."""
 
-    def test_an_unknown_run_has_no_records(self, storage: Storage) -> None:
+    def test_a_reader_may_look_before_the_first_record(self, storage: Storage) -> None:
         assert wait_for(storage.read(RUN)) == []
 
-    def test_an_unknown_run_of_a_known_job_has_no_records(self, storage: Storage) -> None:
+    def test_a_reader_may_look_at_a_job_before_its_first_run(self, storage: Storage) -> None:
         wait_for(storage.create_job(RUN.job_id))
         assert wait_for(storage.read(RUN, after=3, limit=2)) == []
 
-    def test_records_come_back_byte_for_byte_and_in_order(self, storage: Storage) -> None:
+    def test_no_byte_and_no_order_of_a_history_changes(self, storage: Storage) -> None:
         async def work() -> None:
             writer = await new_writer(storage)
             await writer.append("first")
@@ -35,7 +35,7 @@ class LogContract(ContractBase):
 
         wait_for(work())
 
-    def test_records_are_there_for_a_process_that_opens_the_store_later(self, opener: Opener) -> None:
+    def test_a_history_outlives_its_process(self, opener: Opener) -> None:
         writer = wait_for(new_writer(opener()))
         wait_for(writer.append("a", "b"))
         assert wait_for(opener().read(RUN)) == writer.written
@@ -53,18 +53,18 @@ class LogContract(ContractBase):
         ],
         ids=["empty", "newlines", "unicode newlines", "control", "unicode", "quotes", "70 KB"],
     )
-    def test_any_text_comes_back_unchanged(self, opener: Opener, text: str) -> None:
+    def test_no_text_of_a_person_or_a_model_is_changed(self, opener: Opener, text: str) -> None:
         writer = wait_for(new_writer(opener()))
         wait_for(writer.append(text, text))
         wait_for(writer.append(text))
         assert [text_of(record) for record in wait_for(opener().read(RUN))] == [text] * 3
 
-    def test_bytes_that_are_no_utf8_come_back_unchanged(self, opener: Opener) -> None:
+    def test_no_bytes_are_changed_that_are_not_utf8(self, opener: Opener) -> None:
         writer = wait_for(new_writer(opener()))
         wait_for(writer.append_payloads([b'{"raw":"\xff\xfe"}', b"{}"]))
         assert wait_for(opener().read(RUN)) == writer.written
 
-    def test_big_records_come_back_unchanged(self, opener: Opener) -> None:
+    def test_no_big_result_is_cut_or_changed(self, opener: Opener) -> None:
         async def work() -> None:
             writer = await new_writer(opener())
             for _ in range(3):
@@ -75,7 +75,7 @@ class LogContract(ContractBase):
 
         wait_for(work())
 
-    def test_reading_goes_on_after_a_place(self, storage: Storage) -> None:
+    def test_a_watcher_that_continues_after_a_place_misses_and_repeats_nothing(self, storage: Storage) -> None:
         async def work() -> None:
             writer = await _written(storage, 5)
             for after in range(7):
@@ -83,7 +83,7 @@ class LogContract(ContractBase):
 
         wait_for(work())
 
-    def test_reading_stops_at_a_limit_wherever_it_falls(self, opener: Opener) -> None:
+    def test_a_page_of_a_log_misses_and_repeats_nothing_wherever_it_ends(self, opener: Opener) -> None:
         async def work() -> None:
             writer = await _written(opener(), 4)
             for after in range(10):
@@ -94,7 +94,7 @@ class LogContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_reader_sees_what_another_appends_later(self, opener: Opener) -> None:
+    def test_a_watcher_in_another_process_misses_nothing(self, opener: Opener) -> None:
         async def work() -> None:
             writer, reader = await new_writer(opener()), opener()
             for n in range(5):
@@ -112,7 +112,7 @@ class LogContract(ContractBase):
 
         wait_for(work())
 
-    def test_runs_of_one_job_and_of_several_are_kept_apart(self, storage: Storage) -> None:
+    def test_no_record_ends_up_in_the_log_of_another_run(self, storage: Storage) -> None:
         async def work() -> None:
             refs = [RunRef(job, f"{job}-{n}") for job in ("a", "a-1", "b") for n in (1, 2, 11)]
             writers = [await new_writer(storage, ref) for ref in refs]
@@ -124,7 +124,7 @@ class LogContract(ContractBase):
 
         wait_for(work())
 
-    def test_more_runs_than_a_process_keeps_open_can_be_written_in_turn(self, storage: Storage) -> None:
+    def test_nothing_is_lost_with_more_runs_than_files_may_be_open(self, storage: Storage) -> None:
         async def work() -> None:
             await storage.create_job("wide")
             writers = [Writer(storage, RunRef("wide", f"wide-{n}")) for n in range(1, 151)]
@@ -137,7 +137,7 @@ class LogContract(ContractBase):
         wait_for(work())
 
     @pytest.mark.parametrize("seq", [0, 1, 3, 100])
-    def test_a_stale_place_is_refused_and_nothing_is_written(self, storage: Storage, seq: int) -> None:
+    def test_a_driver_that_does_not_know_the_end_of_a_log_cannot_write_to_it(self, storage: Storage, seq: int) -> None:
         async def work() -> None:
             writer = await new_writer(storage)
             await writer.append("a", "b")
@@ -148,13 +148,13 @@ class LogContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_log_does_not_begin_in_the_middle(self, storage: Storage) -> None:
+    def test_no_log_begins_in_the_middle(self, storage: Storage) -> None:
         wait_for(storage.create_job(RUN.job_id))
         records, _ = seal(EMPTY_LOG, [payload("x")])
         with pytest.raises(Conflict):
             wait_for(storage.append(RUN, 1, records))
 
-    def test_of_two_writers_to_one_run_the_second_loses_at_its_first_write(self, opener: Opener) -> None:
+    def test_two_drivers_never_mix_their_histories(self, opener: Opener) -> None:
         async def work() -> None:
             first = await _written(opener(), 2)
             second = first.again(opener())
@@ -168,7 +168,7 @@ class LogContract(ContractBase):
 
         wait_for(work())
 
-    def test_the_loser_can_write_once_it_has_read(self, opener: Opener) -> None:
+    def test_a_driver_that_lost_can_continue_once_it_has_read(self, opener: Opener) -> None:
         async def work() -> None:
             first = await _written(opener(), 1)
             second = first.again(opener())
@@ -183,7 +183,7 @@ class LogContract(ContractBase):
 
         wait_for(work())
 
-    def test_of_two_that_begin_one_run_the_second_loses(self, opener: Opener) -> None:
+    def test_no_run_begins_twice(self, opener: Opener) -> None:
         async def work() -> None:
             first, second = await new_writer(opener()), await new_writer(opener())
             await first.append("one")
@@ -193,7 +193,7 @@ class LogContract(ContractBase):
 
         wait_for(work())
 
-    def test_records_of_another_history_of_the_same_length_are_refused(self, storage: Storage) -> None:
+    def test_no_record_of_another_history_of_the_same_length_gets_into_a_log(self, storage: Storage) -> None:
         async def work() -> None:
             writer = await _written(storage, 1)
             _, other = seal(EMPTY_LOG, [payload(f"other {n}") for n in range(writer.head.seq)])
@@ -204,7 +204,7 @@ class LogContract(ContractBase):
 
         wait_for(work())
 
-    def test_records_that_were_sealed_apart_are_refused_together(self, storage: Storage) -> None:
+    def test_no_records_that_were_not_sealed_together_pass_as_one_append(self, storage: Storage) -> None:
         async def work() -> None:
             await storage.create_job(RUN.job_id)
             one, head = seal(EMPTY_LOG, [payload("a")])
@@ -217,14 +217,14 @@ class LogContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_run_of_a_job_that_was_never_made_is_refused(self, storage: Storage) -> None:
+    def test_no_run_makes_a_job_by_itself(self, storage: Storage) -> None:
         records, _ = seal(EMPTY_LOG, [payload("a")])
         with pytest.raises(NotFound):
             wait_for(storage.append(RunRef("nowhere", "nowhere-1"), 0, records))
         assert not wait_for(storage.has_job("nowhere"))
 
     @pytest.mark.parametrize("bad", ["..", "a/b", "", ".", "a\\b", "\0", "a" * 200, "a b"])
-    def test_an_id_that_could_be_a_path_is_refused(self, storage: Storage, bad: str) -> None:
+    def test_no_id_leads_out_of_the_store(self, storage: Storage, bad: str) -> None:
         async def work() -> None:
             records, _ = seal(EMPTY_LOG, [payload("a")])
             await storage.create_job("j")
@@ -239,7 +239,7 @@ class LogContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_storage_can_be_closed_and_opened_many_times(self, opener: Opener) -> None:
+    def test_closing_and_opening_again_loses_nothing(self, opener: Opener) -> None:
         async def work() -> None:
             writer = await new_writer(opener())
             for n in range(20):
@@ -250,7 +250,7 @@ class LogContract(ContractBase):
 
         wait_for(work())
 
-    def test_an_append_that_is_cancelled_is_whole_or_absent_when_its_caller_hears_of_it(self, opener: Opener) -> None:
+    def test_a_cancelled_append_is_never_half_done_nor_done_later(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             writer = await new_writer(storage)

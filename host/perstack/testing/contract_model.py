@@ -94,7 +94,7 @@ class StorageMachine(RuleBasedStateMachine):
 class ModelContract(ContractBase):
     """Whatever is done in whatever order."""
 
-    def test_any_sequence_of_operations_agrees_with_the_model(self, make_opener: MakeOpener) -> None:
+    def test_no_order_of_operations_breaks_a_promise(self, make_opener: MakeOpener) -> None:
         machine = type("Machine", (StorageMachine,), {"make_opener": staticmethod(make_opener)})
         run_state_machine_as_test(
             machine,

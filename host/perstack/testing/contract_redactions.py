@@ -17,7 +17,7 @@ NOTHING_TAKEN_OUT = "this storage takes nothing out of a log"
 class RedactionContract(ContractBase):
     """Asked of a storage that is `Redacts`."""
 
-    def test_a_redacted_record_has_no_content_for_any_process_and_the_log_goes_on(self, opener: Opener) -> None:
+    def test_no_process_reads_what_was_taken_out_and_the_log_continues(self, opener: Opener) -> None:
         async def work() -> None:
             one, two = opener(), opener()
             if not isinstance(one, Redacts):
@@ -36,7 +36,7 @@ class RedactionContract(ContractBase):
 
         wait_for(work())
 
-    def test_what_is_no_redaction_of_a_record_takes_no_place(self, opener: Opener) -> None:
+    def test_nothing_but_its_own_redaction_takes_the_place_of_a_record(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             if not isinstance(storage, Redacts):

@@ -14,7 +14,7 @@ from perstack.testing.opener import JOB, RUN, Opener, Writer, new_writer, wait_f
 class SpaceContract(ContractBase):
     """What is kept beside Jobs."""
 
-    def test_what_is_in_one_space_is_in_no_other(self, opener: Opener) -> None:
+    def test_no_space_sees_or_harms_what_is_in_another(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             tasks = storage.space("tasks")
@@ -38,7 +38,7 @@ class SpaceContract(ContractBase):
 
         wait_for(work())
 
-    def test_a_space_is_there_for_every_process(self, opener: Opener) -> None:
+    def test_what_is_in_a_space_outlives_its_process(self, opener: Opener) -> None:
         written = wait_for(wait_for(new_writer(opener().space("tasks"))).append("x"))
         later = opener()
         assert later.space("tasks") is later.space("tasks")
@@ -46,11 +46,11 @@ class SpaceContract(ContractBase):
         assert wait_for(later.space("tasks").jobs()).ids == (JOB,)
 
     @pytest.mark.parametrize("name", ["", "jobs", "..", "a/b", "Tasks", "x" * 21])
-    def test_what_is_no_name_of_a_space_is_refused(self, storage: Storage, name: str) -> None:
+    def test_no_name_of_a_space_leads_out_of_the_store(self, storage: Storage, name: str) -> None:
         with pytest.raises(UsageError):
             storage.space(name)
 
-    def test_a_log_in_a_space_is_fenced_like_any(self, opener: Opener) -> None:
+    def test_two_writers_in_a_space_never_mix_their_histories(self, opener: Opener) -> None:
         async def work() -> None:
             one, two = opener().space("tasks"), opener().space("tasks")
             first = await new_writer(one, RunRef("t", "t-1"))

@@ -10,7 +10,8 @@
                 return Opener(open=lambda: MyStorage(place), address=("my_package.plugin", str(place)))
             return make
 
-The tests need pytest and hypothesis, and no plugin of pytest.
+The name of each test says what it protects: one that fails names what your storage would do to a Job. The tests need
+pytest and hypothesis, and no plugin of pytest.
 """
 
 from __future__ import annotations
