@@ -13,10 +13,10 @@ from pages import commands, fenced, first_cells, page, rows, run_line, section
 from perstack.config.load import load_project
 from perstack.core.job import PauseReason
 from perstack.core.task_events import TaskConfig
+from perstack.core.task_table import OPERATIONS
 from perstack.core.task_words import MOST_STATE
 from perstack.core.tasks import ALLOWED, TaskStatus
-from perstack.frontends.tasks.openapi import BASE
-from perstack.frontends.tasks.operations import OPERATIONS
+from perstack.frontends.tasks.next_steps import BASE
 from perstack.memory import ExecutionMemory
 
 PAGE = page("docs/tasks.md")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perstack.core.job import PauseReason
 from perstack.core.task_events import StoredTaskEvent
 from perstack.core.task_history import checkpoints_in
-from perstack.core.task_words import Count, PageSize, Text
-from perstack.core.tasks import TaskCheckpoint, TaskPage, TaskState, TaskStatus, TaskSummary
+from perstack.core.task_operations import List
+from perstack.core.tasks import TaskCheckpoint, TaskPage, TaskState, TaskSummary
 from perstack.engine.audit import Auditing
-from perstack.engine.checked import checked
 from perstack.engine.clock import now_ms
 from perstack.engine.logs.tasks import Row, TaskLog
 from perstack.engine.task_dependencies import by_id, seen, seen_in_list
 from perstack.errors import NotFound
+from perstack.ports.checked import checked
 from perstack.ports.paging import newest_first
 from perstack.ports.storage import Storage
 
@@ -22,45 +21,35 @@ _EVER = 1 << 53
 
 
 class TaskReader:
-    """The tasks in a storage. What each method promises is in `perstack.ports.tasks`."""
+    """The tasks in a storage. What changes none of them."""
 
     def __init__(self, storage: Storage, audit: Auditing | None = None) -> None:
         self.log = TaskLog(storage, audit)
 
-    @checked
-    async def get(self, task_id: str) -> TaskState:
+    async def task(self, task_id: str) -> TaskState:
+        """Where a task stands, with what holds it up. Raises NotFound, and Damaged."""
         return await seen(self.log, (await self.log.load(task_id)).state)
 
-    @checked
-    async def list(
-        self,
-        *,
-        status: TaskStatus | None = None,
-        reason: PauseReason | None = None,
-        agent_id: Text | None = None,
-        older_than: Count | None = None,
-        newer_than: Count | None = None,
-        archived: bool = False,
-        limit: PageSize = 100,
-        after: Text | None = None,
-    ) -> TaskPage:
+    async def page(self, asked: List) -> TaskPage:
+        """Tasks that are all of what is asked, the one written to last first."""
         wanted = [
             (key, value)
-            for key, value in (("status", status), ("pauseReason", reason), ("agentId", agent_id))
+            for key, value in (("status", asked.status), ("pauseReason", asked.reason), ("agentId", asked.agent_id))
             if value is not None
         ]
         now = now_ms()
-        latest = now - older_than if older_than is not None else now + _EVER
-        earliest = now - newer_than if newer_than is not None else -1
+        latest = now - asked.older_than if asked.older_than is not None else now + _EVER
+        earliest = now - asked.newer_than if asked.newer_than is not None else -1
 
         def fits(row: Row) -> bool:
             for key, value in wanted:  # by hand: `all` takes twice the time, and there may be thousands
                 if row.get(key) != value:
                     return False
-            return (row.get("archivedAt") is not None) is archived and earliest < _written(row) <= latest
+            return (row.get("archivedAt") is not None) is asked.archived and earliest < _written(row) <= latest
 
         rows = by_id(await self.log.rows())
-        page = newest_first(((_written(row), task_id) for task_id, row in rows.items() if fits(row)), limit, after)
+        fitting = ((_written(row), task_id) for task_id, row in rows.items() if fits(row))
+        page = newest_first(fitting, asked.limit, asked.after)
         tasks = [await seen_in_list(self.log, await self.log.of_row(rows[one]), rows) for one in page.ids]
         return TaskPage(tasks=tuple(tasks), next=page.next)
 
@@ -74,13 +63,13 @@ class TaskReader:
         """Everything that happened to a task. Raises NotFound."""
         return tuple(await self._events(task_id))
 
-    @checked
-    async def list_checkpoints(self, task_id: str) -> tuple[TaskCheckpoint, ...]:
+    async def checkpoints(self, task_id: str) -> tuple[TaskCheckpoint, ...]:
+        """All of a task, the oldest first. Raises NotFound."""
         return checkpoints_in(task_id, await self._events(task_id))
 
     async def checkpoint_of(self, task_id: str, wanted: str) -> TaskCheckpoint:
         """By its id, or the latest of that name."""
-        found = await self.list_checkpoints(task_id)
+        found = await self.checkpoints(task_id)
         for one in reversed(found):
             if wanted in (one.id, one.name):
                 return one
@@ -90,7 +79,7 @@ class TaskReader:
     async def _events(self, task_id: str) -> Sequence[StoredTaskEvent]:
         events = await self.log.events(task_id)
         if not events:
-            await self.get(task_id)
+            await self.task(task_id)
         return events
 
 

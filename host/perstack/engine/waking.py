@@ -24,12 +24,13 @@ from perstack.core.task_events import (
     StoredTaskEvent,
     WakeTask,
 )
+from perstack.core.task_operations import failure
 from perstack.core.tasks import TaskState, due_at
 from perstack.engine.clock import new_ulid, now_ms
 from perstack.engine.groups import leaves
 from perstack.engine.guarding import guarded, programs_of
 from perstack.engine.logs.tasks import Row
-from perstack.engine.memory import ExecutionMemory, failure
+from perstack.engine.memory import ExecutionMemory
 from perstack.engine.pages import pages
 from perstack.engine.polling import Word, ask_command
 from perstack.engine.read import JobReader
@@ -331,7 +332,7 @@ class Waker:
         due = due_at(task)
         if due is None or due > now_ms():
             return None
-        failed = failure(task, f"timed out: nothing was heard of it for {task.config.timeout} ms")
+        failed = failure(task, f"timed out: nothing was heard of it for {task.config.timeout} ms", now_ms())
         return await self._go_on(task, [failed], "timedOut")
 
     async def _attend_job(self, task: TaskState, job_id: str) -> Woken | None:
@@ -410,7 +411,7 @@ def _told_by(task: TaskState, job: JobSummary) -> StoredTaskEvent | None:
     if job.status == "completed":
         return CompleteTask(task_id=task.task_id, timestamp=now, result=job.text)
     if job.status == "stoppedByError":
-        return failure(task, job.error or "the Job failed")
+        return failure(task, job.error or "the Job failed", now_ms())
     if job.status == "stoppedByMaxSteps":
         words = f"Job {job.id} has reached its step limit"
         return PauseTask(task_id=task.task_id, timestamp=now, reason="checkpoint", message=words)

@@ -1,37 +1,191 @@
-"""`perstack task`: tasks that agents pause and resume, from a terminal."""
+"""`perstack task`: the operations on tasks at a terminal, made of their table and of the words that are here."""
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Mapping
+from typing import cast, get_args
 
 import click
 
 from perstack.core.job import PauseReason
 from perstack.core.shell import argv_of
 from perstack.core.task_events import OnFailure, TaskConfig, WaitingFor
+from perstack.core.task_table import OPERATIONS
 from perstack.core.task_words import FirstStatus
 from perstack.core.tasks import TaskStatus
 from perstack.errors import UsageError
-from perstack.frontends.cli.given import given_answer, given_object
+from perstack.frontends.cli.task_commands import Said, argument, command_of, option
 from perstack.frontends.cli.task_delete import delete
-from perstack.frontends.cli.task_ends import END_COMMANDS
-from perstack.frontends.cli.task_options import (
-    Tasks,
-    depends_option,
-    read_moment,
-    read_span,
-    show_all,
-    task_options,
-    text,
-    version_option,
-    when,
-)
+from perstack.frontends.cli.task_options import ANSWER, ERROR, MOMENT, SPAN, STATE
 from perstack.frontends.cli.task_run_due import run_due
-from perstack.frontends.cli.terminal import Screen, data, err, out, table
 
-_STATE = "The whole state: a JSON object, @FILE, or - for stdin."
-_DATA = "What else to keep, as a checkpoint: a JSON object, @FILE, or -"
 _REASON = f"What it waits for: {', '.join(get_args(PauseReason))}; or in words, which put it aside."
+_AGENT = ("agent_id", "--agent", "--agent-id")
+_OF_CONFIG = ("max_retries", "timeout", "on_failure", "checkpoint_interval")
+
+
+def _created(given: Mapping[str, object]) -> dict[str, object]:
+    """With the config of its options; without `--start` nothing is said of that."""
+    config = TaskConfig.model_validate({name: given[name] for name in _OF_CONFIG if name in given})
+    rest = {name: value for name, value in given.items() if name not in _OF_CONFIG and value is not False}
+    return {**rest, "config": config}
+
+
+def _paused(given: Mapping[str, object]) -> dict[str, object]:
+    """With what is waited for outside. Raises UsageError for an option that is missing."""
+    if "reason" not in given and not given.get("depends_on"):
+        raise UsageError(f"--reason is missing: {_REASON}")
+    if given.get("reason") == "scheduled_wait" and "resume_at" not in given:
+        raise UsageError("--reason scheduled_wait needs --resume-at: when it is to go on, such as +5m")
+    outside = {name: cast("str", given[name]) for name in ("waiting_for", "command") if name in given}
+    rest = {name: value for name, value in given.items() if name not in ("waiting_for", "command")}
+    if not outside:
+        return rest
+    waits = WaitingFor(what=outside.get("waiting_for", ""), command=argv_of(outside.get("command", "")))
+    return {**rest, "waiting_for": waits}
+
+
+SAID: dict[str, Said] = {
+    "create": Said(
+        "Create TASK, an id of up to 128 of A-Z a-z 0-9 _ -",
+        {
+            "name": option("--name", metavar="TEXT", help="What it is, in a few words."),
+            "description": option("--description", metavar="TEXT", help="What is to be done."),
+            "agent_id": option(*_AGENT, metavar="ID", help="Who works on it: an Expert, or any name."),
+            "state": None,
+            "checkpoint_data": None,
+            "depends_on": None,
+            "config": (
+                option(
+                    "--max-retries",
+                    type=click.IntRange(min=0),
+                    default=3,
+                    show_default=True,
+                    help="How often it is retried.",
+                ),
+                option("--timeout", type=SPAN, help="How long it may be silent while it runs, such as 30m."),
+                option(
+                    "--on-failure",
+                    type=click.Choice(get_args(OnFailure)),
+                    default="fail",
+                    show_default=True,
+                    help="What becomes of it when something goes wrong.",
+                ),
+                option("--checkpoint-interval", type=SPAN, help="How often it should make a checkpoint."),
+            ),
+            "start": option("--start", is_flag=True, help="Start it at once."),
+            "status": option(
+                "--status",
+                type=click.Choice(get_args(FirstStatus)),
+                help="What it is at first: `running` is the same as --start.",
+            ),
+        },
+        gather=_created,
+    ),
+    "start": Said("Start TASK, which was only created."),
+    "get": Said("Show TASK with its state."),
+    "list": Said(
+        "List tasks, the one written to last first. With --json: an object with `tasks`, and `next` if there are more.",
+        {
+            "status": option("--status", type=click.Choice(get_args(TaskStatus)), help="Only those of this status."),
+            "reason": option(
+                "--reason", type=click.Choice(get_args(PauseReason)), help="Only those paused for this reason."
+            ),
+            "agent_id": option(*_AGENT, metavar="ID", help="Only those of this agent."),
+            "older_than": option("--older-than", type=SPAN, help="Only those not written to for so long, such as 2h."),
+            "newer_than": option("--newer-than", type=SPAN, help="Only those written to within that time."),
+            "archived": option("--archived", is_flag=True, help="The archived ones, in place of the others."),
+            "limit": option(
+                "limit",
+                "--take",
+                type=click.IntRange(min=1),
+                metavar="N",
+                default=50,
+                show_default=True,
+                help="How many at most.",
+            ),
+            "after": option("--after", metavar="CURSOR", help="Go on where another list ended."),
+        },
+    ),
+    "checkpoint": Said(
+        "Keep how far TASK is.",
+        {
+            "state": None,
+            "name": option("--name", metavar="TEXT", help="A name to come back to."),
+            "checkpoint_data": option(
+                "--checkpoint-data",
+                "--data",
+                type=STATE,
+                help="What else to keep, as a checkpoint: a JSON object, @FILE, or -",
+            ),
+            "data": (),
+        },
+    ),
+    "checkpoints": Said(
+        "List the checkpoints of TASK, the oldest first. With --json: one object a line, with its state."
+    ),
+    "pause": Said(
+        "Let TASK wait. For an external dependency the token is shown that a webhook needs, this once.",
+        {
+            "reason": option("--reason", metavar="REASON", help=_REASON),
+            "message": option("--message", metavar="TEXT", help="The same in words, for a person."),
+            "state": None,
+            "checkpoint_data": None,
+            "depends_on": None,
+            "resume_at": option(
+                "--resume-at", type=MOMENT, help="When a scheduled wait or rate limit ends: +5m, 2026-11-22T08:00."
+            ),
+            "waiting_for": (
+                option("--waiting-for", metavar="TEXT", help="With external_dependency: what has to come."),
+                option(
+                    "--command",
+                    metavar="LINE",
+                    help="With external_dependency: a line for `sh` that ends with 0 once it has come.",
+                ),
+            ),
+        },
+        gather=_paused,
+    ),
+    "answer": Said(
+        "Give TASK what it waits for.\n\n"
+        "ANSWER is words, JSON, @FILE, or - for stdin. The task goes on when it is resumed.",
+        {"value": argument("value", metavar="ANSWER", type=ANSWER)},
+    ),
+    "resume": Said(
+        "Go on with TASK, paused or failed.\n\nIt goes on from where it stands, or from an earlier checkpoint.",
+        {
+            "checkpoint": option(
+                "--checkpoint", metavar="ID", help="Go back to this checkpoint, by id or name; later ones are kept."
+            ),
+            "state": None,
+            "value": option("value", "--answer", type=ANSWER, help="What it waited for: words, JSON, @FILE, or -"),
+        },
+    ),
+    "complete": Said(
+        "Say that TASK is done, for good.",
+        {
+            "result": option(
+                "--result", metavar="RESULT", type=ANSWER, help="What came of it: words, JSON, @FILE, or -"
+            ),
+            "state": (),
+        },
+    ),
+    "fail": Said(
+        "Say that something went wrong in TASK: in words, or as a JSON object with a `message`.\n\n"
+        "It is failed, paused or retried, as it was created to be.",
+        {"error": argument("error", type=ERROR)},
+    ),
+    "retry": Said(
+        "Try TASK, which has failed, again.\n\n"
+        "It goes on from where it stood. That is allowed as often as it was created to be retried."
+    ),
+    "cancel": Said(
+        "Give TASK up: it is failed, and may be resumed.",
+        {"message": option("--message", metavar="TEXT", help="Why it is given up.")},
+    ),
+    "archive": Said("Leave TASK, which has ended, out of lists."),
+}
+"""The words for each operation at a terminal; one without gets those of the table."""
 
 
 class InOrder(click.Group):
@@ -46,262 +200,10 @@ def task_command() -> None:
     """Keep tasks that agents pause and resume, from whichever process."""
 
 
-@task_command.command("create")
-@click.argument("task_id", metavar="TASK")
-@click.option("--name", metavar="TEXT", help="What it is, in a few words.")
-@click.option("--description", metavar="TEXT", default="", help="What is to be done.")
-@click.option("--agent", "--agent-id", metavar="ID", default="", help="Who works on it: an Expert, or any name.")
-@click.option("--state", metavar="JSON", help=_STATE)
-@click.option("--checkpoint-data", metavar="JSON", help=_DATA)
-@depends_option
-@click.option(
-    "--max-retries", type=click.IntRange(min=0), default=3, show_default=True, help="How often it is retried."
-)
-@click.option("--timeout", metavar="TIME", help="How long it may be silent while it runs, such as 30m.")
-@click.option(
-    "--on-failure",
-    type=click.Choice(get_args(OnFailure)),
-    default="fail",
-    show_default=True,
-    help="What becomes of it when something goes wrong.",
-)
-@click.option("--checkpoint-interval", metavar="TIME", help="How often it should make a checkpoint.")
-@click.option("--start", is_flag=True, help="Start it at once.")
-@click.option(
-    "--status", type=click.Choice(get_args(FirstStatus)), help="What it is at first: `running` is the same as --start."
-)
-@task_options
-def create(
-    task_id: str,
-    name: str | None,
-    description: str,
-    agent: str,
-    state: str | None,
-    checkpoint_data: str | None,
-    depends_on: tuple[str, ...],
-    max_retries: int,
-    timeout: str | None,
-    on_failure: OnFailure,
-    checkpoint_interval: str | None,
-    start: bool,
-    status: FirstStatus | None,
-    tasks: Tasks,
-) -> None:
-    """Create TASK, an id of up to 128 of A-Z a-z 0-9 _ -"""
-    begin, data = given_object(state, "--state"), given_object(checkpoint_data, "--checkpoint-data")
-    treated = TaskConfig(
-        max_retries=max_retries,
-        timeout=read_span(timeout, "--timeout"),
-        on_failure=on_failure,
-        checkpoint_interval=read_span(checkpoint_interval, "--checkpoint-interval"),
+_ORDER = list(SAID)
+
+for _operation in sorted(OPERATIONS, key=lambda one: _ORDER.index(one.name) if one.name in SAID else len(SAID)):
+    task_command.add_command(
+        delete if _operation.name == delete.name else command_of(_operation, SAID.get(_operation.name))
     )
-    tasks.show(
-        lambda memory: memory.create(
-            task_id,
-            name=name,
-            description=description,
-            agent_id=agent,
-            state=begin,
-            checkpoint_data=data,
-            config=treated,
-            depends_on=depends_on,
-            status=status,
-            start=True if start else None,
-        ),
-    )
-
-
-@task_command.command("start")
-@click.argument("task_id", metavar="TASK")
-@version_option
-@task_options
-def start_task(task_id: str, expected_version: int | None, tasks: Tasks) -> None:
-    """Start TASK, which was only created."""
-    tasks.show(lambda memory: memory.start(task_id, expected_version=expected_version))
-
-
-@task_command.command("get")
-@click.argument("task_id", metavar="TASK")
-@task_options
-def get(task_id: str, tasks: Tasks) -> None:
-    """Show TASK with its state."""
-    tasks.show(lambda memory: memory.get(task_id))
-
-
-@task_command.command("list")
-@click.option("--status", type=click.Choice(get_args(TaskStatus)), help="Only those of this status.")
-@click.option("--reason", type=click.Choice(get_args(PauseReason)), help="Only those paused for this reason.")
-@click.option("--agent", "--agent-id", metavar="ID", help="Only those of this agent.")
-@click.option("--older-than", metavar="TIME", help="Only those not written to for so long, such as 2h.")
-@click.option("--newer-than", metavar="TIME", help="Only those written to within that time.")
-@click.option("--archived", is_flag=True, help="The archived ones, in place of the others.")
-@click.option(
-    "--take", type=click.IntRange(min=1), metavar="N", default=50, show_default=True, help="How many at most."
-)
-@click.option("--after", metavar="CURSOR", help="Go on where another list ended.")
-@task_options
-def list_tasks(
-    status: TaskStatus | None,
-    reason: PauseReason | None,
-    agent: str | None,
-    older_than: str | None,
-    newer_than: str | None,
-    archived: bool,
-    take: int,
-    after: str | None,
-    tasks: Tasks,
-) -> None:
-    """List tasks, the one written to last first. With --json: an object with `tasks`, and `next` if there are more."""
-    older, newer = read_span(older_than, "--older-than"), read_span(newer_than, "--newer-than")
-    page = tasks.do(
-        lambda memory: memory.list(
-            status=status,
-            reason=reason,
-            agent_id=agent,
-            older_than=older,
-            newer_than=newer,
-            archived=archived,
-            limit=take,
-            after=after,
-        ),
-    )
-    if tasks.as_json:
-        data(page.to_json())
-    elif not page.tasks:
-        out("no such tasks")
-    else:
-        show_all(list(page.tasks))
-        if page.next is not None:
-            err(f"there are more: see them with --after {page.next}")
-
-
-@task_command.command("checkpoint")
-@click.argument("task_id", metavar="TASK")
-@click.option("--state", metavar="JSON", help=_STATE)
-@click.option("--name", metavar="TEXT", help="A name to come back to.")
-@click.option("--checkpoint-data", "--data", "data", metavar="JSON", help=_DATA)
-@version_option
-@task_options
-def checkpoint(
-    task_id: str, state: str | None, name: str | None, data: str | None, expected_version: int | None, tasks: Tasks
-) -> None:
-    """Keep how far TASK is."""
-    kept, notes = given_object(state, "--state"), given_object(data, "--checkpoint-data")
-    tasks.show(
-        lambda memory: memory.checkpoint(
-            task_id, kept, name=name, checkpoint_data=notes, expected_version=expected_version
-        ),
-    )
-
-
-@task_command.command("checkpoints")
-@click.argument("task_id", metavar="TASK")
-@task_options
-def checkpoints(task_id: str, tasks: Tasks) -> None:
-    """List the checkpoints of TASK, the oldest first. With --json: one object a line, with its state."""
-    found = tasks.do(lambda memory: memory.list_checkpoints(task_id))
-    if tasks.as_json:
-        for one in found:
-            data(one.to_json())
-    elif not found:
-        out("no checkpoint yet")
-    else:
-        rows = [(one.id, one.name or "", when(one.timestamp), text(one.state)) for one in found]
-        table(Screen.of_stdout(), ("checkpoint", "name", "when", "state"), rows)
-
-
-@task_command.command("pause")
-@click.argument("task_id", metavar="TASK")
-@click.option("--reason", metavar="REASON", help=_REASON)
-@click.option("--message", metavar="TEXT", help="The same in words, for a person.")
-@click.option("--state", metavar="JSON", help=_STATE)
-@click.option("--checkpoint-data", metavar="JSON", help=_DATA)
-@depends_option
-@click.option("--resume-at", metavar="TIME", help="When a scheduled wait or rate limit ends: +5m, 2026-11-22T08:00.")
-@click.option("--waiting-for", metavar="TEXT", help="With external_dependency: what has to come.")
-@click.option(
-    "--command", metavar="LINE", help="With external_dependency: a line for `sh` that ends with 0 once it has come."
-)
-@version_option
-@task_options
-def pause(
-    task_id: str,
-    reason: str | None,
-    message: str | None,
-    state: str | None,
-    checkpoint_data: str | None,
-    depends_on: tuple[str, ...],
-    resume_at: str | None,
-    waiting_for: str | None,
-    command: str | None,
-    expected_version: int | None,
-    tasks: Tasks,
-) -> None:
-    """Let TASK wait. For an external dependency the token is shown that a webhook needs, this once."""
-    kept, moment = given_object(state, "--state"), read_moment(resume_at, "--resume-at")
-    data = given_object(checkpoint_data, "--checkpoint-data")
-    if reason is None and not depends_on:
-        raise UsageError(f"--reason is missing: {_REASON}")
-    if reason == "scheduled_wait" and moment is None:
-        raise UsageError("--reason scheduled_wait needs --resume-at: when it is to go on, such as +5m")
-    outside = None
-    if waiting_for is not None or command is not None:
-        outside = WaitingFor(what=waiting_for or "", command=argv_of(command or ""))
-    tasks.show(
-        lambda memory: memory.pause(
-            task_id,
-            reason,
-            message,
-            state=kept,
-            checkpoint_data=data,
-            resume_at=moment,
-            waiting_for=outside,
-            depends_on=depends_on,
-            expected_version=expected_version,
-        ),
-    )
-
-
-@task_command.command("answer")
-@click.argument("task_id", metavar="TASK")
-@click.argument("value", metavar="ANSWER")
-@version_option
-@task_options
-def answer(task_id: str, value: str, expected_version: int | None, tasks: Tasks) -> None:
-    """Give TASK what it waits for.
-
-    ANSWER is words, JSON, @FILE, or - for stdin. The task goes on when it is resumed.
-    """
-    said = given_answer(value, "ANSWER")
-    tasks.show(lambda memory: memory.answer(task_id, said, expected_version=expected_version))
-
-
-@task_command.command("resume")
-@click.argument("task_id", metavar="TASK")
-@click.option("--checkpoint", metavar="ID", help="Go back to this checkpoint, by id or name; later ones are kept.")
-@click.option("--state", metavar="JSON", help=_STATE)
-@click.option("--answer", metavar="ANSWER", help="What it waited for: words, JSON, @FILE, or -")
-@version_option
-@task_options
-def resume(
-    task_id: str,
-    checkpoint: str | None,
-    state: str | None,
-    answer: str | None,
-    expected_version: int | None,
-    tasks: Tasks,
-) -> None:
-    """Go on with TASK, paused or failed.
-
-    It goes on from where it stands, or from an earlier checkpoint.
-    """
-    kept, said = given_object(state, "--state"), given_answer(answer, "--answer")
-    tasks.show(
-        lambda memory: memory.resume(
-            task_id, checkpoint=checkpoint, state=kept, value=said, expected_version=expected_version
-        ),
-    )
-
-
-for _command in (*END_COMMANDS, delete, run_due):
-    task_command.add_command(_command)
+task_command.add_command(run_due)

@@ -20,8 +20,9 @@ from perstack.core.task_dependencies import in_words
 from perstack.core.tasks import TaskState, TaskSummary
 from perstack.engine.who import this_user
 from perstack.errors import UsageError
+from perstack.frontends.cli.given import given_answer, given_error, given_object
 from perstack.frontends.cli.options import Place, place_options
-from perstack.frontends.cli.terminal import Screen, data, table
+from perstack.frontends.cli.terminal import Screen, table
 from perstack.frontends.shared.words import ago, local_time, shorten
 
 if TYPE_CHECKING:
@@ -50,15 +51,6 @@ class Tasks:
 
         return asyncio.run(main())
 
-    def show(self, work: Callable[[ExecutionMemory], Awaitable[TaskState]]) -> None:
-        """The task that `work` gives, for a program or a person."""
-        task = self.do(work)
-        if self.as_json:
-            data(task.to_json())
-            return
-        rows = [(name, value) for name, value in _facts(task) if value]
-        table(Screen.of_stdout(), ("task", task.task_id), rows)
-
 
 def task_options(command: Callable[..., None]) -> Callable[..., None]:
     """Where the tasks are, and how one is shown, which the command is given as one `tasks: Tasks`."""
@@ -84,13 +76,6 @@ def version_option(command: _F) -> _F:
     )(command)
 
 
-def depends_option(command: _F) -> _F:
-    """The tasks that one waits for."""
-    return click.option(
-        "--depends-on", metavar="TASK", multiple=True, help="Wait until this task is completed. May be repeated."
-    )(command)
-
-
 def read_span(text: str | None, what: str) -> int | None:
     """Milliseconds from `90s`, `5m`, `2h`, `7d`. Raises UsageError."""
     if text is None:
@@ -111,6 +96,32 @@ def read_moment(text: str | None, what: str) -> int | None:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError) as error:
         raise UsageError(f"{what} {shorten(text, _SHOWN)}: give a moment such as +5m or 2026-11-22T08:00") from error
+
+
+class _Read(click.ParamType[object]):
+    """What is typed, as a function reads it that takes the text and the name of the option."""
+
+    def __init__(self, name: str, read: Callable[[str, str], object]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        if not isinstance(value, str) or param is None:
+            return value
+        is_option = param.param_type_name == "option"
+        return self._read(value, param.opts[0] if is_option else param.metavar or (param.name or "").upper())
+
+
+STATE = _Read("json", given_object)
+ANSWER = _Read("answer", given_answer)
+ERROR = _Read("error", given_error)
+SPAN = _Read("time", read_span)
+MOMENT = _Read("time", read_moment)
+
+
+def show_task(task: TaskState) -> None:
+    """A task, for a person."""
+    table(Screen.of_stdout(), ("task", task.task_id), [(name, value) for name, value in _facts(task) if value])
 
 
 def _facts(task: TaskState) -> list[tuple[str, str]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from pydantic import JsonValue
 from starlette.requests import Request
@@ -14,11 +13,13 @@ from perstack.core.base import Fact, JsonObject
 from perstack.core.by import By
 from perstack.core.cloudevents import is_cloud_event, read_cloud_event
 from perstack.core.json_reading import read_json
+from perstack.core.task_table import OPERATIONS, Operation
 from perstack.engine.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
+from perstack.frontends.shared.arguments import read_arguments
 from perstack.frontends.tasks.next_steps import BASE, said
 from perstack.frontends.tasks.openapi import HOOKS, description_of_all, page
-from perstack.frontends.tasks.operations import OPERATIONS, Operation
+from perstack.frontends.tasks.operations import arguments_of, perform
 
 LARGEST = 4 << 20
 """Bytes of a request."""
@@ -28,16 +29,16 @@ _DESCRIPTION, _PAGE = _DESCRIBED = ("/openapi.json", "/docs")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def routes(memory: ExecutionMemory) -> list[Route]:
+def routes(memory: ExecutionMemory, operations: Sequence[Operation] = OPERATIONS) -> list[Route]:
     """All of it. Whoever serves it lets in only who may; the webhooks have tokens of their own."""
     found = [
         Route(f"{BASE}{operation.path}", _endpoint(memory, operation), methods=[operation.method])
-        for operation in OPERATIONS
+        for operation in operations
     ]
     return [
         *found,
         Route(f"{HOOKS}/{{token}}", _webhook(memory), methods=["POST"]),
-        Route(_DESCRIPTION, _description, methods=["GET"]),
+        Route(_DESCRIPTION, _description(operations), methods=["GET"]),
         Route(_PAGE, _page, methods=["GET"]),
     ]
 
@@ -47,14 +48,15 @@ def is_open(path: str) -> bool:
     return path.startswith(f"{HOOKS}/") or path in _DESCRIBED
 
 
-def _endpoint(memory: ExecutionMemory, operation: Operation[Any]) -> Endpoint:
+def _endpoint(memory: ExecutionMemory, operation: Operation) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             given = _with_path(await _given(request), request.path_params)
-            done = await operation(memory.signed(_caller(request)), given)
+            arguments = read_arguments(arguments_of(operation), given)
+            done = await perform(operation, memory.signed(_caller(request)), arguments)
         except PerstackError as error:
             return _refusal(error)
-        return _json(done, 201 if operation.name == "create" else 200)
+        return _json(done, 201 if operation.makes else 200)
 
     return answer
 
@@ -79,8 +81,11 @@ def _caller(request: Request) -> By:
     return By(door="http", client=request.headers.get("user-agent", ""))
 
 
-async def _description(request: Request) -> Response:
-    return JSONResponse(description_of_all(f"{request.url.scheme}://{request.url.netloc}"))
+def _description(operations: Sequence[Operation]) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        return JSONResponse(description_of_all(f"{request.url.scheme}://{request.url.netloc}", operations))
+
+    return answer
 
 
 async def _page(request: Request) -> Response:

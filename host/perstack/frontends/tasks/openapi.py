@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, cast
 
@@ -10,9 +11,10 @@ from pydantic import JsonValue
 from pydantic.json_schema import models_json_schema
 
 from perstack.core.base import Fact, JsonObject
+from perstack.core.task_table import OPERATIONS, Operation
 from perstack.frontends.shared.arguments import Arguments
 from perstack.frontends.tasks.next_steps import BASE
-from perstack.frontends.tasks.operations import OPERATIONS, Operation
+from perstack.frontends.tasks.operations import arguments_of
 from perstack.version import VERSION
 
 HOOKS = "/v1/hooks"
@@ -31,11 +33,11 @@ _PROBLEM: JsonObject = {
 _REFUSALS = {"400": "wrong arguments", "401": "no token", "404": "no such task", "409": "not in this status or version"}
 
 
-def description_of_all(server: str) -> JsonObject:
+def description_of_all(server: str, operations: Sequence[Operation] = OPERATIONS) -> JsonObject:
     """The whole description, for the server at this address."""
-    schemas = _schemas()
+    schemas = _schemas(operations)
     paths: dict[str, JsonObject] = {}
-    for operation in OPERATIONS:
+    for operation in operations:
         paths.setdefault(f"{BASE}{operation.path}", {})[operation.method.lower()] = _described(operation, schemas)
     paths[f"{HOOKS}/{{token}}"] = {"post": _hook()}
     components: JsonObject = {
@@ -72,9 +74,9 @@ def page() -> str:
     )
 
 
-def _schemas() -> dict[str, JsonObject]:
-    models = {operation.gives: "serialization" for operation in OPERATIONS}
-    taken = {operation.arguments: "validation" for operation in OPERATIONS}
+def _schemas(operations: Sequence[Operation]) -> dict[str, JsonObject]:
+    models = {operation.gives: "serialization" for operation in operations}
+    taken = {arguments_of(operation): "validation" for operation in operations}
     _, made = models_json_schema(
         [(model, cast("Any", mode)) for model, mode in (*models.items(), *taken.items())],
         ref_template=_SCHEMAS + "{model}",
@@ -82,42 +84,59 @@ def _schemas() -> dict[str, JsonObject]:
     return cast("dict[str, JsonObject]", made["$defs"])
 
 
-def _described(operation: Operation[Any], schemas: dict[str, JsonObject]) -> JsonObject:
-    name = _name_of(operation.arguments, schemas)
-    properties = cast("dict[str, JsonObject]", schemas[name].get("properties", {}))
-    required = cast("list[str]", schemas[name].get("required", []))
+def _described(operation: Operation, schemas: dict[str, JsonObject]) -> JsonObject:
+    model = arguments_of(operation)
+    schema = schemas[_name_of(model, schemas)]
+    properties = cast("dict[str, JsonObject]", schema.get("properties", {}))
+    spellings = {field.alias or name: name for name, field in model.model_fields.items()}
     in_path = [one for one in properties if f"{{{one}}}" in operation.path]
-    is_query = operation.method in ("GET", "DELETE")
+    needed = [one for one in cast("list[str]", schema.get("required", [])) if one not in in_path]
+    both = {spelled: about for one in properties for spelled, about in _spelled(one, spellings[one], properties[one])}
     parameters: list[JsonValue] = [_parameter(one, "path", {"type": "string"}, required=True) for one in in_path]
-    if is_query:
-        parameters += [
-            _parameter(one, "query", schema, required=one in required)
-            for one, schema in properties.items()
-            if one not in in_path
-        ]
     described: JsonObject = {
         "operationId": operation.name,
         "summary": operation.summary,
+        "description": operation.description,
         "parameters": parameters,
         "responses": _responses(operation, schemas),
     }
-    if not is_query:
-        body: JsonObject = {
-            "type": "object",
-            "properties": cast("JsonObject", {one: schema for one, schema in properties.items() if one not in in_path}),
-            "required": [one for one in required if one not in in_path],
-            "additionalProperties": False,
-        }
-        described["requestBody"] = {"required": bool(body["required"]), "content": _content(body)}
+    if operation.method in ("GET", "DELETE"):
+        elsewhere = {*in_path, *(spellings[one] for one in in_path)}
+        parameters += [_parameter(one, "query", both[one], required=False) for one in both if one not in elsewhere]
+    else:
+        body = _body(both, needed, spellings)
+        described["requestBody"] = {"required": bool(needed), "content": _content(body)}
     return described
+
+
+def _body(properties: dict[str, JsonObject], needed: Sequence[str], spellings: Mapping[str, str]) -> JsonObject:
+    """The schema of an object of arguments, of which each may be spelled in two ways."""
+    body: JsonObject = {
+        "type": "object",
+        "properties": cast("JsonObject", properties),
+        "required": [one for one in needed if one == spellings[one]],
+        "additionalProperties": False,
+    }
+    either = [
+        {"anyOf": [{"required": [one]}, {"required": [spellings[one]]}]} for one in needed if one != spellings[one]
+    ]
+    return {**body, "allOf": cast("JsonValue", either)} if either else body
+
+
+def _spelled(camel: str, snake: str, about: JsonObject) -> list[tuple[str, JsonObject]]:
+    """An argument by both of the names that are taken."""
+    if camel == snake:
+        return [(camel, about)]
+    same = f"The same as `{camel}`."
+    return [(camel, about), (snake, {**about, "description": same})]
 
 
 def _parameter(name: str, place: str, schema: JsonObject, *, required: bool) -> JsonObject:
     return {"name": name, "in": place, "required": required, "schema": schema}
 
 
-def _responses(operation: Operation[Any], schemas: dict[str, JsonObject]) -> JsonObject:
-    done = "201" if operation.name == "create" else "200"
+def _responses(operation: Operation, schemas: dict[str, JsonObject]) -> JsonObject:
+    done = "201" if operation.makes else "200"
     gives: JsonObject = {"$ref": _SCHEMAS + _name_of(operation.gives, schemas)}
     refusals: JsonObject = {
         status: {

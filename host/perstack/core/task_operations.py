@@ -1,0 +1,479 @@
+"""Everything that can be done with tasks: what each operation takes, and what it decides.
+
+An operation is a class: its fields are the arguments, its docstring says what it does, and `decide` which facts follow.
+What each door needs beside that is in `core/task_table.py`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Annotated, Generic, Literal, TypedDict, TypeVar
+
+from pydantic import Field, JsonValue
+
+from perstack.core.answers import read_answer
+from perstack.core.base import JsonObject
+from perstack.core.by import By
+from perstack.core.job import PauseReason
+from perstack.core.task_events import (
+    AnswerTask,
+    ArchiveTask,
+    CancelTask,
+    CheckpointTask,
+    CompleteTask,
+    CreateTask,
+    FailTask,
+    PauseTask,
+    ResumeTask,
+    RetryTask,
+    StartTask,
+    StoredTaskEvent,
+    TaskConfig,
+    WaitingFor,
+)
+from perstack.core.task_words import (
+    Config,
+    Count,
+    FirstStatus,
+    Json,
+    Moment,
+    PageSize,
+    State,
+    TaskIds,
+    Text,
+    check_pause,
+    error_of,
+    message_of,
+    reason_of,
+    starts,
+)
+from perstack.core.tasks import (
+    ALLOWED,
+    TaskCheckpoint,
+    TaskPage,
+    TaskState,
+    TaskStatus,
+    asked_of,
+    check_allowed,
+    outcome_of_failure,
+    waits_for_tasks_alone,
+)
+from perstack.errors import Conflict, NotAllowed, UsageError
+
+R = TypeVar("R", covariant=True)
+
+Caller = Literal["program", "expert"]
+"""Who calls through a door: a program or a person by it, over HTTP, MCP or the command line; or an Expert."""
+
+EVERYONE: frozenset[Caller] = frozenset(("program", "expert"))
+PROGRAMS: frozenset[Caller] = frozenset(("program",))
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Marks an argument that not every caller may give."""
+
+    callers: frozenset[Caller]
+
+
+@dataclass(frozen=True, slots=True)
+class Through:
+    """Marks an argument that is of another type for whoever calls through a door, and not from Python."""
+
+    type: object
+
+
+NOT_FOR_EXPERTS = Only(PROGRAMS)
+_FOR_TASKS: PauseReason = "external_dependency"
+"""The reason of a pause that is for other tasks, if nobody gives another."""
+_ANSWERABLE = ("human_approval", "human_input", "external_dependency")
+
+TaskId = Annotated[
+    str, Field(description="The task's id: up to 128 of A-Z a-z 0-9 _ -, descriptive, such as refactor-auth-2026.")
+]
+Version = Annotated[
+    int | None, Field(description="The version that you know: if another has written since, nothing is done.")
+]
+WholeState = Annotated[
+    State | None, Field(description="The whole state, as a JSON object; the one before holds if not given.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a decision takes besides the arguments and the task, from the clock, from chance and from other logs."""
+
+    now: int
+    by: By
+    """Who calls."""
+    depends_on: tuple[str, ...] = ()
+    """The tasks to wait for, checked."""
+    token_hash: str | None = None
+    """Of a new token, should one be needed."""
+    back_to: TaskCheckpoint | None = None
+
+
+@dataclass(frozen=True)
+class Command(Generic[R]):
+    """An operation with its arguments; done, it gives an R."""
+
+    def through_a_door(self) -> Command[R]:
+        """The same as it is meant by whoever calls through a door, and not from Python."""
+        return self
+
+
+@dataclass(frozen=True)
+class OnTask(Command[R]):
+    """Of one task."""
+
+    task_id: TaskId
+
+
+@dataclass(frozen=True)
+class Change(OnTask[TaskState]):
+    """Changes a task."""
+
+    expected_version: Version = field(default=None, kw_only=True)
+
+    def check(self, given: Given) -> None:
+        """Raises UsageError for arguments that do not fit together, before the task is looked at."""
+
+    @abstractmethod
+    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        """The facts that follow. Raises NotAllowed, Conflict and UsageError."""
+
+
+@dataclass(frozen=True)
+class Create(OnTask[TaskState]):
+    """Create a task and start it. An id that exists is refused: go on with that task.
+
+    With `checkpoint_data` it has a first checkpoint. One that depends on others is paused until all of them are
+    completed, whatever else is said. Raises NotAllowed if the id exists, and UsageError if one that it depends on does
+    not, or depends on it.
+    """
+
+    _: KW_ONLY
+    name: Annotated[Text | None, Field(description="What it is, in a few words; the id, if not given.")] = None
+    description: Annotated[Text, Field(description="What is to be done, for whoever goes on with it.")] = ""
+    agent_id: Annotated[Text, NOT_FOR_EXPERTS, Field(description="Who works on it: an Expert's key, or any name.")] = ""
+    state: Annotated[State | None, Field(description="Where the work begins, as a JSON object.")] = None
+    checkpoint_data: Annotated[State | None, Field(description="Kept as a first checkpoint.")] = None
+    config: Annotated[Config | None, Field(description="How failures are treated.")] = None
+    depends_on: Annotated[
+        TaskIds, Field(description="The ids of other tasks: it waits until all of them are completed.")
+    ] = ()
+    status: Annotated[FirstStatus | None, Field(description="`created`, if somebody else is to start it.")] = None
+    start: Annotated[
+        bool | None, NOT_FOR_EXPERTS, Field(description="Whether it runs from now on; true if nothing is said.")
+    ] = None
+
+    def through_a_door(self) -> Create:
+        return replace(self, start=True) if self.start is None and self.status is None else self
+
+    def check(self) -> None:
+        """Raises UsageError if `start` and `status` do not agree."""
+        starts(start=self.start, status=self.status)
+
+    def decide(self, given: Given) -> Sequence[StoredTaskEvent]:
+        """The first facts of the task. Raises UsageError."""
+        task_id, is_started = self.task_id, starts(start=self.start, status=self.status)
+        created = CreateTask(
+            task_id=task_id,
+            timestamp=given.now,
+            name=self.name or task_id,
+            description=self.description,
+            agent_id=self.agent_id,
+            state=self.state or {},
+            config=self.config or TaskConfig(),
+        )
+        events: list[StoredTaskEvent] = [created]
+        if self.checkpoint_data is not None:
+            events.append(CheckpointTask(task_id=task_id, timestamp=given.now, data=self.checkpoint_data))
+        if given.depends_on:
+            waits_for = given.depends_on
+            events.append(PauseTask(task_id=task_id, timestamp=given.now, reason=_FOR_TASKS, depends_on=waits_for))
+        elif is_started:
+            events.append(StartTask(task_id=task_id, timestamp=given.now))
+        return events
+
+
+@dataclass(frozen=True)
+class List(Command[TaskPage]):
+    """List tasks, the one written to last first."""
+
+    _: KW_ONLY
+    status: Annotated[TaskStatus | None, Field(description="Only those of this status.")] = None
+    reason: Annotated[PauseReason | None, Field(description="Only those that are paused for this reason.")] = None
+    agent_id: Annotated[Text | None, Field(description="Only those of this agent.")] = None
+    older_than: Annotated[
+        Count | None, Field(description="Only those not written to for so many milliseconds, or longer.")
+    ] = None
+    newer_than: Annotated[
+        Count | None, NOT_FOR_EXPERTS, Field(description="Only those written to less than so many milliseconds ago.")
+    ] = None
+    archived: Annotated[bool, NOT_FOR_EXPERTS, Field(description="Archived ones, in place of the others.")] = False
+    limit: Annotated[
+        PageSize,
+        NOT_FOR_EXPERTS,
+        Through(Annotated[int, Field(ge=1, le=1000)]),
+        Field(description="How many at most."),
+    ] = 100
+    after: Annotated[Text | None, Field(description="The `next` of the page before.")] = None
+
+
+@dataclass(frozen=True)
+class Get(OnTask[TaskState]):
+    """Get a task with its state: where it stands."""
+
+
+@dataclass(frozen=True)
+class Start(Change):
+    """Start a task that was only created."""
+
+    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        check_allowed(task, "start")
+        return [StartTask(task_id=task.task_id, timestamp=given.now)]
+
+
+@dataclass(frozen=True)
+class Checkpoint(Change):
+    """Keep how far a task is. Whoever resumes it begins there."""
+
+    state: WholeState = None
+    _: KW_ONLY
+    name: Annotated[Text | None, Field(description="A name to come back to.")] = None
+    checkpoint_data: Annotated[State | None, Field(description="Notes on this checkpoint.")] = None
+    data: Annotated[State | None, Field(description="An old name of `checkpointData`.")] = None
+
+    def check(self, given: Given) -> None:
+        if self.checkpoint_data is not None and self.data is not None:
+            raise UsageError("checkpoint: `data` is an old name of `checkpoint_data`: give one of them")
+
+    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        check_allowed(task, "checkpoint")
+        data = self.data if self.checkpoint_data is None else self.checkpoint_data
+        kept = CheckpointTask(task_id=task.task_id, timestamp=given.now, name=self.name, state=self.state, data=data)
+        return [kept]
+
+
+@dataclass(frozen=True)
+class ListCheckpoints(OnTask[tuple[TaskCheckpoint, ...]]):
+    """List the checkpoints of a task, the oldest first, with their states."""
+
+
+@dataclass(frozen=True)
+class Pause(Change):
+    """Let a task wait, for a reason. End your work on it after that: it is resumed when what it waits for has come.
+
+    With `state` or `checkpoint_data`, a checkpoint is made first. A `reason` that is no PauseReason is the message, and
+    the reason is `checkpoint`. With `depends_on` it waits for other tasks as well: without a reason, for them alone.
+    `scheduled_wait` needs `resume_at`, and `rate_limit` may have it. For `external_dependency` what is returned has the
+    `token` that `signal` takes; it is not kept anywhere, and shown this once.
+    """
+
+    reason: Annotated[
+        Text | None,
+        Through(PauseReason | Text | None),
+        Field(description="What it waits for; other words are the message, and put the task aside: `checkpoint`."),
+    ] = None
+    message: Annotated[Text | None, Field(description="What is asked, or waited for, in words for a person.")] = None
+    _: KW_ONLY
+    state: Annotated[State | None, Field(description="The whole state, kept as a checkpoint first.")] = None
+    checkpoint_data: Annotated[State | None, Field(description="Notes on that checkpoint.")] = None
+    resume_at: Annotated[
+        Moment | None,
+        Field(description="For scheduled_wait and rate_limit: when to go on, in milliseconds since 1970."),
+    ] = None
+    waiting_for: Annotated[
+        WaitingFor | Text | None,
+        Through(Text | None),  # in words: a command to ask would run here, whoever gives it
+        Field(description="For external_dependency: what has to come."),
+    ] = None
+    depends_on: Annotated[
+        TaskIds, Field(description="The ids of other tasks: it waits until all of them are completed as well.")
+    ] = ()
+
+    @property
+    def outside(self) -> WaitingFor | None:
+        """What is outside that it waits for."""
+        return WaitingFor(what=self.waiting_for) if isinstance(self.waiting_for, str) else self.waiting_for
+
+    def check(self, given: Given) -> None:
+        typed, _ = self._reason(given)
+        check_pause(typed, self.resume_at, self.outside)
+
+    def needs_token(self, given: Given) -> bool:
+        """Whether something outside has to say that it has come."""
+        typed, _ = self._reason(given)
+        return typed == "external_dependency" and (self.outside is not None or not given.depends_on)
+
+    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        typed, words = self._reason(given)
+        check_allowed(task, "pause")
+        paused = PauseTask(
+            task_id=task.task_id,
+            timestamp=given.now,
+            reason=typed,
+            message=message_of(words, self.message),
+            resume_at=self.resume_at,
+            waiting_for=(self.outside or WaitingFor()) if self.needs_token(given) else None,
+            depends_on=given.depends_on,
+            token_hash=given.token_hash,
+        )
+        if self.state is None and self.checkpoint_data is None:
+            return [paused]
+        kept = CheckpointTask(task_id=task.task_id, timestamp=given.now, state=self.state, data=self.checkpoint_data)
+        return [kept, paused]
+
+    def _reason(self, given: Given) -> tuple[PauseReason, str | None]:
+        """The reason, and the message if it was one."""
+        return reason_of(self.reason if self.reason is not None or not given.depends_on else _FOR_TASKS)
+
+
+@dataclass(frozen=True)
+class Answer(Change):
+    """Say that what a task waits for has come. It is due then, and goes on when it is resumed.
+
+    An approval takes only a yes or a no, in words (with more beside them: `no: because …`), as true or false, or as an
+    object whose `approved` is one. An event whose `event_id` it had already changes nothing. Raises Conflict if it has
+    another answer.
+    """
+
+    value: Annotated[Json, Field(description="What has come: an approval, an input, an event's data.")] = None
+    _: KW_ONLY
+    event_id: Annotated[Text | None, Only(frozenset())] = None
+
+    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        if self.event_id is not None and self.event_id in task.signals:
+            return []
+        if task.status == "paused" and task.answered:
+            raise Conflict(f"task {task.task_id} has been answered already")
+        check_allowed(task, "answer")
+        if waits_for_tasks_alone(task):
+            raise UsageError(
+                f"task {task.task_id} waits for no answer, but for {', '.join(task.depends_on)}: resume it to go on"
+                " without that"
+            )
+        if task.pause_reason not in _ANSWERABLE:
+            raise UsageError(f"task {task.task_id} waits for no answer ({task.pause_reason}): resume it")
+        told = _told(task, self.value, given)
+        return [AnswerTask(task_id=task.task_id, timestamp=given.now, signal=self.event_id, **told)]
+
+
+@dataclass(frozen=True)
+class Resume(Change):
+    """Go on with a paused or failed task, from where it stands or from a checkpoint; none is lost by that."""
+
+    _: KW_ONLY
+    checkpoint: Annotated[
+        Text | None, Field(description="The id or name of an earlier checkpoint to go back to; later ones are kept.")
+    ] = None
+    state: Annotated[State | None, Field(description="Takes the place of the state.")] = None
+    value: Annotated[Json, NOT_FOR_EXPERTS, Field(description="What it waited for, in place of an answer.")] = None
+
+    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        check_allowed(task, "resume")
+        back_to = given.back_to
+        before = back_to.state if back_to is not None else None
+        resumed = ResumeTask(
+            task_id=task.task_id,
+            timestamp=given.now,
+            checkpoint_id=back_to.id if back_to is not None else None,
+            state=before if self.state is None else self.state,
+            data=back_to.data if back_to is not None else None,
+            **(_NOTHING if self.value is None else _told(task, self.value, given)),
+        )
+        return [resumed]
+
+
+@dataclass(frozen=True)
+class Complete(Change):
+    """Say that a task is done, for good."""
+
+    result: Annotated[Json, Field(description="What came of it.")] = None
+    _: KW_ONLY
+    state: Annotated[State | None, NOT_FOR_EXPERTS, Field(description="The last state.")] = None
+
+    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        check_allowed(task, "complete")
+        return [CompleteTask(task_id=task.task_id, timestamp=given.now, result=self.result, state=self.state)]
+
+
+@dataclass(frozen=True)
+class Fail(Change):
+    """Say that something went wrong: the task is failed, paused or tried again, as its config says.
+
+    Of an error that is an object, `message` is the task's error, and the whole its `error_details`.
+    """
+
+    error: Annotated[Text | State, Field(description="What went wrong, in words, or as an object with a `message`.")]
+
+    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        words, details = error_of(self.error)
+        return [failure(task, words, given.now, details)]
+
+
+@dataclass(frozen=True)
+class Retry(Change):
+    """Try a failed task again from where it stood, as often as its config allows."""
+
+    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        check_allowed(task, "retry")
+        if task.retry_count >= task.config.max_retries:
+            raise NotAllowed(
+                f"task {task.task_id} was retried as often as it may be ({task.retry_count} times);"
+                " resume it to go on all the same",
+                tuple(one for one in ALLOWED[task.status] if one != "retry"),
+            )
+        return [RetryTask(task_id=task.task_id, timestamp=given.now)]
+
+
+@dataclass(frozen=True)
+class Cancel(Change):
+    """Give a task up: it is failed, with the error `cancelled`, and may be resumed."""
+
+    message: Annotated[Text | None, Field(description="Why.")] = None
+
+    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        check_allowed(task, "cancel")
+        return [CancelTask(task_id=task.task_id, timestamp=given.now, message=self.message)]
+
+
+@dataclass(frozen=True)
+class Archive(Change):
+    """Leave a completed or failed task out of lists from now on."""
+
+    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        check_allowed(task, "archive")
+        return [ArchiveTask(task_id=task.task_id, timestamp=given.now)]
+
+
+@dataclass(frozen=True)
+class Delete(OnTask[None]):
+    """Remove a task for good, with its checkpoints. Raises NotAllowed if another task waits for it."""
+
+    expected_version: Version = field(default=None, kw_only=True)
+
+
+def failure(task: TaskState, error: str, now: int, details: JsonObject | None = None) -> FailTask:
+    """The fact that something went wrong. What was not running is not tried again by itself."""
+    check_allowed(task, "fail")
+    outcome = outcome_of_failure(task) if task.status == "running" else "fail"
+    return FailTask(task_id=task.task_id, timestamp=now, error=error, details=details, outcome=outcome)
+
+
+class _Told(TypedDict):
+    input: JsonValue
+    input_text: str
+    by: By | None
+
+
+_NOTHING = _Told(input=None, input_text="", by=None)
+
+
+def _told(task: TaskState, value: JsonValue, given: Given) -> _Told:
+    """What an answer means, and who gave it. Raises UsageError, which names what is accepted."""
+    reading = read_answer(asked_of(task), value)
+    return _Told(input=reading.value, input_text=reading.words, by=given.by)

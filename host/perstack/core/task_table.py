@@ -1,0 +1,159 @@
+"""The table of operations on tasks: one entry for each, of which every door is made.
+
+The typed methods of `perstack.ports.tasks`, the engine, the command line, HTTP with its description, the tools of the
+MCP server and those of an Expert read it, and declare nothing of an operation again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from dataclasses import Field as DataclassField
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from perstack.core.base import Fact
+from perstack.core.task_operations import (
+    EVERYONE,
+    PROGRAMS,
+    Answer,
+    Archive,
+    Caller,
+    Cancel,
+    Checkpoint,
+    Command,
+    Complete,
+    Create,
+    Delete,
+    Fail,
+    Get,
+    List,
+    ListCheckpoints,
+    Only,
+    Pause,
+    Resume,
+    Retry,
+    Start,
+    Through,
+)
+from perstack.core.tasks import TaskCheckpoint, TaskPage, TaskState
+
+
+def _itself(command: Command[Fact], done: Fact) -> Fact:
+    return done
+
+
+class Checkpoints(Fact):
+    """All checkpoints of a task, the oldest first."""
+
+    checkpoints: tuple[TaskCheckpoint, ...]
+
+    @classmethod
+    def of(cls, command: ListCheckpoints, done: tuple[TaskCheckpoint, ...]) -> Checkpoints:
+        """As one fact."""
+        return cls(checkpoints=done)
+
+
+class Deleted(Fact):
+    """What is gone."""
+
+    deleted: str
+
+    @classmethod
+    def of(cls, command: Delete, done: None) -> Deleted:
+        """As a fact."""
+        return cls(deleted=command.task_id)
+
+
+Method = Literal["GET", "POST", "PUT", "DELETE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An entry of the table."""
+
+    name: str
+    command: type[Command[Any]]  # Any: each gives something of its own
+    method: Method
+    """Over HTTP; GET is what only reads."""
+    path: str
+    """Below /v1/execution; `{taskId}` is an argument."""
+    tool: str
+    """Its name among the tools of an Expert."""
+    gives: type[Fact] = TaskState
+    """What doors show of what it gives."""
+    shown: Callable[[Any, Any], Fact] = _itself
+    """That, of the command and what it gave."""
+    callers: frozenset[Caller] = EVERYONE
+
+    @property
+    def description(self) -> str:
+        """What it does, in one or two sentences, for people and models."""
+        return " ".join((self.command.__doc__ or "").partition("\n\n")[0].split())
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of it."""
+        return f"{self.description.partition('. ')[0].removesuffix('.')}."
+
+    @property
+    def reads(self) -> bool:
+        """Whether it changes nothing."""
+        return self.method == "GET"
+
+    @property
+    def makes(self) -> bool:
+        """Whether it makes something new."""
+        return self.method == "POST" and not self.path
+
+    def arguments(self, caller: Caller) -> tuple[Argument, ...]:
+        """Those that the caller may give: those that have a place, then those that are given by name."""
+        hints = get_type_hints(self.command, include_extras=True)
+        ordered = sorted(fields(self.command), key=lambda one: (one.kw_only, one.name == _FENCE))
+        found = (_argument(one, hints[one.name], caller) for one in ordered)
+        return tuple(one for one in found if one is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of an operation, for one kind of caller."""
+
+    name: str
+    type: object
+    """With its description, as pydantic reads it."""
+    default: object
+    """`...` if it must be given."""
+
+
+def _argument(one: DataclassField[Any], hint: object, caller: Caller) -> Argument | None:
+    kind, *about = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if any(isinstance(mark, Only) and caller not in mark.callers for mark in about):
+        return None
+    kind = next((mark.type for mark in about if isinstance(mark, Through)), kind)
+    plain = tuple(mark for mark in about if not isinstance(mark, Only | Through))
+    typed: object = Annotated[(kind, *plain)] if plain else kind
+    return Argument(one.name, typed, ... if one.default is MISSING else one.default)
+
+
+_ONE = "/{taskId}"
+_FENCE = "expected_version"
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation("create", Create, "POST", "", "createTask"),
+    Operation("list", List, "GET", "", "listTasks", TaskPage),
+    Operation("get", Get, "GET", _ONE, "getTask"),
+    Operation("start", Start, "POST", f"{_ONE}/start", "startTask"),
+    Operation("checkpoint", Checkpoint, "PUT", f"{_ONE}/checkpoint", "checkpointTask"),
+    Operation(
+        "checkpoints", ListCheckpoints, "GET", f"{_ONE}/checkpoints", "listCheckpoints", Checkpoints, Checkpoints.of
+    ),
+    Operation("pause", Pause, "POST", f"{_ONE}/pause", "pauseTask"),
+    Operation("answer", Answer, "POST", f"{_ONE}/answer", "answerTask", callers=PROGRAMS),
+    Operation("resume", Resume, "POST", f"{_ONE}/resume", "resumeTask"),
+    Operation("complete", Complete, "POST", f"{_ONE}/complete", "completeTask"),
+    Operation("fail", Fail, "POST", f"{_ONE}/fail", "failTask"),
+    Operation("retry", Retry, "POST", f"{_ONE}/retry", "retryTask"),
+    Operation("cancel", Cancel, "POST", f"{_ONE}/cancel", "cancelTask"),
+    Operation("archive", Archive, "POST", f"{_ONE}/archive", "archiveTask"),
+    Operation("delete", Delete, "DELETE", _ONE, "deleteTask", Deleted, Deleted.of),
+)
+"""What is declared about each operation, in the order in which doors list them."""

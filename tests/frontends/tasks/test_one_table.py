@@ -1,0 +1,160 @@
+"""Operations on tasks are declared once: one more entry in the table, and every door has it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import pytest
+from hosting import wait_for
+from openapi_spec_validator import OpenAPIV31SpecValidator, validate
+from pages import ROOT
+from pydantic import Field
+from starlette.applications import Starlette
+
+from perstack.core.definitions import PluginSkill
+from perstack.core.task_events import CheckpointTask, StoredTaskEvent
+from perstack.core.task_operations import NOT_FOR_EXPERTS, Change, Given
+from perstack.core.task_table import OPERATIONS, Operation
+from perstack.core.task_words import Text
+from perstack.core.tasks import TaskState
+from perstack.errors import NotFound
+from perstack.frontends.cli.task import SAID, task_command
+from perstack.frontends.cli.task_commands import command_of
+from perstack.frontends.mcp_server.task_tools import listed_tasks
+from perstack.frontends.tasks.http import routes
+from perstack.frontends.tasks.next_steps import BASE
+from perstack.frontends.tasks.openapi import description_of_all
+from perstack.memory import ExecutionMemory
+from perstack.ports.tasks import TaskMemory
+from perstack.testing.memory_storage import MemoryStorages
+from perstack_memory.tools import kit_of
+
+NAMES = [one.name for one in OPERATIONS]
+SKILL = PluginSkill(name="memory", plugin="@perstack/execution-memory")
+LOOKS_ELSEWHERE = {"create", "list", "get", "checkpoints", "pause", "resume", "delete"}
+"""Operations that need more than their task, for which the engine has a case."""
+
+
+@dataclass(frozen=True)
+class Remark(Change):
+    """Remark on a task. This is an operation that only this test has."""
+
+    words: Annotated[Text, Field(description="What is remarked.")]
+    loud_words: Annotated[Text | None, NOT_FOR_EXPERTS, Field(description="The same, loud.")] = None
+
+    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        return [CheckpointTask(task_id=task.task_id, timestamp=given.now, name=self.loud_words or self.words)]
+
+
+REMARK = Operation("remark", Remark, "POST", "/{taskId}/remark", "remarkTask")
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> ExecutionMemory:
+    return ExecutionMemory(MemoryStorages().open("tasks", tmp_path))
+
+
+def test_every_door_has_every_operation(memory: ExecutionMemory) -> None:
+    methods = {name for name, one in vars(TaskMemory).items() if inspect.iscoroutinefunction(one)} - {"do"}
+    assert methods == {*NAMES, "list_checkpoints"} - {"checkpoints"}
+    served = {(method, route.path) for route in routes(memory) for method in route.methods or ()}
+    assert {(one.method, f"{BASE}{one.path}") for one in OPERATIONS} <= served
+    assert [tool.name for tool in listed_tasks()] == [f"task_{name}" for name in NAMES]
+    assert [one.name for one in kit_of(OPERATIONS).known_tools(SKILL)] == [
+        one.tool for one in OPERATIONS if "expert" in one.callers
+    ]
+    assert set(task_command.commands) == {*NAMES, "run-due"}
+    assert {*SAID, "delete"} == set(NAMES)
+
+
+def test_one_more_entry_is_an_operation_at_every_door(memory: ExecutionMemory) -> None:
+    operations = (*OPERATIONS, REMARK)
+    app = Starlette(routes=routes(memory, operations))
+
+    async def over_http() -> None:
+        await memory.create("t", start=True)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+            done = await client.post(f"{BASE}/t/remark", json={"words": "well", "loudWords": "WELL"})
+            assert (done.status_code, done.json()["version"]) == (200, 3), done.text
+            snake = await client.post(f"{BASE}/t/remark", json={"words": "well", "loud_words": "OH"})
+            assert snake.json()["version"] == 4
+            wrong = await client.post(f"{BASE}/t/remark", json={"word": "well"})
+            assert wrong.status_code == 400
+        names = [one.name for one in await memory.list_checkpoints("t")]
+        assert names == ["WELL", "OH"]
+
+    wait_for(over_http())
+    described = description_of_all("http://here", operations)["paths"]
+    assert isinstance(described, dict)
+    assert f"{BASE}/{{taskId}}/remark" in described
+    *_, tool = kit_of(operations).known_tools(SKILL)
+    assert tool.name == "remarkTask"
+    assert list(tool.input_schema["properties"]) == ["task_id", "words", "expected_version"]
+    command = command_of(REMARK)
+    assert command.help == "Remark on a task. This is an operation that only this test has."
+    assert [one.name for one in command.params][:4] == ["task_id", "words", "loud_words", "expected_version"]
+
+
+def test_an_ordinary_operation_is_declared_in_three_places() -> None:
+    for operation in OPERATIONS:
+        named = sorted(str(file.relative_to(ROOT)) for file in _sources() if operation.command.__name__ in _names(file))
+        places = [f"host/perstack/{one}.py" for one in ("core/task_operations", "core/task_table", "ports/tasks")]
+        if operation.name in LOOKS_ELSEWHERE:
+            places.append("host/perstack/engine/memory.py")
+        if operation.name in ("create", "list"):
+            places.append("plugins/perstack_memory/tools.py")  # an Expert is the agent, and lists less
+        if operation.name == "list":
+            places.append("host/perstack/engine/task_reader.py")
+        assert named == sorted(places), operation.name
+
+
+def _sources() -> Iterator[Path]:
+    for folder in ("host/perstack", "plugins"):
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def _names(file: Path) -> set[str]:
+    """What a file takes from the module of operations, or declares there."""
+    tree = ast.parse(file.read_text())
+    taken = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "perstack.core.task_operations"
+        for alias in node.names
+    }
+    is_home = file.name == "task_operations.py"
+    return taken | {node.name for node in ast.walk(tree) if is_home and isinstance(node, ast.ClassDef)}
+
+
+def test_the_description_says_what_is_taken_in_both_spellings() -> None:
+    found = description_of_all("http://here")
+    validate(found, cls=OpenAPIV31SpecValidator)
+    paths = found["paths"]
+    assert isinstance(paths, dict)
+    create = paths[BASE]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert {"taskId", "task_id", "dependsOn", "depends_on"} <= set(create["properties"])
+    assert create["allOf"] == [{"anyOf": [{"required": ["taskId"]}, {"required": ["task_id"]}]}]
+    assert create["required"] == []
+    listed = [one["name"] for one in paths[BASE]["get"]["parameters"]]
+    assert {"agentId", "agent_id", "olderThan", "older_than"} <= set(listed)
+    got = paths[f"{BASE}/{{taskId}}"]["get"]["parameters"]
+    assert [(one["name"], one["in"]) for one in got] == [("taskId", "path")]
+
+
+def test_every_answer_to_a_task_that_is_not_there_is_the_same(memory: ExecutionMemory) -> None:
+    async def work() -> None:
+        for operation in OPERATIONS:
+            needed = {one.name: "t" for one in operation.arguments("program") if one.default is ...}
+            if operation.name in ("create", "list"):
+                continue
+            given = {**needed, "reason": "checkpoint"} if operation.name == "pause" else needed
+            with pytest.raises(NotFound, match="there is no task t"):
+                await memory.do(operation.command(**given))
+
+    wait_for(work())
