@@ -1,0 +1,45 @@
+"""What front doors share is in one place, and each door knows only that and the Host."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pages import ROOT
+
+DOORS = ROOT / "host/perstack/frontends"
+
+
+def _calls(name: str) -> Iterator[str]:
+    """The files in which something of this name is called."""
+    for file in sorted(DOORS.rglob("*.py")):
+        called = (node.func for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
+        if any(name in (getattr(one, "attr", ""), getattr(one, "id", "")) for one in called):
+            yield str(file.relative_to(DOORS))
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        pytest.param("add_signal_handler", "shared/stopping.py", id="signals that ask to stop"),
+        pytest.param("_messages", "shared/wire.py", id="lines of JSON-RPC over stdin"),
+    ],
+)
+def test_it_is_done_in_one_place(name: str, place: str) -> None:
+    assert list(_calls(name)) == [place]
+
+
+def test_no_door_has_a_table_of_yes_and_no() -> None:
+    found = [
+        f"{file.relative_to(DOORS)}:{node.lineno}"
+        for file in _outside_of_the_command_line()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and node.value in ("yes", "no")
+    ]
+    assert found == [], "perstack.core.answers has it"
+
+
+def _outside_of_the_command_line() -> list[Path]:
+    return [file for file in sorted(DOORS.rglob("*.py")) if "cli" not in file.relative_to(DOORS).parts]
