@@ -8,11 +8,8 @@ from importlib.util import find_spec
 
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+from perstack_bedrock.variables import KEYS, REGIONS
 from perstack_prices import PublishedPrices
-
-_KEYS = ("AWS_BEARER_TOKEN_BEDROCK", "AWS_ACCESS_KEY_ID")
-REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
-"""Where a region may stand: the first that is set counts."""
 
 _PRICES = PublishedPrices("aws")
 
@@ -29,7 +26,7 @@ class BedrockProviderFactory:
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
         """Whether a key and a region, or a profile, are in the environment, and the library is installed."""
-        has_key = _any(env, _KEYS) and _any(env, REGIONS)
+        has_key = _any(env, KEYS) and _any(env, REGIONS)
         return (has_key or _any(env, ("AWS_PROFILE",))) and find_spec("botocore") is not None
 
     def create(self, config: ProviderConfig) -> Provider:

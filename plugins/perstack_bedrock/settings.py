@@ -14,7 +14,7 @@ from perstack.errors import MissingCredential, UsageError
 from perstack.ports.environment import refuse_redirected, unconfirmed_in
 from perstack_anthropic.settings import AnthropicSettings
 from perstack_bedrock.credentials import AwsAccount, may_have_credentials, region_of_profile
-from perstack_bedrock.plugin import REGIONS
+from perstack_bedrock.variables import REGIONS
 from perstack_http.endpoint import Endpoint, choose_base_url, is_loopback, read_key
 
 BASE_URLS = ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_ENDPOINT_URL")

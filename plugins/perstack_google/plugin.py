@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+from perstack_google.variables import KEYS
 from perstack_prices import PublishedPrices
-
-KEYS = ("GOOGLE_GENERATIVE_AI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY")
-"""Where a key may stand: the first that is set counts, in the order that Google's own SDK has too."""
 
 _PRICES = PublishedPrices("google")
 

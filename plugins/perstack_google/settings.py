@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 from urllib.parse import quote
 
-from perstack_google.plugin import KEYS
+from perstack_google.variables import KEYS
 from perstack_http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, missing_key, read_key
 
 BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_GENERATIVE_AI_BASE_URL")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from perstack.errors import MissingCredential, ProviderError
-from perstack_vertex.plugin import has_library
+from perstack_vertex.variables import has_library
 
 FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 INSTALL = "pip install 'perstack[vertex]'"

@@ -13,7 +13,7 @@ from perstack.errors import MissingCredential, UsageError
 from perstack_anthropic.settings import AnthropicSettings
 from perstack_google.settings import GoogleSettings, with_version
 from perstack_http.endpoint import Endpoint, EndpointSettings, choose_base_url
-from perstack_vertex.plugin import LOCATIONS, PROJECTS, first_of
+from perstack_vertex.variables import LOCATIONS, PROJECTS, first_of
 
 API_VERSION = "v1"
 ADDRESS = "GOOGLE_VERTEX_BASE_URL"

@@ -6,9 +6,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import get_args
 
+import grimp
+import pytest
 from pages import ROOT, fenced, first_cells, page, rows, section
 
 import perstack.core.runs.state as run_module
@@ -40,6 +43,16 @@ def test_imports_point_down_only() -> None:
     lint = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([str(lint)], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+PACKAGES = ("perstack", *sorted(path.name for path in (ROOT / "plugins").iterdir() if (path / "__init__.py").exists()))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_modules_import_each_other_in_a_circle_not_for_types_either(package: str) -> None:
+    graph = grimp.build_graph(package)
+    waits_for = {one: graph.find_modules_directly_imported_by(one) for one in graph.modules}
+    TopologicalSorter(waits_for).prepare()
 
 
 def test_the_events_are_those_of_the_union_in_its_order() -> None:
@@ -157,3 +170,25 @@ def test_every_file_and_module_that_is_named_is_there() -> None:
     for name in re.findall(r"`((?:perstack/|engine/|plugins/)[\w/]*(?:\.py|/))`", PAGE):
         places = (ROOT / name, ROOT / "host" / name, ROOT / "host/perstack" / name)
         assert any(place.exists() for place in places), name
+
+
+def test_a_query_goes_through_ten_stations_at_most_in_files_that_are_there() -> None:
+    stations = rows(section(PAGE, "## From the command line to the disk and back"))
+    assert len(stations) <= 10
+    assert all((ROOT / "host/perstack" / row[1].strip("`")).exists() for row in stations)
+
+
+def test_what_is_added_often_has_few_places() -> None:
+    most = {"an event": 4, "a pause reason": 2, "a command": 2, "an operation on tasks": 2}
+    places = {row[0]: row[1] for row in rows(section(PAGE, "## How to add"))}
+    assert all(len(places[what].split(", ")) <= number for what, number in most.items())
+    named = [name for row in places.values() for name in re.findall(r"`([\w/]+\.py)`", row)]
+    assert all((ROOT / "host/perstack" / name).exists() for name in named)
+
+
+@pytest.mark.parametrize("event", get_args(StoredEvent), ids=STORED)
+def test_an_event_is_folded_and_allowed_in_the_places_that_the_page_names(event: type) -> None:
+    core = ROOT / "host/perstack/core"
+    name = event.__name__
+    assert name in (core / "runs/evolve.py").read_text()
+    assert name == "StartRun" or f'"{event.model_fields["type"].default}"' in (core / "runs/transitions.py").read_text()

@@ -12,7 +12,8 @@ from typing import Annotated, TypeVar, Union, cast, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from perstack.config.source import KeyPath, Reporter, TomlTable, TomlValue, spell
+from perstack.config.key_path import KeyPath, spell
+from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base import Fact
 from perstack.core.definitions import (
     Audit,

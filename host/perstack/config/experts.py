@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from perstack.config.check import read_table, suggestion
+from perstack.config.key_path import KeyPath, spell
 from perstack.config.runtimes import check_runtimes
 from perstack.config.skills import check_skills
-from perstack.config.source import KeyPath, Reporter, TomlValue, spell
+from perstack.config.source import Reporter, TomlValue
 from perstack.config.written_secrets import warn_of_secrets
 from perstack.core.cycles import cycles
 from perstack.core.definitions import Expert, ExpertEvaluator

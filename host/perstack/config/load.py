@@ -11,8 +11,9 @@ from pathlib import Path
 
 from perstack.config.check import IGNORED, keys_of, kind_of, read_table
 from perstack.config.experts import Draft, read_expert, resolve_delegates, resolve_evaluator, warn_of_cycles
+from perstack.config.key_path import KeyPath
 from perstack.config.runtimes import OF_THE_ORIGINAL, check_runtimes
-from perstack.config.source import KeyPath, Reporter, Source, TomlTable, TomlValue
+from perstack.config.source import Reporter, Source, TomlTable, TomlValue
 from perstack.config.toml import NotRead, parse_toml, read_bounded
 from perstack.core.definitions import Project
 from perstack.errors import DefinitionError, Problem

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 
-from perstack.config.source import KeyPath
+from perstack.config.key_path import KeyPath
 
 _SPACE = re.compile(r"[ \t]*")
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from perstack.config.check import suggestion
-from perstack.config.source import KeyPath, Reporter, TomlValue
+from perstack.config.key_path import KeyPath
+from perstack.config.source import Reporter, TomlValue
 from perstack.errors import UsageError
 
 LOCAL = ("local", "perstack")

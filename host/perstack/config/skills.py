@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from perstack.config.source import KeyPath, Reporter
+from perstack.config.key_path import KeyPath
+from perstack.config.source import Reporter
 from perstack.core.definitions import (
     BASE_SKILL,
     Expert,

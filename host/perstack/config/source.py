@@ -5,13 +5,12 @@ A problem knows its line, but lines are looked up only when there is a problem: 
 
 from __future__ import annotations
 
-import json
-import re
 from datetime import date, datetime, time
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from perstack.config.key_path import KeyPath, spell
 from perstack.errors import Problem
 
 if TYPE_CHECKING:
@@ -21,23 +20,6 @@ TomlValue: TypeAlias = "str | int | float | bool | datetime | date | time | list
 """What `tomllib` can return."""
 
 TomlTable: TypeAlias = "dict[str, TomlValue]"
-
-KeyPath: TypeAlias = tuple[str | int, ...]
-"""The way to a value from the top of the file: names of tables and places in arrays (from 0)."""
-
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-
-
-def spell(path: KeyPath) -> str:
-    """The path as TOML spells it: `experts."@org/a".delegates[0]`."""
-    spelt = ""
-    for part in path:
-        if isinstance(part, int):
-            spelt += f"[{part}]"
-            continue
-        name = part if _BARE.fullmatch(part) else json.dumps(part, ensure_ascii=False)
-        spelt += f".{name}" if spelt else name
-    return spelt
 
 
 class Source:

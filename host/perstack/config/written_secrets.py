@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from perstack.config.source import KeyPath, Reporter
+from perstack.config.key_path import KeyPath
+from perstack.config.source import Reporter
 from perstack.core.definition_secrets import without_secrets
 from perstack.core.definitions import Expert
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from perstack.config.check import suggestion
+from perstack.config.key_path import KeyPath
 from perstack.config.load import DefinitionFile
-from perstack.config.source import KeyPath, Reporter
+from perstack.config.source import Reporter
 from perstack.core.definitions import InteractiveSkill, PluginSkill, ProviderSetting, Skill
 from perstack.engine.catalogue import picked
 from perstack.engine.plugins import Plugins

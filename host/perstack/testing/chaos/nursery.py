@@ -18,7 +18,10 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,6 @@ from perstack.core.commands import Call
 from perstack.core.runs.state import Run, call_key
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.plugins import load_plugins
-from perstack.frontends.cli.start import entry
 
 _AHEAD = (
     "perstack.frontends.cli.main",
@@ -45,6 +47,7 @@ def main() -> None:
     """Serve until stdin ends."""
     for name in _AHEAD:
         importlib.import_module(name)
+    _command()
     load_plugins((), {"PERSTACK_PLUGINS": os.environ.get("PERSTACK_PLUGINS", "")})
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -52,6 +55,14 @@ def main() -> None:
     for line in sys.stdin:
         answer = _serve(json.loads(line))
         os.write(answers, json.dumps(answer).encode() + b"\n")
+
+
+@cache
+def _command() -> Callable[[], object]:
+    """`perstack`, as it is installed."""
+    (script,) = entry_points(group="console_scripts", name="perstack")
+    found: Callable[[], object] = script.load()
+    return found
 
 
 def _serve(order: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +117,7 @@ def _become(order: dict[str, Any], board: Board) -> None:
     code: object = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        entry()
+        _command()()
         code = 0
     except SystemExit as stop:
         code = stop.code
