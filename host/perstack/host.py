@@ -25,6 +25,7 @@ from perstack.config.places import ProjectPlace, check_workspace, find_place, na
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Project
 from perstack.engine.audit import Auditing
+from perstack.engine.clock import SYSTEM
 from perstack.engine.experts import Experts
 from perstack.engine.jobs import Jobs
 from perstack.engine.plugins import load_plugins
@@ -33,6 +34,7 @@ from perstack.engine.setup import Setup
 from perstack.engine.skill_upkeep import Skills
 from perstack.engine.state import open_state
 from perstack.engine.trust import environment_of
+from perstack.ports.clock import Clock
 from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
 
@@ -91,9 +93,10 @@ class Host:
         overrides: Overrides | None = None,
         plugins: Iterable[object] = (),
         place: ProjectPlace | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """The workspace `.` is the project's own, or if it names none the folder that one stands in. A relative storage
-        of the project is seen from its `place`, and from the workspace if none is given.
+        of the project is seen from its `place`, and from the workspace if none is given. `clock` None is the system's.
         """
         place = place or ProjectPlace(named_or_own(project, workspace), None)
         folder = place.workspace(project, workspace)
@@ -103,7 +106,8 @@ class Host:
         """What a person should be told of where the state is, if anything."""
         if storage is None or isinstance(storage, str):
             storage, self.notice = open_state(loaded, project, place, storage)
-        audit = Auditing(storage, project, folder, given)
+        clock = SYSTEM if clock is None else clock
+        audit = Auditing(storage, project, folder, given, clock)
         kept = given.without(audit.key_variable)
         self._setup = Setup(
             project=project,
@@ -114,6 +118,7 @@ class Host:
             plugins=loaded,
             providers=ProviderPool(loaded, kept),
             audit=audit,
+            clock=clock,
         )
         self.jobs = Jobs(self._now, lambda: self.tasks)
         self.experts = Experts(self._now)
@@ -185,6 +190,11 @@ class Host:
         """Where the logs are."""
         return self._setup.storage
 
+    @property
+    def clock(self) -> Clock:
+        """Where the time of day comes from."""
+        return self._setup.clock
+
     def use(self, project: Project) -> None:
         """From now on what begins is by this definition; what is driven keeps the one that it began with."""
         self._setup = replace(self._setup, project=project)
@@ -201,7 +211,7 @@ class Host:
         """The tasks that agents pause and resume, in the same storage."""
         from perstack.engine.memory import ExecutionMemory
 
-        return ExecutionMemory(self.storage, self._setup.audit)
+        return ExecutionMemory(self.storage, self._setup.audit, self.clock)
 
     @property
     def memory(self) -> ExecutionMemory:
@@ -224,7 +234,16 @@ class Host:
             (self._setup if definition is None else setup.under(definition)).check_ready(expert_key)
 
         definitions = Definitions(lambda key: self._setup.definition(key), under, check)
-        return Iterations(self.storage, self.jobs, definitions, setup.project, setup.workspace, setup.env, setup.audit)
+        return Iterations(
+            self.storage,
+            self.jobs,
+            definitions,
+            setup.project,
+            setup.workspace,
+            setup.env,
+            setup.audit,
+            setup.clock,
+        )
 
     @cached_property
     def waker(self) -> Waker:
@@ -236,7 +255,7 @@ class Host:
         wanted = Wanted(
             self.storage, jobs.run, jobs.resume, jobs.job, jobs.reader, self.experts.check_ready, self.iterations
         )
-        return Waker(self.tasks, wanted, self.project.experts, self.workspace, self._setup.env)
+        return Waker(self.tasks, wanted, self.project.experts, self.workspace, self._setup.env, self.clock)
 
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Every open question of every Job and task, and every task that does not read, the oldest first."""

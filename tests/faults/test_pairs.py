@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hosting import Bench, expert
@@ -22,7 +21,6 @@ from perstack.core.cloudevents import CloudEvent
 from perstack.core.definitions import Expert, PluginSkill
 from perstack.core.events import Event, FinishGeneration, FinishToolCall, StoredEvent
 from perstack.core.messages import ExpertMessage
-from perstack.engine import clock
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
@@ -34,7 +32,7 @@ from perstack.testing.scripted import Turn, fail, text, tool, turn
 
 JOBS = ("alpha", "beta")
 ALPHA, BETA = JOBS
-HOUR_NS = 3_600_000_000_000
+HOUR = 3_600_000
 DRIVES = ("run", "resume", "answer", "signal")
 PAUSES = (0.0, 0.0, 0.0005, 0.002, 0.005)
 """Seconds by which the second begins later: before the first has done anything, up to when it is at its end."""
@@ -105,7 +103,6 @@ class Pairs(RuleBasedStateMachine):
     """Two Hosts on one store, and a model of its Jobs."""
 
     make: Callable[[], Bench]
-    time: SimpleNamespace
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +174,7 @@ class Pairs(RuleBasedStateMachine):
             # two hours go by after this
             self.jobs[job] = replace(now, is_due=now.status == "limited") if now is not None else None
         self.check_logs(ops)
-        self.time.moved += 2 * HOUR_NS
+        self.world.bench.clock.move(2 * HOUR)
         return outcomes
 
     async def at_once(self, ops: Sequence[Op], pause: float) -> list[Outcome]:
@@ -309,18 +306,14 @@ def outcome_of(done: object) -> Outcome:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("scheme", ["file", "sqlite", "memory"])
 def test_two_commands_at_once_come_to_what_one_after_the_other_would(
-    scheme: str, tmp_path: Path, thorough: bool, monkeypatch: pytest.MonkeyPatch
+    scheme: str, tmp_path: Path, thorough: bool
 ) -> None:
-    time = SimpleNamespace(moved=0, time_ns=lambda: real() + time.moved)
-    real = clock.time.time_ns
-    monkeypatch.setattr(clock, "time", time)
-
     def make() -> Bench:
         return Bench(tmp_path, f"{scheme}:{secrets.token_hex(4)}")
 
     TRIED.clear()
     run_state_machine_as_test(
-        type("Machine", (Pairs,), {"make": staticmethod(make), "time": time}),
+        type("Machine", (Pairs,), {"make": staticmethod(make)}),
         settings=settings(
             max_examples=150 if thorough else 6,
             stateful_step_count=40 if thorough else 25,

@@ -11,8 +11,10 @@ from typing import TypeVar
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, InteractiveSkill, InteractiveTool, Project
 from perstack.core.events import Event, StoredEvent
+from perstack.engine.clock import SYSTEM
 from perstack.engine.plugins import load_plugins
 from perstack.host import Host
+from perstack.ports.clock import Clock
 from perstack.ports.storage import Storage
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
@@ -66,12 +68,27 @@ OPENED: list[Host] = []
 """Hosts that a test made and did not close; `tests/host/conftest.py` does."""
 
 
+class MovedClock:
+    """The system's time, moved ahead."""
+
+    def __init__(self) -> None:
+        self.ahead = 0
+
+    def now(self) -> int:
+        return SYSTEM.now() + self.ahead
+
+    def move(self, milliseconds: int) -> None:
+        """So much time goes by."""
+        self.ahead += milliseconds
+
+
 class Bench:
-    """A workspace with a storage; each `host` is a new process's view of it."""
+    """A workspace with a storage and a clock; each `host` is a new process's view of it."""
 
     def __init__(self, workspace: Path, storage: str) -> None:
         self.workspace = workspace
         self.storage = storage
+        self.clock = MovedClock()
 
     def host(
         self,
@@ -79,9 +96,13 @@ class Bench:
         *experts: Expert,
         plugins: tuple = (),
         wrap: Callable[[Storage], Storage] | None = None,
+        clock: Clock | None = None,
         **overrides,
     ) -> Host:
-        """`wrap` puts another storage around the one that there is: its Host knows no other."""
+        """`wrap` puts another storage around the one that there is: its Host knows no other.
+
+        `clock` None is that of the Bench.
+        """
         provider = script if isinstance(script, ScriptedProvider) else ScriptedProvider(script)
         host = Host(
             project_of(*experts),
@@ -90,6 +111,7 @@ class Bench:
             env={"PATH": "/usr/bin:/bin"},
             overrides=Overrides(provider="scripted", **overrides),
             plugins=[provider, *plugins],
+            clock=clock or self.clock,
         )
         OPENED.append(host)
         return host

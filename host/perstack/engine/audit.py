@@ -17,8 +17,10 @@ from perstack.core.ids import run_id_of
 from perstack.core.job import Job
 from perstack.core.owners import Owner
 from perstack.core.verification import Finding, Report
+from perstack.engine.clock import SYSTEM
 from perstack.engine.signing import FROM_FILE, key_variable, read_signer
 from perstack.errors import NotFound, UsageError
+from perstack.ports.clock import Clock
 from perstack.ports.storage import Storage
 from perstack.ports.uninterrupted import uninterrupted
 
@@ -35,12 +37,20 @@ Check = Callable[[str], Awaitable[Report]]
 class Auditing:
     """The anchor and the key of one project. Without `[audit]` it does nothing, and imports nothing."""
 
-    def __init__(self, storage: Storage, project: Project, directory: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        project: Project,
+        directory: Path,
+        env: Mapping[str, str],
+        clock: Clock = SYSTEM,
+    ) -> None:
         self._storage = storage
         self._audit = project.audit or Audit()
         self._directory = directory if project.path is None else Path(project.path).parent
         self._lock = None if project.path is None else Path(project.path).with_name(LOCK_NAME)
         self._env = env
+        self._clock = clock
 
     @property
     def key_variable(self) -> str | None:
@@ -59,7 +69,7 @@ class Auditing:
 
     def naming(self, anchor: str) -> Auditing:
         """The same with another anchor, to compare with."""
-        return Auditing(self._storage, Project(audit=Audit(anchor=anchor)), Path.cwd(), {})
+        return Auditing(self._storage, Project(audit=Audit(anchor=anchor)), Path.cwd(), {}, self._clock)
 
     def check(self) -> None:
         """Raises UsageError if the key cannot be read, or the anchor is none."""
@@ -130,7 +140,7 @@ class Auditing:
         Damaged, and UsageError for a key that cannot be read."""
         from perstack.engine.receipts import Voucher, lock_digest, receipt_of
 
-        return await receipt_of(self._storage, job_id, Voucher(self.signer, lock_digest(self._lock)))
+        return await receipt_of(self._storage, job_id, Voucher(self.signer, lock_digest(self._lock), clock=self._clock))
 
     def comparing(self, key: PublicKey | None, *, whole: bool = False) -> Comparing | None:
         """What compares with the anchor; None if there is none. With `key` every record has to be signed by it.
@@ -186,7 +196,7 @@ class Auditing:
             return None
         from perstack.engine.sending import Sending
 
-        return Sending(self._storage, self._anchor, lambda: self.signer, self._lock)
+        return Sending(self._storage, self._anchor, lambda: self.signer, self._lock, self._clock)
 
 
 def audit_of(project: Project, storage: Storage, place: ProjectPlace, env: Mapping[str, str] | None) -> Auditing | None:

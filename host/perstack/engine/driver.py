@@ -56,7 +56,7 @@ from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Run
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import delegate_infos, delegate_tools
-from perstack.engine.clock import now_iso
+from perstack.engine.clock import SYSTEM, iso
 from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.emit import Emitter
 from perstack.engine.generation import fail, generate
@@ -67,6 +67,7 @@ from perstack.engine.session import Session, uninterrupted
 from perstack.engine.skills import JobSkills, RunSkills
 from perstack.engine.toolrun import ToolSurroundings, run_tools
 from perstack.errors import PerstackError, StorageError
+from perstack.ports.clock import Clock
 from perstack.ports.storage import RunRef, Storage
 from perstack.version import VERSION
 
@@ -86,6 +87,7 @@ class Wiring:
     overrides: Overrides
     directory: str
     """The working directory, as the model is told."""
+    clock: Clock = SYSTEM
 
 
 class Driver:
@@ -199,7 +201,7 @@ class Driver:
         return render_instruction(
             expert,
             delegate_infos(delegate_tools(expert, self._wiring.project.experts)),
-            time=now_iso(),
+            time=iso(self._wiring.clock.now()),
             directory=self._wiring.directory,
             is_coordinator=is_coordinator,
         )
@@ -323,6 +325,7 @@ class Driver:
         return ToolSurroundings(
             blobs=self._blobs,
             emit=wiring.emit,
+            clock=wiring.clock,
             model=lambda: wiring.providers.for_run(session.run, wiring.project, wiring.overrides),
             may_ask=not wiring.overrides.unattended,
         )
@@ -374,7 +377,7 @@ class Driver:
     def _session(self, ref: RunRef, expert_key: str) -> Session:
         """A Run at work; job.json is behind whenever something of it was written."""
         wiring = self._wiring
-        return Session(wiring.storage, self.job, wiring.emit, ref, expert_key, self._has_changed.set)
+        return Session(wiring.storage, self.job, wiring.emit, ref, expert_key, self._has_changed.set, wiring.clock)
 
     def _settings(self, expert: Expert, *, is_coordinator: bool) -> RunSettings:
         settings = self._wiring.providers.settings(self._wiring.project, expert, self._wiring.overrides)

@@ -8,7 +8,6 @@ from typing import TypedDict
 from perstack.core.definitions import Limits
 from perstack.core.events import Event, InitializeRuntime, StartRun
 from perstack.core.secret_text import masked_words
-from perstack.engine.clock import now_ms
 from perstack.engine.notices import notice
 from perstack.ports.listener import Listener
 from perstack.version import VERSION
@@ -26,11 +25,11 @@ class DisplayStamp(TypedDict):
     run_id: str
 
 
-def runtime_begins(start: StartRun, limits: Limits, location: str) -> InitializeRuntime:
-    """That the host begins to work on a Run, with state at that place."""
+def runtime_begins(start: StartRun, limits: Limits, location: str, now: int) -> InitializeRuntime:
+    """That the host begins to work on a Run now, with state at that place."""
     return InitializeRuntime(
         id=f"{start.run_id}-init",
-        timestamp=now_ms(),
+        timestamp=now,
         job_id=start.job_id,
         run_id=start.run_id,
         runtime_version=VERSION,

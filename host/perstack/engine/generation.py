@@ -27,7 +27,6 @@ from perstack.core.retry import GiveUp, Pause, after_failure, time_for_try
 from perstack.core.runs.decide import noted, paused_for_limit
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue
-from perstack.engine.clock import now_ms
 from perstack.engine.emit import Emitter
 from perstack.engine.prices import Prices
 from perstack.engine.session import Session
@@ -121,7 +120,7 @@ async def _goes_on(session: Session, error: ProviderError, attempt: int, spent: 
         return False
     session.note(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=round(decision.delay * 1000)))
     if isinstance(decision, Pause):
-        session.note(paused_for_limit(now_ms() + round(decision.delay * 1000), session.stamp))
+        session.note(paused_for_limit(session.clock.now() + round(decision.delay * 1000), session.stamp))
         await session.flush()
         return False
     await session.flush()
@@ -170,7 +169,7 @@ def _show_deltas(session: Session, step: int, emit: Emitter) -> Callable[[Delta]
         emit.display(
             kind(
                 id=f"{session.next_id}-{number}",
-                timestamp=now_ms(),
+                timestamp=session.clock.now(),
                 job_id=session.ref.job_id,
                 run_id=session.ref.run_id,
                 expert_key=session.expert_key,

@@ -11,15 +11,16 @@ from pathlib import Path
 
 from perstack.core.definition_secrets import measured_without_secrets
 from perstack.core.definitions import Expert, Iterate, Project
-from perstack.core.ids import check_job_id, job_id_of
+from perstack.core.ids import check_job_id
 from perstack.core.iteration_events import ResumeSeries, StartSeries
 from perstack.core.iterations import SeriesState, check_resumable
 from perstack.engine.audit import Auditing
-from perstack.engine.clock import new_ulid, now_ms
+from perstack.engine.clock import SYSTEM, new_ids
 from perstack.engine.emit import OnEvent
 from perstack.engine.logs.series import SeriesLog, SeriesPage
 from perstack.engine.series_drive import Definitions, Jobs, OnFact, SeriesDrive, SeriesWiring
 from perstack.errors import UsageError
+from perstack.ports.clock import Clock
 from perstack.ports.storage import Storage
 
 
@@ -35,9 +36,10 @@ class Iterations:
         workspace: Path,
         env: Mapping[str, str],
         audit: Auditing,
+        clock: Clock = SYSTEM,
     ) -> None:
         self._log = SeriesLog(storage, audit)
-        self._wiring = SeriesWiring(self._log, storage, jobs, definitions, project, workspace, env)
+        self._wiring = SeriesWiring(self._log, storage, jobs, definitions, project, workspace, env, clock)
 
     async def begin(
         self,
@@ -62,13 +64,13 @@ class Iterations:
         given = {"max_iterations": max_iterations, "target": target}
         settings = settings.model_copy(update={name: value for name, value in given.items() if value is not None})
         self._wiring.check_ready(expert.key, settings, definition)
-        series_id = job_id_of(new_ulid()) if series_id is None else _checked(series_id)
+        series_id = await self._new_id() if series_id is None else _checked(series_id)
         if await self._wiring.storage.has_job(series_id):
             raise UsageError(f"there is a Job {series_id}: choose another id")
         await self._log.reserve(series_id)
         first = StartSeries(
             series_id=series_id,
-            timestamp=now_ms(),
+            timestamp=self._wiring.clock.now(),
             expert_key=expert.key,
             query=query,
             iterate=measured_without_secrets(settings),
@@ -104,9 +106,18 @@ class Iterations:
                 definition = new = self._wiring.definitions.current(key)
             self._wiring.check_ready(key, loaded.state.settings, definition)
             drive = SeriesDrive(self._wiring, on_event, on_fact, loaded)
-            resumed = ResumeSeries(series_id=series_id, timestamp=now_ms(), more=more, target=target, definition=new)
+            resumed = ResumeSeries(
+                series_id=series_id, timestamp=self._wiring.clock.now(), more=more, target=target, definition=new
+            )
             await drive.record(resumed)
             return await drive.to_the_end()
+
+    async def _new_id(self) -> str:
+        ids = new_ids(self._wiring.clock.now())
+        while True:
+            series_id = next(ids)
+            if not await self._wiring.storage.has_job(series_id) and not await self._log.has(series_id):
+                return series_id
 
     async def has(self, series_id: str) -> bool:
         """Whether there is a series of that id."""

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from perstack.config.lock import Lock
 from perstack.core.by import By
 from perstack.core.events import ContinuedFrom, Settlement
-from perstack.core.ids import check_job_id, event_id_of, job_id_of, place_of
+from perstack.core.ids import check_job_id, event_id_of, place_of
 from perstack.core.job import Job, JobSummary
 from perstack.core.labels import check_labels
 from perstack.core.owners import Owner
 from perstack.core.runs.state import Run
 from perstack.engine.answering import Given, answer_again, answer_open
-from perstack.engine.clock import new_ulid
+from perstack.engine.clock import new_ids
 from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent, runtime_begins
 from perstack.engine.guarding import guarded
@@ -265,7 +265,9 @@ class Jobs(Looking):
         lock: Lock,
     ) -> JobSummary:
         emit = Emitter(self.plugins.listeners, on_event)
-        skills = JobSkills(self.plugins.skills, setup.skill_context(loaded.job.id, self._tasks), emit, lock)
+        skills = JobSkills(
+            self.plugins.skills, setup.skill_context(loaded.job.id, self._tasks), emit, lock, setup.clock
+        )
         wiring = Wiring(
             storage=self.storage,
             project=setup.project,
@@ -274,11 +276,12 @@ class Jobs(Looking):
             emit=emit,
             overrides=setup.overrides,
             directory=str(setup.workspace),
+            clock=setup.clock,
         )
         driver = Driver(wiring, loaded.job, loaded.runs)
         session = begin(driver)
         start = session.run.start
-        emit.display(runtime_begins(start, session.run.limits, self.storage.location))
+        emit.display(runtime_begins(start, session.run.limits, self.storage.location, setup.clock.now()))
         async with self.audit.kept(loaded.job):
             try:
                 return await driver.drive_coordinator(session)
@@ -299,8 +302,9 @@ class Jobs(Looking):
 
     async def _new_job(self, job_id: str | None) -> str:
         if job_id is None:
+            ids = new_ids(self._setup().clock.now())
             while True:
-                job_id = job_id_of(new_ulid())
+                job_id = next(ids)
                 try:
                     await self.storage.create_job(job_id)
                 except Conflict:

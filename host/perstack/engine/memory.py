@@ -36,7 +36,7 @@ from perstack.core.task_operations import (
 from perstack.core.task_words import Json, Text
 from perstack.core.tasks import TaskState, TaskSummary, check_task_id, exists_already
 from perstack.engine.audit import Auditing
-from perstack.engine.clock import now_ms
+from perstack.engine.clock import SYSTEM
 from perstack.engine.task_dependencies import (
     check_dependencies,
     check_unneeded,
@@ -47,6 +47,7 @@ from perstack.engine.task_reader import TaskReader
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.ports.checked import checked
+from perstack.ports.clock import Clock
 from perstack.ports.storage import Storage
 from perstack.ports.tasks import TaskMemory
 
@@ -56,8 +57,8 @@ _R = TypeVar("_R")
 class ExecutionMemory(TaskReader, TaskMemory):
     """Tasks in a storage, beside its Jobs. What each method promises is in `perstack.ports.tasks`."""
 
-    def __init__(self, storage: Storage, audit: Auditing | None = None) -> None:
-        super().__init__(storage, audit)
+    def __init__(self, storage: Storage, audit: Auditing | None = None, clock: Clock = SYSTEM) -> None:
+        super().__init__(storage, audit, clock)
         self._storage = storage
         self._by: By | None = None
 
@@ -137,7 +138,7 @@ class ExecutionMemory(TaskReader, TaskMemory):
                 raise TypeError(f"{type(command).__name__} is not an operation on tasks")
 
     def _given(self) -> Given:
-        return Given(now_ms(), self._by or this_user())
+        return Given(self._clock.now(), self._by or this_user())
 
     async def _create(self, command: Create) -> TaskState:
         check_task_id(command.task_id)
@@ -152,7 +153,9 @@ class ExecutionMemory(TaskReader, TaskMemory):
     async def _change(self, command: Change, given: Given) -> TaskState:
         command.check(given)
         return await self.log.change(
-            command.task_id, lambda task: command.decide(task, replace(given, now=now_ms())), command.expected_version
+            command.task_id,
+            lambda task: command.decide(task, replace(given, now=self._clock.now())),
+            command.expected_version,
         )
 
     async def _pause(self, command: Pause) -> TaskState:

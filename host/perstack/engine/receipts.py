@@ -23,12 +23,13 @@ from perstack.core.receipts import (
     statement_of,
 )
 from perstack.core.verification import Finding, Report, Unchecked
-from perstack.engine.clock import now_iso
+from perstack.engine.clock import SYSTEM, iso
 from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.signing import PublicKey, Signer
 from perstack.engine.spaces import space_of
 from perstack.errors import Damaged, NotFound, StorageError
 from perstack.next_steps import Look
+from perstack.ports.clock import Clock
 from perstack.ports.storage import RunRef, Storage
 from perstack.version import VERSION
 
@@ -44,13 +45,14 @@ class Voucher:
     """The SHA-256 of perstack.lock."""
     store: bytes | None = None
     """The SHA-256 of where the storage is."""
+    clock: Clock = SYSTEM
 
     def record(self, owner: Owner, ends: Sequence[LogEnd], *, removed: bool = False) -> bytes:
         """The record of these ends as they are now, in JSON; signed if there is a key."""
         body = statement_of(
             owner,
             ends,
-            created_on=now_iso("milliseconds"),
+            created_on=iso(self.clock.now(), "milliseconds"),
             runtime_version=VERSION,
             lock=self.lock,
             store=self.store,

@@ -11,15 +11,16 @@ from perstack.core.events import RedactEvent, StoredEvent
 from perstack.core.ids import event_id_of, place_of
 from perstack.core.job import summarize
 from perstack.core.redaction import Redaction, fields_taken, redaction_of, remains_of
-from perstack.engine.clock import now_ms
+from perstack.engine.clock import SYSTEM
 from perstack.engine.derived import derive
 from perstack.engine.logs.runs import RunDefinition, redactions_in
 from perstack.errors import NotFound, UsageError
 from perstack.next_steps import Look
+from perstack.ports.clock import Clock
 from perstack.ports.storage import KeepsCopies, Redacts, RunRef, Storage
 
 
-async def redact_event(storage: Storage, event_id: str, *, reason: str, by: By) -> Redaction:
+async def redact_event(storage: Storage, event_id: str, *, reason: str, by: By, clock: Clock = SYSTEM) -> Redaction:
     """Take out what a person, a model or a tool wrote in an event, and record who did it and why.
 
     The `redactEvent` is on disk before the event's line is replaced. If the process ends in between, `verify` names it,
@@ -43,7 +44,7 @@ async def redact_event(storage: Storage, event_id: str, *, reason: str, by: By) 
         if decided is None:
             last = await RunDefinition(storage).event(ref, len(lines), open_line(lines[-1]))
             head = Head(len(lines), open_line(lines[-1]).hash) if lines else EMPTY_LOG
-            decided = _decision(event, sealed.digest, last, head, cleaned(reason), by)
+            decided = _decision(event, sealed.digest, last, head, cleaned(reason), by, clock.now())
             records, _ = seal(head, [decided.to_json()])
             await storage.append(ref, head.seq, records)
         if taken_out(sealed.payload) is None:
@@ -52,14 +53,16 @@ async def redact_event(storage: Storage, event_id: str, *, reason: str, by: By) 
     return redaction_of(decided, seq)
 
 
-def _decision(event: StoredEvent, digest: str, last: StoredEvent, head: Head, reason: str, by: By) -> RedactEvent:
+def _decision(
+    event: StoredEvent, digest: str, last: StoredEvent, head: Head, reason: str, by: By, now: int
+) -> RedactEvent:
     """Raises UsageError if there is nothing to take out."""
     fields = fields_taken(event)
     if not fields:
         raise UsageError(f"event {event.id} ({event.type}) has no text that could be taken out")
     return RedactEvent(
         id=event_id_of(event.run_id, head.seq + 1),
-        timestamp=now_ms(),
+        timestamp=now,
         job_id=event.job_id,
         run_id=event.run_id,
         expert_key=last.expert_key,

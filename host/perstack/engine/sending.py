@@ -16,12 +16,14 @@ from perstack.core.chain import Head
 from perstack.core.owners import Owner, OwnerKind
 from perstack.core.receipts import LogEnd
 from perstack.engine.anchors import SECONDS, Anchor, reason_of
+from perstack.engine.clock import SYSTEM
 from perstack.engine.notices import notice
 from perstack.engine.pending_heads import PendingHeads
 from perstack.engine.receipts import NAMES, Voucher, ends_at, ends_now, lock_digest
 from perstack.engine.signing import Signer
 from perstack.engine.spaces import space_of
 from perstack.engine.state import places_of
+from perstack.ports.clock import Clock
 from perstack.ports.storage import Storage
 
 
@@ -29,12 +31,18 @@ class Sending:
     """Sends to one anchor. No method raises what goes wrong."""
 
     def __init__(
-        self, storage: Storage, anchor: Anchor, signer: Callable[[], Signer | None], lock: Path | None
+        self,
+        storage: Storage,
+        anchor: Anchor,
+        signer: Callable[[], Signer | None],
+        lock: Path | None,
+        clock: Clock = SYSTEM,
     ) -> None:
         self._storage = storage
         self._anchor = anchor
         self._signer = signer
         self._lock = lock
+        self._clock = clock
 
     async def expect(self, owner: Owner) -> None:
         """Take down that there are going to be heads of it."""
@@ -94,7 +102,7 @@ class Sending:
     async def _keep(self, owner: Owner, ends: Sequence[LogEnd], *, removed: bool = False) -> None:
         """Nothing if there are no logs."""
         if ends:
-            voucher = Voucher(self._signer(), lock_digest(self._lock), store_digest(self._storage))
+            voucher = Voucher(self._signer(), lock_digest(self._lock), store_digest(self._storage), self._clock)
             await self._pending(owner.kind).add(owner.id, voucher.record(owner, ends, removed=removed))
 
     async def _send_pending(self, owner: Owner) -> None:

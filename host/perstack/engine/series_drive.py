@@ -37,7 +37,7 @@ from perstack.core.job import JobSummary
 from perstack.core.measurements import Measurement, measurement_in
 from perstack.core.recorded import SeriesDefinition, for_begun
 from perstack.core.usage import NO_USAGE
-from perstack.engine.clock import now_ms
+from perstack.engine.clock import SYSTEM
 from perstack.engine.emit import OnEvent
 from perstack.engine.evaluate import measure_by_command, measure_by_function, name_of
 from perstack.engine.guarding import programs_of
@@ -46,6 +46,7 @@ from perstack.engine.logs.series import SeriesLog
 from perstack.engine.session import uninterrupted
 from perstack.engine.signing import key_variable
 from perstack.errors import NotFound, PerstackError, SkillError, UsageError
+from perstack.ports.clock import Clock
 from perstack.ports.evaluator import Made
 from perstack.ports.storage import Storage
 
@@ -91,6 +92,7 @@ class SeriesWiring:
     project: Project
     workspace: Path
     env: Mapping[str, str]
+    clock: Clock = SYSTEM
 
     @property
     def key_variable(self) -> str | None:
@@ -165,13 +167,15 @@ class SeriesDrive:
         match command:
             case BeginIteration():
                 job_id = await self._new_job_id(command.number)
-                return StartIteration(series_id=series_id, timestamp=now_ms(), number=command.number, job_id=job_id)
+                return StartIteration(
+                    series_id=series_id, timestamp=self._wiring.clock.now(), number=command.number, job_id=job_id
+                )
             case RunExpert():
                 return await self._run(command)
             case Evaluate():
                 return await self._evaluate(command)
             case Finish():
-                return FinishSeries(series_id=series_id, timestamp=now_ms(), reason=command.reason)
+                return FinishSeries(series_id=series_id, timestamp=self._wiring.clock.now(), reason=command.reason)
         assert_never(command)
 
     async def _new_job_id(self, number: int) -> str:
@@ -181,7 +185,7 @@ class SeriesDrive:
         return job_id
 
     async def _run(self, command: RunExpert) -> StoredSeriesEvent:
-        series, began = self.series, now_ms()
+        series, began = self.series, self._wiring.clock.now()
         new = begun = self._wiring.jobs
         if series.definition is not None:
             under = self._wiring.definitions.under
@@ -191,15 +195,15 @@ class SeriesDrive:
             return self._stopped(job)
         return FinishArtefact(
             series_id=series.id,
-            timestamp=now_ms(),
+            timestamp=self._wiring.clock.now(),
             number=command.number,
             artefact=job.text or "",
-            duration=now_ms() - began,
+            duration=self._wiring.clock.now() - began,
             usage=job.usage,
         )
 
     async def _evaluate(self, command: Evaluate) -> StoredSeriesEvent:
-        series, began, usage = self.series, now_ms(), NO_USAGE
+        series, began, usage = self.series, self._wiring.clock.now(), NO_USAGE
         iterate = self._wiring.evaluator(series.expert_key, series.settings)
         made = Made(command.artefact, series.user_input, command.number, self._wiring.workspace)
         programs = programs_of(self._wiring.storage)
@@ -216,12 +220,12 @@ class SeriesDrive:
         _check_metrics(evaluator, series.settings, found)
         return FinishIteration(
             series_id=series.id,
-            timestamp=now_ms(),
+            timestamp=self._wiring.clock.now(),
             number=command.number,
             metrics=found.metrics,
             analysis=found.analysis,
             cases=found.cases,
-            duration=now_ms() - began,
+            duration=self._wiring.clock.now() - began,
             usage=usage,
         )
 
@@ -258,7 +262,7 @@ class SeriesDrive:
     def _pause(self, message: str, job: JobSummary | None = None) -> PauseSeries:
         return PauseSeries(
             series_id=self.series.id,
-            timestamp=now_ms(),
+            timestamp=self._wiring.clock.now(),
             reason=(job.pause_reason if job else None) or "checkpoint",
             message=message,
             job_status=job.status if job else "stoppedByInterrupt",
@@ -267,7 +271,7 @@ class SeriesDrive:
         )
 
     def _failure(self, error: str, *, spoilt: bool = False) -> FailSeries:
-        return FailSeries(series_id=self.series.id, timestamp=now_ms(), error=error, spoilt=spoilt)
+        return FailSeries(series_id=self.series.id, timestamp=self._wiring.clock.now(), error=error, spoilt=spoilt)
 
 
 def question_of(made: Made, settings: Iterate) -> str:

@@ -15,8 +15,9 @@ from perstack.core.job import Job
 from perstack.core.runs.evolve import begin, evolve
 from perstack.core.runs.stamp import Stamp
 from perstack.core.runs.state import Run
-from perstack.engine.clock import now_ms
+from perstack.engine.clock import SYSTEM
 from perstack.engine.emit import Emitter
+from perstack.ports.clock import Clock
 from perstack.ports.storage import KeepsCopies, RunRef, Storage
 from perstack.ports.uninterrupted import uninterrupted as uninterrupted
 
@@ -37,8 +38,10 @@ class Session:
         ref: RunRef,
         expert_key: str,
         on_written: Callable[[], None] = lambda: None,
+        clock: Clock = SYSTEM,
     ) -> None:
         self.ref = ref
+        self.clock = clock
         self.expert_key = expert_key
         self.state: Run | None = None
         self.base: Run | None = None
@@ -86,7 +89,7 @@ class Session:
         current = self.state.step if self.state is not None else 0
         return Stamp(
             id=event_id_of(self.ref.run_id, self._head.seq + 1 + ahead),
-            timestamp=now_ms(),
+            timestamp=self.clock.now(),
             job_id=self.ref.job_id,
             run_id=self.ref.run_id,
             expert_key=self.expert_key,

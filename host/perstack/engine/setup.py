@@ -18,6 +18,7 @@ from perstack.engine.recorded import in_force_now, record_definition
 from perstack.engine.state import places_of
 from perstack.engine.trust import TrustStore
 from perstack.errors import UsageError
+from perstack.ports.clock import Clock
 from perstack.ports.environment import Environment
 from perstack.ports.skill import SkillContext
 from perstack.ports.storage import Storage
@@ -39,6 +40,7 @@ class Setup:
     plugins: Plugins
     providers: ProviderPool
     audit: Auditing
+    clock: Clock
 
     def under(self, definition: SeriesDefinition) -> Setup:
         """The same with the Experts of a recorded definition alone, and today's secrets."""

@@ -32,11 +32,12 @@ from perstack.engine.catalogue import (
     interactive_tools,
     skill_tools,
 )
-from perstack.engine.clock import now_ms
+from perstack.engine.clock import SYSTEM
 from perstack.engine.emit import DisplayStamp, Emitter
 from perstack.engine.locked import LockedSession, out_of_date
 from perstack.errors import SkillError
 from perstack.next_steps import Look
+from perstack.ports.clock import Clock
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, Toolset
 from perstack.ports.variables import filled_settings
 
@@ -79,12 +80,18 @@ class JobSkills:
     """
 
     def __init__(
-        self, factories: Sequence[SkillFactory], context: SkillContext, emit: Emitter, lock: Lock | None = None
+        self,
+        factories: Sequence[SkillFactory],
+        context: SkillContext,
+        emit: Emitter,
+        lock: Lock | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
         self._lock = lock or Lock()
         self._factories = factories
         self._context = context
         self._emit = emit
+        self._clock = clock
         self._open: dict[bytes, _Opening] = {}
         self._numbers = count(1)
 
@@ -207,7 +214,7 @@ class JobSkills:
     def _stamp(self, run_id: str) -> DisplayStamp:
         return DisplayStamp(
             id=f"{run_id}-skill-{next(self._numbers)}",
-            timestamp=now_ms(),
+            timestamp=self._clock.now(),
             job_id=self._context.job_id,
             run_id=run_id,
         )

@@ -9,11 +9,12 @@ from perstack.core.task_history import checkpoints_in
 from perstack.core.task_operations import List
 from perstack.core.tasks import TaskCheckpoint, TaskPage, TaskState, TaskSummary
 from perstack.engine.audit import Auditing
-from perstack.engine.clock import now_ms
+from perstack.engine.clock import SYSTEM
 from perstack.engine.logs.tasks import Row, TaskLog
 from perstack.engine.task_dependencies import by_id, seen, seen_in_list
 from perstack.errors import NotFound
 from perstack.ports.checked import checked
+from perstack.ports.clock import Clock
 from perstack.ports.paging import newest_first
 from perstack.ports.storage import Storage
 
@@ -23,8 +24,9 @@ _EVER = 1 << 53
 class TaskReader:
     """The tasks in a storage. What changes none of them."""
 
-    def __init__(self, storage: Storage, audit: Auditing | None = None) -> None:
+    def __init__(self, storage: Storage, audit: Auditing | None = None, clock: Clock = SYSTEM) -> None:
         self.log = TaskLog(storage, audit)
+        self._clock = clock
 
     async def task(self, task_id: str) -> TaskState:
         """Where a task stands, with what holds it up. Raises NotFound, and Damaged."""
@@ -37,7 +39,7 @@ class TaskReader:
             for key, value in (("status", asked.status), ("pauseReason", asked.reason), ("agentId", asked.agent_id))
             if value is not None
         ]
-        now = now_ms()
+        now = self._clock.now()
         latest = now - asked.older_than if asked.older_than is not None else now + _EVER
         earliest = now - asked.newer_than if asked.newer_than is not None else -1
 

@@ -14,11 +14,11 @@ from perstack.core.questions import Question
 from perstack.core.runs.state import Run, call_key
 from perstack.core.usage import Usage
 from perstack.engine.catalogue import Catalogue
-from perstack.engine.clock import now_ms
 from perstack.engine.emit import Emitter
 from perstack.engine.sampling import Model, Sampling
 from perstack.engine.session import Session
 from perstack.errors import PerstackError
+from perstack.ports.clock import Clock
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult
 
 _PATIENCE = 0.05
@@ -31,6 +31,7 @@ class ToolSurroundings:
 
     blobs: BlobStore
     emit: Emitter
+    clock: Clock
     model: Model
     may_ask: bool
     """Whether a person will answer what a tool asks."""
@@ -68,14 +69,14 @@ async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, a
                 await session.flush()
 
 
-def _show_progress(run: Run, call: Call, emit: Emitter) -> Callable[[str], None]:
+def _show_progress(run: Run, call: Call, emit: Emitter, clock: Clock) -> Callable[[str], None]:
     numbers = count(1)
 
     def show(message: str) -> None:
         emit.display(
             ToolProgress(
                 id=f"{call_key(run, call)}-{next(numbers)}",
-                timestamp=now_ms(),
+                timestamp=clock.now(),
                 job_id=run.start.job_id,
                 run_id=run.id,
                 expert_key=run.start.expert_key,
@@ -132,7 +133,7 @@ async def perform_call(run: Run, call: Call, catalogue: Catalogue, around: ToolS
         run_id=run.id,
         expert_key=run.start.expert_key,
         blobs=around.blobs,
-        on_progress=_show_progress(run, call, around.emit),
+        on_progress=_show_progress(run, call, around.emit, around.clock),
         answers=call.answers,
         may_ask=around.may_ask,
         sample=sampling,

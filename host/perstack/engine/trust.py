@@ -14,9 +14,10 @@ from perstack.config.env import read_env
 from perstack.config.places import ProjectPlace
 from perstack.core.base import Fact
 from perstack.core.definitions import Project
-from perstack.engine.clock import now_ms
+from perstack.engine.clock import SYSTEM
 from perstack.engine.executed import Agreed, Item, addresses, confirming, digests_of
 from perstack.errors import StorageError
+from perstack.ports.clock import Clock
 from perstack.ports.environment import Environment
 
 
@@ -32,8 +33,9 @@ class Trust(Fact):
 class TrustStore:
     """A file for each folder, which nobody but the user can read."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clock: Clock = SYSTEM) -> None:
         self.folder = folder
+        self._clock = clock
 
     @classmethod
     def of_user(cls, environ: Mapping[str, str] = os.environ) -> TrustStore:
@@ -60,7 +62,7 @@ class TrustStore:
 
     def write(self, folder: Path, items: Iterable[Agreed]) -> None:
         """These and no others are agreed to from now on. Raises StorageError if that cannot be kept."""
-        trust = Trust(folder=str(folder), agreed_at=now_ms(), items=tuple(items))
+        trust = Trust(folder=str(folder), agreed_at=self._clock.now(), items=tuple(items))
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             _replace(self.path(folder), trust.to_json())

@@ -26,7 +26,7 @@ from perstack.core.task_events import (
 )
 from perstack.core.task_operations import failure
 from perstack.core.tasks import TaskState, due_at
-from perstack.engine.clock import new_ulid, now_ms
+from perstack.engine.clock import SYSTEM, new_ulid
 from perstack.engine.groups import leaves
 from perstack.engine.guarding import guarded, programs_of
 from perstack.engine.logs.tasks import Row
@@ -36,6 +36,7 @@ from perstack.engine.polling import Word, ask_command
 from perstack.engine.read import JobReader
 from perstack.engine.task_dependencies import by_id, is_held_up
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
+from perstack.ports.clock import Clock
 from perstack.ports.storage import Storage
 
 if TYPE_CHECKING:
@@ -161,13 +162,20 @@ class Waker:
     """Looks after the tasks of one storage."""
 
     def __init__(
-        self, memory: ExecutionMemory, jobs: Jobs, experts: Container[str], directory: Path, env: Mapping[str, str]
+        self,
+        memory: ExecutionMemory,
+        jobs: Jobs,
+        experts: Container[str],
+        directory: Path,
+        env: Mapping[str, str],
+        clock: Clock = SYSTEM,
     ) -> None:
         self._memory = memory
         self._jobs = jobs
         self._experts = experts
         self._directory = directory
         self._env = env
+        self._clock = clock
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._busy: set[_Due] = set()
 
@@ -207,7 +215,7 @@ class Waker:
 
     async def _candidates(self) -> list[_Due]:
         """Whatever may be due. A list that cannot be had is one of them, with what is wrong with it."""
-        now = now_ms()
+        now = self._clock.now()
         rows, no_rows = await _had("tasks", self._memory.log.rows())
         each = by_id(rows)
         free = (row for row in rows if not is_held_up(row, each))
@@ -266,23 +274,23 @@ class Waker:
         assert_never(one.kind)
 
     async def _go_on_with_job(self, job_id: str) -> Woken | None:
-        if not _is_over(await self._jobs.job(job_id), now_ms()):
+        if not _is_over(await self._jobs.job(job_id), self._clock.now()):
             return None  # another process was quicker
         try:
             job = await self._jobs.resume(job_id)
         except UsageError:
-            if _is_over(await self._jobs.job(job_id), now_ms()):
+            if _is_over(await self._jobs.job(job_id), self._clock.now()):
                 raise
             return None
         return Woken(did="resumed", job_id=job_id, job=job)
 
     async def _go_on_with_iterations(self, series_id: str) -> Woken | None:
-        if not _is_over(await self._jobs.iterations.get(series_id), now_ms()):
+        if not _is_over(await self._jobs.iterations.get(series_id), self._clock.now()):
             return None  # another process was quicker
         try:
             series = await self._jobs.iterations.resume(series_id)
         except UsageError:
-            if _is_over(await self._jobs.iterations.get(series_id), now_ms()):
+            if _is_over(await self._jobs.iterations.get(series_id), self._clock.now()):
                 raise
             return None
         return Woken(did="resumed", series_id=series_id, series=series)
@@ -299,7 +307,7 @@ class Waker:
 
     async def _resume(self, task: TaskState) -> Woken | None:
         """A paused task goes on, if what it waits for has come."""
-        now, due = now_ms(), due_at(task)
+        now, due = self._clock.now(), due_at(task)
         if task.blocked_by:
             return None
         events: list[StoredTaskEvent] = []
@@ -308,8 +316,8 @@ class Waker:
             word = await self._ask(command) if command else None
             if word is None or not word.has_come:
                 return None
-            events.append(AnswerTask(task_id=task.task_id, timestamp=now_ms(), input=word.value))
-        events.append(ResumeTask(task_id=task.task_id, timestamp=now_ms()))
+            events.append(AnswerTask(task_id=task.task_id, timestamp=self._clock.now(), input=word.value))
+        events.append(ResumeTask(task_id=task.task_id, timestamp=self._clock.now()))
         return await self._go_on(task, events, "resumed", await self._paused_job(task))
 
     async def _ask(self, command: Sequence[str]) -> Word:
@@ -330,15 +338,15 @@ class Waker:
         if task.job_id is not None and task.agent_id in self._experts:
             return await self._attend_job(task, task.job_id)
         due = due_at(task)
-        if due is None or due > now_ms():
+        if due is None or due > self._clock.now():
             return None
-        failed = failure(task, f"timed out: nothing was heard of it for {task.config.timeout} ms", now_ms())
+        failed = failure(task, f"timed out: nothing was heard of it for {task.config.timeout} ms", self._clock.now())
         return await self._go_on(task, [failed], "timedOut")
 
     async def _attend_job(self, task: TaskState, job_id: str) -> Woken | None:
         job = await self._jobs.find(job_id)
         if job is None:  # it is about to begin, or the process that was to begin it has died
-            is_stillborn = now_ms() - task.updated_at > _STILLBORN
+            is_stillborn = self._clock.now() - task.updated_at > _STILLBORN
             return await self._go_on(task, [], "resumed") if is_stillborn else None
         if job.status == "stoppedByInterrupt" and job.pause_reason != "rate_limit":
             return await self._work(task, job_id)
@@ -353,11 +361,11 @@ class Waker:
         """
         stops = any(isinstance(event, FailTask) and event.outcome != "retry" for event in events)
         # whole, because short ones of one moment may be the same, and nothing is made before the task is won
-        new_job = paused_job or new_ulid().lower()
+        new_job = paused_job or new_ulid(self._clock.now()).lower()
         job_id = new_job if task.agent_id in self._experts and not stops else None
         if job_id is not None:
             self._jobs.check(task.agent_id)
-            events = [*events, WakeTask(task_id=task.task_id, timestamp=now_ms(), job_id=job_id)]
+            events = [*events, WakeTask(task_id=task.task_id, timestamp=self._clock.now(), job_id=job_id)]
         task = await self._memory.log.change(task.task_id, lambda _: events, task.version)
         woken = Woken(task_id=task.task_id, did=did, task=task)
         return woken if job_id is None else await self._work(task, job_id)
@@ -372,7 +380,7 @@ class Waker:
         """What a Job's end means for its task, unless its Expert has said so itself."""
         if task.status != "running" or task.job_id != job.id:
             return None
-        event = _told_by(task, job)
+        event = _told_by(task, job, self._clock.now())
         if event is None:
             return None
         if isinstance(event, FailTask):
@@ -406,12 +414,11 @@ def _words_of(error: Exception) -> str:
     return str(first) if isinstance(first, PerstackError) else f"{type(first).__name__}: {first}"
 
 
-def _told_by(task: TaskState, job: JobSummary) -> StoredTaskEvent | None:
-    now = now_ms()
+def _told_by(task: TaskState, job: JobSummary, now: int) -> StoredTaskEvent | None:
     if job.status == "completed":
         return CompleteTask(task_id=task.task_id, timestamp=now, result=job.text)
     if job.status == "stoppedByError":
-        return failure(task, job.error or "the Job failed", now_ms())
+        return failure(task, job.error or "the Job failed", now)
     if job.status == "stoppedByMaxSteps":
         words = f"Job {job.id} has reached its step limit"
         return PauseTask(task_id=task.task_id, timestamp=now, reason="checkpoint", message=words)

@@ -10,7 +10,6 @@ import pytest
 from hosting import Bench, expert, wait_for
 
 from perstack.core.definitions import Expert, Iterate, PluginSkill
-from perstack.engine.clock import now_ms
 from perstack.errors import Conflict, NotAllowed, UsageError
 from perstack.host import Host
 from perstack.ports.toolkit import Toolkit
@@ -179,16 +178,14 @@ def test_of_a_task(bench: Bench, pair: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("pair", [("run-due", "run-due"), ("run-due", "resume"), ("resume", "resume")])
-def test_of_iterations_and_jobs_that_waited_for_a_rate(
-    bench: Bench, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_iterations_and_jobs_that_waited_for_a_rate(bench: Bench, pair: tuple[str, str]) -> None:
     measured = expert("a", iterate=Iterate(evaluator="echo >> measured; echo '{\"score\": 1}'", max_iterations=1))
 
     async def work() -> None:
         limited = bench.host([fail(429, "come back", retry_after=3600)], measured)
         job = await limited.run("a", "q")
         await limited.iterations.begin("a", "q", series_id="it")
-        monkeypatch.setattr("perstack.engine.waking.now_ms", lambda: now_ms() + 3_700_000)
+        bench.clock.move(3_700_000)
         hosts = [bench.host([text("done")], measured) for _ in pair]
 
         async def resume(host: Host) -> None:
@@ -222,7 +219,7 @@ def test_a_look_that_comes_too_late_finds_no_fault(bench: Bench, kind: str, monk
                 await limited.run("payer", "q", job_id=job_id)
             else:
                 await limited.iterations.begin("payer", "q", series_id="it")
-            monkeypatch.setattr("perstack.engine.waking.now_ms", lambda: now_ms() + 3_700_000)
+            bench.clock.move(3_700_000)
             quick, late = (bench.host([text("Paid.")], payer) for _ in range(2))
         on = late.iterations if kind == "iterations" else late
         resume = on.resume

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hosting import Bench, expert, wait_for
 
-from perstack.engine.clock import now_ms
 from perstack.engine.waking import Woken
 from perstack.errors import StorageError
 from perstack.host import Host
@@ -138,14 +137,14 @@ def test_once_looks_after_the_others_and_gives_back_what_failed(tmp_path: Path) 
     wait_for(work())
 
 
-def test_a_job_that_cannot_be_looked_at_is_told_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_cannot_be_looked_at_is_told_by_its_id(tmp_path: Path) -> None:
     storage = Failing(MemoryStorage())
     bench = Bench(tmp_path, "failing:")
     limited = bench.host([fail(429, "come back", retry_after=3600)], expert("a"), plugins=(storage,))
 
     async def work() -> None:
         job = await limited.run("a", "q")
-        monkeypatch.setattr("perstack.engine.waking.now_ms", lambda: now_ms() + 3_700_000)
+        bench.clock.move(3_700_000)
         storage.failing[f"append {job.id}"] = StorageError("the disk is full")
         (woken,) = await limited.waker.once()
         assert (woken.did, woken.job_id, woken.error) == ("failed", job.id, "the disk is full")
@@ -164,7 +163,7 @@ def test_a_page_of_jobs_that_never_began_hides_none_that_is_due(bench: Bench, mo
         monkeypatch.setattr("perstack.engine.waking._PAGE", 3)
         for number in range(4):
             await limited.storage.create_job(f"empty{number}")
-        monkeypatch.setattr("perstack.engine.waking.now_ms", lambda: now_ms() + 3_700_000)
+        bench.clock.move(3_700_000)
         host = bench.host([text("done")], expert("a"))
         (woken,) = await host.waker.once()
         assert (woken.did, woken.job_id) == ("resumed", job.id)

@@ -11,7 +11,6 @@ from hosting import Bench, expert, wait_for
 
 from perstack.core.definitions import Iterate, PluginSkill
 from perstack.core.task_events import WakeTask
-from perstack.engine.clock import now_ms
 from perstack.engine.waking import Woken
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.memory import TaskConfig, WaitingFor
@@ -203,15 +202,15 @@ def test_a_job_whose_process_died_goes_on_at_the_next_look(bench: Bench) -> None
     wait_for(work())
 
 
-def test_a_job_that_was_never_begun_is_replaced_after_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_was_never_begun_is_replaced_after_a_while(bench: Bench) -> None:
     async def work() -> None:
         host = bench.host([text("Done.")], expert("fixer"))
         await host.memory.create("fix", agent_id="fixer", start=True)
         # the process that woke it has died before its Job was there
-        woken = WakeTask(task_id="fix", timestamp=now_ms(), job_id="stillborn")
+        woken = WakeTask(task_id="fix", timestamp=bench.clock.now(), job_id="stillborn")
         await host.memory.log.change("fix", lambda _: [woken], None)
         assert await host.waker.once() == ()
-        monkeypatch.setattr("perstack.engine.waking.now_ms", lambda: now_ms() + 31_000)
+        bench.clock.move(31_000)
         assert did(await host.waker.once()) == [("fix", "worked")]
         task = await host.memory.get("fix")
         assert (task.status, task.result) == ("completed", "Done.")
@@ -315,13 +314,13 @@ def test_the_skill_offers_one_tool_for_each_operation_and_no_way_to_start_a_comm
     assert "command" not in str(specs["pauseTask"].input_schema)
 
 
-def test_a_job_that_pauses_for_a_rate_goes_on_when_that_is_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_pauses_for_a_rate_goes_on_when_that_is_over(bench: Bench) -> None:
     async def work() -> None:
         limited = bench.host([fail(429, "come back", retry_after=3600)], expert("a"))
         job = await limited.run("a", "q")
         assert job.pause_reason == "rate_limit"
         assert await limited.waker.once() == (), "it is not due yet"
-        monkeypatch.setattr("perstack.engine.waking.now_ms", lambda: now_ms() + 3_700_000)
+        bench.clock.move(3_700_000)
         host = bench.host([text("done")], expert("a"))
         (woken,) = await host.waker.once()
         assert (woken.did, woken.job.id, woken.job.status) == ("resumed", job.id, "completed")
@@ -330,16 +329,14 @@ def test_a_job_that_pauses_for_a_rate_goes_on_when_that_is_over(bench: Bench, mo
     wait_for(work())
 
 
-def test_iterations_that_pause_for_a_rate_go_on_when_that_is_over(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_iterations_that_pause_for_a_rate_go_on_when_that_is_over(bench: Bench) -> None:
     async def work() -> None:
         measured = expert("a", iterate=Iterate(evaluator="echo '{\"score\": 1}'", max_iterations=2))
         limited = bench.host([fail(429, "come back", retry_after=3600)], measured)
         series = await limited.iterations.begin("a", "q", series_id="it")
         assert (series.status, series.pause_reason) == ("paused", "rate_limit")
         assert await limited.waker.once() == (), "it is not due yet"
-        monkeypatch.setattr("perstack.engine.waking.now_ms", lambda: now_ms() + 3_700_000)
+        bench.clock.move(3_700_000)
         host = bench.host([text("done")], measured)
         (woken,) = await host.waker.once()
         assert (woken.did, woken.job, woken.series.id, woken.series.status) == ("resumed", None, "it", "completed")
@@ -349,9 +346,7 @@ def test_iterations_that_pause_for_a_rate_go_on_when_that_is_over(
     wait_for(work())
 
 
-def test_a_tasks_job_that_pauses_for_a_rate_goes_on_as_the_same_job(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tasks_job_that_pauses_for_a_rate_goes_on_as_the_same_job(bench: Bench) -> None:
     async def work() -> None:
         limited = bench.host([fail(429, "come back", retry_after=3600)], expert("fixer"))
         await limited.memory.create("fix", agent_id="fixer", start=True)
@@ -359,7 +354,7 @@ def test_a_tasks_job_that_pauses_for_a_rate_goes_on_as_the_same_job(
         await limited.waker.once()
         paused = await limited.memory.get("fix")
         assert (paused.status, paused.pause_reason) == ("paused", "rate_limit")
-        monkeypatch.setattr("perstack.engine.waking.now_ms", lambda: now_ms() + 3_700_000)
+        bench.clock.move(3_700_000)
         host = bench.host([text("Fixed.")], expert("fixer"))
         assert did(await host.waker.once()) == [("fix", "worked")]
         task = await host.memory.get("fix")

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from perstack.config.load import LoadedProject
 from perstack.core.definitions import Expert
-from perstack.core.ids import job_id_of
 from perstack.core.job import JobSummary
-from perstack.engine.clock import new_ulid
+from perstack.engine.clock import new_ids
 from perstack.engine.emit import OnEvent
 from perstack.engine.live import LiveProject
 from perstack.engine.who import this_user
@@ -95,8 +94,7 @@ class Sessions:
         """A session in a directory. Raises DefinitionError and UsageError."""
         host = self.host(cwd)
         expert_key = self._first(host)
-        while (session_id := job_id_of(new_ulid())) in self._sessions:
-            pass  # two in one millisecond
+        session_id = next(one for one in new_ids(host.clock.now()) if one not in self._sessions)
         return self._keep(Session(session_id, host, expert_key, self.client))
 
     async def load(self, cwd: str, session_id: str) -> Session:

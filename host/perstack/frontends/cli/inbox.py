@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 
 import click
 
 from perstack.core.base import JsonObject
+from perstack.engine.clock import SYSTEM
 from perstack.engine.inbox import InboxItem
 from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.options import Place, place_options
@@ -48,7 +48,7 @@ def _to_json(item: InboxItem) -> JsonObject:
 
 
 def _print(items: tuple[InboxItem, ...]) -> None:
-    screen, now = Screen.of_stdout(), int(time.time() * 1000)
+    screen, now = Screen.of_stdout(), SYSTEM.now()
     rows = [
         (
             item.id,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import click
 
 from perstack.core.iterations import SeriesSummary
+from perstack.engine.clock import SYSTEM
 from perstack.engine.logs.series import SeriesPage
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.terminal import Screen, data, out, table
@@ -41,7 +41,7 @@ def iterations_command(
 
 
 def _print(page: SeriesPage) -> None:
-    screen, now = Screen.of_stdout(), int(time.time() * 1000)
+    screen, now = Screen.of_stdout(), SYSTEM.now()
     rows = [
         (
             one.id,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 
 import click
 
 from perstack.core.job import JobSummary
 from perstack.core.labels import parse_labels
+from perstack.engine.clock import SYSTEM
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.frontends.shared.words import STATUS_WORDS, ago, count
@@ -79,7 +79,7 @@ async def _some(host: Host, take: int | None, offset: int, labels: Mapping[str, 
 
 
 def _print(screen: Screen, jobs: list[JobSummary]) -> None:
-    now = int(time.time() * 1000)
+    now = SYSTEM.now()
     rows = [
         (
             job.id,

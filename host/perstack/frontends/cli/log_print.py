@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from perstack.core.chain import open_line, taken_out
 from perstack.core.events import FinishGeneration
 from perstack.core.job import JobStatus, JobSummary
 from perstack.core.messages import ToolCallPart
+from perstack.engine.clock import SYSTEM
 from perstack.engine.read import RunLog
 from perstack.frontends.cli.log_rows import QUIET_TYPES, Around, Row, describe, run_label, tokens
 from perstack.frontends.cli.log_select import Entry, Wanted, expert_of, lacks_skills, parse_line
@@ -53,7 +53,7 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
     steps = f"{job.total_steps:,} of at most {count(job.max_steps, 'step')}" if job.max_steps else ""
     for name, text in (
         ("query", job.query),
-        ("began", f"{local_time(job.started_at):%Y-%m-%d %H:%M:%S}, {ago(job.started_at, int(time.time() * 1000))}"),
+        ("began", f"{local_time(job.started_at):%Y-%m-%d %H:%M:%S}, {ago(job.started_at, SYSTEM.now())}"),
         ("spent", f"{steps or count(job.total_steps, 'step')}, {tokens(job.usage)}"),
         ("Runs", _runs(job) if len(job.runs) > 1 else ""),
         ("asks", job.asks or ""),

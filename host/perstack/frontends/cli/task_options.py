@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +17,7 @@ from pydantic import JsonValue
 from perstack.core.shell import line_of
 from perstack.core.task_dependencies import in_words
 from perstack.core.tasks import TaskState, TaskSummary
+from perstack.engine.clock import SYSTEM
 from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.given import given_answer, given_error, given_object
@@ -91,7 +91,7 @@ def read_moment(text: str | None, what: str) -> int | None:
     if text is None or re.fullmatch(r"[0-9]{1,15}", text):
         return None if text is None else int(text)
     if text.startswith("+"):
-        return int(time.time() * 1000) + (read_span(text[1:], what) or 0)
+        return SYSTEM.now() + (read_span(text[1:], what) or 0)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError) as error:
@@ -125,7 +125,7 @@ def show_task(task: TaskState) -> None:
 
 
 def _facts(task: TaskState) -> list[tuple[str, str]]:
-    now = int(time.time() * 1000)
+    now = SYSTEM.now()
     waits = task.waiting_for
     return [
         ("name", task.name if task.name != task.task_id else ""),
@@ -159,7 +159,7 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
 
 def show_all(tasks: list[TaskSummary]) -> None:
     """A list of tasks, for a person."""
-    now = int(time.time() * 1000)
+    now = SYSTEM.now()
     rows = [
         (
             task.task_id,

@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from perstack.core.events import FinishStep, StartRun, StoredEvent
 from perstack.core.ids import job_of_run
-from perstack.engine.clock import now_ms
 from perstack.engine.logs.runs import checkpoint_at
 from perstack.errors import NotFound, PerstackError
 from perstack.frontends.mcp_server.addresses import EVENTS, JOB
@@ -54,7 +53,7 @@ class Watching:
             await asyncio.wait(tasks)
 
     async def _follow(self, job_id: str) -> None:
-        began = now_ms()
+        began = self._host.clock.now()
         try:
             async for line in self._host.watch(job_id):
                 if line.event.timestamp >= began and is_news(line.event):
