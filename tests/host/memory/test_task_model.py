@@ -114,7 +114,7 @@ class TaskMachine(RuleBasedStateMachine):
 
     @rule(task=IDS, reason=st.sampled_from(get_args(PauseReason)))
     def pause(self, task: str, reason: PauseReason) -> None:
-        moment = 1 << 50 if reason == "scheduled_wait" else None
+        moment = 1 << 47 if reason == "scheduled_wait" else None
         if model := self.may(task, "pause", self.memory.pause(task, reason, resume_at=moment)):
             model.go("paused")
             model.reason = reason
