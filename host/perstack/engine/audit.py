@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from perstack.config.lock import LOCK_NAME
 from perstack.config.places import ProjectPlace
@@ -16,21 +16,20 @@ from perstack.core.definitions import Audit, Project
 from perstack.core.ids import run_id_of
 from perstack.core.job import Job
 from perstack.core.owners import Owner
-from perstack.core.verification import Finding, Report
 from perstack.engine.clock import SYSTEM
-from perstack.engine.signing import FROM_FILE, key_variable, read_signer
 from perstack.errors import NotFound, UsageError
 from perstack.ports.clock import Clock
 from perstack.ports.storage import Storage
 from perstack.ports.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
+    from perstack.core.verification import Report
     from perstack.engine.anchors import Anchor
     from perstack.engine.comparing import Comparing
     from perstack.engine.sending import Sending
     from perstack.engine.signing import PublicKey, Signer
 
-Check = Callable[[str], Awaitable[Report]]
+Check: TypeAlias = "Callable[[str], Awaitable[Report]]"
 """Makes the report of a Job. Raises NotFound."""
 
 
@@ -55,6 +54,10 @@ class Auditing:
     @property
     def key_variable(self) -> str | None:
         """The variable that the key is in, if it is in one: nobody else is given it."""
+        if self._audit.signing_key is None:
+            return None
+        from perstack.engine.signing import key_variable
+
         return key_variable(self._audit.signing_key)
 
     @property
@@ -79,7 +82,11 @@ class Auditing:
     def signer(self) -> Signer | None:
         """The project's key; None if it has none. Raises UsageError."""
         key = self._audit.signing_key
-        return None if key is None else read_signer(key, self._env)
+        if key is None:
+            return None
+        from perstack.engine.signing import read_signer
+
+        return read_signer(key, self._env)
 
     # --- what is written, and removed -----------------------------------------------------------------------------
 
@@ -160,6 +167,7 @@ class Auditing:
         UsageError if `data` is no receipt, or one of another Job than `job_id`."""
         from perstack.core.ids import check_job_id
         from perstack.core.receipts import read_record
+        from perstack.core.verification import Finding, Report
         from perstack.engine.receipts import lock_digest, places_of, with_receipt
 
         try:
@@ -209,6 +217,10 @@ def audit_of(project: Project, storage: Storage, place: ProjectPlace, env: Mappi
 
 
 def _files(setting: str | tuple[str, ...] | None) -> tuple[Path, ...]:
+    if setting is None:
+        return ()
+    from perstack.engine.signing import FROM_FILE
+
     if not isinstance(setting, str) or not setting.startswith(FROM_FILE):
         return ()
     return (Path(setting.removeprefix(FROM_FILE)).absolute(),)

@@ -41,10 +41,10 @@ from perstack.engine.slots import job_slots
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, Give
-from perstack.ports.tasks import TaskMemory
 
 if TYPE_CHECKING:
     from perstack.core.cloudevents import CloudEvent
+    from perstack.ports.tasks import TaskMemory
 
 
 class Jobs(Looking):

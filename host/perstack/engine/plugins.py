@@ -133,9 +133,15 @@ def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = N
 
 def _installed() -> list[_Found]:
     result: list[_Found] = []
+    packages: dict[int, tuple[str, str]] = {}  # its metadata is read anew by each question
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        package = point.dist.name if point.dist else point.value
-        version = point.dist.version if point.dist else ""
+        dist = point.dist
+        if dist is None:
+            package, version = point.value, ""
+        else:
+            if id(dist) not in packages:
+                packages[id(dist)] = dist.name, dist.version
+            package, version = packages[id(dist)]
         try:
             result.append(_Found(point.name, package, version, point.load()))
         except Exception as error:  # noqa: BLE001 - whatever somebody's package raises, the others must load

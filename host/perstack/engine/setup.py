@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, lock_path, read_lock
 from perstack.config.settings import Overrides
@@ -22,7 +23,9 @@ from perstack.ports.clock import Clock
 from perstack.ports.environment import Environment
 from perstack.ports.skill import SkillContext
 from perstack.ports.storage import Storage
-from perstack.ports.tasks import TaskMemory
+
+if TYPE_CHECKING:
+    from perstack.ports.tasks import TaskMemory  # half of what a run without tasks would import
 
 STATE_DIR = "perstack"
 """The directory of a workspace that tools keep off."""

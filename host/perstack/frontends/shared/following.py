@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias, assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from perstack.core.iterations import SeriesState
 from perstack.core.job import JobStatus, JobSummary
 from perstack.next_steps import Answer, Continue, Resume
+
+if TYPE_CHECKING:
+    from perstack.core.iterations import SeriesState  # a Job alone needs none of it
 
 AfterJob: TypeAlias = Answer | Continue | Resume
 
