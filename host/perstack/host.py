@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from perstack.engine.inbox import InboxItem
     from perstack.engine.iterate import Iterations
     from perstack.engine.memory import ExecutionMemory
-    from perstack.engine.waking import Waker
+    from perstack.engine.scheduler import Scheduler
 
 _Part = TypeVar("_Part")
 _P = ParamSpec("_P")
@@ -198,7 +198,7 @@ class Host:
     def use(self, project: Project) -> None:
         """From now on what begins is by this definition; what is driven keeps the one that it began with."""
         self._setup = replace(self._setup, project=project)
-        for name in ("iterations", "waker"):
+        for name in ("iterations", "scheduler"):
             vars(self).pop(name, None)
 
     def _now(self) -> Setup:
@@ -245,17 +245,22 @@ class Host:
             setup.clock,
         )
 
+    @property
+    def waker(self) -> Scheduler:
+        """The older name of `scheduler`."""
+        return self.scheduler
+
     @cached_property
-    def waker(self) -> Waker:
+    def scheduler(self) -> Scheduler:
         """Lets tasks go on that are due; those of Experts by a Job on this Host."""
-        from perstack.engine.waking import Jobs as Wanted
-        from perstack.engine.waking import Waker
+        from perstack.engine.scheduler import Jobs as Wanted
+        from perstack.engine.scheduler import Scheduler
 
         jobs = self.jobs
         wanted = Wanted(
             self.storage, jobs.run, jobs.resume, jobs.job, jobs.reader, self.experts.check_ready, self.iterations
         )
-        return Waker(self.tasks, wanted, self.project.experts, self.workspace, self._setup.env, self.clock)
+        return Scheduler(self.tasks, wanted, self.project.experts, self.workspace, self._setup.env, self.clock)
 
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Every open question of every Job and task, and every task that does not read, the oldest first."""

@@ -13,7 +13,7 @@ from perstack.config.load import load_project
 from perstack.core.iteration_events import SeriesEvent, StoredSeriesEvent
 from perstack.core.measurements import measurement_in, measurement_of
 from perstack.frontends.cli.main import EXIT_CODES
-from perstack.ports.evaluator import Made
+from perstack.ports.evaluator import Artifact
 
 PAGE = page("docs/iterations.md")
 HIDDEN = {"type", "spoilt", *SeriesEvent.model_fields}
@@ -51,7 +51,7 @@ def test_the_function_measures() -> None:
     exec(fenced(PAGE, "python")[0], names)
     brevity = names["brevity"]
     assert callable(brevity)
-    assert measurement_of(brevity(Made("four", "q", 1, Path()))).metrics == {"score": -4}
+    assert measurement_of(brevity(Artifact("four", "q", 1, Path()))).metrics == {"score": -4}
 
 
 def test_the_exit_statuses_are_those_of_the_program() -> None:

@@ -15,7 +15,7 @@ from workload import spread
 
 from perstack.core.definitions import Project
 from perstack.engine.audit import Auditing
-from perstack.engine.looking import Looking
+from perstack.engine.job_queries import JobQueries
 from perstack.engine.memory import ExecutionMemory
 from perstack.engine.plugins import Plugins, load_plugins
 from perstack.errors import PerstackError
@@ -54,7 +54,7 @@ def store(tmp_path: Path, storage: str) -> Path:
 async def asked(storage: Storage) -> Answers:
     """Everything that a person may look at."""
     plugins = load_plugins((), {})
-    looking = Looking(storage, Auditing(storage, Project(), Path(), {}), plugins)
+    looking = JobQueries(storage, Auditing(storage, Project(), Path(), {}), plugins)
     memory = ExecutionMemory(storage)
     said, errors = dict[str, object](), dict[str, PerstackError]()
 

@@ -31,7 +31,7 @@ from perstack.core.chain import EMPTY_LOG, seal
 from perstack.core.cloudevents import read_cloud_event
 from perstack.core.definitions import Project
 from perstack.engine.audit import Auditing
-from perstack.engine.looking import Looking
+from perstack.engine.job_queries import JobQueries
 from perstack.engine.memory import ExecutionMemory
 from perstack.engine.plugins import load_plugins
 from perstack.errors import Conflict, PerstackError
@@ -191,7 +191,7 @@ def test_a_log_with_any_event_is_read_or_refused() -> None:
             await storage.append(RunRef("job", "job-1"), 0, sealed)
         except Conflict:
             return  # the storage takes no line that is no object
-        looking = Looking(storage, Auditing(storage, Project(), Path(), {}), plugins)
+        looking = JobQueries(storage, Auditing(storage, Project(), Path(), {}), plugins)
         for ask in (looking.load, looking.job, looking.verify, looking.replay, looking.document):
             with suppress(PerstackError):
                 await ask("job")

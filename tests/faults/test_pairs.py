@@ -203,7 +203,7 @@ class Pairs(RuleBasedStateMachine):
                 return await host.cancel(op.job)
             case "delete":
                 return await host.delete(op.job)
-        woken = await host.waker.once()
+        woken = await host.scheduler.once()
         assert all(one.error is None for one in woken), woken
         return woken
 

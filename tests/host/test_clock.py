@@ -53,7 +53,7 @@ def test_tasks_and_iterations_are_dated_by_it(bench: Bench) -> None:
     async def work() -> None:
         await host.tasks.create("t", start=True)
         await host.tasks.pause("t", "scheduled_wait", resume_at=MOMENT)
-        (woken,) = await host.waker.once()
+        (woken,) = await host.scheduler.once()
         assert woken.did == "resumed"
         await host.tasks.complete("t")
         assert {event.timestamp for event in await host.tasks.history("t")} == {MOMENT}

@@ -15,7 +15,7 @@ from perstack.core.shell import argv_of
 from perstack.engine.measuring import BOOTSTRAP, request
 from perstack.engine.programs import ask_program
 from perstack.errors import SkillError
-from perstack.ports.evaluator import Made
+from perstack.ports.evaluator import Artifact
 from perstack.ports.processes.environment import inherited
 from perstack.ports.variables import variables_in
 
@@ -34,7 +34,7 @@ def name_of(evaluator: Evaluator) -> str:
 
 
 async def measure_by_command(
-    command: str | tuple[str, ...], made: Made, env: Mapping[str, str], timeout: int, programs: Path | None = None
+    command: str | tuple[str, ...], made: Artifact, env: Mapping[str, str], timeout: int, programs: Path | None = None
 ) -> Measurement:
     """Run it in the workspace, with the artefact on stdin, and few variables: it may run what a model has written.
 
@@ -58,7 +58,7 @@ async def measure_by_command(
 
 
 async def measure_by_function(
-    evaluator: FunctionEvaluator, made: Made, timeout: int, programs: Path | None = None, hidden: str | None = None
+    evaluator: FunctionEvaluator, made: Artifact, timeout: int, programs: Path | None = None, hidden: str | None = None
 ) -> Measurement:
     """Call it, in a process of its own, which is ended if it does not return in time.
 

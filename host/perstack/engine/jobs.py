@@ -22,8 +22,8 @@ from perstack.engine.clock import new_ids
 from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent, runtime_begins
 from perstack.engine.guarding import guarded
+from perstack.engine.job_queries import JobQueries
 from perstack.engine.logs.runs import LoadedJob
-from perstack.engine.looking import Looking
 from perstack.engine.own_task import in_own_task
 from perstack.engine.read import JobPage, UnsettledCall, unsettled_calls
 from perstack.engine.resuming import (
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from perstack.ports.tasks import TaskMemory
 
 
-class Jobs(Looking):
+class Jobs(JobQueries):
     """The Jobs of one storage. Several may be driven at once, each in a task of its own."""
 
     def __init__(

@@ -18,7 +18,7 @@ from typing import cast
 
 from perstack.core.base import JsonObject
 from perstack.core.measurements import measurement_of
-from perstack.ports.evaluator import EvaluatorFunction, Made
+from perstack.ports.evaluator import Artifact, EvaluatorFunction
 
 BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from perstack.engine.measuring import main; main()"
@@ -38,14 +38,14 @@ def main() -> None:
     os._exit(0)
 
 
-def request(entry: str, made: Made) -> bytes:
+def request(entry: str, made: Artifact) -> bytes:
     """What is on stdin."""
     fields = {"artefact": made.artefact, "query": made.query, "iteration": made.iteration}
     return json.dumps({"entry": entry, **fields, "workspace": str(made.workspace)}).encode()
 
 
 def _answer(given: dict[str, object]) -> JsonObject:
-    made = Made(
+    made = Artifact(
         artefact=str(given["artefact"]),
         query=str(given["query"]),
         iteration=cast("int", given["iteration"]),

@@ -19,7 +19,7 @@ _PATIENCE = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class PollResult:
     """What the command says."""
 
     has_come: bool
@@ -28,7 +28,7 @@ class Word:
 
 async def ask_command(
     command: Sequence[str], directory: Path, env: Mapping[str, str], programs: Path | None = None
-) -> Word:
+) -> PollResult:
     """Exit status 0 says that it has come, with what is on stdout, as JSON if it is some.
 
     While it runs it is recorded in the folder `programs`, if one is given. Raises SkillError if the command cannot be
@@ -37,10 +37,10 @@ async def ask_command(
     name = f"command `{masked_command(command)}`"
     said = await ask_program(name, command, directory, env, _PATIENCE, records=programs)
     if said.status != 0:
-        return Word(has_come=False)
+        return PollResult(has_come=False)
     if len(said.out) > MOST_STATE:
         raise SkillError(f"{name} wrote {len(said.out):,} bytes to stdout, and a task's input may have {MOST_STATE:,}")
-    return Word(has_come=True, value=_value(said.out))
+    return PollResult(has_come=True, value=_value(said.out))
 
 
 def _value(said: bytes) -> JsonValue:

@@ -47,7 +47,7 @@ from perstack.engine.session import uninterrupted
 from perstack.engine.signing import key_variable
 from perstack.errors import NotFound, PerstackError, SkillError, UsageError
 from perstack.ports.clock import Clock
-from perstack.ports.evaluator import Made
+from perstack.ports.evaluator import Artifact
 from perstack.ports.storage import Storage
 
 OnFact = Callable[[StoredSeriesEvent, SeriesState, bytes], None]
@@ -205,7 +205,7 @@ class SeriesDrive:
     async def _evaluate(self, command: Evaluate) -> StoredSeriesEvent:
         series, began, usage = self.series, self._wiring.clock.now(), NO_USAGE
         iterate = self._wiring.evaluator(series.expert_key, series.settings)
-        made = Made(command.artefact, series.user_input, command.number, self._wiring.workspace)
+        made = Artifact(command.artefact, series.user_input, command.number, self._wiring.workspace)
         programs = programs_of(self._wiring.storage)
         match iterate.evaluator:
             case ExpertEvaluator() as evaluator:
@@ -229,7 +229,7 @@ class SeriesDrive:
             usage=usage,
         )
 
-    async def _ask(self, evaluator: ExpertEvaluator, made: Made, attempt: int) -> JobSummary:
+    async def _ask(self, evaluator: ExpertEvaluator, made: Artifact, attempt: int) -> JobSummary:
         again = f"-{attempt + 1}" if attempt else ""
         query = question_of(made, self.series.settings)
         job_id = f"{self.series.id}-e{made.iteration}{again}"
@@ -274,7 +274,7 @@ class SeriesDrive:
         return FailSeries(series_id=self.series.id, timestamp=self._wiring.clock.now(), error=error, spoilt=spoilt)
 
 
-def question_of(made: Made, settings: Iterate) -> str:
+def question_of(made: Artifact, settings: Iterate) -> str:
     """What an Expert that evaluates is asked."""
     metrics = ", ".join(f'"{name}": NUMBER' for name in metrics_wanted(settings))
     return (

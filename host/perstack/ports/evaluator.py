@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Artifact:
     """What is to be measured."""
 
     artefact: str
@@ -20,7 +20,10 @@ class Made:
     workspace: Path
 
 
-EvaluatorFunction = Callable[[Made], Mapping[str, object] | Awaitable[Mapping[str, object]]]
+EvaluatorFunction = Callable[[Artifact], Mapping[str, object] | Awaitable[Mapping[str, object]]]
 """Returns what a command prints: metrics, and perhaps `analysis` and `cases`. It is called in a process of its own,
 with the environment, the working directory and the module path of the host, and ended after the timeout. The variable
 that `[audit] signingKey` names is not in that environment."""
+
+Made = Artifact
+"""The older name."""

@@ -58,7 +58,7 @@ def asks_and_pays(task_id: str) -> ScriptLike:
 
 def on_job(job_id: str, question_id: str | None) -> dict[str, Work]:
     return {
-        "run-due": lambda host: host.waker.once(),
+        "run-due": lambda host: host.scheduler.once(),
         "answer": lambda host: host.answer("yes", question_id=question_id),
         "resume": lambda host: host.resume(job_id),
     }
@@ -66,7 +66,7 @@ def on_job(job_id: str, question_id: str | None) -> dict[str, Work]:
 
 def on_task(task_id: str) -> dict[str, Work]:
     return {
-        "run-due": lambda host: host.waker.once(),
+        "run-due": lambda host: host.scheduler.once(),
         "answer": lambda host: host.memory.answer(task_id, "yes"),
         "resume": lambda host: host.memory.resume(task_id),
     }
@@ -96,7 +96,7 @@ async def interrupted(till: Till, task_id: str) -> str:
     """Its Job is interrupted before it has done anything."""
     host = till.host([text("late", delay_ms=60_000)])
     await begun(host, task_id)
-    looking = asyncio.ensure_future(host.waker.once())
+    looking = asyncio.ensure_future(host.scheduler.once())
     while (job_id := (await host.memory.get(task_id)).job_id) is None or not await host.events(f"{job_id}-1"):
         await asyncio.sleep(0.001)
     looking.cancel()
@@ -109,7 +109,7 @@ async def asking(till: Till, task_id: str) -> str:
     """Its Job waits for an answer."""
     host = till.host(asks_and_pays(task_id))
     await begun(host, task_id)
-    await host.waker.once()
+    await host.scheduler.once()
     job_id = (await host.memory.get(task_id)).job_id
     assert job_id is not None
     assert (await host.job(job_id)).question == "Pay?"
@@ -192,7 +192,7 @@ def test_of_iterations_and_jobs_that_waited_for_a_rate(bench: Bench, pair: tuple
             done = await asyncio.gather(host.resume(job.id), host.iterations.resume("it"), return_exceptions=True)
             assert all(not isinstance(one, BaseException) or isinstance(one, Conflict | UsageError) for one in done)
 
-        works: dict[str, Work] = {"run-due": lambda host: host.waker.once(), "resume": resume}
+        works: dict[str, Work] = {"run-due": lambda host: host.scheduler.once(), "resume": resume}
         assert not refused(await at_once(hosts, [works[name] for name in pair]))
         assert (await hosts[0].job(job.id)).status == "completed"
         kinds = [line.event.type for line in await hosts[0].events(f"{job.id}-1")]

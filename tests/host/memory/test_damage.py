@@ -78,7 +78,7 @@ def test_run_due_tells_of_a_damaged_task_and_wakes_the_others(bench: Bench) -> N
         host = bench.host([])
         await damaged_task(bench, host)
         await host.memory.answer("after", "go on")
-        woken = {one.task_id: one for one in await host.waker.once()}
+        woken = {one.task_id: one for one in await host.scheduler.once()}
         assert {name: one.did for name, one in woken.items()} == {"after": "resumed", "broken": "failed"}
         assert "broken" in (woken["broken"].error or "")
 
@@ -121,7 +121,7 @@ def test_damaged_iterations_are_listed_as_far_as_they_read_beside_the_others(
         broken = listed["broken"]
         assert (broken.status, broken.expert_key, broken.done) == ("failed", key, done)
         assert "broken" in (broken.message or "")
-        (woken,) = await host.waker.once()
+        (woken,) = await host.scheduler.once()
         assert (woken.did, woken.series_id, woken.error) == ("failed", "broken", broken.message)
 
     wait_for(work())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hosting import Bench, expert, wait_for
 
-from perstack.engine.waking import Woken
+from perstack.engine.scheduler import ScheduledWork
 from perstack.errors import StorageError
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
@@ -56,10 +56,10 @@ class Failing(CrashingStorage):
             raise error
 
 
-async def watched(host: Host, look: Callable[[asyncio.Queue[Woken]], Awaitable[None]]) -> None:
+async def watched(host: Host, look: Callable[[asyncio.Queue[ScheduledWork]], Awaitable[None]]) -> None:
     """Watch while `look` is at work, and see that it was that which ended the watch."""
-    woken = asyncio.Queue[Woken]()
-    watching = asyncio.ensure_future(host.waker.watch(1, woken.put_nowait))
+    woken = asyncio.Queue[ScheduledWork]()
+    watching = asyncio.ensure_future(host.scheduler.watch(1, woken.put_nowait))
     looking = asyncio.ensure_future(look(woken))
     await asyncio.wait({watching, looking}, return_when=asyncio.FIRST_COMPLETED)
     assert not watching.done(), watching.exception()
@@ -82,7 +82,7 @@ def test_a_list_that_cannot_be_had_is_told_and_had_at_a_later_look(tmp_path: Pat
     storage = Failing(MemoryStorage())
     host = Bench(tmp_path, "failing:").host([text("Done.")], expert("fixer"), plugins=(storage,))
 
-    async def look(woken: asyncio.Queue[Woken]) -> None:
+    async def look(woken: asyncio.Queue[ScheduledWork]) -> None:
         storage.failing["entries"] = error
         told = await woken.get()
         assert (told.did, told.task_id) == ("failed", None)
@@ -105,7 +105,7 @@ def test_what_fails_for_one_task_interrupts_no_job_and_is_tried_again(tmp_path: 
     bench = Bench(tmp_path, "failing:")
     host = bench.host(script, expert("slow"), expert("quick"), plugins=(storage,))
 
-    async def look(woken: asyncio.Queue[Woken]) -> None:
+    async def look(woken: asyncio.Queue[ScheduledWork]) -> None:
         await due(host, "long", "slow")
         while (await host.memory.get("long")).job_id is None:
             await asyncio.sleep(0.001)
@@ -131,7 +131,7 @@ def test_once_looks_after_the_others_and_gives_back_what_failed(tmp_path: Path) 
         for one in ("a", "bad", "c"):
             await due(host, one)
         storage.failing["append bad"] = StorageError("the disk is full")
-        woken = {one.task_id: (one.did, one.error) for one in await host.waker.once()}
+        woken = {one.task_id: (one.did, one.error) for one in await host.scheduler.once()}
         assert woken == {"a": ("resumed", None), "bad": ("failed", "the disk is full"), "c": ("resumed", None)}
 
     wait_for(work())
@@ -150,7 +150,7 @@ def test_a_job_that_cannot_be_looked_at_is_told_by_its_id(tmp_path: Path) -> Non
         assert (woken.did, woken.job_id, woken.error) == ("failed", job.id, "the disk is full")
         del storage.failing[f"append {job.id}"]
         host = bench.host([text("done")], expert("a"), plugins=(storage,))
-        (woken,) = await host.waker.once()
+        (woken,) = await host.scheduler.once()
         assert (woken.did, woken.job_id) == ("resumed", job.id)
 
     wait_for(work())
@@ -160,12 +160,12 @@ def test_a_page_of_jobs_that_never_began_hides_none_that_is_due(bench: Bench, mo
     async def work() -> None:
         limited = bench.host([fail(429, "come back", retry_after=3600)], expert("a"))
         job = await limited.run("a", "q")
-        monkeypatch.setattr("perstack.engine.waking._PAGE", 3)
+        monkeypatch.setattr("perstack.engine.scheduler._PAGE", 3)
         for number in range(4):
             await limited.storage.create_job(f"empty{number}")
         bench.clock.move(3_700_000)
         host = bench.host([text("done")], expert("a"))
-        (woken,) = await host.waker.once()
+        (woken,) = await host.scheduler.once()
         assert (woken.did, woken.job_id) == ("resumed", job.id)
 
     wait_for(work())

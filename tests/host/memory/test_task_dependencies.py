@@ -35,11 +35,11 @@ def test_a_task_waits_until_all_that_it_depends_on_are_completed_whatever_start_
         assert await blocked(memory, "deploy") == [("build", "running"), ("test", "created")]
         await memory.complete("build")
         assert await blocked(memory, "deploy") == [("test", "created")]
-        assert await host.waker.once() == ()
+        assert await host.scheduler.once() == ()
         await memory.start("test")
         await memory.complete("test")
         assert await blocked(memory, "deploy") == []
-        (woken,) = await host.waker.once()
+        (woken,) = await host.scheduler.once()
         assert (woken.task_id, woken.did) == ("deploy", "worked")
         done = await memory.get("deploy")
         assert (done.status, done.result, done.depends_on) == ("completed", "Deployed.", ())
@@ -64,12 +64,12 @@ def test_a_pause_may_wait_for_tasks_and_for_what_its_reason_says(bench: Bench) -
         await memory.pause("later", depends_on=["other"], message="The other goes first.")
         hook = await memory.pause("hook", "external_dependency", waiting_for="the build", depends_on=["other"])
         assert hook.token is not None
-        assert await host.waker.once() == ()
+        assert await host.scheduler.once() == ()
         assert not (bench.workspace / "asked").exists()
         await memory.complete("other")
-        assert sorted(one.task_id or "" for one in await host.waker.once()) == ["asks", "later", "polls", "sleeps"]
+        assert sorted(one.task_id or "" for one in await host.scheduler.once()) == ["asks", "later", "polls", "sleeps"]
         await memory.signal(hook.token, {"build": 7})
-        assert [one.task_id for one in await host.waker.once()] == ["hook"]
+        assert [one.task_id for one in await host.scheduler.once()] == ["hook"]
         assert (await memory.get("asks")).input is True
 
     wait_for(work())
@@ -95,7 +95,7 @@ def test_what_a_task_waits_for_in_vain_is_said_in_the_inbox_and_it_goes_on_once_
         await memory.retry("build")
         assert await host.inbox() == ()
         await memory.complete("build")
-        assert [one.task_id for one in await host.waker.once()] == ["deploy"]
+        assert [one.task_id for one in await host.scheduler.once()] == ["deploy"]
 
     wait_for(work())
 
@@ -140,7 +140,7 @@ def test_a_task_that_vanished_all_the_same_is_named(bench: Bench) -> None:
         await host.memory.create("waits", depends_on=["gone"])
         await host.memory.log.delete("gone", None)  # as by another version, or in the moment between look and write
         assert await blocked(host.memory, "waits") == [("gone", "deleted")]
-        assert await host.waker.once() == ()
+        assert await host.scheduler.once() == ()
         assert (await host.inbox())[0].text == "waits for gone (deleted)"
 
     wait_for(work())

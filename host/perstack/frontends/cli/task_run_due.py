@@ -17,7 +17,7 @@ from perstack.frontends.cli.terminal import data, err, out
 from perstack.frontends.shared.stopping import INTERRUPTED, on_stop_signals
 
 if TYPE_CHECKING:
-    from perstack.engine.waking import Woken
+    from perstack.engine.scheduler import ScheduledWork
     from perstack.host import Host
 
 
@@ -43,13 +43,13 @@ async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
     """Once, or again and again. The exit status. Jobs that Ctrl-C stops are recorded as interrupted."""
 
     async def once() -> bool:
-        done = await host.waker.once()
+        done = await host.scheduler.once()
         for one in done:
             _say(one, as_json=as_json)
         return any(one.did == "failed" for one in done)
 
     async def watch(interval: int) -> bool:
-        await host.waker.watch(interval, lambda one: _say(one, as_json=as_json))
+        await host.scheduler.watch(interval, lambda one: _say(one, as_json=as_json))
         return False
 
     async with host:
@@ -61,7 +61,7 @@ async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
                 return INTERRUPTED if interval is None else 0
 
 
-def _say(one: Woken, *, as_json: bool) -> None:
+def _say(one: ScheduledWork, *, as_json: bool) -> None:
     if as_json:
         task = {} if one.task is None else {"status": one.task.status, "jobId": one.task.job_id}
         if one.job_id is not None:
@@ -80,7 +80,7 @@ def _say(one: Woken, *, as_json: bool) -> None:
     say(f"{_name(one)}: {one.did}{now}{asks}{wrong}")
 
 
-def _name(one: Woken) -> str:
+def _name(one: ScheduledWork) -> str:
     if one.job_id is not None:
         return f"Job {one.job_id}"
     if one.series_id is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perstack.core.verification import Report
 
 
-class Looking:
+class JobQueries:
     """What a Host tells of the Jobs in its storage. Nothing here changes a log."""
 
     def __init__(self, storage: Storage, audit: Auditing, plugins: Plugins) -> None:

@@ -32,7 +32,7 @@ from perstack.engine.guarding import guarded, programs_of
 from perstack.engine.logs.tasks import Row
 from perstack.engine.memory import ExecutionMemory
 from perstack.engine.pages import pages
-from perstack.engine.polling import Word, ask_command
+from perstack.engine.polling import PollResult, ask_command
 from perstack.engine.read import JobReader
 from perstack.engine.task_dependencies import by_id, is_held_up
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
@@ -55,7 +55,7 @@ _PAGE = 500
 
 _T = TypeVar("_T")
 
-Did = Literal["resumed", "worked", "timedOut", "failed"]
+Action = Literal["resumed", "worked", "timedOut", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ class _Due:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Woken:
+class ScheduledWork:
     """What was done about one task, or about a Job or iterations that are no task's."""
 
-    did: Did
+    did: Action
     task_id: str | None = None
     task: TaskState | None = None
     """The task after that."""
@@ -158,7 +158,7 @@ def _is_over(paused: JobSummary | SeriesSummary | SeriesState, now: int) -> bool
     return paused.pause_reason == "rate_limit" and (paused.resume_at or 0) <= now
 
 
-class Waker:
+class Scheduler:
     """Looks after the tasks of one storage."""
 
     def __init__(
@@ -179,14 +179,14 @@ class Waker:
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._busy: set[_Due] = set()
 
-    async def once(self) -> tuple[Woken, ...]:
+    async def once(self) -> tuple[ScheduledWork, ...]:
         """Whatever is due now, up to the end or stop of the Jobs that this starts."""
         due = await self._candidates()
         async with asyncio.TaskGroup() as group:
             work = [group.create_task(self._wake(one)) for one in due]
         return tuple(done for one in work if (done := one.result()) is not None)
 
-    async def watch(self, interval: int, on_woken: Callable[[Woken], None]) -> None:
+    async def watch(self, interval: int, on_woken: Callable[[ScheduledWork], None]) -> None:
         """The same again every `interval` milliseconds, until it is cancelled. A long Job holds up nothing else.
 
         What goes wrong with one ends nothing else: it is tried again at the next look. What goes wrong in the same way
@@ -230,7 +230,7 @@ class Waker:
         mine = [one for one in jobs if one not in of_tasks and not one.startswith(of_series)]
         return [*due, *no_jobs, *(_Due(one, "job") for one in mine)]
 
-    async def _wake(self, one: _Due) -> Woken | None:
+    async def _wake(self, one: _Due) -> ScheduledWork | None:
         """Look after one of them. Whatever goes wrong with it, others are looked after all the same."""
         try:
             async with self._turn:
@@ -244,21 +244,21 @@ class Waker:
         except Exception as error:  # noqa: BLE001 - a storage or an Expert's code may raise anything
             return await self._failed(one, _words_of(error))
 
-    async def _failed(self, one: _Due, error: str) -> Woken:
+    async def _failed(self, one: _Due, error: str) -> ScheduledWork:
         match one.kind:
             case "task":
-                return Woken(did="failed", task_id=one.id, error=error)
+                return ScheduledWork(did="failed", task_id=one.id, error=error)
             case "job":
                 job = await _or_nothing(self._jobs.find(one.id))
-                return Woken(did="failed", job_id=one.id, job=job, error=error)
+                return ScheduledWork(did="failed", job_id=one.id, job=job, error=error)
             case "iterations":
                 series = await _or_nothing(self._jobs.iterations.get(one.id))
-                return Woken(did="failed", series_id=one.id, series=series, error=error)
+                return ScheduledWork(did="failed", series_id=one.id, series=series, error=error)
             case "list":
-                return Woken(did="failed", error=f"what there is of {one.id} cannot be listed: {error}")
+                return ScheduledWork(did="failed", error=f"what there is of {one.id} cannot be listed: {error}")
         assert_never(one.kind)
 
-    async def _look_after(self, one: _Due) -> Woken | None:
+    async def _look_after(self, one: _Due) -> ScheduledWork | None:
         if one.problem is not None:
             return await self._failed(one, one.problem)
         match one.kind:
@@ -273,7 +273,7 @@ class Waker:
                 return None
         assert_never(one.kind)
 
-    async def _go_on_with_job(self, job_id: str) -> Woken | None:
+    async def _go_on_with_job(self, job_id: str) -> ScheduledWork | None:
         if not _is_over(await self._jobs.job(job_id), self._clock.now()):
             return None  # another process was quicker
         try:
@@ -282,9 +282,9 @@ class Waker:
             if _is_over(await self._jobs.job(job_id), self._clock.now()):
                 raise
             return None
-        return Woken(did="resumed", job_id=job_id, job=job)
+        return ScheduledWork(did="resumed", job_id=job_id, job=job)
 
-    async def _go_on_with_iterations(self, series_id: str) -> Woken | None:
+    async def _go_on_with_iterations(self, series_id: str) -> ScheduledWork | None:
         if not _is_over(await self._jobs.iterations.get(series_id), self._clock.now()):
             return None  # another process was quicker
         try:
@@ -293,7 +293,7 @@ class Waker:
             if _is_over(await self._jobs.iterations.get(series_id), self._clock.now()):
                 raise
             return None
-        return Woken(did="resumed", series_id=series_id, series=series)
+        return ScheduledWork(did="resumed", series_id=series_id, series=series)
 
     def _is_candidate(self, row: Row, now: int) -> bool:
         if row.get("archivedAt") is not None:
@@ -305,7 +305,7 @@ class Waker:
         works = row.get("status") == "running" and row.get("jobId") is not None
         return is_due or bool(row.get("polls")) or works
 
-    async def _resume(self, task: TaskState) -> Woken | None:
+    async def _resume(self, task: TaskState) -> ScheduledWork | None:
         """A paused task goes on, if what it waits for has come."""
         now, due = self._clock.now(), due_at(task)
         if task.blocked_by:
@@ -320,7 +320,7 @@ class Waker:
         events.append(ResumeTask(task_id=task.task_id, timestamp=self._clock.now()))
         return await self._go_on(task, events, "resumed", await self._paused_job(task))
 
-    async def _ask(self, command: Sequence[str]) -> Word:
+    async def _ask(self, command: Sequence[str]) -> PollResult:
         async with guarded(self._jobs.storage):
             return await ask_command(command, self._directory, self._env, programs_of(self._jobs.storage))
 
@@ -331,7 +331,7 @@ class Waker:
         job = await self._jobs.find(task.job_id)
         return task.job_id if job is not None and job.pause_reason == "rate_limit" else None
 
-    async def _attend(self, task: TaskState) -> Woken | None:
+    async def _attend(self, task: TaskState) -> ScheduledWork | None:
         """A running task whose process has died goes on, and one that was silent for too long has failed."""
         if task.status != "running":
             return None
@@ -343,7 +343,7 @@ class Waker:
         failed = failure(task, f"timed out: nothing was heard of it for {task.config.timeout} ms", self._clock.now())
         return await self._go_on(task, [failed], "timedOut")
 
-    async def _attend_job(self, task: TaskState, job_id: str) -> Woken | None:
+    async def _attend_job(self, task: TaskState, job_id: str) -> ScheduledWork | None:
         job = await self._jobs.find(job_id)
         if job is None:  # it is about to begin, or the process that was to begin it has died
             is_stillborn = self._clock.now() - task.updated_at > _STILLBORN
@@ -353,8 +353,8 @@ class Waker:
         return await self._settle(task, job)
 
     async def _go_on(
-        self, task: TaskState, events: list[StoredTaskEvent], did: Did, paused_job: str | None = None
-    ) -> Woken:
+        self, task: TaskState, events: list[StoredTaskEvent], did: Action, paused_job: str | None = None
+    ) -> ScheduledWork:
         """Append these, and let the agent work, if it is an Expert and the task runs after them.
 
         Raises UsageError or MissingCredential, and the task is as it was, if the Expert could not.
@@ -367,16 +367,16 @@ class Waker:
             self._jobs.check(task.agent_id)
             events = [*events, WakeTask(task_id=task.task_id, timestamp=self._clock.now(), job_id=job_id)]
         task = await self._memory.log.change(task.task_id, lambda _: events, task.version)
-        woken = Woken(task_id=task.task_id, did=did, task=task)
+        woken = ScheduledWork(task_id=task.task_id, did=did, task=task)
         return woken if job_id is None else await self._work(task, job_id)
 
-    async def _work(self, task: TaskState, job_id: str) -> Woken:
+    async def _work(self, task: TaskState, job_id: str) -> ScheduledWork:
         job = await self._jobs.work_on(task.agent_id, query_for(task), job_id)
         task = await self._memory.get(task.task_id)
         settled = await self._settle(task, job)
-        return settled or Woken(task_id=task.task_id, did="worked", task=task, question=job.asks)
+        return settled or ScheduledWork(task_id=task.task_id, did="worked", task=task, question=job.asks)
 
-    async def _settle(self, task: TaskState, job: JobSummary) -> Woken | None:
+    async def _settle(self, task: TaskState, job: JobSummary) -> ScheduledWork | None:
         """What a Job's end means for its task, unless its Expert has said so itself."""
         if task.status != "running" or task.job_id != job.id:
             return None
@@ -386,7 +386,7 @@ class Waker:
         if isinstance(event, FailTask):
             return await self._go_on(task, [event], "worked")
         task = await self._memory.log.change(task.task_id, lambda _: [event], task.version)
-        return Woken(task_id=task.task_id, did="worked", task=task)
+        return ScheduledWork(task_id=task.task_id, did="worked", task=task)
 
 
 def _due_task(row: Row) -> _Due:

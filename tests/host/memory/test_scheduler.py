@@ -11,14 +11,14 @@ from hosting import Bench, expert, wait_for
 
 from perstack.core.definitions import Iterate, PluginSkill
 from perstack.core.task_events import WakeTask
-from perstack.engine.waking import Woken
+from perstack.engine.scheduler import ScheduledWork
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.memory import TaskConfig, WaitingFor
 from perstack.ports.provider import GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, Turn, fail, text, tool, turn
 
 
-def did(woken: tuple[Woken, ...]) -> list[tuple[str, str]]:
+def did(woken: tuple[ScheduledWork, ...]) -> list[tuple[str, str]]:
     return [(one.task_id, one.did) for one in woken]
 
 
@@ -28,18 +28,18 @@ def test_a_scheduled_wait_is_resumed_when_it_is_over_and_not_before(bench: Bench
         for task, moment in (("over", 1), ("long", 1 << 47)):
             await host.memory.create(task, start=True)
             await host.memory.pause(task, "scheduled_wait", resume_at=moment)
-        assert did(await host.waker.once()) == [("over", "resumed")]
+        assert did(await host.scheduler.once()) == [("over", "resumed")]
         assert (await host.memory.get("over")).status == "running"
         assert (await host.memory.get("long")).status == "paused"
-        assert await host.waker.once() == ()
+        assert await host.scheduler.once() == ()
 
     wait_for(work())
 
 
 def test_a_watch_resumes_what_becomes_due_until_it_is_cancelled(bench: Bench) -> None:
     async def work() -> None:
-        host, woken = bench.host([]), asyncio.Queue[Woken]()
-        watching = asyncio.ensure_future(host.waker.watch(1, woken.put_nowait))
+        host, woken = bench.host([]), asyncio.Queue[ScheduledWork]()
+        watching = asyncio.ensure_future(host.scheduler.watch(1, woken.put_nowait))
         for task in ("one", "two"):
             await host.memory.create(task, start=True)
             await host.memory.pause(task, "scheduled_wait", resume_at=1)
@@ -61,9 +61,9 @@ def test_an_experts_task_gets_a_job_that_is_told_its_state(bench: Bench) -> None
         left = {"left": ["b.py"]}
         await host.memory.create("fix", agent_id="fixer", description="Fix all.", state=left, config=config, start=True)
         await host.memory.pause("fix", "human_approval", "May I?")
-        assert await host.waker.once() == ()
+        assert await host.scheduler.once() == ()
         await host.memory.answer("fix", {"approved": True})
-        assert did(await host.waker.once()) == [("fix", "worked")]
+        assert did(await host.scheduler.once()) == [("fix", "worked")]
         task = await host.memory.get("fix")
         assert (task.status, task.result) == ("completed", "Refactored.")
         assert task.job_id is not None
@@ -81,7 +81,7 @@ def test_a_job_that_fails_fails_its_task_or_is_tried_again_as_its_config_says(be
             config = TaskConfig(on_failure=wish, max_retries=1)
             await host.memory.create(task, agent_id="fixer", config=config, start=True)
             await host.memory.pause(task, "scheduled_wait", resume_at=1)
-        await host.waker.once()
+        await host.scheduler.once()
         tasks = [await host.memory.get(task) for task in ("once", "twice")]
         assert [(task.status, task.retry_count) for task in tasks] == [("failed", 0), ("failed", 1)]
         assert tasks[0].error == "no key"
@@ -95,7 +95,7 @@ def test_of_two_that_look_at_the_same_time_one_wakes_a_task(bench: Bench) -> Non
         for number in range(5):
             await hosts[0].memory.create(f"t{number}", agent_id="fixer", start=True)
             await hosts[0].memory.pause(f"t{number}", "scheduled_wait", resume_at=1)
-        both = await asyncio.gather(*(host.waker.once() for host in hosts))
+        both = await asyncio.gather(*(host.scheduler.once() for host in hosts))
         assert sorted(one.task_id for woken in both for one in woken) == [f"t{number}" for number in range(5)]
         assert len((await hosts[0].jobs()).jobs) == 5
         for number in range(5):
@@ -112,9 +112,9 @@ def test_a_command_is_asked_whether_what_is_waited_for_has_come(bench: Bench, tm
         await host.memory.create("deploy", start=True)
         waits = WaitingFor(what="the build", command=(sys.executable, "-c", code))
         await host.memory.pause("deploy", "external_dependency", waiting_for=waits)
-        assert await host.waker.once() == ()
+        assert await host.scheduler.once() == ()
         (tmp_path / "built").write_text('{"build": 7}')
-        assert did(await host.waker.once()) == [("deploy", "resumed")]
+        assert did(await host.scheduler.once()) == [("deploy", "resumed")]
         assert (await host.memory.get("deploy")).input == {"build": 7}
 
     wait_for(work())
@@ -135,7 +135,7 @@ def test_a_command_that_cannot_say_anything_is_told_and_its_task_goes_on_waiting
         host = bench.host([])
         await host.memory.create("deploy", start=True)
         await host.memory.pause("deploy", "external_dependency", waiting_for=WaitingFor(command=command))
-        (woken,) = await host.waker.once()
+        (woken,) = await host.scheduler.once()
         assert woken.did == "failed"
         assert words in (woken.error or "")
         assert (await host.memory.get("deploy")).status == "paused"
@@ -174,7 +174,7 @@ def test_a_task_that_is_silent_for_too_long_has_failed(bench: Bench) -> None:
         host = bench.host([])
         await host.memory.create("silent", config=TaskConfig(timeout=1), start=True)
         await host.memory.create("busy", config=TaskConfig(timeout=600_000), start=True)
-        while not (woken := await host.waker.once()):
+        while not (woken := await host.scheduler.once()):
             await asyncio.sleep(0)
         assert did(woken) == [("silent", "timedOut")]
         assert "timed out" in ((await host.memory.get("silent")).error or "")
@@ -188,7 +188,7 @@ def test_a_job_whose_process_died_goes_on_at_the_next_look(bench: Bench) -> None
         host = bench.host([text("Done.", delay_ms=60_000)], expert("fixer"))
         await host.memory.create("fix", agent_id="fixer", start=True)
         await host.memory.pause("fix", "scheduled_wait", resume_at=1)
-        looking = asyncio.ensure_future(host.waker.once())
+        looking = asyncio.ensure_future(host.scheduler.once())
         while (job_id := (await host.memory.get("fix")).job_id) is None or not await host.events(f"{job_id}-1"):
             await asyncio.sleep(0.01)
         looking.cancel()
@@ -209,9 +209,9 @@ def test_a_job_that_was_never_begun_is_replaced_after_a_while(bench: Bench) -> N
         # the process that woke it has died before its Job was there
         woken = WakeTask(task_id="fix", timestamp=bench.clock.now(), job_id="stillborn")
         await host.memory.log.change("fix", lambda _: [woken], None)
-        assert await host.waker.once() == ()
+        assert await host.scheduler.once() == ()
         bench.clock.move(31_000)
-        assert did(await host.waker.once()) == [("fix", "worked")]
+        assert did(await host.scheduler.once()) == [("fix", "worked")]
         task = await host.memory.get("fix")
         assert (task.status, task.result) == ("completed", "Done.")
         assert [job.id for job in (await host.jobs()).jobs] == [task.job_id] != ["stillborn"]
@@ -221,12 +221,12 @@ def test_a_job_that_was_never_begun_is_replaced_after_a_while(bench: Bench) -> N
 
 def test_a_watch_tells_once_what_goes_wrong_again_and_again(bench: Bench) -> None:
     async def work() -> None:
-        host, woken = bench.host([]), asyncio.Queue[Woken]()
+        host, woken = bench.host([]), asyncio.Queue[ScheduledWork]()
         for task, command in (("bad", "nosuch-program"), ("marks", "echo >> marks; false")):
             await host.memory.create(task, start=True)
             waits = WaitingFor(command=("sh", "-c", command) if task == "marks" else (command,))
             await host.memory.pause(task, "external_dependency", waiting_for=waits)
-        watching = asyncio.ensure_future(host.waker.watch(1, woken.put_nowait))
+        watching = asyncio.ensure_future(host.scheduler.watch(1, woken.put_nowait))
         marks = bench.workspace / "marks"
         while not (marks.exists() and marks.read_text().count("\n") > 4):
             await asyncio.sleep(0.01)
@@ -322,9 +322,9 @@ def test_a_job_that_pauses_for_a_rate_goes_on_when_that_is_over(bench: Bench) ->
         assert await limited.waker.once() == (), "it is not due yet"
         bench.clock.move(3_700_000)
         host = bench.host([text("done")], expert("a"))
-        (woken,) = await host.waker.once()
+        (woken,) = await host.scheduler.once()
         assert (woken.did, woken.job.id, woken.job.status) == ("resumed", job.id, "completed")
-        assert await host.waker.once() == ()
+        assert await host.scheduler.once() == ()
 
     wait_for(work())
 
@@ -338,10 +338,10 @@ def test_iterations_that_pause_for_a_rate_go_on_when_that_is_over(bench: Bench) 
         assert await limited.waker.once() == (), "it is not due yet"
         bench.clock.move(3_700_000)
         host = bench.host([text("done")], measured)
-        (woken,) = await host.waker.once()
+        (woken,) = await host.scheduler.once()
         assert (woken.did, woken.job, woken.series.id, woken.series.status) == ("resumed", None, "it", "completed")
         assert [one.job_id for one in woken.series.iterations] == ["it-i1", "it-i2"]
-        assert await host.waker.once() == ()
+        assert await host.scheduler.once() == ()
 
     wait_for(work())
 
@@ -356,7 +356,7 @@ def test_a_tasks_job_that_pauses_for_a_rate_goes_on_as_the_same_job(bench: Bench
         assert (paused.status, paused.pause_reason) == ("paused", "rate_limit")
         bench.clock.move(3_700_000)
         host = bench.host([text("Fixed.")], expert("fixer"))
-        assert did(await host.waker.once()) == [("fix", "worked")]
+        assert did(await host.scheduler.once()) == [("fix", "worked")]
         task = await host.memory.get("fix")
         assert (task.status, task.result, task.job_id) == ("completed", "Fixed.", paused.job_id)
         assert len((await host.jobs()).jobs) == 1
@@ -416,7 +416,7 @@ def test_the_words_beside_an_approval_reach_the_expert_that_goes_on(bench: Bench
         await host.memory.create("fix", agent_id="fixer", start=True)
         await host.memory.pause("fix", "human_approval", "Remove b.py?")
         await host.memory.answer("fix", "no: b.py is in use")
-        assert did(await host.waker.once()) == [("fix", "worked")]
+        assert did(await host.scheduler.once()) == [("fix", "worked")]
         (job,) = (await host.jobs()).jobs
         assert all(words in job.query for words in ("has come:\nfalse", "b.py is in use"))
         await host.memory.create("ship", start=True)
@@ -434,9 +434,9 @@ def test_a_command_that_is_one_line_is_asked_by_sh(bench: Bench) -> None:
         await host.memory.create("deploy", start=True)
         waits = WaitingFor(command="test -f built && cat built | tr a-z A-Z")
         await host.memory.pause("deploy", "external_dependency", waiting_for=waits)
-        assert await host.waker.once() == ()
+        assert await host.scheduler.once() == ()
         (bench.workspace / "built").write_text("seven")
-        assert did(await host.waker.once()) == [("deploy", "resumed")]
+        assert did(await host.scheduler.once()) == [("deploy", "resumed")]
         assert (await host.memory.get("deploy")).input == "SEVEN"
 
     wait_for(work())
@@ -455,7 +455,7 @@ def test_an_answer_is_of_the_pause_that_it_was_given_to(bench: Bench) -> None:
         assert (paused.answered, paused.input) == (False, None)
         assert (await host.memory.resume("deploy")).input is None, "nobody has answered that"
         await host.memory.pause("deploy", "scheduled_wait", resume_at=1)
-        assert did(await host.waker.once()) == [("deploy", "worked")]
+        assert did(await host.scheduler.once()) == [("deploy", "worked")]
         (job,) = (await host.jobs()).jobs
         assert "has come" not in job.query
 
@@ -476,7 +476,7 @@ def test_a_job_that_is_cancelled_ends_no_look_at_the_others(bench: Bench) -> Non
             for name in ("slow", "quick"):
                 await host.memory.create(name, agent_id=name, start=True)
                 await host.memory.pause(name, "scheduled_wait", resume_at=1)
-            looking = asyncio.create_task(host.waker.once())
+            looking = asyncio.create_task(host.scheduler.once())
             await begun.wait()
             job_id = (await host.memory.get("slow")).job_id
             assert job_id is not None
