@@ -7,7 +7,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, assert_never
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue
 
@@ -108,3 +108,5 @@ def _blobs_of(message: Message) -> Iterator[BlobPart]:
                 yield from (part for part in result.contents if isinstance(part, BlobPart))
         case ExpertMessage():
             return
+        case _:
+            assert_never(message)

@@ -11,6 +11,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import assert_never
 
 from perstack.core import events as ours
 from perstack.core.base import Fact
@@ -286,6 +287,8 @@ class _Export:
                     )
                     for part in message.contents
                 )
+            case _:
+                assert_never(message)
         named = tuple(part.model_copy(update={"id": _id(message_id, "part", n)}) for n, part in enumerate(contents))
         return theirs.Message(type=message.type, id=message_id, contents=named)
 
@@ -356,6 +359,8 @@ def _reply_part(part: ReplyPart) -> theirs.Part:
             return theirs.Part(type="thinkingPart", thinking=part.thinking)
         case TextPart():
             return theirs.Part(type="textPart", text=part.text)
+        case _:
+            assert_never(part)
 
 
 def _id(owner: str, what: str, number: int) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
 from graphlib import TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
@@ -192,3 +194,19 @@ def test_an_event_is_folded_and_allowed_in_the_places_that_the_page_names(event:
     name = event.__name__
     assert name in (core / "runs/evolve.py").read_text()
     assert name == "StartRun" or f'"{event.model_fields["type"].default}"' in (core / "runs/transitions.py").read_text()
+
+
+@pytest.mark.parametrize("folder", ["core", "engine", "frontends", "config", "ports", "testing"])
+def test_every_match_says_what_becomes_of_the_rest(folder: str) -> None:
+    """`assert_never` where there is no rest: a new member of a union is then an error of the type checkers."""
+    open_ended: list[str] = []
+    for path in (ROOT / "host/perstack" / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            siblings = getattr(node, "body", None)
+            for one, after in pairwise([*siblings, None]) if isinstance(siblings, list) else ():
+                if isinstance(one, ast.Match):
+                    rest = one.cases[-1].pattern
+                    is_closed = isinstance(rest, ast.MatchAs) and rest.pattern is None
+                    if not is_closed and not (after is not None and ast.unparse(after).startswith("assert_never(")):
+                        open_ended.append(f"{path}:{one.lineno}")
+    assert open_ended == []

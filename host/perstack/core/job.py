@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, assert_never
 
 from pydantic import Field
 
@@ -255,6 +255,8 @@ def lifecycle_of(status: JobStatus) -> Lifecycle:
             return "failed"
         case "stoppedByInteractiveTool" | "stoppedByMaxSteps" | "stoppedByInterrupt":
             return "paused"
+        case _:
+            assert_never(status)
 
 
 def pause_reason_of(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 from perstack.core.base import JsonObject
 from perstack.core.chain import TakenOut
@@ -136,6 +137,8 @@ def _bare_part(part: ReplyPart) -> ReplyPart:
             return ThinkingPart(thinking=REDACTED)
         case ToolCallPart():
             return ToolCallPart(tool_call_id=part.tool_call_id, tool_name=part.tool_name)
+        case _:
+            assert_never(part)
 
 
 def _bare_error(error: ErrorInfo) -> ErrorInfo:

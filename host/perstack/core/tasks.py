@@ -440,3 +440,5 @@ def _ended(task: TaskState, event: CompleteTask | FailTask | CancelTask) -> dict
             return {**_paused("human_input", event.error, event), **error}
         case FailTask():
             return {**_GOING_ON, **error, "retry_count": task.retry_count + 1}
+        case _:
+            assert_never(event)

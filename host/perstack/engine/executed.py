@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, assert_never
 
 from pydantic import JsonValue
 
@@ -130,6 +130,8 @@ def _of_evaluator(expert: Expert) -> Iterator[Item]:
             yield _item("evaluator", name, ["shell", evaluator], masked_line(evaluator, _hidden))
         case tuple():
             yield _item("evaluator", name, ["program", *evaluator], shlex.join(masked_args(evaluator, _hidden)))
+        case _:
+            assert_never(evaluator)
 
 
 def _of_skill(skill: Skill, name: str) -> Iterator[Item]:
@@ -155,6 +157,8 @@ def _of_skill(skill: Skill, name: str) -> Iterator[Item]:
             yield _item("plugin", name, [skill.plugin, skill.settings], skill.plugin)
         case InteractiveSkill():
             return
+        case _:
+            assert_never(skill)
 
 
 def _item(kind: Kind, name: str, payload: JsonValue, shown: str) -> Item:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import assert_never
 
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, Limits
@@ -30,6 +31,8 @@ def resume_reason(job_id: str, run: Run) -> ResumeReason:
             return "maxSteps"
         case "stoppedByError":
             return "error"
+        case _:
+            assert_never(run.status)
 
 
 def check_settled(calls: tuple[UnsettledCall, ...], settled: Mapping[str, Settlement]) -> None:

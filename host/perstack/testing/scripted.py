@@ -28,6 +28,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import assert_never
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.alias_generators import to_camel
@@ -361,6 +362,8 @@ def _as_turn(one: TurnLike) -> Turn:
             return turn(one)
         case str():
             return text(one)
+        case _:
+            assert_never(one)
 
 
 async def _perform(played: Turn, on_delta: Callable[[Delta], None]) -> None:

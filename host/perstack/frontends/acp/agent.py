@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC
-from typing import Any
+from typing import Any, assert_never
 
 from acp import RequestError
 from acp.helpers import SessionUpdate, update_agent_message_text
@@ -260,3 +260,5 @@ def _reason(job: JobSummary) -> StopReason:
             return "cancelled"
         case "stoppedByError":
             raise RequestError(-32000, job.error or "the Job failed")
+        case _:
+            assert_never(job.status)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Literal, assert_never
 
 from acp.helpers import (
     SessionUpdate,
@@ -35,6 +35,8 @@ def shown_again(messages: Iterable[Message]) -> Iterator[SessionUpdate]:
                     content = [tool_content(text_block(text_of(result.contents)))]
                     status: Literal["failed", "completed"] = "failed" if result.is_error else "completed"
                     yield update_tool_call(f"{number - 1}-{result.tool_call_id}", status=status, content=content)
+            case _:
+                assert_never(message)
 
 
 def _reply(message: ExpertMessage, number: int) -> Iterator[SessionUpdate]:

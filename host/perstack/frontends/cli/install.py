@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from typing import assert_never
 
 import click
 
@@ -55,6 +56,8 @@ def _words(step: InstallStep) -> str:
             return f"ready with {count(step.tools, 'tool')} in {seconds}"
         case "failed":
             return f"failed after {seconds}"
+        case _:
+            assert_never(step.status)
 
 
 class _Lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from perstack.core.iteration_events import FinishIteration, StoredSeriesEvent
 from perstack.core.iterations import SeriesState, SeriesStatus
@@ -71,6 +72,8 @@ def _exit_status(series: SeriesState) -> int:
             return EXIT_STATUS[series.job_status] if series.job_status is not None else INTERRUPTED
         case "failed" | "running":
             return 1
+        case _:
+            assert_never(series.status)
 
 
 def _why_completed(series: SeriesState) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
@@ -121,3 +121,5 @@ def _said(form: Form, asking: OpenQuestion, reply: ElicitResult) -> str | None:
             return "decline" if asking.requested_schema is not None or asking.approval else None
         case "cancel":
             return None
+        case _:
+            assert_never(reply.action)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from base64 import b64encode
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError, NoBackChannelError
 from mcp_types import (
@@ -115,6 +115,8 @@ async def _message(message: Message, blobs: BlobReader) -> SamplingMessage | Non
                 )
                 for result in message.contents
             ]
+        case _:
+            assert_never(message)
     if not blocks:
         return None
     return SamplingMessage(role="assistant" if isinstance(message, ExpertMessage) else "user", content=blocks)
