@@ -75,7 +75,7 @@ async def asked(storage: Storage) -> Answers:
         return (await looking.verify(job_id)).ok
 
     async def listed() -> object:
-        return sorted((one.id, one.status) for one in (await looking.jobs()).jobs)
+        return sorted((one.id, one.status) for one in (await looking.list()).jobs)
 
     async def task() -> object:
         one = await memory.get("t")

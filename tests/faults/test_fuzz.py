@@ -30,6 +30,7 @@ from perstack.config.lock import read_lock
 from perstack.core.chain import EMPTY_LOG, seal
 from perstack.core.cloudevents import read_cloud_event
 from perstack.core.definitions import Project
+from perstack.core.task_table import OPERATIONS
 from perstack.engine.audit import Auditing
 from perstack.engine.job_queries import JobQueries
 from perstack.engine.memory import ExecutionMemory
@@ -40,7 +41,6 @@ from perstack.frontends.cli.task_options import read_moment, read_span
 from perstack.frontends.mcp_server import stdio as server_side
 from perstack.frontends.mcp_server.greeting import greet, offers_roots
 from perstack.frontends.tasks.http import routes
-from perstack.frontends.tasks.operations import OPERATIONS
 from perstack.ports.storage import RunRef
 from perstack.testing.memory_storage import MemoryStorage, MemoryStore
 from perstack_mcp import stdio as client_side
@@ -276,7 +276,7 @@ def test_a_body_of_any_bytes_is_taken_or_refused_by_every_operation() -> None:
                 assert answer.status_code < 500, (method, path, answer.text)
 
     posts = [
-        (operation.method, f"/v1/execution{operation.path.replace('{task_id}', 't')}")
+        (operation.method, f"/v1/execution{operation.path.replace('{taskId}', 't')}")
         for operation in OPERATIONS
         if operation.method not in ("GET", "DELETE")
     ]

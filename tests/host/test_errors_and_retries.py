@@ -48,7 +48,7 @@ def test_a_generation_that_takes_too_long_is_a_timeout_that_says_so(bench: Bench
     error = seen.of("errorRun")[0].error
     assert (error.name, error.is_retryable) == ("Timeout", True)
     assert "30 ms" in error.message
-    assert "--timeout" in error.message
+    assert "give more time with `timeout`" in error.message
 
 
 def test_a_failed_job_is_resumed_in_the_same_step(bench: Bench) -> None:
@@ -154,7 +154,7 @@ def test_a_try_in_hand_ends_with_the_time_for_all_tries(bench: Bench) -> None:
     assert error.name == "Timeout"
     assert "given up after 2 tries" in error.message
     assert "`retryTimeout`" in error.message
-    assert "--timeout" not in error.message, "which was not what ended it"
+    assert "`timeout`" not in error.message, "which was not what ended it"
 
 
 def test_a_deadline_that_is_over_names_its_setting(bench: Bench) -> None:

@@ -102,7 +102,7 @@ class Comparing:
         if not any(self._is_ours(record) for record in left):
             return _Lost(findings, elsewhere=1)
         if not _still(left, removed_lives([*trusted, *await self._waiting(owner)])):
-            words = f"it is not here, and a record that perstack removed it waits to be sent to {source}"
+            words = f"it is not here, and a record of its removal waits to be sent to {source}"
             return _Lost(findings, [Unchecked("anchor", owner.id, 0, words)])
         latest = left[-1].statement.predicate.created_on
         words = f"{source} has heads of this {NAMES[owner.kind]}, the last of {latest}, and it is gone"

@@ -201,7 +201,7 @@ def test_a_removal_that_the_anchor_has_not_taken_is_named(terminal: Terminal, aw
     shutil.rmtree(away / "heads.jsonl")
     (away / "kept").rename(away / "heads.jsonl")
     shown = did(terminal, "verify", "--all")
-    assert "not checked: job: it is not here, and a record that perstack removed it waits to be sent" in shown.out
+    assert "not checked: job: it is not here, and a record of its removal waits to be sent" in shown.out
     did(terminal, "run", "solo", "Hi", "--job-id", "other", *SCRIPTED)
     assert "not checked" not in did(terminal, "verify", "--all").out
 

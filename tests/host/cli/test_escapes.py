@@ -146,7 +146,7 @@ WRITERS = {
     "host/perstack/testing/chaos/nursery.py": "a child that is attacked, which opens its own streams",
     "host/perstack/engine/measuring.py": "a program of its own, which answers its parent through a pipe",
     "plugins/perstack_local/__main__.py": "a program of its own, which downloads weights",
-    "host/perstack/frontends/mcp_server/wire.py": "the protocol, cleaned if a terminal shows it",
+    "host/perstack/frontends/shared/wire.py": "the protocol, cleaned if a terminal shows it",
 }
 _STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 _SPEAKING = {"echo", "secho", "prompt", "confirm", "progressbar", "echo_via_pager"}

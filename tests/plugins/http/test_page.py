@@ -15,14 +15,17 @@ import perstack_anthropic.settings
 import perstack_bedrock.credentials
 import perstack_bedrock.plugin
 import perstack_bedrock.settings
+import perstack_bedrock.variables
 import perstack_google.plugin
 import perstack_google.settings
+import perstack_google.variables
 import perstack_openai.azure
 import perstack_openai.compatible
 import perstack_openai.settings
 import perstack_vertex.identity
 import perstack_vertex.plugin
 import perstack_vertex.settings
+import perstack_vertex.variables
 from perstack.core.messages import History, TextPart, UserMessage
 from perstack.core.tools import ToolSpec
 from perstack.ports.provider import GenerationRequest, ProviderConfig
@@ -90,14 +93,17 @@ def test_the_variables_are_those_that_are_read() -> None:
         perstack_bedrock.credentials,
         perstack_bedrock.plugin,
         perstack_bedrock.settings,
+        perstack_bedrock.variables,
         perstack_google.plugin,
         perstack_google.settings,
+        perstack_google.variables,
         perstack_openai.azure,
         perstack_openai.compatible,
         perstack_openai.settings,
         perstack_vertex.identity,
         perstack_vertex.plugin,
         perstack_vertex.settings,
+        perstack_vertex.variables,
     )
     source = "".join(map(inspect.getsource, readers))
     vendors = "ANTHROPIC|AWS|AZURE|CLOUD|CLOUDSDK|DEEPSEEK|GCLOUD|GEMINI|GOOGLE|NO_GCE|OLLAMA|OPENAI"
