@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
@@ -136,19 +137,34 @@ class Job:
     """What the states of many Runs add up to. Take each Run in as it stands, as often as it changes."""
 
     id: str
-    runs: dict[str, RunTally] = field(default_factory=dict[str, RunTally])
     heads: dict[str, Head] = field(default_factory=dict[str, Head])
     """Where the log of each Run ended, so that a cut or rewritten log is found out."""
     total_steps: int = 0
     next_number: int = 1
     """The number of the Run that would be decided on next."""
+    _tallies: dict[str, RunTally] = field(default_factory=dict[str, RunTally])
+    _taken: dict[str, Run] = field(default_factory=dict[str, Run])
+    """The latest states that are not in the tallies yet: states are many, and tallies are seldom read."""
+    _steps: dict[str, int] = field(default_factory=dict[str, int])
 
     def take(self, run: Run) -> None:
         """Take in the state of a Run."""
-        before = self.runs.get(run.id)
-        self.total_steps += run.step - (0 if before is None else before.steps)
-        self.next_number = max(self.next_number, number_of_run(run.id) + 1, run.last_number + 1)
-        self.runs[run.id] = RunTally.of(run)
+        before = self._steps.get(run.id)
+        if before is None:
+            self.next_number = max(self.next_number, number_of_run(run.id) + 1)
+        if before != run.step:
+            self.total_steps += run.step - (before or 0)
+            self._steps[run.id] = run.step
+        self.next_number = max(self.next_number, run.last_number + 1)
+        self._taken[run.id] = run
+
+    @property
+    def runs(self) -> Mapping[str, RunTally]:
+        """What the states of its Runs come to, in the order in which they were first taken in."""
+        if self._taken:
+            self._tallies |= {run_id: RunTally.of(run) for run_id, run in self._taken.items()}
+            self._taken.clear()
+        return self._tallies
 
     @property
     def usage(self) -> Usage:
