@@ -9,12 +9,12 @@ at once if it is in this file. Losing the file costs one more question.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+
+from perstack.ports.private_file import replace_private_file
 
 _MOST = 500
 
@@ -52,10 +52,7 @@ class Eras:
         # a cache that cannot be written is no error
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._path.parent)
-            with os.fdopen(handle, "w") as file:
-                json.dump(known, file)
-            Path(name).replace(self._path)
+            replace_private_file(self._path, json.dumps(known).encode())
 
     def _read(self) -> list[str]:
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import tempfile
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -19,6 +18,7 @@ from pydantic import Field, ValidationError
 
 from perstack.core.base import Fact, JsonObject
 from perstack.errors import SkillError
+from perstack.ports.private_file import replace_private_file
 
 _WAIT = 30.0
 """Seconds that another process may take to renew a login."""
@@ -79,21 +79,9 @@ class Place:
         """All of it or nothing. Raises SkillError if it cannot be kept."""
         try:
             self._make_folder()
-            self._replace(login.to_json())
+            replace_private_file(self._path, login.to_json())
         except OSError as error:
             raise SkillError(f"the login cannot be kept in {self._folder}: {error.strerror}") from error
-
-    def _replace(self, content: bytes) -> None:
-        handle, name = tempfile.mkstemp(dir=self._folder)  # which only the user may read
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(self._path)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            raise
 
     def remove(self) -> None:
         """To be called under the lock. No error if there is none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +18,7 @@ from perstack.engine.executed import Agreed, Item, addresses, confirming, digest
 from perstack.errors import StorageError
 from perstack.ports.clock import Clock
 from perstack.ports.environment import Environment
+from perstack.ports.private_file import replace_private_file
 
 
 class Trust(Fact):
@@ -65,7 +65,7 @@ class TrustStore:
         trust = Trust(folder=str(folder), agreed_at=self._clock.now(), items=tuple(items))
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _replace(self.path(folder), trust.to_json())
+            replace_private_file(self.path(folder), trust.to_json())
         except OSError as error:
             raise StorageError(f"what is trusted cannot be kept in {self.folder}: {error.strerror}") from error
 
@@ -103,16 +103,3 @@ def environment_of(
     if not confirm or not addresses(env):
         return env
     return confirming(env, TrustStore.of_user().digests(folder_of(project, place.folder)))
-
-
-def _replace(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent)  # which only the user may read
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
