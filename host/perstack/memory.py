@@ -8,9 +8,10 @@
 
 from __future__ import annotations
 
-from perstack.core.task_dependencies import Dependency
-from perstack.core.task_events import StoredTaskEvent, TaskConfig, WaitingFor
-from perstack.core.tasks import TaskCheckpoint, TaskPage, TaskState, TaskSummary
+from perstack.core.tasks.dependencies import Dependency
+from perstack.core.tasks.events import StoredTaskEvent, TaskConfig, WaitingFor
+from perstack.core.tasks.state import TaskCheckpoint, TaskState
+from perstack.core.tasks.summary import TaskPage, TaskSummary
 from perstack.engine.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound
 

@@ -1,4 +1,4 @@
-"""The tools of an Expert: the operations of `perstack.core.task_table`, with what only a program should do left out."""
+"""The tools of an Expert: the operations of `core/tasks/table.py`, with what only a program should do left out."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from perstack.core.base import Fact
-from perstack.core.task_operations import Command, Create, List
-from perstack.core.task_table import OPERATIONS, Operation
+from perstack.core.tasks.operations import Command, Create, List
+from perstack.core.tasks.table import OPERATIONS, Operation
 from perstack.core.tools import Effect
 from perstack.errors import SkillError
 from perstack.ports.tasks import TaskMemory

@@ -10,7 +10,7 @@ import pytest
 from pages import fenced, page, rows, section
 
 from perstack.config.load import load_project
-from perstack.core.iteration_events import SeriesEvent, StoredSeriesEvent
+from perstack.core.iterations.events import SeriesEvent, StoredSeriesEvent
 from perstack.core.measurements import measurement_in, measurement_of
 from perstack.frontends.cli.main import EXIT_CODES
 from perstack.ports.evaluator import Artifact

@@ -12,10 +12,11 @@ from pages import commands, fenced, first_cells, page, rows, run_line, section
 
 from perstack.config.load import load_project
 from perstack.core.job import PauseReason
-from perstack.core.task_events import TaskConfig
-from perstack.core.task_table import OPERATIONS
-from perstack.core.task_words import MOST_STATE
-from perstack.core.tasks import ALLOWED, TaskStatus
+from perstack.core.tasks.events import TaskConfig
+from perstack.core.tasks.state import TaskStatus
+from perstack.core.tasks.table import OPERATIONS
+from perstack.core.tasks.transitions import ALLOWED
+from perstack.core.tasks.words import MOST_STATE
 from perstack.frontends.tasks.next_steps import BASE
 from perstack.memory import ExecutionMemory
 

@@ -15,7 +15,7 @@ from hosting import wait_for
 
 from perstack.config.load import load_project
 from perstack.config.settings import Overrides
-from perstack.core.iterations import SeriesState
+from perstack.core.iterations.state import SeriesState
 from perstack.host import Host
 from perstack.ports.provider import GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, Turn, text

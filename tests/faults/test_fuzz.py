@@ -30,7 +30,7 @@ from perstack.config.lock import read_lock
 from perstack.core.chain import EMPTY_LOG, seal
 from perstack.core.cloudevents import read_cloud_event
 from perstack.core.definitions import Project
-from perstack.core.task_table import OPERATIONS
+from perstack.core.tasks.table import OPERATIONS
 from perstack.engine.audit import Auditing
 from perstack.engine.job_queries import JobQueries
 from perstack.engine.memory import ExecutionMemory

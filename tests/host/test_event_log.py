@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hosting import wait_for
 
-from perstack.core.task_events import CreateTask, StartTask, TaskConfig
+from perstack.core.tasks.events import CreateTask, StartTask, TaskConfig
 from perstack.engine.logs.damage import DoesNotFollow
 from perstack.engine.logs.tasks import TaskLog
 from perstack.errors import NotFound

@@ -11,8 +11,8 @@ import pytest
 from hosting import Bench, expert, wait_for
 
 from perstack.core.definitions import Iterate
-from perstack.core.iteration_events import StartSeries, StoredSeriesEvent
-from perstack.core.iterations import SeriesState
+from perstack.core.iterations.events import StartSeries, StoredSeriesEvent
+from perstack.core.iterations.state import SeriesState
 from perstack.engine.logs.series import SeriesLog
 from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl

@@ -16,7 +16,7 @@ from typing import cast
 from pydantic import ValidationError
 
 from perstack.core.base import Fact
-from perstack.core.iteration_events import Case
+from perstack.core.iterations.events import Case
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perstack.core.runs.asking import OpenQuestion
-from perstack.core.task_dependencies import in_words
-from perstack.core.tasks import TaskSummary
+from perstack.core.tasks.dependencies import in_words
+from perstack.core.tasks.summary import TaskSummary
 from perstack.engine.memory import ExecutionMemory
 from perstack.engine.pages import pages
 from perstack.engine.read import JobReader

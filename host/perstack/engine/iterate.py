@@ -12,8 +12,9 @@ from pathlib import Path
 from perstack.core.definition_secrets import measured_without_secrets
 from perstack.core.definitions import Expert, Iterate, Project
 from perstack.core.ids import check_job_id
-from perstack.core.iteration_events import ResumeSeries, StartSeries
-from perstack.core.iterations import SeriesState, check_resumable
+from perstack.core.iterations.events import ResumeSeries, StartSeries
+from perstack.core.iterations.evolve import check_resumable
+from perstack.core.iterations.state import SeriesState
 from perstack.engine.audit import Auditing
 from perstack.engine.clock import SYSTEM, new_ids
 from perstack.engine.emit import OnEvent

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from perstack.core.by import By
-from perstack.core.task_operations import (
+from perstack.core.tasks.operations import (
     Change,
     Command,
     Create,
@@ -33,8 +33,10 @@ from perstack.core.task_operations import (
     Pause,
     Resume,
 )
-from perstack.core.task_words import Json, Text
-from perstack.core.tasks import TaskState, TaskSummary, check_task_id, exists_already
+from perstack.core.tasks.state import TaskState, check_task_id
+from perstack.core.tasks.summary import TaskSummary
+from perstack.core.tasks.transitions import exists_already
+from perstack.core.tasks.words import Json, Text
 from perstack.engine.audit import Auditing
 from perstack.engine.clock import SYSTEM
 from perstack.engine.task_dependencies import (

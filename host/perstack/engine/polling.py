@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from pydantic_core import from_json
 
 from perstack.core.secret_text import masked_command
-from perstack.core.task_words import MOST_STATE
+from perstack.core.tasks.words import MOST_STATE
 from perstack.engine.programs import ask_program
 from perstack.errors import SkillError
 

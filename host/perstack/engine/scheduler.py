@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, assert_never
 
-from perstack.core.iterations import SeriesState, SeriesSummary
+from perstack.core.iterations.state import SeriesState
+from perstack.core.iterations.summary import SeriesSummary
 from perstack.core.job import JobSummary
-from perstack.core.task_events import (
+from perstack.core.tasks.events import (
     AnswerTask,
     CompleteTask,
     FailTask,
@@ -24,8 +25,8 @@ from perstack.core.task_events import (
     StoredTaskEvent,
     WakeTask,
 )
-from perstack.core.task_operations import failure
-from perstack.core.tasks import TaskState, due_at
+from perstack.core.tasks.operations import failure
+from perstack.core.tasks.state import TaskState, due_at
 from perstack.engine.clock import SYSTEM, new_ulid
 from perstack.engine.groups import leaves
 from perstack.engine.guarding import guarded, programs_of

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, assert_never
 
 from perstack.core.definitions import Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate, Project
-from perstack.core.iteration_events import (
+from perstack.core.iterations.events import (
     FailSeries,
     FinishArtefact,
     FinishIteration,
@@ -22,17 +22,9 @@ from perstack.core.iteration_events import (
     StartIteration,
     StoredSeriesEvent,
 )
-from perstack.core.iterations import (
-    BeginIteration,
-    Evaluate,
-    Finish,
-    RunExpert,
-    SeriesCommand,
-    SeriesState,
-    metrics_wanted,
-    pending_series,
-    score_of,
-)
+from perstack.core.iterations.pending import BeginIteration, Evaluate, Finish, RunExpert, SeriesCommand, pending_series
+from perstack.core.iterations.scores import metrics_wanted, score_of
+from perstack.core.iterations.state import SeriesState
 from perstack.core.job import JobSummary
 from perstack.core.measurements import Measurement, measurement_in
 from perstack.core.recorded import SeriesDefinition, for_begun

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
-from perstack.core.task_dependencies import MOST_DEPENDENCIES, Dependency, circle
-from perstack.core.tasks import TaskState, TaskSummary, check_task_id, dependency_of
+from perstack.core.tasks.dependencies import MOST_DEPENDENCIES, Dependency, circle
+from perstack.core.tasks.state import TaskState, check_task_id, dependency_of
+from perstack.core.tasks.summary import TaskSummary
 from perstack.engine.logs.tasks import Row, TaskLog
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perstack.core.task_events import StoredTaskEvent
-from perstack.core.task_history import checkpoints_in
-from perstack.core.task_operations import List
-from perstack.core.tasks import TaskCheckpoint, TaskPage, TaskState, TaskSummary
+from perstack.core.tasks.events import StoredTaskEvent
+from perstack.core.tasks.history import checkpoints_in
+from perstack.core.tasks.operations import List
+from perstack.core.tasks.state import TaskCheckpoint, TaskState
+from perstack.core.tasks.summary import TaskPage, TaskSummary
 from perstack.engine.audit import Auditing
 from perstack.engine.clock import SYSTEM
 from perstack.engine.logs.tasks import Row, TaskLog

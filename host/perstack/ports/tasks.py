@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter
 
-from perstack.core.task_operations import (
+from perstack.core.tasks.operations import (
     Answer,
     Archive,
     Cancel,
@@ -84,7 +84,7 @@ def _method(
 class TaskMemory(ABC):
     """Tasks that are paused and resumed, by whichever process.
 
-    Each operation of `core/task_operations.py` is a method, with the operation's fields as its arguments. One that
+    Each operation of `core/tasks/operations.py` is a method, with the operation's fields as its arguments. One that
     changes a task returns it as it is then, and raises NotFound, NotAllowed if its status does not allow this, Conflict
     if it is of another version than `expected_version`, and UsageError, which names the argument, for a wrong one.
     Times are milliseconds; those of a day are since 1970. JSON values and texts may have 1 MiB each.

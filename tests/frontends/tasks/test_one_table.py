@@ -18,11 +18,11 @@ from pydantic import Field
 from starlette.applications import Starlette
 
 from perstack.core.definitions import PluginSkill
-from perstack.core.task_events import CheckpointTask, StoredTaskEvent
-from perstack.core.task_operations import NOT_FOR_EXPERTS, Change, Given
-from perstack.core.task_table import OPERATIONS, Operation
-from perstack.core.task_words import Text
-from perstack.core.tasks import TaskState
+from perstack.core.tasks.events import CheckpointTask, StoredTaskEvent
+from perstack.core.tasks.operations import NOT_FOR_EXPERTS, Change, Given
+from perstack.core.tasks.state import TaskState
+from perstack.core.tasks.table import OPERATIONS, Operation
+from perstack.core.tasks.words import Text
 from perstack.errors import NotFound
 from perstack.frontends.cli.task import SAID, task_command
 from perstack.frontends.cli.task_commands import command_of
@@ -104,7 +104,7 @@ def test_one_more_entry_is_an_operation_at_every_door(memory: ExecutionMemory) -
 def test_an_ordinary_operation_is_declared_in_three_places() -> None:
     for operation in OPERATIONS:
         named = sorted(str(file.relative_to(ROOT)) for file in _sources() if operation.command.__name__ in _names(file))
-        places = [f"host/perstack/{one}.py" for one in ("core/task_operations", "core/task_table", "ports/tasks")]
+        places = [f"host/perstack/{one}.py" for one in ("core/tasks/operations", "core/tasks/table", "ports/tasks")]
         if operation.name in LOOKS_ELSEWHERE:
             places.append("host/perstack/engine/memory.py")
         if operation.name in ("create", "list"):
@@ -125,10 +125,10 @@ def _names(file: Path) -> set[str]:
     taken = {
         alias.name
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "perstack.core.task_operations"
+        if isinstance(node, ast.ImportFrom) and node.module == "perstack.core.tasks.operations"
         for alias in node.names
     }
-    is_home = file.name == "task_operations.py"
+    is_home = file.parts[-2:] == ("tasks", "operations.py") and "core" in file.parts
     return taken | {node.name for node in ast.walk(tree) if is_home and isinstance(node, ast.ClassDef)}
 
 

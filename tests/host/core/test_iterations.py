@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perstack.core.definitions import Iterate
-from perstack.core.iteration_events import (
+from perstack.core.iterations.events import (
     Case,
     FailSeries,
     FinishArtefact,
@@ -24,21 +24,11 @@ from perstack.core.iteration_events import (
     StoredSeriesEvent,
     parse_series_event,
 )
-from perstack.core.iterations import (
-    BeginIteration,
-    Evaluate,
-    Finish,
-    RunExpert,
-    SeriesState,
-    begin_series,
-    check_resumable,
-    evolve_series,
-    is_better,
-    pending_series,
-    query_of,
-    reaches,
-    summary_of_series,
-)
+from perstack.core.iterations.evolve import begin_series, check_resumable, evolve_series
+from perstack.core.iterations.pending import BeginIteration, Evaluate, Finish, RunExpert, pending_series, query_of
+from perstack.core.iterations.scores import is_better, reaches
+from perstack.core.iterations.state import SeriesState
+from perstack.core.iterations.summary import summary_of_series
 from perstack.core.measurements import measurement_in, measurement_of
 from perstack.core.usage import Usage
 from perstack.errors import UsageError

@@ -10,7 +10,7 @@ import pytest
 from hosting import Bench, expert, wait_for
 
 from perstack.core.definitions import Iterate, PluginSkill
-from perstack.core.task_events import WakeTask
+from perstack.core.tasks.events import WakeTask
 from perstack.engine.scheduler import ScheduledWork
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.memory import TaskConfig, WaitingFor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hosting import Bench, expert, wait_for
 
-from perstack.core.task_dependencies import circle
+from perstack.core.tasks.dependencies import circle
 from perstack.errors import NotAllowed, UsageError
 from perstack.memory import ExecutionMemory, WaitingFor
 from perstack.next_steps import GoOnWithout, Retry

@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from perstack.core.ids import check_job_id
-from perstack.core.iteration_events import StartSeries, StoredSeriesEvent, parse_series_event
-from perstack.core.iterations import (
-    SeriesState,
-    SeriesSummary,
-    begin_series,
-    damaged_series,
-    evolve_series,
-    summary_of_series,
-)
+from perstack.core.iterations.events import StartSeries, StoredSeriesEvent, parse_series_event
+from perstack.core.iterations.evolve import begin_series, evolve_series
+from perstack.core.iterations.state import SeriesState
+from perstack.core.iterations.summary import SeriesSummary, damaged_series, summary_of_series
 from perstack.core.owners import Owner
 from perstack.engine.audit import Auditing
 from perstack.engine.guarding import guarded

@@ -9,16 +9,10 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from perstack.core.owners import Owner
-from perstack.core.task_events import CreateTask, StoredTaskEvent, parse_task_event
-from perstack.core.tasks import (
-    TaskState,
-    TaskSummary,
-    begin_task,
-    check_task_id,
-    damaged_task,
-    evolve_task,
-    summary_of,
-)
+from perstack.core.tasks.events import CreateTask, StoredTaskEvent, parse_task_event
+from perstack.core.tasks.evolve import begin_task, evolve_task
+from perstack.core.tasks.state import TaskState, check_task_id
+from perstack.core.tasks.summary import TaskSummary, damaged_task, summary_of
 from perstack.engine.audit import Auditing
 from perstack.engine.logs.kept import Entry
 from perstack.engine.logs.log import Appended, Loaded

@@ -8,7 +8,7 @@ from math import isfinite
 
 import click
 
-from perstack.core.iterations import SeriesState
+from perstack.core.iterations.state import SeriesState
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import until_done
 from perstack.frontends.cli.given import given_text

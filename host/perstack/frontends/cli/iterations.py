@@ -6,7 +6,7 @@ import asyncio
 
 import click
 
-from perstack.core.iterations import SeriesSummary
+from perstack.core.iterations.summary import SeriesSummary
 from perstack.engine.clock import SYSTEM
 from perstack.engine.logs.series import SeriesPage
 from perstack.frontends.cli.options import Place, place_options

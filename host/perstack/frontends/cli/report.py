@@ -7,7 +7,8 @@ import json
 
 import click
 
-from perstack.core.iterations import Iteration, SeriesState, summary_of_series
+from perstack.core.iterations.state import Iteration, SeriesState
+from perstack.core.iterations.summary import summary_of_series
 from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.series import SERIES_COLOURS, chart

@@ -7,7 +7,7 @@ import sys
 import click
 
 from perstack.core.events import Settlement
-from perstack.core.iterations import SeriesState
+from perstack.core.iterations.state import SeriesState
 from perstack.core.job import JobSummary
 from perstack.engine.read import UnsettledCall
 from perstack.engine.who import this_user

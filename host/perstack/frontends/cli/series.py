@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from perstack.core.iteration_events import FinishIteration, StoredSeriesEvent
-from perstack.core.iterations import SeriesState, SeriesStatus
+from perstack.core.iterations.events import FinishIteration, StoredSeriesEvent
+from perstack.core.iterations.state import SeriesState, SeriesStatus
 from perstack.frontends.cli.drive import EXIT_STATUS, JsonLines
 from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.terminal import err, remark

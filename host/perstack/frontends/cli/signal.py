@@ -9,7 +9,7 @@ import click
 
 from perstack.core.cloudevents import CloudEvent, read_cloud_event
 from perstack.core.job import JobSummary
-from perstack.core.tasks import TaskState
+from perstack.core.tasks.state import TaskState
 from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
 from perstack.errors import NotFound, UsageError

@@ -9,10 +9,10 @@ import click
 
 from perstack.core.job import PauseReason
 from perstack.core.shell import argv_of
-from perstack.core.task_events import OnFailure, TaskConfig, WaitingFor
-from perstack.core.task_table import OPERATIONS
-from perstack.core.task_words import FirstStatus
-from perstack.core.tasks import TaskStatus
+from perstack.core.tasks.events import OnFailure, TaskConfig, WaitingFor
+from perstack.core.tasks.state import TaskStatus
+from perstack.core.tasks.table import OPERATIONS
+from perstack.core.tasks.words import FirstStatus
 from perstack.errors import UsageError
 from perstack.frontends.cli.task_commands import Said, argument, command_of, option
 from perstack.frontends.cli.task_delete import delete

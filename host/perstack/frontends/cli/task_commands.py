@@ -10,8 +10,9 @@ import click
 from pydantic.fields import FieldInfo
 
 from perstack.core.base import Fact
-from perstack.core.task_table import Argument, Checkpoints, Operation
-from perstack.core.tasks import TaskPage, TaskState
+from perstack.core.tasks.state import TaskState
+from perstack.core.tasks.summary import TaskPage
+from perstack.core.tasks.table import Argument, Checkpoints, Operation
 from perstack.frontends.cli.task_options import STATE, Tasks, show_all, show_task, task_options, text, when
 from perstack.frontends.cli.terminal import Screen, data, err, out, table
 from perstack.ports.tasks import read_command

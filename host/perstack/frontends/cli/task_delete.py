@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from perstack.core.job import PauseReason
-from perstack.core.tasks import TaskStatus, TaskSummary
+from perstack.core.tasks.state import TaskStatus
+from perstack.core.tasks.summary import TaskSummary
 from perstack.errors import UsageError
 from perstack.frontends.cli.confirm import confirm
 from perstack.frontends.cli.task_options import Tasks, read_span, show_all, task_options, version_option

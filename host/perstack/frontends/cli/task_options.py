@@ -15,8 +15,9 @@ import click
 from pydantic import JsonValue
 
 from perstack.core.shell import line_of
-from perstack.core.task_dependencies import in_words
-from perstack.core.tasks import TaskState, TaskSummary
+from perstack.core.tasks.dependencies import in_words
+from perstack.core.tasks.state import TaskState
+from perstack.core.tasks.summary import TaskSummary
 from perstack.engine.clock import SYSTEM
 from perstack.engine.who import this_user
 from perstack.errors import UsageError

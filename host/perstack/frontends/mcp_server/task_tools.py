@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mcp_types import Tool, ToolAnnotations
 
-from perstack.core.task_table import OPERATIONS, Operation
+from perstack.core.tasks.table import OPERATIONS, Operation
 from perstack.frontends.mcp_server.clients import caller
 from perstack.frontends.mcp_server.results import result
 from perstack.frontends.mcp_server.schemas import input_schema, output_schema

@@ -8,7 +8,7 @@ from perstack.core.job import JobStatus, JobSummary
 from perstack.next_steps import Answer, Continue, Resume
 
 if TYPE_CHECKING:
-    from perstack.core.iterations import SeriesState  # a Job alone needs none of it
+    from perstack.core.iterations.state import SeriesState  # a Job alone needs none of it
 
 AfterJob: TypeAlias = Answer | Continue | Resume
 

@@ -13,7 +13,7 @@ from perstack.core.base import Fact, JsonObject
 from perstack.core.by import By
 from perstack.core.cloudevents import is_cloud_event, read_cloud_event
 from perstack.core.json_reading import read_json
-from perstack.core.task_table import OPERATIONS, Operation
+from perstack.core.tasks.table import OPERATIONS, Operation
 from perstack.engine.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.frontends.shared.arguments import read_arguments

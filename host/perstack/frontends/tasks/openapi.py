@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from pydantic.json_schema import models_json_schema
 
 from perstack.core.base import Fact, JsonObject
-from perstack.core.task_table import OPERATIONS, Operation
+from perstack.core.tasks.table import OPERATIONS, Operation
 from perstack.frontends.shared.arguments import Arguments
 from perstack.frontends.tasks.next_steps import BASE
 from perstack.frontends.tasks.operations import arguments_of

@@ -8,7 +8,7 @@ from typing import Any, cast
 from pydantic import create_model
 
 from perstack.core.base import Fact
-from perstack.core.task_table import Operation
+from perstack.core.tasks.table import Operation
 from perstack.frontends.shared.arguments import Arguments
 from perstack.ports.tasks import TaskMemory
 

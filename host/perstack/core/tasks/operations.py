@@ -1,7 +1,7 @@
 """Everything that can be done with tasks: what each operation takes, and what it decides.
 
 An operation is a class: its fields are the arguments, its docstring says what it does, and `decide` which facts follow.
-What each door needs beside that is in `core/task_table.py`.
+What each door needs beside that is in `core/tasks/table.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perstack.core.answers import read_answer
 from perstack.core.base import JsonObject
 from perstack.core.by import By
 from perstack.core.job import PauseReason
-from perstack.core.task_events import (
+from perstack.core.tasks.events import (
     AnswerTask,
     ArchiveTask,
     CancelTask,
@@ -33,7 +33,17 @@ from perstack.core.task_events import (
     TaskConfig,
     WaitingFor,
 )
-from perstack.core.task_words import (
+from perstack.core.tasks.state import (
+    TaskCheckpoint,
+    TaskState,
+    TaskStatus,
+    asked_of,
+    outcome_of_failure,
+    waits_for_tasks_alone,
+)
+from perstack.core.tasks.summary import TaskPage
+from perstack.core.tasks.transitions import ALLOWED, check_allowed
+from perstack.core.tasks.words import (
     Config,
     Count,
     FirstStatus,
@@ -48,17 +58,6 @@ from perstack.core.task_words import (
     message_of,
     reason_of,
     starts,
-)
-from perstack.core.tasks import (
-    ALLOWED,
-    TaskCheckpoint,
-    TaskPage,
-    TaskState,
-    TaskStatus,
-    asked_of,
-    check_allowed,
-    outcome_of_failure,
-    waits_for_tasks_alone,
 )
 from perstack.errors import Conflict, NotAllowed, UsageError
 

@@ -12,7 +12,7 @@ from dataclasses import Field as DataclassField
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from perstack.core.base import Fact
-from perstack.core.task_operations import (
+from perstack.core.tasks.operations import (
     EVERYONE,
     PROGRAMS,
     Answer,
@@ -35,7 +35,8 @@ from perstack.core.task_operations import (
     Start,
     Through,
 )
-from perstack.core.tasks import TaskCheckpoint, TaskPage, TaskState
+from perstack.core.tasks.state import TaskCheckpoint, TaskState
+from perstack.core.tasks.summary import TaskPage
 
 
 def _itself(command: Command[Fact], done: Fact) -> Fact:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from perstack.core.base import JsonObject
 from perstack.core.ids import event_id_of
-from perstack.core.task_events import CheckpointTask, CompleteTask, CreateTask, ResumeTask, StoredTaskEvent
-from perstack.core.tasks import TaskCheckpoint
+from perstack.core.tasks.events import CheckpointTask, CompleteTask, CreateTask, ResumeTask, StoredTaskEvent
+from perstack.core.tasks.state import TaskCheckpoint
 
 
 def checkpoints_in(task_id: str, events: Sequence[StoredTaskEvent]) -> tuple[TaskCheckpoint, ...]:

@@ -12,7 +12,7 @@ from perstack.core.base import JsonObject
 from perstack.core.job import PauseReason
 from perstack.core.moments import LATEST
 from perstack.core.secret_text import is_secret_in
-from perstack.core.task_events import TaskConfig, WaitingFor
+from perstack.core.tasks.events import TaskConfig, WaitingFor
 from perstack.errors import UsageError
 
 MOST_STATE = 1 << 20
