@@ -10,11 +10,12 @@ from pydantic import JsonValue
 
 from perstack.core.base import JsonObject
 from perstack.core.definitions import BASE_SKILL
-from perstack.core.tools import Effect, ToolKind, ToolSpec
+from perstack.core.tools import Effect, Subject, ToolKind, ToolSpec
 
 _TEXT: JsonObject = {"type": "string"}
 _FLAG: JsonObject = {"type": "boolean"}
 _PATH: JsonObject = {"type": "string", "description": "Relative to the workspace"}
+_ONE_PATH = Subject(paths=("path",))
 
 
 def _count(description: str, minimum: int = 0) -> JsonObject:
@@ -32,6 +33,7 @@ def _spec(
     required: dict[str, JsonObject] | None = None,
     optional: dict[str, JsonObject] | None = None,
     kind: ToolKind = "tool",
+    subject: Subject | None = None,
 ) -> ToolSpec:
     wanted = required or {}
     properties: dict[str, JsonValue] = {**wanted, **(optional or {})}
@@ -39,7 +41,13 @@ def _spec(
     if wanted:
         schema["required"] = list(wanted)
     return ToolSpec(
-        name=name, description=description, input_schema=schema, skill_name=BASE_SKILL, kind=kind, effect=effect
+        name=name,
+        description=description,
+        input_schema=schema,
+        skill_name=BASE_SKILL,
+        kind=kind,
+        effect=effect,
+        subject=subject or (_ONE_PATH if "path" in properties else None),
     )
 
 
@@ -85,6 +93,7 @@ _EXEC = (
             "stdout": {"type": "boolean", "description": "Capture it (default true)"},
             "stderr": {"type": "boolean", "description": "Capture it (default true)"},
         },
+        subject=Subject(program="command", arguments="args", folder="cwd", variables="env"),
     ),
 )
 
@@ -133,6 +142,7 @@ _WRITING = (
         "sideEffect",
         "Move or rename a file or directory, making missing directories. Never overwrites.",
         {"source": _PATH, "destination": _PATH},
+        subject=Subject(paths=("source", "destination")),
     ),
     _spec("deleteFile", "sideEffect", "Delete a file, or a symbolic link itself.", {"path": _PATH}),
     _spec("createDirectory", "idempotent", "Make a directory, with its parents.", {"path": _PATH}),

@@ -29,6 +29,7 @@ from perstack.core.definitions import (
     ProviderSetting,
 )
 from perstack.core.keys import BROKEN, EMPTY, FROM_FILE, Key
+from perstack.core.policy.permissions import Permissions
 
 _M = TypeVar("_M", bound=Fact)
 
@@ -56,6 +57,7 @@ _PLACES: Mapping[type[Fact], str] = {
     Project: "at the top of the file, above the first [table]",
     ProviderSetting: "in [provider]",
     Audit: "in [audit]",
+    Permissions: "in [permissions], or in [experts.NAME.permissions]",
     Expert: "in [experts.NAME]",
     **{skill: f"in a skill of type {skill.model_fields['type'].default}" for skill in _SKILLS},
     InteractiveTool: "in a tool of an interactiveSkill",

@@ -12,6 +12,7 @@ from pydantic import Discriminator, Field, Tag
 
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.keys import BROKEN, NOT_EMPTY, AsIs, InText, Key, Rule, at_least, at_most
+from perstack.core.policy.permissions import Permissions
 from perstack.core.rules import (
     schema_of,
     wrong_anchor,
@@ -280,6 +281,9 @@ class Expert(Fact):
     timeout: _Timeout = None
     retry_timeout: _RetryTimeout = None
     tool_search: _ToolSearch = None
+    permissions: Annotated[
+        Permissions | None, Key("what its calls may do, within the project's `[permissions]`; written like those")
+    ] = None
     iterate: Annotated[Iterate | None, Key("how it is run until what it makes is good enough, see `iterate` below")] = (
         None
     )
@@ -348,6 +352,9 @@ class Project(Fact):
     """Once read, absolute."""
     audit: Annotated[
         Audit | None, Key("where the heads of logs are kept besides, and how they are signed, see `[audit]`")
+    ] = None
+    permissions: Annotated[
+        Permissions | None, Key("which calls run, ask a person, or never run, see `[permissions]`")
     ] = None
     experts: Annotated[dict[str, Expert], Key("the Experts, by their key")] = Field(default_factory=dict)
     path: str | None = None

@@ -21,6 +21,21 @@ NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
 LEGAL_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
+class Subject(Fact):
+    """Which arguments say what a tool is let loose on: what a permission rule's bare glob means."""
+
+    paths: tuple[str, ...] = ()
+    """Those that are paths in the workspace."""
+    program: str = ""
+    """The one that names a program to run."""
+    arguments: str = ""
+    """The list of that program's arguments."""
+    folder: str = ""
+    """Where it runs: a path in the workspace."""
+    variables: str = ""
+    """The object of variables that it gets besides."""
+
+
 class ToolSpec(Fact):
     """A tool that a model may be offered."""
 
@@ -35,6 +50,7 @@ class ToolSpec(Fact):
     """Of an interactive tool: a person is asked to approve of something."""
     target: str | None = None
     """The Expert's key, for a delegate; the server's own name of the tool, if `name` had to differ."""
+    subject: Subject | None = None
 
 
 class DecidedCall(Fact):

@@ -28,6 +28,7 @@ from perstack.core.definitions import (
     ProviderSetting,
 )
 from perstack.core.keys import InText, Rule
+from perstack.core.policy.permissions import Permissions
 from perstack.errors import DefinitionError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "perstack-toml.md").read_text(encoding="utf-8")
@@ -70,6 +71,7 @@ def row(name, key, field):
         ("## Top of the file", Project),
         ("## `[provider]`", ProviderSetting),
         ("## `[audit]`", Audit),
+        ("## `[permissions]`", Permissions),
         ("## `[experts.NAME]`", Expert),
         ("### `[experts.NAME.iterate]`", Iterate),
         ("### `mcpStdioSkill`", McpStdioSkill),

@@ -1,0 +1,98 @@
+"""What rules decide about a command line: about each simple command in it, and each file that it is redirected to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import assert_never
+
+from perstack.core.base import JsonObject
+from perstack.core.policy.calls import PolicyCall, line_of
+from perstack.core.policy.lines import Command, Part, Redirect, Unread
+from perstack.core.policy.matching import Target
+from perstack.core.policy.programs import harmless, parts_of
+from perstack.core.policy.rulings import Rules, Ruling, strictest
+from perstack.core.tools import Subject
+
+_WRITE = "writeTextFile"
+_READ = "readTextFile"
+_FILE = Subject(paths=("path",))
+
+
+def decide_command(rules: Rules, call: PolicyCall) -> Ruling:
+    """What a set of rules decides about a call that runs a program."""
+    words = call.command
+    set_before = tuple(f"{name}={value}" for name, value in call.variables.items() if not harmless(name))
+    whole = _target(call, Command(words, set_before))
+    parts = [*parts_of(words)] if not set_before else [Command(words, set_before), *parts_of(words)]
+    rulings = [one for part in parts for one in _about(rules, call, part)]
+    if not rulings:
+        return rules.about(whole)
+    exact = rules.exactly(whole)
+    if exact is not None:
+        denied = [one for one in (rules.about(whole), *rulings) if one.decision == "deny" and one.rule]
+        return strictest([exact, *denied])
+    above = rules.about(whole)
+    if above.decision == "deny" and above.rule:
+        rulings.append(above)  # a rule that names the shell's own line
+    elif above.decision == "ask" and above.rule and rules.names_program(above.rule):
+        rulings.append(above)
+    return strictest(rulings)
+
+
+def _about(rules: Rules, call: PolicyCall, part: Part) -> Iterator[Ruling]:
+    match part:
+        case Command():
+            target = _target(call, part)
+            ruling = rules.about(target)
+            if part.reason or part.assignments:
+                reason = part.reason or "it sets variables that can change which program runs"
+                ruling = rules.exactly(target) or _asked(rules, ruling, target, reason)
+            yield ruling
+        case Redirect() if part.path is None:
+            yield _asked(rules, None, Target(call, part.shown), "what it is redirected to is known when it runs")
+        case Redirect():
+            yield from _file(rules, call, part.path or "", _READ if part.is_read else _WRITE)
+        case Unread():
+            yield _asked(rules, None, Target(call, part.shown), part.reason)
+        case _:
+            assert_never(part)
+
+
+def _asked(rules: Rules, ruling: Ruling | None, target: Target, reason: str) -> Ruling:
+    """What would be allowed is asked about; with a default of deny, denied."""
+    if ruling is None:
+        ruling = Ruling(rules.default, "", "default", f"{rules.source}.default", target.shown)
+    if ruling.decision == "deny":
+        return ruling
+    if ruling.decision == "ask" and ruling.rule:
+        return ruling
+    return Ruling("ask", "", "default", rules.source, target.shown, reason)
+
+
+def _file(rules: Rules, call: PolicyCall, path: str, tool: str) -> Iterator[Ruling]:
+    file = replace(call, tool=tool, shown="", args={"path": path}, subject=_FILE)
+    for name in call.resolve(path, call.folder):
+        yield rules.about(Target(file, name, path=name))
+
+
+def _target(call: PolicyCall, command: Command) -> Target:
+    """The command as a call of its own: the rules see its words, as if nothing were around it."""
+    known = command.known
+    line = line_of([*command.assignments, *known])
+    start = None if command.is_known else (f"{line} " if line else "")
+    shown = line if start is None else f"{start}…"
+    base = known[0].rpartition("/")[2] if known else ""
+    others: tuple[str, ...] = (line_of(known), line_of([base, *known[1:]])) if known else ()
+    if start is not None:
+        # no rule but one with a wildcard there can match a line with this mark in it
+        others = tuple(f"{one} \ue000" for one in others)
+        line = f"{start}\ue000"
+    inner = replace(call, args={**call.args, **_arguments(call.subject, command)})
+    return Target(inner, shown, lines=tuple(dict.fromkeys((line, *others))), start=start)
+
+
+def _arguments(subject: Subject | None, command: Command) -> JsonObject:
+    if subject is None or not command.known:
+        return {}
+    return {subject.program: command.known[0], subject.arguments: [*command.known[1:]]}
