@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
@@ -16,13 +17,18 @@ import grimp
 import pytest
 from pages import ROOT, fenced, first_cells, page, rows, section
 
+import perstack.core.iterations.state as series_state
+import perstack.core.iterations.transitions as series_transitions
 import perstack.core.runs.state as run_module
+import perstack.core.tasks.transitions as task_transitions
 from perstack.core.commands import Command
 from perstack.core.events import Settlement, StoredEvent
 from perstack.core.ids import event_id_of, run_id_of
 from perstack.core.job import JobStatus, lifecycle_of, pause_reason_of
 from perstack.core.runs.state import Phase, RunStatus
 from perstack.core.runs.transitions import ACTIVE, TRANSITIONS
+from perstack.core.tasks.state import TaskStatus
+from perstack.core.transitions import Transition
 from perstack.frontends.cli.drive import EXIT_STATUS
 from perstack.frontends.cli.main import EXIT_CODES
 from perstack.ports import hooks, storage
@@ -82,6 +88,23 @@ def test_the_diagram_is_the_one_above_the_code() -> None:
 def test_the_table_of_transitions_is_the_one_that_evolve_holds_to() -> None:
     _, _, table = section(PAGE, "## The loop").partition("| fact | ")
     assert rows(f"| fact | {table}") == _transitions()
+
+
+@pytest.mark.parametrize(
+    ("heading", "table", "places"),
+    [
+        ("| fact | where the task is |", task_transitions.TRANSITIONS, (*get_args(TaskStatus), "archived")),
+        ("| fact | where the series is |", series_transitions.TRANSITIONS, get_args(series_state.Place)),
+    ],
+)
+def test_the_transitions_of_tasks_and_series_are_those_that_are_held_to(
+    heading: str, table: Mapping[str, Transition[str]], places: tuple[str, ...]
+) -> None:
+    def words(found: frozenset[str]) -> str:
+        return "any" if found == set(places) else ", ".join(one for one in places if one in found) or "-"
+
+    documented = rows(heading + PAGE.partition(heading)[2].partition("\n\n")[0])
+    assert documented == [[f"`{fact}`", words(one.places), words(one.to)] for fact, one in table.items()]
 
 
 def _transitions() -> list[list[str]]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from hosting import wait_for
 
-from perstack.core.tasks.events import CreateTask, StartTask, TaskConfig
+from perstack.core.chain import Head, open_line, seal
+from perstack.core.tasks.events import CreateTask, PauseTask, StartTask, TaskConfig
 from perstack.engine.logs.damage import DoesNotFollow
 from perstack.engine.logs.tasks import TaskLog
-from perstack.errors import NotFound
+from perstack.errors import Damaged, NotFound
+from perstack.memory import ExecutionMemory
+from perstack.ports.storage import RunRef
 from perstack.testing.memory_storage import MemoryStorage, MemoryStore
 
 CREATED = CreateTask(task_id="t", timestamp=1, name="t", state={}, config=TaskConfig())
@@ -22,9 +25,25 @@ def test_an_event_that_cannot_follow_is_refused_before_it_is_written() -> None:
         with pytest.raises(NotFound):
             await log.load("t")
         await log.create([CREATED])
-        with pytest.raises(DoesNotFollow, match=r"task t, event 3: .*created twice"):
+        with pytest.raises(DoesNotFollow, match=r"task t, event 3: .*a second createTask"):
             await log.change("t", lambda _: [StartTask(task_id="t", timestamp=2), CREATED], None)
         assert await log.events("t") == [CREATED]
         assert (await log.load("t")).state.status == "created"
+
+    wait_for(work())
+
+
+def test_a_pause_of_a_completed_task_that_somebody_wrote_into_its_log_is_named_with_its_place() -> None:
+    async def work() -> None:
+        storage = MemoryStorage(MemoryStore())
+        memory = ExecutionMemory(storage)
+        await memory.create("t", start=True)
+        await memory.complete("t")
+        space, ref = storage.space("tasks"), RunRef("t", "t-1")
+        ended = Head(3, open_line((await space.read(ref))[-1]).hash)
+        forged = PauseTask(task_id="t", timestamp=2, reason="human_input")
+        await space.append(ref, 3, seal(ended, [forged.to_json()])[0])
+        with pytest.raises(Damaged, match=r"task t, event 4: .*pauseTask cannot follow where task t is completed"):
+            await memory.get("t")
 
     wait_for(work())

@@ -13,7 +13,7 @@ from perstack.core.definition_secrets import measured_without_secrets
 from perstack.core.definitions import Expert, Iterate, Project
 from perstack.core.ids import check_job_id
 from perstack.core.iterations.events import ResumeSeries, StartSeries
-from perstack.core.iterations.evolve import check_resumable
+from perstack.core.iterations.evolve import aimed, check_resumable
 from perstack.core.iterations.state import SeriesState
 from perstack.engine.audit import Auditing
 from perstack.engine.clock import SYSTEM, new_ids
@@ -61,9 +61,8 @@ class Iterations:
         """
         definition = self._wiring.definitions.current(expert_key)
         expert = definition.experts[0]
-        settings = _settings(expert)
-        given = {"max_iterations": max_iterations, "target": target}
-        settings = settings.model_copy(update={name: value for name, value in given.items() if value is not None})
+        written = _settings(expert)
+        settings = aimed(written, written.max_iterations if max_iterations is None else max_iterations, target)
         self._wiring.check_ready(expert.key, settings, definition)
         series_id = await self._new_id() if series_id is None else _checked(series_id)
         if await self._wiring.storage.has_job(series_id):

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from perstack.core.by import By
+from perstack.core.tasks.evolve import Changes
 from perstack.core.tasks.operations import (
     Change,
     Command,
@@ -167,7 +168,7 @@ class ExecutionMemory(TaskReader, TaskMemory):
         token = f"{command.task_id}.{secrets.token_urlsafe(32)}" if needs_token else None
         given = replace(given, token_hash=None if token is None else _hash(token))
         paused = await seen(self.log, await self._change(command, given))
-        return paused.model_copy(update={"token": token})
+        return paused.model_copy(update=Changes(token=token))
 
     # --- beside the table of operations ---------------------------------------------------------------------------
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from perstack.core.tasks.dependencies import MOST_DEPENDENCIES, Dependency, circle
+from perstack.core.tasks.evolve import Changes
 from perstack.core.tasks.state import TaskState, check_task_id, dependency_of
-from perstack.core.tasks.summary import TaskSummary
+from perstack.core.tasks.summary import TaskSummary, blocked
 from perstack.engine.logs.tasks import Row, TaskLog
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
 
@@ -16,15 +17,14 @@ async def seen(log: TaskLog, task: TaskState) -> TaskState:
     if not task.depends_on:
         return task
     found = [await _dependency(log, one) for one in task.depends_on]
-    return task.model_copy(update={"blocked_by": tuple(one for one in found if one is not None)})
+    return task.model_copy(update=Changes(blocked_by=tuple(one for one in found if one is not None)))
 
 
 async def seen_in_list(log: TaskLog, task: TaskSummary, rows: Mapping[str, Row]) -> TaskSummary:
     """The same for a list, by the summaries of all tasks."""
     held = [one for one in task.depends_on if not is_completed(rows.get(one))]
     found = [await _dependency(log, one) for one in held]
-    blocked = tuple(one for one in found if one is not None)
-    return task.model_copy(update={"blocked_by": blocked, "due_at": None}) if blocked else task
+    return blocked(task, tuple(one for one in found if one is not None))
 
 
 def is_held_up(row: Row, rows: Mapping[str, Row]) -> bool:

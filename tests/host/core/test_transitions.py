@@ -13,7 +13,8 @@ from simulation import Simulation
 from perstack.core.events import FinishToolCall, StoredEvent
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.state import Phase, RunStatus
-from perstack.core.runs.transitions import TRANSITIONS, IllegalFact
+from perstack.core.runs.transitions import TRANSITIONS
+from perstack.core.transitions import IllegalFact
 
 STATES = [(phase, status) for phase in Phase for status in get_args(RunStatus)]
 

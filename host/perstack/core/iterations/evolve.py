@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import TypedDict, assert_never
 
 from perstack.core.definitions import Iterate
 from perstack.core.iterations.events import (
@@ -11,6 +11,7 @@ from perstack.core.iterations.events import (
     FailSeries,
     FinishArtefact,
     FinishIteration,
+    FinishReason,
     FinishSeries,
     PauseSeries,
     ResumeSeries,
@@ -19,7 +20,11 @@ from perstack.core.iterations.events import (
     StoredSeriesEvent,
 )
 from perstack.core.iterations.scores import is_better, score_of
-from perstack.core.iterations.state import Iteration, SeriesState
+from perstack.core.iterations.state import Iteration, SeriesState, SeriesStatus
+from perstack.core.iterations.transitions import TRANSITIONS
+from perstack.core.job import JobStatus, PauseReason
+from perstack.core.recorded import SeriesDefinition
+from perstack.core.transitions import IllegalFact, check_follows
 from perstack.errors import UsageError
 from perstack.next_steps import Give
 
@@ -37,89 +42,128 @@ def begin_series(event: StartSeries) -> SeriesState:
     )
 
 
-def evolve_series(series: SeriesState, event: StoredSeriesEvent) -> SeriesState:
-    """The state after one more fact."""
-    return series.model_copy(update={**_changes(series, event), "updated_at": event.timestamp})
+def evolve_series(series: SeriesState | None, event: StoredSeriesEvent) -> SeriesState:
+    """The state after one more fact; None is before the first. Raises IllegalFact for one that cannot follow."""
+    if series is None:
+        if isinstance(event, StartSeries):
+            return begin_series(event)
+        raise IllegalFact("the first is not startSeries")
+    check_follows(TRANSITIONS, event.type, f"series {series.id}", series.place)
+    return series.model_copy(update=_changes(series, event) | Changes(updated_at=event.timestamp))
 
 
-_STOPPED: dict[str, object] = {
-    "pause_reason": None,
-    "job_status": None,
-    "job_id": None,
-    "resume_at": None,
-    "message": None,
-    "finish_reason": None,
-    "finished_at": None,
-}
+def abandoned(series: SeriesState) -> SeriesState:
+    """A series that runs by its log, and that nobody drives any more: it may be resumed."""
+    return series.model_copy(update=Changes(status="paused", pause_reason="checkpoint", message="its process ended"))
 
 
-def _changes(series: SeriesState, event: StoredSeriesEvent) -> dict[str, object]:
+class Changes(TypedDict, total=False):
+    """The fields of a series that a fact changes, or a look at it."""
+
+    settings: Iterate
+    definition: SeriesDefinition | None
+    status: SeriesStatus
+    iterations: tuple[Iteration, ...]
+    best_iteration: int | None
+    current_artefact: str | None
+    pause_reason: PauseReason | None
+    job_status: JobStatus | None
+    job_id: str | None
+    resume_at: int | None
+    message: str | None
+    finish_reason: FinishReason | None
+    spoilt: int
+    updated_at: int
+    finished_at: int | None
+
+
+STOPPED = Changes(
+    pause_reason=None,
+    job_status=None,
+    job_id=None,
+    resume_at=None,
+    message=None,
+    finish_reason=None,
+    finished_at=None,
+)
+
+
+def _changes(series: SeriesState, event: StoredSeriesEvent) -> Changes:
     match event:
         case StartSeries():
-            raise ValueError(f"series {series.id} is started twice")
+            raise IllegalFact("a second startSeries")
         case StartIteration():
+            if event.number != len(series.iterations) + 1:
+                raise IllegalFact(f"startIteration {event.number} is not the next of {len(series.iterations)}")
             begun = Iteration(number=event.number, job_id=event.job_id, started_at=event.timestamp)
-            return {"iterations": (*series.iterations, begun), "spoilt": 0}
+            return Changes(iterations=(*series.iterations, begun), spoilt=0)
         case FinishArtefact():
-            return {**_with_last(series, _made(series.iterations[-1], event)), "current_artefact": event.artefact}
+            made = _made(_in_hand(series, event), event)
+            return Changes(iterations=(*series.iterations[:-1], made), current_artefact=event.artefact)
         case FinishIteration():
             return _measured(series, event)
         case PauseSeries():
-            return {**_STOPPED, "status": "paused", **_why(event)}
+            return STOPPED | Changes(
+                status="paused",
+                pause_reason=event.reason,
+                message=event.message,
+                job_status=event.job_status,
+                job_id=event.job_id,
+                resume_at=event.resume_at,
+            )
         case FailSeries():
-            return {**_STOPPED, "status": "failed", "message": event.error, "spoilt": series.spoilt + event.spoilt}
+            return STOPPED | Changes(status="failed", message=event.error, spoilt=series.spoilt + event.spoilt)
         case ResumeSeries():
-            settings = _extended(series.settings, event.more, event.target)
             definition = event.definition or series.definition
-            return {**_STOPPED, "status": "running", "settings": settings, "definition": definition}
+            return (
+                STOPPED | _extended(series, event.more, event.target) | Changes(status="running", definition=definition)
+            )
         case FinishSeries():
-            ended = {"finish_reason": event.reason, "finished_at": event.timestamp}
-            return {**_STOPPED, "status": "completed", **ended}
+            return STOPPED | Changes(status="completed", finish_reason=event.reason, finished_at=event.timestamp)
     assert_never(event)
 
 
-def _why(event: PauseSeries) -> dict[str, object]:
-    return {
-        "pause_reason": event.reason,
-        "message": event.message,
-        "job_status": event.job_status,
-        "job_id": event.job_id,
-        "resume_at": event.resume_at,
-    }
-
-
-def _with_last(series: SeriesState, last: Iteration) -> dict[str, object]:
-    return {"iterations": (*series.iterations[:-1], last)}
+def _in_hand(series: SeriesState, event: FinishArtefact | FinishIteration) -> Iteration:
+    last = series.iterations[-1]
+    if event.number != last.number:
+        raise IllegalFact(f"{event.type} is about iteration {event.number}, and {last.number} is in hand")
+    return last
 
 
 def _made(last: Iteration, event: FinishArtefact) -> Iteration:
-    update = {"artefact": event.artefact, "duration": event.duration, "usage": event.usage}
-    return last.model_copy(update=update)
+    return Iteration(
+        number=last.number,
+        job_id=last.job_id,
+        artefact=event.artefact,
+        duration=event.duration,
+        usage=event.usage,
+        started_at=last.started_at,
+    )
 
 
-def _measured(series: SeriesState, event: FinishIteration) -> dict[str, object]:
-    last = series.iterations[-1]
+def _measured(series: SeriesState, event: FinishIteration) -> Changes:
+    last = _in_hand(series, event)
     score = score_of(series.settings, event.metrics)
-    measured = last.model_copy(
-        update={
-            "metrics": event.metrics,
-            "score": score,
-            "analysis": event.analysis,
-            "cases": event.cases,
-            "regressions": regressions_in(series.done, event.cases),
-            "duration": last.duration + event.duration,
-            "usage": last.usage + event.usage,
-            "finished_at": event.timestamp,
-        }
+    measured = Iteration(
+        number=last.number,
+        job_id=last.job_id,
+        artefact=last.artefact,
+        metrics=event.metrics,
+        score=score,
+        analysis=event.analysis,
+        cases=event.cases,
+        regressions=regressions_in(series.done, event.cases),
+        duration=last.duration + event.duration,
+        usage=last.usage + event.usage,
+        started_at=last.started_at,
+        finished_at=event.timestamp,
     )
     best = series.best
     is_best = best is None or (best.score is not None and is_better(series.settings, score, best.score))
-    return {**_with_last(series, measured), "best_iteration": measured.number if is_best else series.best_iteration}
-
-
-def _extended(settings: Iterate, more: int, target: float | None) -> Iterate:
-    aim = settings.target if target is None else target
-    return settings.model_copy(update={"max_iterations": settings.max_iterations + more, "target": aim})
+    return Changes(
+        iterations=(*series.iterations[:-1], measured),
+        best_iteration=measured.number if is_best else series.best_iteration,
+    )
 
 
 def regressions_in(before: Sequence[Iteration], cases: Sequence[Case]) -> tuple[str, ...]:
@@ -128,11 +172,27 @@ def regressions_in(before: Sequence[Iteration], cases: Sequence[Case]) -> tuple[
     return tuple(case.name for case in cases if not case.passed and passed.get(case.name, False))
 
 
+class _Aim(TypedDict):
+    max_iterations: int
+    target: float | None
+
+
+def aimed(settings: Iterate, max_iterations: int, target: float | None) -> Iterate:
+    """The same with so many iterations at most, and another target if one is given."""
+    return settings.model_copy(
+        update=_Aim(max_iterations=max_iterations, target=settings.target if target is None else target)
+    )
+
+
+def _extended(series: SeriesState, more: int, target: float | None) -> Changes:
+    return Changes(settings=aimed(series.settings, series.settings.max_iterations + more, target))
+
+
 def check_resumable(series: SeriesState, more: int, target: float | None) -> None:
     """Raises UsageError, which says what would have to be given, if a completed series had nothing left to be done."""
     if series.status != "completed":
         return
-    after = series.model_copy(update={"settings": _extended(series.settings, more, target)})
+    after = series.model_copy(update=_extended(series, more, target))
     if after.has_reached_target:
         words = f"{series.id} has reached its target, {after.settings.target:g}"
         raise UsageError(words, next_steps=(Give("target"),))

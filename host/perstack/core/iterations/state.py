@@ -18,6 +18,9 @@ from perstack.core.recorded import SeriesDefinition
 from perstack.core.usage import NO_USAGE, Usage
 
 SeriesStatus = Literal["running", "paused", "completed", "failed"]
+Place = Literal["between", "working", "measuring", "paused", "completed", "failed"]
+"""Where a series stands. One that is running is between two iterations, or its Expert works, or what it has made is
+measured."""
 
 
 class Iteration(Fact):
@@ -88,6 +91,14 @@ class SeriesState(Fact):
         """The iteration that has begun and is not measured yet."""
         last = self.iterations[-1] if self.iterations else None
         return last if last is not None and last.score is None else None
+
+    @property
+    def place(self) -> Place:
+        """Where it stands."""
+        if self.status != "running":
+            return self.status
+        now = self.in_hand
+        return "between" if now is None else "working" if now.artefact is None else "measuring"
 
     @property
     def best(self) -> Iteration | None:

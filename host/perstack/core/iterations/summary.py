@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from perstack.core.base import Fact, falsy
+from perstack.core.iterations.evolve import STOPPED, Changes
 from perstack.core.iterations.state import SeriesState, SeriesStatus
 from perstack.core.job import PauseReason
 from perstack.core.usage import NO_USAGE, Usage
@@ -34,7 +35,7 @@ class SeriesSummary(Fact):
     finished_at: int | None = None
 
 
-def summary_of_series(series: SeriesState) -> SeriesSummary:
+def summary_of_series(series: SeriesState, *, damaged: bool = False) -> SeriesSummary:
     """The series as it is listed."""
     best = series.best
     return SeriesSummary(
@@ -51,6 +52,7 @@ def summary_of_series(series: SeriesState) -> SeriesSummary:
         pause_reason=series.pause_reason,
         resume_at=series.resume_at,
         message=series.message,
+        damaged=damaged,
         usage=sum((one.usage for one in series.iterations), NO_USAGE),
         started_at=series.started_at,
         updated_at=series.updated_at,
@@ -60,7 +62,10 @@ def summary_of_series(series: SeriesState) -> SeriesSummary:
 
 def damaged_series(series_id: str, readable: SeriesState | None, damage: str) -> SeriesSummary:
     """A series whose log does not read, as it is listed: as far as it was readable, and failed."""
-    known = SeriesSummary(
+    if readable is not None:
+        failed = STOPPED | Changes(status="failed", message=damage)
+        return summary_of_series(readable.model_copy(update=failed), damaged=True)
+    return SeriesSummary(
         id=series_id,
         status="failed",
         expert_key="",
@@ -68,10 +73,8 @@ def damaged_series(series_id: str, readable: SeriesState | None, damage: str) ->
         done=0,
         max_iterations=0,
         metric="",
+        message=damage,
+        damaged=True,
         started_at=0,
         updated_at=0,
     )
-    if readable is not None:
-        known = summary_of_series(readable)
-    unset = {"pause_reason": None, "resume_at": None, "finished_at": None}
-    return known.model_copy(update={**unset, "status": "failed", "message": damage, "damaged": True})

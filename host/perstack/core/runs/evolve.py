@@ -48,8 +48,9 @@ from perstack.core.messages import (
 )
 from perstack.core.runs.asking import OpenQuestion, open_question
 from perstack.core.runs.state import Phase, Run, RunStatus, is_unsettled, latest_reply
-from perstack.core.runs.transitions import IllegalFact, check_legal
+from perstack.core.runs.transitions import check_legal
 from perstack.core.todos import Todo, apply_todo, todos_json
+from perstack.core.transitions import IllegalFact
 from perstack.core.usage import NO_USAGE, Usage
 
 

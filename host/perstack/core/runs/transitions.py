@@ -7,16 +7,13 @@ from typing import get_args
 
 from perstack.core.events import StoredEvent
 from perstack.core.runs.state import Phase, Run, RunStatus
+from perstack.core.transitions import IllegalFact
 
 ACTIVE: frozenset[RunStatus] = frozenset(("running", "stoppedByDelegate"))
 """A Run that its driver works on; it may do so by driving the Run's delegates."""
 _RUNNING: frozenset[RunStatus] = frozenset(("running",))
 _ALL: frozenset[RunStatus] = frozenset(get_args(RunStatus))
 _OPEN = _ALL - {"completed"}
-
-
-class IllegalFact(ValueError):
-    """A fact that cannot follow in the state of its Run: nothing that this host does writes it there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import TypedDict, assert_never
 
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+from perstack.core.by import By
 from perstack.core.ids import event_id_of
 from perstack.core.job import PauseReason
+from perstack.core.tasks.dependencies import Dependency
 from perstack.core.tasks.events import (
     AnswerTask,
     ArchiveTask,
@@ -19,9 +24,12 @@ from perstack.core.tasks.events import (
     RetryTask,
     StartTask,
     StoredTaskEvent,
+    WaitingFor,
     WakeTask,
 )
-from perstack.core.tasks.state import CANCELLED, TaskState
+from perstack.core.tasks.state import CANCELLED, TaskState, TaskStatus
+from perstack.core.tasks.transitions import TRANSITIONS, place_of
+from perstack.core.transitions import IllegalFact, check_follows
 
 _MOST_SIGNALS = 100
 
@@ -41,120 +49,147 @@ def begin_task(event: CreateTask) -> TaskState:
     )
 
 
-def evolve_task(task: TaskState, event: StoredTaskEvent) -> TaskState:
-    """The state after one more fact."""
+def evolve_task(task: TaskState | None, event: StoredTaskEvent) -> TaskState:
+    """The state after one more fact; None is before the first. Raises IllegalFact for one that cannot follow."""
+    if task is None:
+        if isinstance(event, CreateTask):
+            return begin_task(event)
+        raise IllegalFact("the first is not createTask")
+    check_follows(TRANSITIONS, event.type, f"task {task.task_id}", place_of(task))
     changes = _changes(task, event)
     runs, interval = changes.get("status", task.status) == "running", task.config.checkpoint_interval
+    changes["version"], changes["updated_at"] = task.version + 1, event.timestamp
     # whatever is written of a task that runs is a checkpoint, or that it has begun to run
-    due = event.timestamp + interval if runs and interval is not None else None
-    always = {"version": task.version + 1, "updated_at": event.timestamp, "checkpoint_due_at": due}
-    return task.model_copy(update=changes | always)
+    changes["checkpoint_due_at"] = event.timestamp + interval if runs and interval is not None else None
+    return task.model_copy(update=changes)
 
 
-_NOT_WAITING: dict[str, object] = {
-    "pause_reason": None,
-    "pause_message": None,
-    "resume_at": None,
-    "waiting_for": None,
-    "depends_on": (),
-    "answered": False,
-    "paused_at": None,
-    "error": None,
-    "error_details": None,
-    "finished_at": None,
-}
+class Changes(TypedDict, total=False):
+    """The fields of a task that a fact changes, or a look at it."""
+
+    status: TaskStatus
+    version: int
+    state: JsonObject
+    checkpoint_data: JsonObject | None
+    checkpoints: int
+    checkpoint_id: str | None
+    pause_reason: PauseReason | None
+    pause_message: str | None
+    resume_at: int | None
+    waiting_for: WaitingFor | None
+    depends_on: tuple[str, ...]
+    blocked_by: tuple[Dependency, ...]
+    token: str | None
+    token_hash: str | None
+    answered: bool
+    input: JsonValue
+    input_text: str
+    input_by: By | None
+    result: JsonValue
+    error: str | None
+    error_details: JsonObject | None
+    retry_count: int
+    job_id: str | None
+    signals: tuple[str, ...]
+    started_at: int | None
+    updated_at: int
+    paused_at: int | None
+    finished_at: int | None
+    checkpointed_at: int | None
+    checkpoint_due_at: int | None
+    archived_at: int | None
 
 
-_GOING_ON = {**_NOT_WAITING, "status": "running", "job_id": None}
+NOT_WAITING = Changes(
+    pause_reason=None,
+    pause_message=None,
+    resume_at=None,
+    waiting_for=None,
+    depends_on=(),
+    answered=False,
+    paused_at=None,
+    error=None,
+    error_details=None,
+    finished_at=None,
+)
+_GOING_ON = NOT_WAITING | Changes(status="running", job_id=None)
 
 
-def _changes(task: TaskState, event: StoredTaskEvent) -> dict[str, object]:
+def _changes(task: TaskState, event: StoredTaskEvent) -> Changes:  # noqa: C901 - one case for each kind of event
     match event:
         case CreateTask():
-            raise ValueError(f"task {task.task_id} is created twice")
+            raise IllegalFact("a second createTask")
         case StartTask():
-            return {**_GOING_ON, "started_at": event.timestamp}
+            return _GOING_ON | Changes(started_at=event.timestamp)
         case CheckpointTask():
-            return _checkpointed(task, event)
+            return Changes(
+                state=task.state if event.state is None else event.state,
+                checkpoint_data=event.data,
+                checkpoints=task.checkpoints + 1,
+                checkpoint_id=event_id_of(task.task_id, task.version + 1),
+                checkpointed_at=event.timestamp,
+            )
         case PauseTask():
-            return _paused(event.reason, event.message, event)
-        case AnswerTask() | ResumeTask():
-            return _answered(task, event) if isinstance(event, AnswerTask) else _resumed(task, event)
-        case CompleteTask() | FailTask() | CancelTask():
-            return _ended(task, event)
+            return _paused(event.reason, event.message, event.timestamp) | Changes(
+                resume_at=event.resume_at,
+                waiting_for=event.waiting_for,
+                depends_on=event.depends_on,
+                token_hash=event.token_hash,
+            )
+        case AnswerTask():
+            signals = (*task.signals, event.signal)[-_MOST_SIGNALS:] if event.signal else task.signals
+            return _told(event) | Changes(answered=True, signals=signals)
+        case ResumeTask():
+            return _resumed(task, event)
+        case CompleteTask():
+            state = task.state if event.state is None else event.state
+            return _ended("completed", event) | Changes(result=event.result, state=state)
+        case FailTask():
+            return _failed(task, event) | Changes(error=event.error, error_details=event.details)
+        case CancelTask():
+            said = f"{CANCELLED}: {event.message}" if event.message else CANCELLED
+            return _ended("failed", event) | Changes(error=said)
         case RetryTask():
-            return {**_GOING_ON, "retry_count": task.retry_count + 1}
+            return _GOING_ON | Changes(retry_count=task.retry_count + 1)
         case WakeTask():
-            return {"job_id": event.job_id}
+            return Changes(job_id=event.job_id)
         case ArchiveTask():
-            return {"archived_at": event.timestamp}
+            return Changes(archived_at=event.timestamp)
     assert_never(event)
 
 
-def _checkpointed(task: TaskState, event: CheckpointTask) -> dict[str, object]:
-    return {
-        "state": task.state if event.state is None else event.state,
-        "checkpoint_data": event.data,
-        "checkpoints": task.checkpoints + 1,
-        "checkpoint_id": event_id_of(task.task_id, task.version + 1),
-        "checkpointed_at": event.timestamp,
-    }
+def _paused(reason: PauseReason, message: str | None, at: int) -> Changes:
+    """What the pause before was told answers nothing that is asked now."""
+    told = Changes(input=None, input_text="", input_by=None, token_hash=None)
+    why = Changes(status="paused", pause_reason=reason, pause_message=message, paused_at=at)
+    return NOT_WAITING | told | why
 
 
-def _paused(reason: PauseReason, message: str | None, event: PauseTask | FailTask) -> dict[str, object]:
-    waits = event if isinstance(event, PauseTask) else None
-    return {
-        **_NOT_WAITING,
-        "status": "paused",
-        # what the pause before was told answers nothing that is asked now
-        "input": None,
-        "input_text": "",
-        "input_by": None,
-        "pause_reason": reason,
-        "pause_message": message,
-        "paused_at": event.timestamp,
-        "resume_at": waits.resume_at if waits else None,
-        "waiting_for": waits.waiting_for if waits else None,
-        "depends_on": waits.depends_on if waits else (),
-        "token_hash": waits.token_hash if waits else None,
-    }
+def _told(event: AnswerTask | ResumeTask) -> Changes:
+    return Changes(input=event.input, input_text=event.input_text, input_by=event.by)
 
 
-def _answered(task: TaskState, event: AnswerTask) -> dict[str, object]:
-    signals = (*task.signals, event.signal)[-_MOST_SIGNALS:] if event.signal else task.signals
-    return {"answered": True, "signals": signals, **_told(event)}
-
-
-def _told(event: AnswerTask | ResumeTask) -> dict[str, object]:
-    return {"input": event.input, "input_text": event.input_text, "input_by": event.by}
-
-
-def _resumed(task: TaskState, event: ResumeTask) -> dict[str, object]:
-    changes: dict[str, object] = {**_GOING_ON, "started_at": task.started_at or event.timestamp}
+def _resumed(task: TaskState, event: ResumeTask) -> Changes:
+    changes = _GOING_ON | Changes(started_at=task.started_at or event.timestamp)
     if event.input is not None:
         changes |= _told(event)
     if event.state is not None:
         changes["state"] = event.state
     if event.checkpoint_id is not None:
-        changes |= {"checkpoint_id": event.checkpoint_id, "checkpoint_data": event.data}
+        changes |= Changes(checkpoint_id=event.checkpoint_id, checkpoint_data=event.data)
     return changes
 
 
-def _ended(task: TaskState, event: CompleteTask | FailTask | CancelTask) -> dict[str, object]:
-    end = {**_NOT_WAITING, "finished_at": event.timestamp}
-    error = {"error": event.error, "error_details": event.details} if isinstance(event, FailTask) else {}
-    match event:
-        case CompleteTask():
-            state = task.state if event.state is None else event.state
-            return {**end, "status": "completed", "result": event.result, "state": state}
-        case CancelTask():
-            said = f"{CANCELLED}: {event.message}" if event.message else CANCELLED
-            return {**end, "status": "failed", "error": said}
-        case FailTask(outcome="fail"):
-            return {**end, "status": "failed", **error}
-        case FailTask(outcome="pause"):
-            return {**_paused("human_input", event.error, event), **error}
-        case FailTask():
-            return {**_GOING_ON, **error, "retry_count": task.retry_count + 1}
-        case _:
-            assert_never(event)
+def _ended(status: TaskStatus, event: CompleteTask | FailTask | CancelTask) -> Changes:
+    return NOT_WAITING | Changes(status=status, finished_at=event.timestamp)
+
+
+def _failed(task: TaskState, event: FailTask) -> Changes:
+    match event.outcome:
+        case "fail":
+            return _ended("failed", event)
+        case "pause":
+            return _paused("human_input", event.error, event.timestamp)
+        case "retry":
+            return _GOING_ON | Changes(retry_count=task.retry_count + 1)
+    assert_never(event.outcome)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from pydantic import Field
 
 from perstack.core.base import Fact, falsy
 from perstack.core.job import PauseReason
 from perstack.core.tasks.dependencies import Dependency
+from perstack.core.tasks.evolve import NOT_WAITING, Changes
 from perstack.core.tasks.state import TaskState, TaskStatus, due_at
 
 
@@ -48,7 +51,7 @@ class TaskPage(Fact):
     next: str | None = None
 
 
-def summary_of(task: TaskState) -> TaskSummary:
+def summary_of(task: TaskState, *, damaged: bool = False) -> TaskSummary:
     """The task as it is listed."""
     return TaskSummary(
         task_id=task.task_id,
@@ -65,6 +68,7 @@ def summary_of(task: TaskState) -> TaskSummary:
         blocked_by=task.blocked_by,
         answered=task.answered,
         error=task.error,
+        damaged=damaged,
         retry_count=task.retry_count,
         checkpoints=task.checkpoints,
         checkpoint_due_at=task.checkpoint_due_at,
@@ -75,15 +79,18 @@ def summary_of(task: TaskState) -> TaskSummary:
     )
 
 
+class _Blocked(TypedDict):
+    blocked_by: tuple[Dependency, ...]
+    due_at: None
+
+
+def blocked(task: TaskSummary, by: tuple[Dependency, ...]) -> TaskSummary:
+    """The same with the tasks that hold it up: nothing is due of it before they are completed."""
+    return task.model_copy(update=_Blocked(blocked_by=by, due_at=None)) if by else task
+
+
 def damaged_task(task_id: str, readable: TaskState | None, damage: str) -> TaskSummary:
     """A task whose log does not read, as it is listed: as far as it was readable, and failed."""
-    known = summary_of(readable or TaskState(task_id=task_id, name=""))
-    unset: dict[str, object] = {
-        "pause_reason": None,
-        "pause_message": None,
-        "resume_at": None,
-        "due_at": None,
-        "polls": False,
-    }
-    unset |= {"answered": False, "checkpoint_due_at": None, "depends_on": ()}
-    return known.model_copy(update={**unset, "status": "failed", "error": damage, "damaged": True})
+    known = readable or TaskState(task_id=task_id, name="")
+    failed = NOT_WAITING | Changes(status="failed", error=damage, checkpoint_due_at=None)
+    return summary_of(known.model_copy(update=failed), damaged=True)

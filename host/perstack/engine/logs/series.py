@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from perstack.core.ids import check_job_id
-from perstack.core.iterations.events import StartSeries, StoredSeriesEvent, parse_series_event
-from perstack.core.iterations.evolve import begin_series, evolve_series
+from perstack.core.iterations.events import StoredSeriesEvent, parse_series_event
+from perstack.core.iterations.evolve import abandoned, evolve_series
 from perstack.core.iterations.state import SeriesState
 from perstack.core.iterations.summary import SeriesSummary, damaged_series, summary_of_series
 from perstack.core.owners import Owner
@@ -26,17 +26,6 @@ from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Resume
 from perstack.ports.storage import Storage
 
-ENDED = "its process ended"
-
-
-def _after(state: SeriesState | None, event: StoredSeriesEvent) -> SeriesState:
-    if state is not None:
-        return evolve_series(state, event)
-    if isinstance(event, StartSeries):
-        return begin_series(event)
-    raise ValueError("the first is not startSeries")
-
-
 SERIES = Summarized[SeriesState, StoredSeriesEvent, SeriesSummary](
     kind="iterations",
     space=SERIES_SPACE,
@@ -45,7 +34,7 @@ SERIES = Summarized[SeriesState, StoredSeriesEvent, SeriesSummary](
     listed=Look("series"),
     check=check_job_id,
     parse=parse_series_event,
-    after=_after,
+    after=evolve_series,
     summary=summary_of_series,
     damaged=damaged_series,
     jobs=lambda series: [one.job_id for one in series.iterations],
@@ -128,6 +117,5 @@ class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
         return summary_of_series(await self._seen(of, loaded.state))
 
     async def _seen(self, series_id: str, series: SeriesState) -> SeriesState:
-        if series.status != "running" or await self._space.lease_info(series_id) is not None:
-            return series
-        return series.model_copy(update={"status": "paused", "pause_reason": "checkpoint", "message": ENDED})
+        is_driven = series.status != "running" or await self._space.lease_info(series_id) is not None
+        return series if is_driven else abandoned(series)

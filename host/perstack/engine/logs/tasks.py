@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from perstack.core.owners import Owner
-from perstack.core.tasks.events import CreateTask, StoredTaskEvent, parse_task_event
-from perstack.core.tasks.evolve import begin_task, evolve_task
+from perstack.core.tasks.events import StoredTaskEvent, parse_task_event
+from perstack.core.tasks.evolve import evolve_task
 from perstack.core.tasks.state import TaskState, check_task_id
 from perstack.core.tasks.summary import TaskSummary, damaged_task, summary_of
 from perstack.engine.audit import Auditing
@@ -33,14 +33,6 @@ _KEYS = frozenset(("taskId", "name", "status", "version", "createdAt", "updatedA
 """What every row has."""
 
 
-def _after(state: TaskState | None, event: StoredTaskEvent) -> TaskState:
-    if state is not None:
-        return evolve_task(state, event)
-    if isinstance(event, CreateTask):
-        return begin_task(event)
-    raise ValueError("the first is not createTask")
-
-
 TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
     kind="task",
     space=TASK_SPACE,
@@ -49,7 +41,7 @@ TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
     listed=Look("tasks"),
     check=check_task_id,
     parse=parse_task_event,
-    after=_after,
+    after=evolve_task,
     summary=summary_of,
     damaged=damaged_task,
     jobs=lambda task: () if task.job_id is None else (task.job_id,),
@@ -159,7 +151,7 @@ def _runs_after(loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEve
     state = None if loaded is None else loaded.state
     try:
         for event in events:
-            state = _after(state, event)
+            state = evolve_task(state, event)
     except (ValueError, LookupError, UsageError):
         return True  # it is refused where it is appended
     return state is not None and state.status == "running"

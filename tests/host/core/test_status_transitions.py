@@ -1,0 +1,182 @@
+"""Which fact may follow where a task or a series stands."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import get_args, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import perstack.core.iterations.evolve as series_evolve
+import perstack.core.runs.evolve as run_evolve
+import perstack.core.tasks.evolve as task_evolve
+from perstack.core.by import By
+from perstack.core.definitions import Iterate
+from perstack.core.iterations.events import (
+    FailSeries,
+    FinishArtefact,
+    FinishIteration,
+    FinishSeries,
+    PauseSeries,
+    ResumeSeries,
+    StartIteration,
+    StartSeries,
+    StoredSeriesEvent,
+)
+from perstack.core.iterations.evolve import begin_series, evolve_series
+from perstack.core.iterations.state import SeriesState
+from perstack.core.iterations.transitions import TRANSITIONS as OF_SERIES
+from perstack.core.runs.state import Run
+from perstack.core.tasks.events import CreateTask, StoredTaskEvent, TaskConfig
+from perstack.core.tasks.evolve import begin_task, evolve_task
+from perstack.core.tasks.operations import (
+    Answer,
+    Archive,
+    Cancel,
+    Change,
+    Checkpoint,
+    Complete,
+    Create,
+    Fail,
+    Given,
+    Pause,
+    Resume,
+    Retry,
+    Start,
+)
+from perstack.core.tasks.state import TaskState, TaskStatus
+from perstack.core.tasks.transitions import ALLOWED, TRANSITIONS, place_of
+from perstack.core.transitions import IllegalFact
+from perstack.errors import Conflict, NotAllowed, UsageError
+
+BY = By(who="a test", door="python")
+NOW = Given(now=5, by=BY)
+CHANGES: list[Change] = [
+    Start("t"),
+    Checkpoint("t", {"n": 1}),
+    Pause("t", "human_approval", "may I?"),
+    Pause("t", "external_dependency", state={"n": 2}),
+    Answer("t", "yes"),
+    Resume("t"),
+    Complete("t", "done"),
+    Fail("t", "broken"),
+    Retry("t"),
+    Cancel("t", "no need"),
+    Archive("t"),
+]
+
+
+def stored(union: object) -> list[str]:
+    return [event.model_fields["type"].default for event in get_args(union)]
+
+
+def test_every_fact_but_the_first_has_its_place_in_the_table() -> None:
+    assert ["createTask", *TRANSITIONS] == [*stored(StoredTaskEvent)]
+    assert ["startSeries", *OF_SERIES] == [*stored(StoredSeriesEvent)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [
+        (task_evolve.Changes, get_type_hints(TaskState)),
+        (series_evolve.Changes, get_type_hints(SeriesState)),
+        (run_evolve.Changes, {one.name: get_type_hints(Run)[one.name] for one in fields(Run)}),
+    ],
+)
+def test_what_a_fact_may_change_is_a_field_of_the_state_and_of_its_type(changes: type, known: dict) -> None:
+    named = get_type_hints(changes)
+    assert named == {name: known[name] for name in named}
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(["pause", "fail", "retry"]),
+    st.sampled_from([None, {"n": 0}]),
+    st.booleans(),
+    st.lists(st.sampled_from(CHANGES), max_size=25),
+)
+def test_what_is_decided_of_a_task_follows_and_leads_where_the_table_says(
+    on_failure: str, kept: dict | None, waits: bool, changes: list[Change]
+) -> None:
+    config = TaskConfig(on_failure=on_failure, max_retries=1)
+    create = Create("t", config=config, checkpoint_data=kept, start=not waits)
+    first, *rest = create.decide(Given(now=1, by=BY, depends_on=("other",) if waits else ()))
+    assert isinstance(first, CreateTask)
+    task = begin_task(first)
+    for event in rest:
+        task = followed(task, event)
+    for change in changes:
+        try:
+            decided = change.decide(task, NOW)
+        except (NotAllowed, Conflict, UsageError):
+            continue
+        for event in decided:
+            task = followed(task, event)
+
+
+def followed(task: TaskState, event: StoredTaskEvent) -> TaskState:
+    after = evolve_task(task, event)
+    assert place_of(after) in (TRANSITIONS[event.type].to or {place_of(task)})
+    assert after.version == task.version + 1
+    return after
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("status", get_args(TaskStatus))
+def test_a_fact_that_cannot_follow_is_refused_and_named_with_where_the_task_is(
+    change: Change, status: TaskStatus
+) -> None:
+    before = TaskState(task_id="t", name="t", status=status, pause_reason="human_approval")
+    home = next(one for one in ("created", "running", "paused", "failed", "completed") if fits(change, one))
+    *_, event = change.decide(before.model_copy(update={"status": home}), NOW)
+    if status in TRANSITIONS[event.type].places:
+        evolve_task(before, event)
+    else:
+        with pytest.raises(IllegalFact, match=rf"{event.type} cannot follow where task t is {status}"):
+            evolve_task(before, event)
+    with pytest.raises(IllegalFact, match=rf"{event.type} cannot follow where task t is archived"):
+        evolve_task(before.model_copy(update={"archived_at": 1}), event)
+
+
+def fits(change: Change, status: TaskStatus) -> bool:
+    return type(change).__name__.lower() in ALLOWED[status]
+
+
+def test_a_task_is_not_created_twice() -> None:
+    first = CreateTask(task_id="t", timestamp=1, name="t", state={}, config=TaskConfig())
+    with pytest.raises(IllegalFact, match="a second createTask"):
+        evolve_task(begin_task(first), first)
+
+
+STAMP = {"series_id": "s", "timestamp": 3}
+FACTS: list[StoredSeriesEvent] = [
+    StartIteration(number=1, job_id="s-i1", **STAMP),
+    FinishArtefact(number=1, artefact="made", duration=1, **STAMP),
+    FinishIteration(number=1, metrics={"score": 1}, duration=1, **STAMP),
+    PauseSeries(reason="checkpoint", message="later", **STAMP),
+    FailSeries(error="broke", **STAMP),
+    ResumeSeries(**STAMP),
+    FinishSeries(reason="targetReached", **STAMP),
+]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(FACTS), max_size=12))
+def test_a_series_goes_where_the_table_says_and_refuses_the_rest(facts: list[StoredSeriesEvent]) -> None:
+    first = StartSeries(expert_key="e", query="q", iterate=Iterate(evaluator="check"), **STAMP)
+    series = begin_series(first)
+    for fact in (*facts, first):
+        known = OF_SERIES.get(fact.type)
+        number = len(series.iterations) + (fact.type == "startIteration")
+        if known is not None and series.place in known.places and getattr(fact, "number", number) == number:
+            after = evolve_series(series, fact)
+            assert after.place in (known.to or {series.place})
+            series = after
+            continue
+        with pytest.raises(IllegalFact) as refused:
+            evolve_series(series, fact)
+        assert fact.type in str(refused.value)
+        if known is not None and series.place not in known.places:
+            assert series.place in str(refused.value)
