@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from posixpath import join, normpath
 
 from pydantic import JsonValue
 
@@ -24,7 +25,7 @@ EXEMPT_KINDS: frozenset[ToolKind] = frozenset({"attemptCompletion", "todo", "cle
 
 def as_written(path: str, folder: str) -> Sequence[str]:
     """A `Resolve` that knows no files."""
-    return (path if folder in ("", ".") or path.startswith("/") else f"{folder}/{path}",)
+    return (normpath(join(folder, path)),)
 
 
 @dataclass(frozen=True, slots=True)

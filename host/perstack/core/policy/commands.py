@@ -10,8 +10,9 @@ from perstack.core.base import JsonObject
 from perstack.core.policy.calls import PolicyCall, line_of
 from perstack.core.policy.lines import Command, Part, Redirect, Unread
 from perstack.core.policy.matching import Target
-from perstack.core.policy.programs import harmless, parts_of
+from perstack.core.policy.programs import VARIABLES, parts_of
 from perstack.core.policy.rulings import Rules, Ruling, strictest
+from perstack.core.policy.variables import is_harmless
 from perstack.core.tools import Subject
 
 _WRITE = "writeTextFile"
@@ -21,34 +22,20 @@ _FILE = Subject(paths=("path",))
 
 def decide_command(rules: Rules, call: PolicyCall) -> Ruling:
     """What a set of rules decides about a call that runs a program."""
-    words = call.command
-    set_before = tuple(f"{name}={value}" for name, value in call.variables.items() if not harmless(name))
-    whole = _target(call, Command(words, set_before))
-    parts = [*parts_of(words)] if not set_before else [Command(words, set_before), *parts_of(words)]
-    rulings = [one for part in parts for one in _about(rules, call, part)]
-    if not rulings:
-        return rules.about(whole)
+    changed = tuple(f"{name}={value}" for name, value in call.variables.items() if not is_harmless(name))
+    command = Command(call.command, changed)
+    whole = _target(call, command)
+    rulings = [one for part in parts_of(command) for one in _about(rules, call, part)]
     exact = rules.exactly(whole)
     if exact is not None:
-        denied = [one for one in (rules.about(whole), *rulings) if one.decision == "deny" and one.rule]
-        return strictest([exact, *denied])
-    above = rules.about(whole)
-    if above.decision == "deny" and above.rule:
-        rulings.append(above)  # a rule that names the shell's own line
-    elif above.decision == "ask" and above.rule and rules.names_program(above.rule):
-        rulings.append(above)
-    return strictest(rulings)
+        return strictest([exact, *(one for one in rulings if one.decision == "deny" and one.rule)])
+    return strictest(rulings) if rulings else rules.about(whole)
 
 
 def _about(rules: Rules, call: PolicyCall, part: Part) -> Iterator[Ruling]:
     match part:
         case Command():
-            target = _target(call, part)
-            ruling = rules.about(target)
-            if part.reason or part.assignments:
-                reason = part.reason or "it sets variables that can change which program runs"
-                ruling = rules.exactly(target) or _asked(rules, ruling, target, reason)
-            yield ruling
+            yield from _of_command(rules, _target(call, part), part)
         case Redirect() if part.path is None:
             yield _asked(rules, None, Target(call, part.shown), "what it is redirected to is known when it runs")
         case Redirect():
@@ -57,6 +44,20 @@ def _about(rules: Rules, call: PolicyCall, part: Part) -> Iterator[Ruling]:
             yield _asked(rules, None, Target(call, part.shown), part.reason)
         case _:
             assert_never(part)
+
+
+def _of_command(rules: Rules, target: Target, command: Command) -> Iterator[Ruling]:
+    ruling = rules.about(target)
+    if command.is_around:
+        if ruling.rule and (ruling.decision == "deny" or (ruling.decision == "ask" and rules.names_line(ruling.rule))):
+            yield ruling
+        return
+    reason = command.reason or (VARIABLES if command.assignments else "")
+    if not reason:
+        yield ruling
+        return
+    denied = ruling.decision == "deny" and ruling.rule
+    yield (None if denied else rules.exactly(target)) or _asked(rules, ruling, target, reason)
 
 
 def _asked(rules: Rules, ruling: Ruling | None, target: Target, reason: str) -> Ruling:

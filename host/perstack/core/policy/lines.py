@@ -16,6 +16,8 @@ class Command:
     """Variables that are set for it and can change what it does, `NAME=value`."""
     reason: str = ""
     """Why it is asked about: what it runs is not what it is called."""
+    is_around: bool = False
+    """Whether it only runs others that are read as well: then only rules that name it count."""
 
     @property
     def known(self) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ class Rules:
             return self.ruling("ask", asked, "ask", target)
         return Ruling(self.default, "", "default", f"{self.source}.default", target.shown)
 
-    def names_program(self, text: str) -> bool:
+    def names_line(self, text: str) -> bool:
         """Whether a rule says how a line begins, so that it is about that line and not about what is in it."""
         rule = read_rule(text)
         return (rule.bare is not None and rule.bare.literal != "") or bool(rule.named)
