@@ -64,8 +64,8 @@ class BaseSession:
         self._async_tools: Mapping[str, AsyncTool] = {
             "exec": self._executor.call,
             "readTextFile": self._read_text,
-            "readImageFile": lambda call: read_medium(self._workspace, call, IMAGE),
-            "readPdfFile": lambda call: read_medium(self._workspace, call, PDF),
+            "readImageFile": lambda call: read_medium(self._workspace.opening(call.opens), call, IMAGE),
+            "readPdfFile": lambda call: read_medium(self._workspace.opening(call.opens), call, PDF),
             "think": self._think,
             "healthCheck": self._health,
         }
@@ -83,7 +83,7 @@ class BaseSession:
             file_tool = _FILE_TOOLS.get(call.tool_name)
             if file_tool is None:
                 raise SkillError(f"{call.tool_name} is no tool that this skill answers; use another one")
-            return answer(await self._in_place(file_tool, call.args))
+            return answer(await self._in_place(file_tool, call))
         except SkillError as error:
             return ToolResult.text(str(error), is_error=True)
 
@@ -97,7 +97,7 @@ class BaseSession:
         name = text(call.args, "path")
         blob = _BLOB.fullmatch(name)
         if blob is None:
-            return answer(await self._in_place(read_text_file, call.args))
+            return answer(await self._in_place(read_text_file, call))
         try:
             data = await call.blobs.get(blob[1])
         except NotFound:
@@ -106,13 +106,14 @@ class BaseSession:
             return answer(read_blob(name, data, call.args))
         return answer(await self._in_thread(lambda: read_blob(name, data, call.args)))
 
-    async def _in_place(self, tool: FileTool, args: JsonObject) -> JsonObject:
+    async def _in_place(self, tool: FileTool, call: ToolCall) -> JsonObject:
+        workspace, args = self._workspace.opening(call.opens), call.args
         if tool not in (delete_directory, move_file) and self._weight(args) < _BIG:
-            return tool(self._workspace, args)
+            return tool(workspace, args)
         if tool is read_text_file:
-            return await self._in_thread(lambda: tool(self._workspace, args))
+            return await self._in_thread(lambda: tool(workspace, args))
         async with self._changing:
-            return await self._in_thread(lambda: tool(self._workspace, args))
+            return await self._in_thread(lambda: tool(workspace, args))
 
     async def _in_thread(self, work: Callable[[], JsonObject]) -> JsonObject:
         """A cancelled call leaves its thread at work, so `close` must know of it: the thread uses the handles."""

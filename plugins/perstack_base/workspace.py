@@ -19,6 +19,7 @@ import stat
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +75,8 @@ class Place:
 
     def check_opened(self, status: os.stat_result) -> None:
         """Raises SkillError if what was opened here is protected, whatever its name was when that was looked at."""
-        self.workspace.check_identity(status, self.shown)
+        if not self.workspace.is_opened(self.parts):
+            self.workspace.check_identity(status, self.shown)
 
 
 class Workspace:
@@ -111,6 +113,16 @@ class Workspace:
         within = (*self._state_names, *("/".join(own) for own in (*self._protected, *_PROTECTED_WAYS)))
         elsewhere = (str(path.absolute()) for path in self._elsewhere if not self.inside(str(path)))
         self._protected_names = tuple(dict.fromkeys((*within, *elsewhere)))
+        self._opened: frozenset[Parts] = frozenset()
+
+    def opening(self, paths: Iterable[str]) -> Workspace:
+        """The same workspace for one call that may use these protected paths, which a permission rule names."""
+        ways = frozenset(folded(Path(path).parts) for path in paths)
+        if not ways:
+            return self
+        other = copy(self)
+        other._opened = ways
+        return other
 
     def close(self) -> None:
         """Give the handle back; the workspace is of no use afterwards."""
@@ -165,11 +177,18 @@ class Workspace:
 
     def check_way(self, parts: Parts, shown: str) -> None:
         """Raises SkillError for a way to the state or to what is protected, or into it, by its names."""
+        if self.is_opened(parts):
+            return
         if self.is_state(parts):
             raise self.off_limits(shown)
         what = protected_by_name(parts) or self._protected_here(parts)
         if what is not None:
             raise SkillError(f"{shown} is {what}, which is off limits to tools; ask a person to see to it")
+
+    def is_opened(self, parts: Parts, *, is_on_the_way: bool = False) -> bool:
+        """Whether a way is one that this call may use although it is protected, or leads there."""
+        way = folded(parts) if self._opened else ()
+        return way in self._opened or (is_on_the_way and any(one[: len(way)] == way for one in self._opened))
 
     def check_identity(self, status: os.stat_result, shown: str, known: frozenset[Identity] | None = None) -> None:
         """Raises SkillError for a file or directory that is off limits under another name."""
@@ -304,7 +323,7 @@ class _Walk:
         place = Place(self._handles[-1], name, (*self._parts, name), self._workspace)
         self._workspace.check_way(place.parts, printable(path))
         status = place.status()
-        if status is not None:
+        if status is not None and not self._workspace.is_opened(place.parts):
             self._check(path, status)
         return place
 
@@ -343,11 +362,14 @@ class _Walk:
         return parts
 
     def _enter(self, path: str, name: str) -> None:
-        self._workspace.check_way((*self._parts, name), printable(path))
+        is_opened = self._workspace.is_opened((*self._parts, name), is_on_the_way=True)
+        if not is_opened:
+            self._workspace.check_way((*self._parts, name), printable(path))
         handle = self._open(name)
         self._handles.append(handle)
         self._parts.append(name)
-        self._check(path, os.fstat(handle))
+        if not is_opened:
+            self._check(path, os.fstat(handle))
 
     def _open(self, name: str) -> int:
         if self._create:

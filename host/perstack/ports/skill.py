@@ -74,6 +74,8 @@ class ToolCall:
     """Whether somebody will answer a question; if not, it is to be taken as declined."""
     sample: Sampler | None = None
     """The Run's own model, if the skill's definition allows it."""
+    opens: tuple[str, ...] = ()
+    """Protected paths, relative to the workspace, that a permission rule names and this call may use."""
 
 
 @dataclass(frozen=True, slots=True)

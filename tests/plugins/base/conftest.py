@@ -80,6 +80,7 @@ class Tools:
     state_dir: str | None = "perstack"
     protected: tuple[Path, ...] = ()
     patterns: tuple[str, ...] = ()
+    opens: tuple[str, ...] = ()
     blobs: Blobs = field(default_factory=Blobs)
 
     @asynccontextmanager
@@ -101,7 +102,7 @@ class Tools:
 
     async def ask(self, session: SkillSession, tool: str, args: dict[str, Any]) -> Answer:
         jsonschema.validate(args, SCHEMAS[tool])
-        call = ToolCall(tool, args, "job-1-1-call", "job-1", "expert", self.blobs, lambda line: None)
+        call = ToolCall(tool, args, "job-1-1-call", "job-1", "expert", self.blobs, lambda line: None, opens=self.opens)
         return Answer(await session.call(call))
 
     def __call__(self, tool: str, path: str | None = None, **args: Any) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +206,28 @@ def test_patterns_mean_at_least_what_glob_finds(parts: list[str], pattern: list[
         path.touch()
         if "/".join(parts) in matches("/".join(pattern), Path(root)):
             assert matches_pattern(parts, pattern)
+
+
+@pytest.mark.parametrize("name", [*PROTECTED, "perstack/jobs/one/log.jsonl"])
+def test_a_path_that_a_permission_names_is_opened_for_that_call_alone(tools: Any, workspace: Path, name: str) -> None:
+    plant(workspace, name)
+    other = plant(workspace, "other/.env").relative_to(workspace)
+    opened = replace(tools, opens=(name,))
+    assert opened("readTextFile", name).json["content"] == SECRET
+    assert not opened("writeTextFile", name, text="new").is_error
+    assert (workspace / name).read_text() == "new"
+    (workspace / "link").symlink_to(name)
+    assert opened("readTextFile", "link").json["content"] == "new"
+    assert "off limits" in opened("readTextFile", str(other)).error
+    assert "off limits" in tools("readTextFile", name).error
+
+
+def test_opening_a_file_opens_neither_its_folder_nor_its_neighbours(tools: Any, workspace: Path) -> None:
+    plant(workspace, ".git/hooks/pre-commit")
+    plant(workspace, ".git/hooks/pre-push")
+    opened = replace(tools, opens=(".git/hooks/pre-commit",))
+    assert not opened("editTextFile", ".git/hooks/pre-commit", oldText="canary", newText="cat").is_error
+    for tool, path in [("deleteDirectory", ".git/hooks"), ("readTextFile", ".git/hooks/pre-push")]:
+        assert "off limits" in opened(tool, path).error
+    os.link(workspace / ".git/hooks/pre-push", workspace / "other")
+    assert "off limits" in opened("readTextFile", "other").error
