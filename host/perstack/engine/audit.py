@@ -17,7 +17,7 @@ from perstack.core.ids import run_id_of
 from perstack.core.job import Job
 from perstack.core.owners import Owner
 from perstack.engine.clock import SYSTEM
-from perstack.errors import NotFound, UsageError
+from perstack.errors import NotFound, StorageError, UsageError
 from perstack.ports.clock import Clock
 from perstack.ports.storage import Storage
 from perstack.ports.uninterrupted import uninterrupted
@@ -106,10 +106,16 @@ class Auditing:
             await asyncio.wait({earlier})
             await sending.heads(owner, job.heads)
 
+        doubtful = False
         try:
             yield
+        except StorageError:
+            doubtful = True
+            raise
         finally:
             await uninterrupted(at_stop())
+            if doubtful:  # what failed to be written may be there nevertheless: a later process sends what is
+                await uninterrupted(sending.expect(owner))
 
     async def expect(self, owner: Owner) -> None:
         """A task or a series is about to stop: if this process is killed before `stopped`, a later one sends that."""

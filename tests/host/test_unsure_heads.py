@@ -1,0 +1,58 @@
+"""A disk may fail after it has taken an event: the anchor is sent what is there, by the next process at the latest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hosting import OPENED, Bench, expert, opened, wait_for
+
+from perstack.config.settings import Overrides
+from perstack.core.definitions import Audit, Project
+from perstack.errors import StorageError
+from perstack.host import Host
+from perstack.ports.storage import RunRef, Storage
+from perstack.testing.crashing_storage import CrashingStorage
+from perstack.testing.scripted import ScriptedProvider, text
+
+
+class FailsAfter(CrashingStorage):
+    """Keeps an append, and says that it could not: the third."""
+
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        await super().append(run, expected_seq, records)
+        if self.appends == 3:
+            raise StorageError(f"{run.run_id}: input/output error")
+
+
+def anchored(bench: Bench, away: Path, storage: str | Storage) -> Host:
+    provider = ScriptedProvider([text("Hello.")])
+    host = Host(
+        Project(experts={"a": expert("a")}, audit=Audit(anchor=f"file:{away}")),
+        workspace=bench.workspace,
+        storage=storage,
+        env={"PATH": "/usr/bin:/bin"},
+        overrides=Overrides(provider="scripted"),
+        plugins=[provider],
+    )
+    OPENED.append(host)
+    return host
+
+
+def test_an_event_that_was_kept_though_its_write_failed_has_a_record_after_the_next_process(
+    bench: Bench, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    away = tmp_path_factory.mktemp("away")
+
+    async def work() -> None:
+        failing = anchored(bench, away, FailsAfter(opened(bench.storage, bench.workspace)))
+        with pytest.raises(StorageError):
+            await failing.run("a", "q", job_id="job")
+        following = anchored(bench, away, bench.storage)
+        await following.run("a", "q", job_id="next")
+        report = await following.verify("job")
+        assert report.findings == ()
+        assert [one.message for one in report.unchecked if one.kind == "anchor"] == []
+
+    wait_for(work())
