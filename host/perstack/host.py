@@ -263,11 +263,11 @@ class Host:
         return Scheduler(self.tasks, wanted, self.project.experts, self.workspace, self._setup.env, self.clock)
 
     async def inbox(self) -> tuple[InboxItem, ...]:
-        """Every open question of every Job and task, and every task that does not read, the oldest first."""
-        from perstack.engine.inbox import damaged_tasks, in_order, open_questions, waiting_tasks
+        """Every open question of every Job and task, and each of them that does not read, the oldest first."""
+        from perstack.engine.inbox import damaged_tasks, in_order, waiting_jobs, waiting_tasks
 
         of_tasks = (await waiting_tasks(self.tasks), await damaged_tasks(self.tasks))
-        return in_order(await open_questions(self.jobs.reader), *of_tasks)
+        return in_order(await waiting_jobs(self.jobs.reader), *of_tasks)
 
     # --- short names ----------------------------------------------------------------------------------------------
 

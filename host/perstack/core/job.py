@@ -84,6 +84,8 @@ class JobSummary(Fact):
     text: str | None = None
     """The result, when completed."""
     error: str | None = None
+    damaged: bool = Field(default=False, exclude_if=falsy)
+    """Whether its logs do not read, or not to their end: `error` says where. Not kept in job.json."""
     runs: tuple[RunSummary, ...] = ()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perstack.core.runs.asking import OpenQuestion
@@ -9,8 +10,8 @@ from perstack.core.tasks.dependencies import in_words
 from perstack.core.tasks.summary import TaskSummary
 from perstack.engine.memory import ExecutionMemory
 from perstack.engine.pages import pages
-from perstack.engine.read import JobReader
-from perstack.next_steps import GoOnWithout, NextStep, Retry
+from perstack.engine.read import JobReader, Waiting
+from perstack.next_steps import GoOnWithout, Look, NextStep, Retry
 from perstack.next_steps import in_words as step_in_words
 from perstack.ports.tasks import TaskMemory
 
@@ -35,7 +36,7 @@ class InboxItem:
     """The question, if it is a Job's."""
     task_id: str | None = None
     damaged: bool = False
-    """Whether it is no question, but a task that does not read: `text` says where."""
+    """Whether it is no question, but a Job or a task that does not read: `text` says where."""
     next_steps: tuple[NextStep, ...] = ()
     """What to do, if no answer helps: any of these."""
 
@@ -45,9 +46,9 @@ class InboxItem:
         return "; ".join(map(step_in_words, self.next_steps)) or None
 
 
-async def open_questions(reader: JobReader) -> tuple[InboxItem, ...]:
-    """Those of Jobs, the oldest first."""
-    return tuple(sorted((_of_job(job_id, asking) for job_id, asking in await reader.asking()), key=_age))
+async def waiting_jobs(reader: JobReader) -> tuple[InboxItem, ...]:
+    """The open questions of Jobs, and Jobs that may have asked something and do not read, the oldest first."""
+    return tuple(sorted((item for one in await reader.waiting() for item in _of_job(one)), key=_age))
 
 
 async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
@@ -79,10 +80,16 @@ def _age(item: InboxItem) -> tuple[int, str]:
     return item.since, item.id
 
 
-def _of_job(job_id: str, asking: OpenQuestion) -> InboxItem:
-    return InboxItem(
-        asking.id, asking.expert_key, asking.text, asking.asked_at, asking.approval, job_id=job_id, asking=asking
-    )
+def _of_job(job: Waiting) -> Iterator[InboxItem]:
+    job_id, asking, damaged = job.job_id, job.asking, job.damaged
+    if asking is not None:
+        yield InboxItem(
+            asking.id, asking.expert_key, asking.text, asking.asked_at, asking.approval, job_id=job_id, asking=asking
+        )
+    if damaged is not None:
+        steps = (Look("damage", job_id),)
+        who, text, since = damaged.expert_key, damaged.error or "", damaged.updated_at
+        yield InboxItem(job_id, who, text, since, False, job_id=job_id, damaged=True, next_steps=steps)
 
 
 def _of_task(task: TaskSummary) -> InboxItem:

@@ -60,6 +60,16 @@ class RunPage:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """A Job that a person has to see to: it asks something, or does not read."""
+
+    job_id: str
+    asking: OpenQuestion | None = None
+    damaged: JobSummary | None = None
+    """What there is of it, if it does not read."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnsettledCall:
     """A call with a side effect that began and has no result."""
 
@@ -110,22 +120,20 @@ class JobReader:
             if after is None or not labels or len(found) >= limit:
                 return JobPage(tuple(found), after)
 
-    async def asking(self) -> list[tuple[str, OpenQuestion]]:
-        """Every Job that asks a person something, by its id, and what it asks; in no order. Quick for thousands."""
+    async def waiting(self) -> list[Waiting]:
+        """Every Job that asks a person something, or does not read, in no order. Quick for thousands.
+
+        A Job whose summary is whole is not read further: damage of its logs is for `verify` to find.
+        """
+        found: list[Waiting] = []
         if not isinstance(self._storage, ReadsSummaries):
-            every = [
-                job async for page in pages(lambda after: self.jobs(limit=_EVERY, after=after)) for job in page.jobs
-            ]
-            return [(job.id, job.asking) for job in every if job.asking is not None]
-        found: list[tuple[str, OpenQuestion]] = []
-        for job_id, written in (await self._storage.summaries()).items():
-            known, asking = _asking(job_id, written)
-            if not known:
-                (job,) = await self._summaries((job_id,)) or (None,)
-                asking = None if job is None else job.asking
-            if asking is not None:
-                found.append((job_id, asking))
-        return found
+            async for page in pages(lambda after: self.jobs(limit=_EVERY, after=after)):
+                found += map(_waiting, page.jobs)
+        else:
+            for job_id, written in (await self._storage.summaries()).items():
+                known, asking = _asking(job_id, written)
+                found += [Waiting(job_id, asking)] if known else map(_waiting, await self._summaries((job_id,)))
+        return [one for one in found if one.asking is not None or one.damaged is not None]
 
     async def _summaries(self, job_ids: Iterable[str]) -> list[JobSummary]:
         found: list[JobSummary] = []
@@ -293,7 +301,7 @@ class JobReader:
                 job.take(known[run_id])
         if not job.coordinators:
             return _unreadable(job_id, damage)
-        failed = _unreadable(job_id, damage).model_dump(include={"status", "lifecycle", "error"})
+        failed = _unreadable(job_id, damage).model_dump(include={"status", "lifecycle", "error", "damaged"})
         unset = {"pause_reason": None, "text": None, "question": None, "finished_at": None}
         return summarize(job, is_driven=False).model_copy(update={**failed, **unset})
 
@@ -380,7 +388,12 @@ def _unreadable(job_id: str, error: StorageError) -> JobSummary:
         lifecycle="failed",
         coordinator_run_id="",
         error=str(error),
+        damaged=True,
     )
+
+
+def _waiting(job: JobSummary) -> Waiting:
+    return Waiting(job.id, None if job.damaged else job.asking, job if job.damaged else None)
 
 
 def _shortened(text: str, longest: int = 200) -> str:

@@ -7,12 +7,13 @@ import json
 import pytest
 from damaging import edit
 from hosting import Bench, expert, wait_for
-from terminal import Terminal
+from terminal import ASKING, Terminal, reply
 
 from perstack.core.definitions import Iterate
 from perstack.errors import Damaged, NotFound
 from perstack.host import Host
-from perstack.testing.scripted import text
+from perstack.testing.crashing_storage import CrashingStorage
+from perstack.testing.scripted import text, tool
 
 MEASURED = expert("a", iterate=Iterate(evaluator="echo '{\"score\": 1}'", max_iterations=1))
 
@@ -71,6 +72,40 @@ def test_a_damaged_task_stands_in_the_inbox_beside_the_questions(bench: Bench) -
         assert "broken" in found["broken"].text
 
     wait_for(work())
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["summaries", "one by one"])
+def test_a_damaged_job_stands_in_the_inbox_beside_the_questions(bench: Bench, quick: bool) -> None:
+    async def work() -> None:
+        host = bench.host([tool("askUser", {"question": "Tea?"})], expert("a", ask=True))
+        for job in ("broken", "well"):
+            await host.run("a", f"the {job}", job_id=job)
+        edit(bench.workspace, bench.storage, b"the broken", b"xxxxxxxxxx")
+        for job in ("broken", "well"):
+            await host.storage.put_summary(job, b"{}")
+        wrap = None if quick else CrashingStorage
+        found = {item.job_id: item for item in await bench.host([], wrap=wrap).inbox()}
+        assert {name: item.damaged for name, item in found.items()} == {"broken": True, "well": False}
+        assert "broken-1" in found["broken"].text
+        assert "verify" in (found["broken"].next or "")
+
+    wait_for(work())
+
+
+def test_a_person_sees_a_damaged_job_in_the_inbox_and_why_no_answer_to_it_is_taken(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea?"}))])
+    assert terminal.call("run", "guest", "Serve", "--provider", "scripted", "--job-id", "job").code == 3
+    path = terminal.log_of("job-1")
+    path.write_bytes(path.read_bytes().replace(b"Serve", b"Steal"))
+    (path.parents[2] / "job.json").unlink()
+    shown = terminal.call("inbox")
+    assert shown.out.splitlines()[1].split()[:2] == ["job", "Job"]
+    assert "repair" in shown.out
+    assert "`perstack verify job` says why" in shown.out
+    (item,) = map(json.loads, terminal.call("inbox", "--json").out.splitlines())
+    assert (item["id"], item["jobId"], item["damaged"]) == ("job", "job", True)
+    answered = terminal.call("answer", "job", "Tea", "--provider", "scripted")
+    assert (answered.code, answered.err.count("\n"), "job-1" in answered.err) == (1, 1, True)
 
 
 def test_run_due_tells_of_a_damaged_task_and_wakes_the_others(bench: Bench) -> None:

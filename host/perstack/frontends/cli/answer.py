@@ -11,7 +11,7 @@ from perstack.core.ids import place_of
 from perstack.core.job import JobSummary
 from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
-from perstack.errors import NotFound, UsageError
+from perstack.errors import NotFound, StorageError, UsageError
 from perstack.frontends.cli.drive import drive
 from perstack.frontends.cli.given import given_text
 from perstack.frontends.cli.options import Setup, driving_options
@@ -46,9 +46,9 @@ async def _looked_up(host: Host, ident: str, said: str) -> str | None:
     """The id of a Job's question, which what is neither is taken for; None for a task, which has its answer now."""
     async with host:
         item = next((one for one in await host.inbox() if ident in (one.id, one.job_id)), None)
-        if item is not None and item.task_id is None:
+        if item is not None and item.asking is not None:
             return item.id
-        if item is None and not await _is_task(host, ident):
+        if (item is None or item.task_id is None) and not await _is_task(host, ident):
             return await _question(host, ident)
         await host.memory.signed(this_user("cli")).answer(ident, said)
         return None
@@ -64,6 +64,8 @@ async def _question(host: Host, ident: str) -> str:
         except UsageError:
             raise UsageError(f"no Job, task or question is {ident}; `perstack inbox` lists what is open") from None
         return ident
+    if job.damaged:
+        raise StorageError(job.error or f"Job {ident} does not read")
     raise UsageError(f"Job {ident} asks nothing ({job.status}); `perstack inbox` lists what is open")
 
 

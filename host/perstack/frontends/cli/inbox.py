@@ -41,10 +41,11 @@ def _to_json(item: InboxItem) -> JsonObject:
     common: JsonObject = {"id": item.id, "text": item.text, "since": item.since, "approval": item.is_approval}
     if item.damaged:
         common["damaged"] = True
-    if item.asking is None:
-        after = {"next": _next(item)} if item.next_steps else {}
+    after: JsonObject = {"next": _next(item)} if item.next_steps else {}
+    if item.task_id is not None:
         return {**common, "taskId": item.task_id, "agentId": item.who, **after}
-    return {**common, "jobId": item.job_id, **json.loads(item.asking.to_json())}
+    question: JsonObject = {} if item.asking is None else json.loads(item.asking.to_json())
+    return {**common, "jobId": item.job_id, **question, **after}
 
 
 def _print(items: tuple[InboxItem, ...]) -> None:
@@ -52,7 +53,7 @@ def _print(items: tuple[InboxItem, ...]) -> None:
     rows = [
         (
             item.id,
-            "task" if item.asking is None else "Job",
+            "Job" if item.task_id is None else "task",
             item.who or "-",
             ago(item.since, now) if item.since else "?",
             _wanted(item),

@@ -124,7 +124,8 @@ def open_item(item: InboxItem) -> OpenItem:
     if item.next_steps:
         step = "; ".join(map(said, item.next_steps))
     if item.damaged:
-        step = f"Nothing can be answered: put its log back from a copy, or remove it: perstack task delete {item.id}"
+        remedy = f"; {step}" if item.task_id is None else f", or remove it: perstack task delete {item.id}"
+        step = f"Nothing can be answered: put its log back from a copy{remedy}"
     return OpenItem(
         id=item.id,
         job=item.job_id,

@@ -149,7 +149,7 @@ class JobList(Fact):
 
 
 class OpenItem(Fact):
-    """One open question of a Job or a task, or a task that does not read."""
+    """One open question of a Job or a task, or one of these that does not read."""
 
     id: str
     job: str | None = None
@@ -160,7 +160,9 @@ class OpenItem(Fact):
     since: int = Field(description="Milliseconds since 1970, UTC.")
     next: str = Field(description="How to answer.")
     damaged: bool = Field(
-        default=False, exclude_if=falsy, description="Whether it is a task that does not read: `text` says where."
+        default=False,
+        exclude_if=falsy,
+        description="Whether it is one that does not read: `text` says where.",
     )
 
 
