@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from perstack.core.chain import EMPTY_LOG, Head, link
 from perstack.core.commands import (
     Ask,
+    AskApproval,
     AwaitDelegates,
     Call,
     Command,
@@ -31,8 +32,9 @@ from perstack.core.events import (
 )
 from perstack.core.ids import event_id_of
 from perstack.core.messages import ExpertMessage, TextPart, ToolCallPart
+from perstack.core.policy.approvals import Approval
 from perstack.core.questions import Answer, Question
-from perstack.core.runs.decide import asked, noted
+from perstack.core.runs.decide import answered, approval_asked, asked, call_started, noted
 from perstack.core.runs.evolve import begin, evolve
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Run
@@ -63,6 +65,8 @@ class Simulation:
         self.states: list[Run] = []
         self.head: Head = EMPTY_LOG
         self.number_of_calls = 0
+        self.ran: list[tuple[str, int]] = []
+        """The calls that were run, and where in the log."""
         self.note(StartRun(**self.stamp(1), **START))
 
     @property
@@ -112,6 +116,11 @@ class Simulation:
         if self.run.asked is not None and self.run.status == "stoppedByInteractiveTool":
             self.note(ResumeRun(**self.checkpoint(), reason="answer"))
             call = self.run.calls[self.run.asked]
+            if call.waits_for_approval:
+                decision = ("once", "job", "no")[self.choose(3)]
+                rule = "tool(*)" if decision == "job" and self.choose(2) else ""
+                self.note(answered(self.run, Approval(decision=decision, rule=rule), self.stamps, None))
+                return
             if call.question is None:
                 self.result(call.decided.id, call.decided.tool_name, "an answer")
                 return
@@ -152,6 +161,9 @@ class Simulation:
                 self.note(CallTools(**self.stamp(), calls=tuple(self.decide(call) for call in command.calls)))
             case RunTools():
                 call = command.calls[self.choose(len(command.calls))]
+                if call.decided.asks and not call.began:
+                    self.note(call_started(call, self.stamps))
+                self.ran.append((call.decided.id, len(self.events)))
                 if self.choose(4):
                     self.result(call.decided.id, call.decided.tool_name, "done")
                 else:
@@ -161,6 +173,10 @@ class Simulation:
                 self.result(one.tool_call_id, one.tool_name, "from the delegate", delegate=True)
             case Ask():
                 self.note_all(asked(self.run, command.call, self.stamps, approval=False))
+            case AskApproval():
+                unattended = self.choose(8) == 0
+                asks = approval_asked(command.call, ("tool(*)",), self.stamps, is_unattended=unattended)
+                self.note_all(asks)
             case _:
                 self.note_all(noted(self.run, command, self.stamps, 2))
 
@@ -199,4 +215,7 @@ class Simulation:
         kind = call.tool_name
         effect = ("readOnly", "idempotent", "sideEffect")[self.choose(3)] if kind == "tool" else "sideEffect"
         problem = "no such tool" if kind == "refused" else None
-        return DecidedCall(id=call.tool_call_id, tool_name=kind, kind=kind, effect=effect, problem=problem)
+        decided = DecidedCall(id=call.tool_call_id, tool_name=kind, kind=kind, effect=effect, problem=problem)
+        if kind in ("tool", "delegate") and self.choose(3) == 0:
+            return decided.model_copy(update={"asks": True, "rule": kind})
+        return decided

@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 from perstack.core.base import JsonObject
 from perstack.core.checking import Checker
+from perstack.core.policy.approvals import Approval
 from perstack.core.questions import Answer, Question
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.schema_keywords import Meter
@@ -68,6 +69,8 @@ class Asked:
     """Whether an answer may be something else than the options."""
     schema: JsonObject | None = None
     """Of a form: JSON schema of its content."""
+    is_approval: bool = False
+    """Whether it asks to approve of a call, which may be done for the whole Job as well."""
 
     @property
     def is_bound(self) -> bool:
@@ -79,6 +82,9 @@ APPROVAL = Asked(is_yes_no=True, options=("yes", "no"), allows_other=False)
 """A yes or a no to what somebody wants to do."""
 
 ANYTHING = Asked()
+
+ALWAYS = "always"
+"""Approves of a call for the whole Job; with a colon and a rule that is offered, of all calls that it names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,9 @@ def asked_by(asking: OpenQuestion) -> Asked:
     An interactive tool whose model lists options takes other words too, unless they are a yes and a no, or its
     `allowOther` is false.
     """
+    if asking.call_digest:
+        options = ("yes", ALWAYS, *(f"{ALWAYS}: {rule}" for rule in asking.offers), "no")
+        return Asked(options=options, allows_other=False, is_approval=True)
     if asking.requested_schema is not None:
         return Asked(schema=asking.requested_schema)
     options = options_in(asking.args)
@@ -167,11 +176,26 @@ def read_answer(asked: Asked, said: JsonValue) -> Reading:
     return Reading(said, text=said if isinstance(said, str) else json.dumps(said, ensure_ascii=False))
 
 
-def read_job_answer(asking: OpenQuestion, text: str) -> str | Answer:
-    """An answer to a Job's open question: a text for its model, or what was said to the tool at work that asks.
+def read_approval(asking: OpenQuestion, text: str) -> Approval:
+    """What an answer means to a call that waits for approval. Raises UsageError, which names what is accepted."""
+    alone = text.strip()
+    word, _, rule = (part.strip() for part in alone.partition(":"))
+    if word.casefold().rstrip(".!") == ALWAYS and (not rule or rule in asking.offers):
+        return Approval(decision="job", rule=rule)
+    found = yes_or_no(alone)
+    if found is None or (found.is_yes and found.words):  # «yes: but to another branch» is no yes to this call
+        raise UsageError(f"the answer does not fit: {accepted(asked_by(asking))}")
+    return Approval(decision="once" if found.is_yes else "no", text=found.words)
+
+
+def read_job_answer(asking: OpenQuestion, text: str) -> str | Answer | Approval:
+    """An answer to a Job's open question: a text for its model, what was said to the tool at work that asks, or to a
+    call that waits for approval.
 
     Raises UsageError, which names what is accepted.
     """
+    if asking.call_digest:
+        return read_approval(asking, text)
     reading = read_answer(asked_by(asking), text)
     if asking.requested_schema is None:
         return reading.text
@@ -188,6 +212,8 @@ def accepted(asked: Asked) -> str:
             return "say yes or no"
         names = ", ".join(f"{name} ({schema.get('type', 'string')})" for name, schema in fields.items())
         return f"give a JSON object with {names}, or say decline"
+    if asked.is_approval:
+        return f"say {', '.join(asked.options)}; words for the model may follow a no, as in «no: because …»"
     if asked.is_yes_no:
         return "say yes or no; more words may follow a colon, as in «no: because …»"
     if asked.options and not asked.allows_other:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from perstack.core.events import Delegation, ErrorInfo, Settlement
 from perstack.core.messages import ToolCallPart, ToolResultPart
+from perstack.core.policy.approvals import Approval
 from perstack.core.questions import Answer, Question
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall
@@ -25,6 +26,21 @@ class Call:
     """What its tool must know from a person before it can be called again."""
     answers: tuple[Answer, ...] = ()
     """What a person has said to it."""
+    requested: str | None = None
+    """The digest that a person was asked to approve of."""
+    approval: Approval | None = None
+    """What they said."""
+    is_unattended: bool = False
+    """Whether nobody was there to say it."""
+    began: bool = False
+    """Whether it began, of a call that was approved."""
+    offers: tuple[str, ...] = ()
+    """The rules that a person may choose to approve of more than this call."""
+
+    @property
+    def waits_for_approval(self) -> bool:
+        """Whether it may not be run before a person has approved of it."""
+        return self.decided.asks and self.approval is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +96,13 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class AskApproval:
+    """Ask a person to approve of a call before it is run."""
+
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
 class Complete:
     """Take the model's word that it is done, if no todo remains."""
 
@@ -122,6 +145,7 @@ Command = (
     | StartDelegates
     | AwaitDelegates
     | Ask
+    | AskApproval
     | Complete
     | EndStep
     | EndRun

@@ -14,6 +14,7 @@ from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.by import By
 from perstack.core.definitions import Expert, Limits, ReasoningBudget
 from perstack.core.messages import ExpertMessage, ReplyPart, ResultContent
+from perstack.core.policy.approvals import Approval, ApprovalDecision
 from perstack.core.questions import Answer, Question
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall
@@ -268,6 +269,50 @@ class AnswerQuestion(RunEvent):
     """Who answered; a log of an earlier version does not say."""
 
 
+class RequestApproval(RunEvent):
+    """A rule asks for a person's approval of a call, which is not run before."""
+
+    type: Literal["requestApproval"] = "requestApproval"
+    tool_call_id: str
+    tool_name: str
+    skill_name: str = Field(default="", exclude_if=falsy)
+    args: JsonObject
+    call_digest: str
+    """Of skill, tool and arguments: what an approval is bound to."""
+    rule: str
+    """The rule that asks."""
+    offers: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """Rules that match this call, one of which may be approved of for the whole Job."""
+
+
+class DecideApproval(RunEvent):
+    """A person, or the lack of one, has decided on a call that waited for approval."""
+
+    type: Literal["decideApproval"] = "decideApproval"
+    tool_call_id: str
+    call_digest: str
+    decision: ApprovalDecision
+    by: By
+    rule: str = Field(default="", exclude_if=falsy)
+    """For `job`: the rule that was chosen; if left out, it holds for calls with the same digest."""
+    text: str = Field(default="", exclude_if=falsy)
+    """Words beside it, for the model."""
+
+    @property
+    def approval(self) -> Approval:
+        """What was said."""
+        return Approval(decision=self.decision, rule=self.rule, text=self.text)
+
+
+class StartToolCall(RunEvent):
+    """A call that a person approved of begins. On disk before it does, if it may have a side effect."""
+
+    type: Literal["startToolCall"] = "startToolCall"
+    tool_call_id: str
+    call_digest: str
+    """Taken again of what is about to be run."""
+
+
 class StopRunByInteractiveTool(RunEvent):
     """The Run waits for the person's answer."""
 
@@ -357,6 +402,9 @@ StoredEvent = (
     | StopRunByDelegate
     | CallInteractiveTool
     | AnswerQuestion
+    | RequestApproval
+    | DecideApproval
+    | StartToolCall
     | StopRunByInteractiveTool
     | AttemptCompletion
     | FinishStep

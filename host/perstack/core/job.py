@@ -13,6 +13,7 @@ from perstack.core.chain import EMPTY_LOG, Head
 from perstack.core.definitions import Limits
 from perstack.core.events import StartRun
 from perstack.core.ids import number_of_run
+from perstack.core.policy.approvals import Standing
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.state import Run, RunStatus
 from perstack.core.usage import NO_USAGE, Usage
@@ -114,6 +115,8 @@ class RunTally:
     resume_at: int | None
     signals: frozenset[str]
     """The events from outside that it has taken."""
+    standing: tuple[Standing, ...]
+    """The approvals for the whole Job that were given to it."""
 
     @classmethod
     def of(cls, run: Run) -> RunTally:
@@ -131,6 +134,7 @@ class RunTally:
             waits_for_limit=run.waits_for_limit,
             resume_at=run.resume_at,
             signals=run.signals,
+            standing=run.standing,
         )
 
 
@@ -177,6 +181,11 @@ class Job:
     def signals(self) -> frozenset[str]:
         """The events from outside that it has taken."""
         return frozenset[str]().union(*(tally.signals for tally in self.runs.values()))
+
+    @property
+    def standing(self) -> tuple[Standing, ...]:
+        """The approvals that hold for the whole Job, whichever Run asked for them."""
+        return tuple(one for tally in self.runs.values() for one in tally.standing)
 
     def limit_reached(self, limits: Limits) -> int | None:
         """The most steps that the Job, over all its Runs, may have, if it has used them."""

@@ -22,6 +22,7 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
+    DecideApproval,
     Definition,
     ErrorInfo,
     ErrorRun,
@@ -29,6 +30,7 @@ from perstack.core.events import (
     FinishRun,
     FinishToolCall,
     RedactEvent,
+    RequestApproval,
     ResumeRun,
     Retry,
     StartGeneration,
@@ -105,6 +107,10 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
         case AnswerQuestion():
             question = _bare_question(event.answer.question) or Question(message=REDACTED)
             return {"answer": Answer(question=question, action=event.answer.action)}
+        case RequestApproval():
+            return {"args": {}, "rule": REDACTED, "offers": tuple(REDACTED for _ in event.offers)}
+        case DecideApproval():
+            return {"text": REDACTED if event.text else "", "rule": ""}
         case AttemptCompletion():
             todos = tuple(todo.model_copy(update={"title": REDACTED}) for todo in event.remaining_todos)
             return {"remaining_todos": todos, "result": _mark(event.result)}

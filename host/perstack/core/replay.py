@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from perstack.core.commands import (
     Ask,
+    AskApproval,
     AwaitDelegates,
     Command,
     Complete,
@@ -27,15 +28,18 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
+    DecideApproval,
     ErrorRun,
     FinishGeneration,
     FinishRun,
     FinishStep,
     FinishToolCall,
     RedactEvent,
+    RequestApproval,
     ResumeRun,
     Retry,
     StartGeneration,
+    StartToolCall,
     StopRunByDelegate,
     StopRunByExceededMaxSteps,
     StopRunByInteractiveTool,
@@ -43,6 +47,7 @@ from perstack.core.events import (
     StoredEvent,
 )
 from perstack.core.messages import text_of
+from perstack.core.runs.decide import digest_of
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Phase, Run
 
@@ -82,7 +87,7 @@ def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # n
             wrong = _generation(run, command, event)
         case DecideCalls() if isinstance(event, CallTools):
             wrong = _same([call.tool_call_id for call in command.calls], [call.id for call in event.calls], "calls")
-        case RunTools() if isinstance(event, FinishToolCall | CallInteractiveTool):
+        case RunTools() if isinstance(event, FinishToolCall | CallInteractiveTool | StartToolCall):
             wrong = _one_of([call.decided.id for call in command.calls], event.tool_call_id)
         case AwaitDelegates() if isinstance(event, FinishToolCall):
             wrong = _one_of([one.tool_call_id for one in command.delegations], event.tool_call_id)
@@ -94,6 +99,9 @@ def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # n
             wrong = _same(calls, [one.tool_call_id for one in event.delegates], "delegated calls")
         case Ask():
             wrong = _question(run, command, event)
+        case AskApproval() if isinstance(event, RequestApproval | DecideApproval):
+            wrong = _same(command.call.decided.id, event.tool_call_id, "call that waits for approval")
+            wrong = wrong or _same(digest_of(command.call), event.call_digest, "digest of the call")
         case Complete() if isinstance(event, AttemptCompletion):
             wrong = _completion(command, event)
         case EndStep() if isinstance(event, FinishStep):
@@ -152,6 +160,7 @@ def _words(command: Command) -> str:
         StartDelegates: "decide on delegates",
         AwaitDelegates: "await delegates",
         Ask: "ask a person",
+        AskApproval: "ask a person's approval",
         Complete: "take the attempt to complete",
         EndStep: "end the step",
         EndRun: "end the Run",

@@ -64,6 +64,12 @@ class DecidedCall(Fact):
     problem: str | None = None
     """For `refused`: what the model is told."""
     target: str | None = None
+    rule: str = Field(default="", exclude_if=falsy)
+    """The permission rule that denies it, or asks for a person's approval."""
+    asks: bool = Field(default=False, exclude_if=falsy)
+    """Whether a person has to approve of it before it is run."""
+    approved_by: str = Field(default="", exclude_if=falsy)
+    """The event with the approval of this Job that covers it already."""
 
 
 def legal_tool_name(name: str) -> str:

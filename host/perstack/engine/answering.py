@@ -9,9 +9,9 @@ from perstack.config.settings import Overrides
 from perstack.core.answers import read_job_answer
 from perstack.core.by import By
 from perstack.core.definitions import Expert
-from perstack.core.events import CallInteractiveTool, ContinuedFrom
+from perstack.core.events import CallInteractiveTool, ContinuedFrom, RequestApproval
 from perstack.core.ids import event_id_of
-from perstack.core.runs.asking import OpenQuestion, open_question
+from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
 from perstack.core.runs.state import Run
 from perstack.engine.driver import Driver
 from perstack.engine.logs.runs import LoadedJob
@@ -19,7 +19,7 @@ from perstack.engine.read import JobReader
 from perstack.engine.resuming import check_signal, new_limits
 from perstack.engine.session import Session
 from perstack.errors import Conflict, UsageError
-from perstack.next_steps import AnswerAgain, Continue, Look
+from perstack.next_steps import Answer, AnswerAgain, Continue, Look
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,9 @@ class Given:
 def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides) -> Callable[[Driver], Session]:
     """What takes up the Coordinator's Run with an answer to the question that the Job is stopped at.
 
-    Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was given already.
+    An approval is of one call: it names its question, so that it cannot be taken for that of another call, and only a
+    person gives it. Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was given
+    already.
     """
     asking = loaded.job.question
     check_signal(loaded.job, given.signal)
@@ -46,6 +48,8 @@ def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides)
     if run.status != "stoppedByInteractiveTool" or asking is None:
         steps = (Continue(loaded.job.id, run.start.expert_key), AnswerAgain(loaded.job.id))
         raise UsageError(f"Job {loaded.job.id} asks nothing ({run.status})", next_steps=steps)
+    if asking.call_digest:
+        _check_approval(asking, given)
     answer = read_job_answer(asking, given.text)
 
     def take_up(driver: Driver) -> Session:
@@ -53,6 +57,14 @@ def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides)
         return driver.take_up(run, "answer", limits=new_limits(run, overrides))
 
     return take_up
+
+
+def _check_approval(asking: OpenQuestion, given: Given) -> None:
+    if given.signal is not None:
+        text = f"{asking.id} asks for a person's approval, which no event from outside gives"
+        raise UsageError(text, next_steps=(Answer(asking.id),))
+    if given.question_id is None:
+        raise UsageError("an approval names the question that it answers", next_steps=(Answer(asking.id),))
 
 
 async def answer_again(
@@ -80,6 +92,11 @@ async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> Open
         raise UsageError(f"a delegate was at work at {checkpoint_id}: only what a Coordinator asked is answered anew")
     if base.asked is not None:
         for line in reversed(await reader.events(base.id, job_id=job_id, limit=base.head.seq)):
-            if isinstance(line.event, CallInteractiveTool) and line.event.tool_call_id == base.asked:
-                return open_question(line.event)
+            match line.event:
+                case CallInteractiveTool() as asked if asked.tool_call_id == base.asked:
+                    return open_question(asked)
+                case RequestApproval() as asked if asked.tool_call_id == base.asked:
+                    return approval_question(asked)
+                case _:
+                    continue
     raise UsageError(f"nothing was asked at {checkpoint_id}", next_steps=(Look("questions", job_id),))

@@ -12,6 +12,7 @@ from perstack.config.settings import Overrides, chosen, recalled
 from perstack.core.by import By
 from perstack.core.commands import (
     Ask,
+    AskApproval,
     AwaitDelegates,
     Command,
     Complete,
@@ -41,9 +42,11 @@ from perstack.core.events import (
 from perstack.core.ids import run_id_of
 from perstack.core.instruction import render_instruction
 from perstack.core.job import Job, JobSummary, summarize
+from perstack.core.policy.approvals import Approval
 from perstack.core.questions import Answer
 from perstack.core.runs.decide import (
     answered,
+    approval_asked,
     asked,
     delegate_start,
     interrupted,
@@ -104,7 +107,7 @@ class Driver:
         self._limits = Limits()
         self.settled: dict[str, Settlement] = {}
         """What a person decided about calls that began and have no result, by key or call id."""
-        self.answers: dict[str, str | Answer] = {}
+        self.answers: dict[str, str | Answer | Approval] = {}
         """What a person answered, by the Run that asks: text for a tool that is there to ask."""
         self.answered_by: By | None = None
         self.signal: str | None = None
@@ -212,7 +215,7 @@ class Driver:
         if answer is not None:
             self.record_answer(session, answer)
 
-    def record_answer(self, session: Session, answer: str | Answer) -> None:
+    def record_answer(self, session: Session, answer: str | Answer | Approval) -> None:
         """Record a person's answer to the question that the Run asks."""
         session.note(answered(session.run, answer, session.stamp, self.answered_by))
 
@@ -310,6 +313,10 @@ class Driver:
                 offered = skills.catalogue.find(command.call.decided.tool_name)
                 approval = offered is not None and offered.spec.approval
                 session.note_all(asked(session.run, command.call, session.stamp, approval=approval))
+                await session.flush()
+            case AskApproval():
+                unattended = self._wiring.overrides.unattended
+                session.note_all(approval_asked(command.call, (), session.stamp, is_unattended=unattended))
                 await session.flush()
             case StartDelegates():
                 session.note_all(noted(session.run, command, session.stamp, self.job.next_number))

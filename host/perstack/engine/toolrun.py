@@ -11,6 +11,7 @@ from itertools import count
 from perstack.core.commands import Call, RunTools
 from perstack.core.events import CallInteractiveTool, FinishToolCall, ToolProgress
 from perstack.core.questions import Question
+from perstack.core.runs.decide import call_started, digest_of, result_of
 from perstack.core.runs.state import Run, call_key
 from perstack.core.usage import Usage
 from perstack.engine.catalogue import Catalogue
@@ -51,11 +52,12 @@ async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, a
 
     Intent before effect: if one of them may have a side effect, all is on disk before any begins.
     """
-    if any(call.decided.effect == "sideEffect" for call in command.calls):
+    calls = [call for call in command.calls if not call.decided.asks or _began(session, call)]
+    if any(call.decided.effect == "sideEffect" for call in calls):
         await session.flush()
     async with asyncio.TaskGroup() as group:
         running = {
-            group.create_task(perform_call(session.run, call, catalogue, around)): call for call in command.calls
+            group.create_task(perform_call(session.run, call, catalogue, around)): call for call in calls
         }
         while running:
             patience = _PATIENCE if session.has_unwritten else None
@@ -67,6 +69,17 @@ async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, a
                 _record(session, call, task.result())
             if running and (effects or not done):
                 await session.flush()
+
+
+def _began(session: Session, call: Call) -> bool:
+    """Note that an approved call begins, if it is what was approved, to the letter; else it has a result now."""
+    if call.began:
+        return True
+    if digest_of(call) == call.requested:
+        session.note(call_started(call, session.stamp))
+        return True
+    session.note(result_of(call, "Not run: this is not the call that was approved.", session.stamp, is_error=True))
+    return False
 
 
 def _show_progress(run: Run, call: Call, emit: Emitter, clock: Clock) -> Callable[[str], None]:

@@ -25,15 +25,18 @@ from perstack.core.events import (
     AttemptCompletion,
     CallDelegate,
     CallInteractiveTool,
+    DecideApproval,
     Definition,
     Delegation,
     ErrorRun,
     FinishRun,
     FinishStep,
     FinishToolCall,
+    RequestApproval,
     ResumeReason,
     ResumeRun,
     Settlement,
+    StartToolCall,
     StopRunByDelegate,
     StopRunByExceededMaxSteps,
     StopRunByInteractiveTool,
@@ -42,6 +45,7 @@ from perstack.core.events import (
 )
 from perstack.core.ids import event_id_of, run_id_of
 from perstack.core.messages import TextPart
+from perstack.core.policy.approvals import UNATTENDED, Approval, call_digest
 from perstack.core.questions import Answer
 from perstack.core.runs.stamp import Stamps, at_checkpoint
 from perstack.core.runs.state import Run, call_key, is_unsettled
@@ -125,9 +129,58 @@ def asked(run: Run, call: Call, stamp: Stamps, *, approval: bool) -> tuple[Store
     return question, StopRunByInteractiveTool(**at_checkpoint(stamp(1)))
 
 
-def answered(run: Run, answer: str | Answer, stamp: Stamps, by: By | None) -> StoredEvent:
+def approval_asked(
+    call: Call, offers: tuple[str, ...], stamp: Stamps, *, is_unattended: bool
+) -> tuple[StoredEvent, ...]:
+    """The request, unless a person was asked already, and the stop; where nobody is there, the refusal instead."""
+    digest = digest_of(call)
+    request = RequestApproval(
+        **stamp(),
+        tool_call_id=call.decided.id,
+        tool_name=call.decided.tool_name,
+        skill_name=call.decided.skill_name,
+        args=call.part.args,
+        call_digest=digest,
+        rule=call.decided.rule,
+        offers=offers,
+    )
+    requested = () if call.requested is not None else (request,)
+    after = stamp(len(requested))
+    if not is_unattended:
+        return *requested, StopRunByInteractiveTool(**at_checkpoint(after))
+    nobody = DecideApproval(
+        **after,
+        tool_call_id=call.decided.id,
+        call_digest=call.requested or digest,
+        decision="no",
+        by=By(door=UNATTENDED),
+    )
+    return *requested, nobody
+
+
+def digest_of(call: Call) -> str:
+    """What an approval of this call is bound to."""
+    return call_digest(call.decided.skill_name, call.decided.tool_name, call.part.args)
+
+
+def call_started(call: Call, stamp: Stamps) -> StartToolCall:
+    """An approved call begins."""
+    return StartToolCall(**stamp(), tool_call_id=call.decided.id, call_digest=digest_of(call))
+
+
+def answered(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | None) -> StoredEvent:
     """A person's answer to what the Run asks: a text is the result of a tool that is there to ask."""
     call = run.calls[run.asked or ""]
+    if isinstance(answer, Approval):
+        return DecideApproval(
+            **stamp(),
+            tool_call_id=call.decided.id,
+            call_digest=call.requested or "",
+            decision=answer.decision,
+            by=by or By(),
+            rule=answer.rule,
+            text=answer.text,
+        )
     if isinstance(answer, str):
         return result_of(call, answer, stamp, by=by)
     return AnswerQuestion(**stamp(), tool_call_id=call.decided.id, answer=answer, by=by)

@@ -17,6 +17,7 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
+    DecideApproval,
     ErrorInfo,
     ErrorRun,
     FinishGeneration,
@@ -25,10 +26,12 @@ from perstack.core.events import (
     FinishStep,
     FinishToolCall,
     RedactEvent,
+    RequestApproval,
     ResumeRun,
     Retry,
     StartGeneration,
     StartRun,
+    StartToolCall,
     StopRunByDelegate,
     StopRunByExceededMaxSteps,
     StopRunByInteractiveTool,
@@ -46,7 +49,9 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.runs.asking import OpenQuestion, open_question
+from perstack.core.policy.approvals import UNATTENDED, Standing
+from perstack.core.redaction import REDACTED
+from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
 from perstack.core.runs.state import Phase, Run, RunStatus, is_unsettled, latest_reply
 from perstack.core.runs.transitions import check_legal
 from perstack.core.todos import Todo, apply_todo, todos_json
@@ -128,6 +133,7 @@ class Changes(TypedDict, total=False):
     waits_for_limit: bool
     signals: frozenset[str]
     last_number: int
+    standing: tuple[Standing, ...]
 
 
 def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case for each kind of event
@@ -175,6 +181,12 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
             return _asked(run, event)
         case AnswerQuestion():
             return _answered(run, event)
+        case RequestApproval():
+            return _requested(run, event)
+        case DecideApproval():
+            return _decided(run, event)
+        case StartToolCall():
+            return _started_call(run, event)
         case StopRunByInteractiveTool():
             return Changes(status="stoppedByInteractiveTool")
         case AttemptCompletion():
@@ -243,6 +255,47 @@ def _answered(run: Run, event: AnswerQuestion) -> Changes:
         event.tool_call_id: replace(call, question=None, answers=(*call.answers, event.answer)),
     }
     return Changes(calls=calls, asked=None, questions=_without(run.questions, event.tool_call_id))
+
+
+def _requested(run: Run, event: RequestApproval) -> Changes:
+    call = _open_call(run, event.tool_call_id)
+    if not call.waits_for_approval:
+        raise IllegalFact(f"call {event.tool_call_id!r} waits for no approval")
+    call = replace(call, requested=event.call_digest, offers=event.offers)
+    return Changes(
+        asked=event.tool_call_id,
+        questions={**_without(run.questions, event.tool_call_id), event.tool_call_id: approval_question(event)},
+        calls={**run.calls, event.tool_call_id: call},
+    )
+
+
+def _decided(run: Run, event: DecideApproval) -> Changes:
+    """An approval is of what was asked, to the letter: the digest is the same, and a rule is one that was offered."""
+    call = _open_call(run, event.tool_call_id)
+    if not call.waits_for_approval or call.requested is None:
+        raise IllegalFact(f"nobody was asked to approve of call {event.tool_call_id!r}")
+    if event.call_digest != call.requested:
+        raise IllegalFact(f"the approval is not of call {event.tool_call_id!r} as it was asked")
+    # the offers of a request that was redacted since are not known any more
+    if event.rule and (event.decision != "job" or not {event.rule, REDACTED} & set(call.offers)):
+        raise IllegalFact(f"the rule {event.rule!r} was not offered with call {event.tool_call_id!r}")
+    call = replace(call, approval=event.approval, is_unattended=event.by.door == UNATTENDED)
+    changes = Changes(
+        asked=None,
+        questions=_without(run.questions, event.tool_call_id),
+        calls={**run.calls, event.tool_call_id: call},
+    )
+    if event.decision == "job":
+        given = Standing(id=event.id, call_digest=event.call_digest, rule=event.rule)
+        changes["standing"] = (*run.standing, given)
+    return changes
+
+
+def _started_call(run: Run, event: StartToolCall) -> Changes:
+    call = _open_call(run, event.tool_call_id)
+    if call.approval is None or call.approval.decision == "no" or event.call_digest != call.requested:
+        raise IllegalFact(f"nobody has approved of call {event.tool_call_id!r} as it begins")
+    return Changes(calls={**run.calls, event.tool_call_id: replace(call, began=True)})
 
 
 def _replied(run: Run, event: FinishGeneration) -> Changes:

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from perstack.core.commands import (
     Ask,
+    AskApproval,
     AwaitDelegates,
     Call,
     Command,
@@ -21,6 +22,7 @@ from perstack.core.commands import (
     StopAtLimit,
 )
 from perstack.core.events import Settlement
+from perstack.core.policy.approvals import refusal
 from perstack.core.runs.state import Phase, Run, latest_reply
 from perstack.core.todos import apply_todo, remaining, todos_json
 
@@ -59,23 +61,30 @@ def pending(run: Run, limit: int | None = None) -> Command | None:
 
 
 def _pending_call(run: Run) -> Command:
-    """Ordinary calls first, then delegates, then questions one at a time, completion last."""
+    """Ordinary calls first, then delegates, then approvals and questions one at a time, completion last.
+
+    What was approved of is an ordinary call, or a delegate, from then on.
+    """
     open_calls = run.open_calls
     recordable = next((record for call in open_calls if (record := _recordable(run, call))), None)
     if recordable is not None:
         return recordable
-    tools = tuple(call for call in open_calls if call.decided.kind == "tool" and call.question is None)
+    free = [call for call in open_calls if not call.waits_for_approval]
+    tools = tuple(call for call in free if call.decided.kind == "tool" and call.question is None)
     if tools:
         return RunTools(tools)
     asking = next((call for call in open_calls if call.question is not None), None)
     if asking is not None:
         return Ask(asking)
-    delegates = tuple(call for call in open_calls if call.decided.kind == "delegate")
+    delegates = tuple(call for call in free if call.decided.kind == "delegate")
     undecided = tuple(call for call in delegates if call.delegation is None)
     if undecided:
         return StartDelegates(undecided)
     if delegates:
         return AwaitDelegates(tuple(call.delegation for call in delegates if call.delegation is not None))
+    waiting = next((call for call in open_calls if call.waits_for_approval), None)
+    if waiting is not None:
+        return AskApproval(waiting)
     question = next((call for call in open_calls if call.decided.kind == "interactive"), None)
     if question is not None:
         return Ask(question)
@@ -85,6 +94,9 @@ def _pending_call(run: Run) -> Command:
 def _recordable(run: Run, call: Call) -> RecordResult | None:
     if call.settlement is not None and call.settlement != "retry":
         return RecordResult(call, _SETTLED_TEXT[call.settlement], is_error=call.settlement == "ask")
+    if call.approval is not None and call.approval.decision == "no":
+        text = refusal(call.decided.rule, call.approval.text, is_unattended=call.is_unattended)
+        return RecordResult(call, text, is_error=True)
     match call.decided.kind:
         case "todo":
             return RecordResult(call, todos_json(apply_todo(run.todos, call.part.args)))

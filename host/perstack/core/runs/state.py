@@ -25,6 +25,7 @@ from perstack.core.definitions import Limits
 from perstack.core.events import ErrorInfo, StartRun
 from perstack.core.instruction import whole_instruction
 from perstack.core.messages import ExpertMessage, History
+from perstack.core.policy.approvals import Standing
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.todos import Todo
 from perstack.core.usage import Usage
@@ -101,6 +102,8 @@ class Run:
     """The events from outside that it has taken."""
     last_number: int = 0
     """The highest number of a Run that it decided on."""
+    standing: tuple[Standing, ...] = ()
+    """The approvals for the whole Job that were given here."""
 
     @property
     def may_be_redefined(self) -> bool:
@@ -134,7 +137,7 @@ def call_key(run: Run, call: Call) -> str:
 
 def is_unsettled(call: Call) -> bool:
     """Whether this call, found open after its process ended, may have had an effect that a repetition would double."""
-    is_begun = call.result is None and call.question is None
+    is_begun = call.result is None and call.question is None and (call.began or not call.decided.asks)
     return is_begun and call.decided.kind == "tool" and call.decided.effect == "sideEffect"
 
 

@@ -14,6 +14,7 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
+    DecideApproval,
     ErrorInfo,
     ErrorRun,
     FinishGeneration,
@@ -21,10 +22,12 @@ from perstack.core.events import (
     FinishStep,
     FinishToolCall,
     RedactEvent,
+    RequestApproval,
     ResumeRun,
     Retry,
     StartGeneration,
     StartRun,
+    StartToolCall,
     StopRunByDelegate,
     StopRunByExceededMaxSteps,
     StopRunByInteractiveTool,
@@ -89,6 +92,13 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
             return [Row("asks", question_of(event), "magenta")]
         case AnswerQuestion():
             return [Row("answered", answer_of(event), "magenta"), *_given_by(event.by)]
+        case RequestApproval():
+            words = f"approval of {event.tool_name} {json.dumps(event.args, ensure_ascii=False)} (rule {event.rule})"
+            return [Row("asks", words, "magenta")]
+        case DecideApproval():
+            return [Row("decided", decision_of(event), "magenta"), *_given_by(event.by)]
+        case StartToolCall():
+            return [Row("calls", f"what was approved: {event.call_digest}")] if around.full else []
         case StopRunByInteractiveTool():
             return [Row("waits", f"for an answer, checkpoint {event.checkpoint_id}", "magenta")]
         case AttemptCompletion():
@@ -133,6 +143,13 @@ def question_of(event: CallInteractiveTool) -> str:
         return f"skill {event.skill_name}, {event.tool_name}: {event.question.message}"
     question = event.args.get("question")
     return question if isinstance(question, str) else f"{event.tool_name} {json.dumps(event.args, ensure_ascii=False)}"
+
+
+def decision_of(event: DecideApproval) -> str:
+    """What was decided on a call, and the words beside it."""
+    words = {"once": "yes", "job": "yes, for the whole Job", "no": "no"}[event.decision]
+    beside = "; ".join(part for part in (event.rule and f"rule {event.rule}", event.text) if part)
+    return f"{words}: {beside}" if beside else words
 
 
 def answer_of(event: AnswerQuestion) -> str:

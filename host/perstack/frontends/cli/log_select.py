@@ -29,7 +29,17 @@ _STEPS = re.compile(r"(?P<sign>>=|<=|>|<|)(?P<first>\d+)(?:-(?P<last>\d+))?")
 TYPES: tuple[str, ...] = tuple(kind.model_fields["type"].default for kind in get_args(StoredEvent))
 """Every kind of event that a log may have."""
 
-TOOL_TYPES = frozenset({"callTools", "finishToolCall", "attemptCompletion", "callInteractiveTool"})
+TOOL_TYPES = frozenset(
+    {
+        "callTools",
+        "finishToolCall",
+        "attemptCompletion",
+        "callInteractiveTool",
+        "requestApproval",
+        "decideApproval",
+        "startToolCall",
+    }
+)
 ERROR_TYPES = frozenset({"errorRun", "retry"})
 DELEGATION_TYPES = frozenset({"callDelegate", "stopRunByDelegate"})
 

@@ -15,6 +15,7 @@ from perstack.core.events import (
     FinishGeneration,
     FinishRun,
     InitializeRuntime,
+    RequestApproval,
     Retry,
     RunEvent,
     SkillStarting,
@@ -64,6 +65,8 @@ class Words:
                 return (f"{self._step(event)}: asks {names}",)
             case CallInteractiveTool():
                 return (f"{self._step(event)}: asks a person",)
+            case RequestApproval():
+                return (f"{self._step(event)}: asks a person's approval of {event.tool_name}",)
             case Retry():
                 error = shorten(event.error.message, _CELLS)
                 return (f"{self._step(event)}: tries again in {duration(event.delay_ms)}: {error}",)

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from perstack.core.answers import ANYTHING, APPROVAL, Asked, asked_by, beside_question
 from perstack.core.base import JsonObject
 from perstack.core.runs.asking import OpenQuestion
+from perstack.frontends.shared.approvals import call_shown
 
 ANSWER = "answer"
 OTHER = "other"
@@ -90,6 +91,8 @@ def _named(field: JsonObject) -> dict[str, str]:
 
 def _message(asking: OpenQuestion) -> str:
     """The question, and what else the model put beside it."""
+    if asking.call_digest:
+        return call_shown(asking)
     if asking.requested_schema is not None:
         return asking.shown
     beside = [
@@ -104,6 +107,9 @@ def _text_schema(asked: Asked) -> JsonObject:
     if asked.options:
         answer["enum"] = list(asked.options)
     properties: JsonObject = {ANSWER: answer}
+    if asked.is_approval:
+        words = "Beside a no: what the model should know"
+        properties[BESIDE] = {"type": "string", "title": "Words", "description": words}
     if asked.is_yes_no:
         properties[BESIDE] = {"type": "string", "title": "Words", "description": "What you want to say beside it"}
     if asked.options and asked.allows_other:

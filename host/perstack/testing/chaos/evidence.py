@@ -25,6 +25,8 @@ _OF_WORK = frozenset(
         "callDelegate",
         "attemptCompletion",
         "answerQuestion",
+        "decideApproval",
+        "startToolCall",
         "finishStep",
         "finishRun",
     )
