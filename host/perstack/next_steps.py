@@ -23,6 +23,8 @@ class Answer:
     """Give the answer that a Job or a task waits for."""
 
     id: str
+    is_approval: bool = False
+    """Whether it approves of a call, which only a person may do; `id` is the question's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,8 @@ def in_words(step: NextStep) -> str:  # noqa: C901 - one case for each step
     """The step in words that suit every door."""
     match step:
         case Answer():
-            return f"give the answer to {step.id}"
+            what = "a person approves of the call, or not, by the answer" if step.is_approval else "give the answer"
+            return f"{what} to {step.id}"
         case AnswerAgain():
             return "answer an earlier question, at its checkpoint"
         case Resume():

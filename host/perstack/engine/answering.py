@@ -62,9 +62,10 @@ def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides)
 def _check_approval(asking: OpenQuestion, given: Given) -> None:
     if given.signal is not None:
         text = f"{asking.id} asks for a person's approval, which no event from outside gives"
-        raise UsageError(text, next_steps=(Answer(asking.id),))
+        raise UsageError(text, next_steps=(Answer(asking.id, is_approval=True),))
     if given.question_id is None:
-        raise UsageError("an approval names the question that it answers", next_steps=(Answer(asking.id),))
+        step = Answer(asking.id, is_approval=True)
+        raise UsageError("an approval names the question that it answers", next_steps=(step,))
 
 
 async def answer_again(

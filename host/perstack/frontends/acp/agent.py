@@ -24,6 +24,7 @@ from acp.schema import (
     LoadSessionResponse,
     NewSessionResponse,
     PermissionOption,
+    PermissionOptionKind,
     PromptCapabilities,
     PromptResponse,
     ResourceContentBlock,
@@ -39,7 +40,7 @@ from acp.schema import (
     ToolCallUpdate,
 )
 
-from perstack.core.answers import accepted, asked_by
+from perstack.core.answers import ALWAYS, accepted, asked_by
 from perstack.core.job import JobSummary
 from perstack.core.runs.asking import OpenQuestion
 from perstack.errors import PerstackError, UsageError
@@ -47,6 +48,7 @@ from perstack.frontends.acp.history import shown_again
 from perstack.frontends.acp.next_steps import said
 from perstack.frontends.acp.sessions import Session, Sessions
 from perstack.frontends.acp.updates import Sender, Updates
+from perstack.frontends.shared.approvals import call_shown
 from perstack.frontends.shared.consent import CHOICES, agrees, declines
 from perstack.frontends.shared.forms import choices_of, form_of
 from perstack.frontends.shared.words import local_time
@@ -165,11 +167,13 @@ class PerstackAgent:
         """The answer, if the question has choices to put to the person; else it is said, and None."""
         form = form_of(asking)
         options = [
-            PermissionOption(option_id=one, name=name, kind="reject_once" if declines(one) else "allow_once")
-            for one, name in choices_of(form).items()
+            PermissionOption(option_id=one, name=name, kind=_kind_of(one)) for one, name in choices_of(form).items()
         ]
         if options:
-            call = ToolCallUpdate(tool_call_id=asking.id, title=form.message, kind="other", status="pending")
+            title = call_shown(asking, session.workspace) if asking.call_digest else form.message
+            call = ToolCallUpdate(
+                tool_call_id=asking.id, title=title, kind="other", status="pending", raw_input=asking.args or None
+            )
             reply = await self._client.request_permission(session_id=session.id, tool_call=call, options=options)
             if isinstance(reply.outcome, AllowedOutcome):
                 return reply.outcome.option_id
@@ -212,6 +216,12 @@ def _errors() -> Generator[None]:
         yield
     except PerstackError as error:
         raise RequestError(-32000 if not isinstance(error, UsageError) else -32602, error.said(said)) from error
+
+
+def _kind_of(choice: str) -> PermissionOptionKind:
+    if declines(choice):
+        return "reject_once"
+    return "allow_always" if choice.startswith(ALWAYS) else "allow_once"
 
 
 def _in_words(asking: OpenQuestion) -> str:

@@ -11,6 +11,7 @@ from perstack.core.events import Event, SkillDisconnected
 from perstack.core.job import JobStatus, JobSummary
 from perstack.core.plain import one_line
 from perstack.engine.emit import OnEvent
+from perstack.frontends.cli.approving import approved_in_place
 from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.terminal import data, discard_stdout, err, remark
 from perstack.frontends.shared.following import after_job
@@ -74,7 +75,7 @@ class JsonLines:
 def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], *, stream: bool) -> int:
     """Drive a Job to the end or stop, and say how it stands; returns the exit status."""
     lines = JsonLines(stream=stream)
-    summary = until_done(host, lambda: work(lines), lambda: job_of(host, lines), lines)
+    summary = until_done(host, lambda: approved_in_place(host, work, lines), lambda: job_of(host, lines), lines)
     return INTERRUPTED if summary is None else say(summary)
 
 

@@ -35,6 +35,7 @@ _OPTIONS: dict[Option, str] = {
     "model": "name one with --model",
     "target": "give a better one with --target X",
 }
+_ANSWER = '"ANSWER"'
 _NEEDED: dict[Option, str] = {"max_steps": " --max-steps N"}
 _RESUME: dict[Kind, str] = {"job": "perstack resume", "task": "perstack task resume", "series": "perstack resume"}
 _LISTS: dict[Place, str] = {
@@ -81,7 +82,7 @@ def command(step: Command) -> str:
     """The command alone."""
     match step:
         case Answer():
-            return f'perstack answer {step.id} "ANSWER"'
+            return f"perstack answer {step.id} {'yes|always|no' if step.is_approval else _ANSWER}"
         case Resume():
             return f"{_RESUME[step.kind]} {step.id}{'' if step.needs is None else _NEEDED[step.needs]}"
         case Retry():

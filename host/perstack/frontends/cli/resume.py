@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable
 
 import click
 
 from perstack.core.events import Settlement
 from perstack.core.iterations.state import SeriesState
 from perstack.core.job import JobSummary
+from perstack.engine.emit import OnEvent
 from perstack.engine.read import UnsettledCall
 from perstack.engine.who import this_user
 from perstack.errors import UsageError
+from perstack.frontends.cli.approving import approved_in_place
 from perstack.frontends.cli.drive import job_of, say, until_done
 from perstack.frontends.cli.iterate import check_target
 from perstack.frontends.cli.options import Setup, driving_options
@@ -96,12 +99,14 @@ def resume_command(
                 "--max-iterations, --target and --definition are for iterations: name some that `perstack iterations`"
                 " lists"
             )
-        return await host.resume(
-            job,
-            settle=settled,
-            on_unsettled=lambda calls: _show_unsettled(calls, settled),
-            on_event=lines.on_event,
-        )
+
+
+        def resume(on_event: OnEvent) -> Awaitable[JobSummary]:
+            return host.resume(
+                job, settle=settled, on_unsettled=lambda calls: _show_unsettled(calls, settled), on_event=on_event
+            )
+
+        return await approved_in_place(host, resume, lines.on_event)
 
     async def interrupted() -> JobSummary | SeriesState | None:
         return await lines.state(host) or await job_of(host, lines.on_event)
