@@ -163,8 +163,8 @@ class _Export:
                     self._write(at, event, "continueToNextStep", checkpoint=checkpoint, usage=None)
             case ours.ResumeRun() | ours.StartRun() | ours.AnswerQuestion() | ours.CallInteractiveTool():
                 return
-            case ours.RequestApproval() | ours.DecideApproval() | ours.StartToolCall():
-                return  # the original knows no approvals
+            case ours.RequestApproval() | ours.DecideApproval() | ours.StartToolCall() | ours.WidenPermissions():
+                return  # the original knows no permissions
             case _:
                 self._stop(at, event)
 

@@ -23,6 +23,7 @@ MODEL = (
     "max_retries",
     "timeout",
     "env_path",
+    "permissions",
     "strict_skills",
     "unattended",
 )

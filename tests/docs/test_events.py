@@ -32,6 +32,8 @@ from perstack.core.events import (
     TransientEvent,
 )
 from perstack.core.messages import BlobPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.policy.permissions import RuleSet
+from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall, Effect, ToolKind
@@ -50,6 +52,8 @@ OBJECTS = {
     "delegation": Delegation,
     "delegateHead": DelegateHead,
     "decidedCall": DecidedCall,
+    "ruleSet": RuleSet,
+    "widening": Widening,
     "todo": Todo,
     "question": Question,
     "answer": Answer,

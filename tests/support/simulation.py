@@ -175,7 +175,7 @@ class Simulation:
                 self.note_all(asked(self.run, command.call, self.stamps, approval=False))
             case AskApproval():
                 unattended = self.choose(8) == 0
-                asks = approval_asked(command.call, ("tool(*)",), self.stamps, is_unattended=unattended)
+                asks = approval_asked(command.call, (), ("tool(*)",), self.stamps, is_unattended=unattended)
                 self.note_all(asks)
             case _:
                 self.note_all(noted(self.run, command, self.stamps, 2))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from perstack.core.by import By
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
 from perstack.core.events import Override, StartRun
+from perstack.core.policy.widening import Widening
 
 _T = TypeVar("_T")
 
@@ -25,6 +27,10 @@ class Overrides:
     """Nobody answers what a tool asks: it is declined at once."""
     strict_skills: bool = False
     """Every skill is taken for required."""
+    widening: Widening | None = None
+    """Rules that are laid over those in force, in every Run that is begun or goes on."""
+    widened_by: By | None = None
+    """Who asked for that; this process's user if not given."""
 
 
 @dataclass(frozen=True, slots=True)

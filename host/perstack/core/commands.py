@@ -34,6 +34,8 @@ class Call:
     """Whether nobody was there to say it."""
     began: bool = False
     """Whether it began, of a call that was approved."""
+    leads_to: tuple[str, ...] = ()
+    """Where its paths led when that was asked."""
     offers: tuple[str, ...] = ()
     """The rules that a person may choose to approve of more than this call."""
 

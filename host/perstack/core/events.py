@@ -13,8 +13,37 @@ from pydantic import Field, TypeAdapter, computed_field
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.by import By
 from perstack.core.definitions import Expert, Limits, ReasoningBudget
+from perstack.core.display_events import (
+    DisplayEvent as DisplayEvent,
+)
+from perstack.core.display_events import (
+    InitializeRuntime as InitializeRuntime,
+)
+from perstack.core.display_events import (
+    SkillConnected as SkillConnected,
+)
+from perstack.core.display_events import (
+    SkillDisconnected as SkillDisconnected,
+)
+from perstack.core.display_events import (
+    SkillStarting as SkillStarting,
+)
+from perstack.core.display_events import (
+    SkillStderr as SkillStderr,
+)
+from perstack.core.display_events import (
+    StreamReasoning as StreamReasoning,
+)
+from perstack.core.display_events import (
+    StreamText as StreamText,
+)
+from perstack.core.display_events import (
+    ToolProgress as ToolProgress,
+)
 from perstack.core.messages import ExpertMessage, ReplyPart, ResultContent
 from perstack.core.policy.approvals import Approval, ApprovalDecision
+from perstack.core.policy.permissions import RuleSet
+from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall
@@ -133,6 +162,8 @@ class StartRun(RunEvent):
     """What a person adds to the Job, to find it by."""
     overrides: tuple[Override, ...] = Field(default=(), exclude_if=falsy)
     """Which settings the caller chose, in place of the definitions."""
+    permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)
+    """The rules in force: the project's, the Expert's, those of every Run above it. Empty: nothing is restricted."""
 
 
 class ResumeRun(RunEvent):
@@ -149,6 +180,8 @@ class ResumeRun(RunEvent):
     """The event from outside that let it go on: its source and id, which are taken once."""
     definition: Definition | None = None
     """Today's, for a Run that failed before anything was generated: nothing that it has done rests on the old one."""
+    permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)
+    """Today's rules, as far as they are others than those in force, which hold besides them."""
 
 
 def started_as(start: StartRun, event: ResumeRun) -> StartRun:
@@ -281,6 +314,8 @@ class RequestApproval(RunEvent):
     """Of skill, tool and arguments: what an approval is bound to."""
     rule: str
     """The rule that asks."""
+    leads_to: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """Where the paths among its arguments lead, relative to the workspace: an approval is of these places."""
     offers: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     """Rules that match this call, one of which may be approved of for the whole Job."""
 
@@ -311,6 +346,14 @@ class StartToolCall(RunEvent):
     tool_call_id: str
     call_digest: str
     """Taken again of what is about to be run."""
+
+
+class WidenPermissions(RunEvent):
+    """A person has laid rules over those in force, which may allow what was not allowed before."""
+
+    type: Literal["widenPermissions"] = "widenPermissions"
+    widening: Widening
+    by: By
 
 
 class StopRunByInteractiveTool(RunEvent):
@@ -405,6 +448,7 @@ StoredEvent = (
     | RequestApproval
     | DecideApproval
     | StartToolCall
+    | WidenPermissions
     | StopRunByInteractiveTool
     | AttemptCompletion
     | FinishStep
@@ -414,90 +458,6 @@ StoredEvent = (
     | StopRunByInterrupt
     | RedactEvent
 )
-
-
-class DisplayEvent(Fact):
-    """Shown while it happens, never stored."""
-
-    type: str
-    id: str
-    timestamp: int
-    job_id: str
-    run_id: str
-
-
-class InitializeRuntime(DisplayEvent):
-    """The host begins to work on a Job."""
-
-    type: Literal["initializeRuntime"] = "initializeRuntime"
-    runtime_version: str
-    expert_key: str
-    model: str
-    provider: str
-    max_steps: int | None = None
-    storage: str = ""
-
-
-class SkillStarting(DisplayEvent):
-    """A skill's server is being started or connected to."""
-
-    type: Literal["skillStarting"] = "skillStarting"
-    skill_name: str
-    detail: str = ""
-
-
-class SkillConnected(DisplayEvent):
-    """A skill's tools are there."""
-
-    type: Literal["skillConnected"] = "skillConnected"
-    skill_name: str
-    tools: int = 0
-    duration_ms: int = 0
-
-
-class SkillStderr(DisplayEvent):
-    """A line that a skill's server wrote to stderr."""
-
-    type: Literal["skillStderr"] = "skillStderr"
-    skill_name: str
-    message: str
-
-
-class SkillDisconnected(DisplayEvent):
-    """A skill's server has ended."""
-
-    type: Literal["skillDisconnected"] = "skillDisconnected"
-    skill_name: str
-    reason: str = ""
-
-
-class ToolProgress(DisplayEvent):
-    """What a tool says while it works."""
-
-    type: Literal["toolProgress"] = "toolProgress"
-    expert_key: str
-    step_number: int
-    tool_call_id: str
-    tool_name: str
-    message: str
-
-
-class StreamReasoning(DisplayEvent):
-    """A piece of the model's reasoning, as it comes."""
-
-    type: Literal["streamReasoning"] = "streamReasoning"
-    expert_key: str
-    step_number: int
-    delta: str
-
-
-class StreamText(DisplayEvent):
-    """A piece of the model's text, as it comes."""
-
-    type: Literal["streamText"] = "streamText"
-    expert_key: str
-    step_number: int
-    delta: str
 
 
 TransientEvent = (

@@ -14,6 +14,7 @@ from perstack.core.definitions import Limits
 from perstack.core.events import StartRun
 from perstack.core.ids import number_of_run
 from perstack.core.policy.approvals import Standing
+from perstack.core.policy.widening import Widening
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.state import Run, RunStatus
 from perstack.core.usage import NO_USAGE, Usage
@@ -117,6 +118,8 @@ class RunTally:
     """The events from outside that it has taken."""
     standing: tuple[Standing, ...]
     """The approvals for the whole Job that were given to it."""
+    widenings: tuple[Widening, ...]
+    """What was laid over its rules."""
 
     @classmethod
     def of(cls, run: Run) -> RunTally:
@@ -135,6 +138,7 @@ class RunTally:
             resume_at=run.resume_at,
             signals=run.signals,
             standing=run.standing,
+            widenings=run.widenings,
         )
 
 
@@ -186,6 +190,11 @@ class Job:
     def standing(self) -> tuple[Standing, ...]:
         """The approvals that hold for the whole Job, whichever Run asked for them."""
         return tuple(one for tally in self.runs.values() for one in tally.standing)
+
+    @property
+    def widenings(self) -> tuple[Widening, ...]:
+        """What was laid over the rules of the whole Job, in that order."""
+        return tuple(one for tally in self.coordinators for one in tally.widenings)
 
     def limit_reached(self, limits: Limits) -> int | None:
         """The most steps that the Job, over all its Runs, may have, if it has used them."""

@@ -108,7 +108,8 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
             question = _bare_question(event.answer.question) or Question(message=REDACTED)
             return {"answer": Answer(question=question, action=event.answer.action)}
         case RequestApproval():
-            return {"args": {}, "rule": REDACTED, "offers": tuple(REDACTED for _ in event.offers)}
+            places = tuple(REDACTED for _ in event.leads_to)
+            return {"args": {}, "rule": REDACTED, "leads_to": places, "offers": tuple(REDACTED for _ in event.offers)}
         case DecideApproval():
             return {"text": REDACTED if event.text else "", "rule": ""}
         case AttemptCompletion():

@@ -45,6 +45,7 @@ from perstack.core.events import (
     StopRunByInteractiveTool,
     StopRunByInterrupt,
     StoredEvent,
+    WidenPermissions,
 )
 from perstack.core.messages import text_of
 from perstack.core.runs.decide import digest_of
@@ -59,6 +60,8 @@ def difference(run: Run, event: StoredEvent) -> str | None:
     """
     if isinstance(event, StopRunByInterrupt | ErrorRun | StopRunByExceededMaxSteps | RedactEvent):
         return None
+    if isinstance(event, WidenPermissions):
+        return None  # a person may do that at any time
     if isinstance(event, ResumeRun):
         return _resumption(run, event)
     if isinstance(event, StopRunByInteractiveTool):
@@ -66,6 +69,8 @@ def difference(run: Run, event: StoredEvent) -> str | None:
         return None if run.asked or waits else "stopRunByInteractiveTool, where nothing was asked"
     if isinstance(event, StopRunByDelegate):
         return None if any(call.delegation for call in run.open_calls) else "stopRunByDelegate without delegates"
+    if run.is_tightened and isinstance(event, FinishToolCall) and event.is_error:
+        return None  # rules of a later day do not let it run any more
     command = pending(run)
     if command is None:
         return f"{event.type} after the Run stopped ({run.status})"

@@ -68,6 +68,8 @@ class DecidedCall(Fact):
     """The permission rule that denies it, or asks for a person's approval."""
     asks: bool = Field(default=False, exclude_if=falsy)
     """Whether a person has to approve of it before it is run."""
+    opens: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """Protected paths that a rule names, which this call may use, relative to the workspace."""
     approved_by: str = Field(default="", exclude_if=falsy)
     """The event with the approval of this Job that covers it already."""
 

@@ -14,6 +14,7 @@ from perstack.core.commands import (
     Ask,
     AskApproval,
     AwaitDelegates,
+    Call,
     Command,
     Complete,
     DecideCalls,
@@ -38,11 +39,15 @@ from perstack.core.events import (
     ResumeReason,
     Settlement,
     StartRun,
+    WidenPermissions,
 )
 from perstack.core.ids import run_id_of
 from perstack.core.instruction import render_instruction
 from perstack.core.job import Job, JobSummary, summarize
 from perstack.core.policy.approvals import Approval
+from perstack.core.policy.chain import rule_sets
+from perstack.core.policy.permissions import RuleSet
+from perstack.core.policy.widening import begun_under, not_in_force
 from perstack.core.questions import Answer
 from perstack.core.runs.decide import (
     answered,
@@ -52,13 +57,14 @@ from perstack.core.runs.decide import (
     interrupted,
     noted,
     redefined,
+    result_of,
     resumed,
     stopped_with,
 )
 from perstack.core.runs.pending import pending
-from perstack.core.runs.state import Run
+from perstack.core.runs.state import Phase, Run
 from perstack.engine.blobs import JobBlobs
-from perstack.engine.catalogue import delegate_infos, delegate_tools
+from perstack.engine.catalogue import Catalogue, delegate_infos, delegate_tools
 from perstack.engine.clock import SYSTEM, iso
 from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.emit import Emitter
@@ -66,9 +72,11 @@ from perstack.engine.generation import fail, generate
 from perstack.engine.groups import leaves
 from perstack.engine.prices import Prices
 from perstack.engine.providers import ProviderPool, RunSettings
+from perstack.engine.ruling import Rulings
 from perstack.engine.session import Session, uninterrupted
 from perstack.engine.skills import JobSkills, RunSkills
 from perstack.engine.toolrun import ToolSurroundings, run_tools
+from perstack.engine.who import this_user
 from perstack.errors import PerstackError, StorageError
 from perstack.ports.clock import Clock
 from perstack.ports.storage import RunRef, Storage
@@ -105,6 +113,7 @@ class Driver:
         self._has_changed = asyncio.Event()
         """Set when job.json is behind."""
         self._limits = Limits()
+        self._rulings = Rulings(wiring.directory)
         self.settled: dict[str, Settlement] = {}
         """What a person decided about calls that began and have no result, by key or call id."""
         self.answers: dict[str, str | Answer | Approval] = {}
@@ -125,6 +134,7 @@ class Driver:
         continued_from: ContinuedFrom | None = None,
         base: Run | None = None,
         labels: Mapping[str, str] | None = None,
+        above: tuple[RuleSet, ...] = (),
     ) -> Session:
         """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up."""
         settings = self._settings(expert, is_coordinator=delegated_by is None)
@@ -147,9 +157,24 @@ class Driver:
                 runtime_version=VERSION,
                 labels=dict(labels or {}),
                 overrides=chosen(self._wiring.overrides),
+                permissions=self._permissions(expert, above, base),
             )
         )
+        if delegated_by is None:  # what it starts has what it has
+            self._widen(session)
         return session
+
+    def _permissions(self, expert: Expert, above: tuple[RuleSet, ...], base: Run | None) -> tuple[RuleSet, ...]:
+        """The rules for a new Run: those of the Run that it works for or continues, and today's, the Expert's own."""
+        if base is not None:
+            above = self._runs.get(base.id, base).permissions
+        return begun_under(above, rule_sets(self._wiring.project, expert), self.job.widenings)
+
+    def _widen(self, session: Session) -> None:
+        overrides = self._wiring.overrides
+        if overrides.widening is not None:
+            by = overrides.widened_by or this_user()
+            session.note(WidenPermissions(**session.stamp(), widening=overrides.widening, by=by))
 
     def take_up(
         self,
@@ -178,10 +203,18 @@ class Driver:
                 settled=self.settled,
                 signal=self.signal,
                 definition=definition,
+                permissions=self._stricter_today(run),
             )
         )
+        self._widen(session)
         self._record_answer(session)
         return session
+
+    def _stricter_today(self, run: Run) -> tuple[RuleSet, ...]:
+        """Today's rules, as far as the Run does not have them."""
+        expert = self._wiring.project.expert(run.start.expert_key)
+        today = () if expert is None else rule_sets(self._wiring.project, expert)
+        return not_in_force(today, run.permissions, self.job.widenings)
 
     def _of_today(self, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
         """The definition of a Run's Expert and its limits, where they are others than it has."""
@@ -265,6 +298,8 @@ class Driver:
             await session.flush()
             skills = await self._skills(session)
             if skills is not None:
+                if session.run.is_tightened and session.run.phase is Phase.CALLING:
+                    await self._rule_again(session, skills.catalogue)
                 while (command := self._pending(session)) is not None:
                     await self._perform(session, command, skills)
             await session.flush()
@@ -304,6 +339,10 @@ class Driver:
                 await self._generate(session, command, skills)
             case DecideCalls():
                 decided = [await skills.catalogue.decide(call) for call in command.calls]
+                if session.run.permissions:
+                    decided = await self._rulings.of(
+                        command.calls, decided, skills.catalogue, session.run.permissions, self.job.standing
+                    )
                 session.note(CallTools(**session.stamp(), calls=tuple(decided)))
             case RunTools():
                 await run_tools(session, command, skills.catalogue, self._around(session))
@@ -315,9 +354,7 @@ class Driver:
                 session.note_all(asked(session.run, command.call, session.stamp, approval=approval))
                 await session.flush()
             case AskApproval():
-                unattended = self._wiring.overrides.unattended
-                session.note_all(approval_asked(command.call, (), session.stamp, is_unattended=unattended))
-                await session.flush()
+                await self._ask_approval(session, command.call, skills.catalogue)
             case StartDelegates():
                 session.note_all(noted(session.run, command, session.stamp, self.job.next_number))
                 await session.flush()
@@ -335,7 +372,20 @@ class Driver:
             clock=wiring.clock,
             model=lambda: wiring.providers.for_run(session.run, wiring.project, wiring.overrides),
             may_ask=not wiring.overrides.unattended,
+            leads_to=self._rulings.leads_to,
         )
+
+    async def _ask_approval(self, session: Session, call: Call, catalogue: Catalogue) -> None:
+        places = await self._rulings.leads_to(call, catalogue)
+        offers = await self._rulings.offers(call, catalogue, session.run.permissions)
+        unattended = self._wiring.overrides.unattended
+        session.note_all(approval_asked(call, places, offers, session.stamp, is_unattended=unattended))
+        await session.flush()
+
+    async def _rule_again(self, session: Session, catalogue: Catalogue) -> None:
+        """What has not begun is held to rules that have become stricter since it was decided."""
+        for call, text in await self._rulings.again(session.run, catalogue):
+            session.note(result_of(call, text, session.stamp, is_error=True))
 
     async def _generate(self, session: Session, command: Generate, skills: RunSkills) -> None:
         provider = self._wiring.providers.for_run(session.run, self._wiring.project, self._wiring.overrides)
@@ -371,7 +421,9 @@ class Driver:
                 tool_call_id=delegation.tool_call_id,
                 tool_name=delegation.tool_name,
             )
-            return self.begin_run(expert, delegation.query, run_id=delegation.run_id, delegated_by=by)
+            return self.begin_run(
+                expert, delegation.query, run_id=delegation.run_id, delegated_by=by, above=parent.run.permissions
+            )
         if delegate_start(known) == "takeUp":
             return self.take_up(known, "parent")
         ref = RunRef(self.job.id, known.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import count
 
@@ -36,6 +36,8 @@ class ToolSurroundings:
     model: Model
     may_ask: bool
     """Whether a person will answer what a tool asks."""
+    leads_to: Callable[[Call, Catalogue], Awaitable[tuple[str, ...]]]
+    """Where the paths of a call lead now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,11 @@ async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, a
 
     Intent before effect: if one of them may have a side effect, all is on disk before any begins.
     """
-    calls = [call for call in command.calls if not call.decided.asks or _began(session, call)]
+    calls = [call for call in command.calls if not call.decided.asks or await _begins(session, call, catalogue, around)]
     if any(call.decided.effect == "sideEffect" for call in calls):
         await session.flush()
     async with asyncio.TaskGroup() as group:
-        running = {
-            group.create_task(perform_call(session.run, call, catalogue, around)): call for call in calls
-        }
+        running = {group.create_task(perform_call(session.run, call, catalogue, around)): call for call in calls}
         while running:
             patience = _PATIENCE if session.has_unwritten else None
             done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
@@ -71,15 +71,17 @@ async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, a
                 await session.flush()
 
 
-def _began(session: Session, call: Call) -> bool:
+async def _begins(session: Session, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> bool:
     """Note that an approved call begins, if it is what was approved, to the letter; else it has a result now."""
     if call.began:
         return True
-    if digest_of(call) == call.requested:
+    is_same = digest_of(call) == call.requested and await around.leads_to(call, catalogue) == call.leads_to
+    if is_same:
         session.note(call_started(call, session.stamp))
-        return True
-    session.note(result_of(call, "Not run: this is not the call that was approved.", session.stamp, is_error=True))
-    return False
+    else:
+        text = "Not run: this is not the call that was approved, or its paths lead elsewhere by now."
+        session.note(result_of(call, text, session.stamp, is_error=True))
+    return is_same
 
 
 def _show_progress(run: Run, call: Call, emit: Emitter, clock: Clock) -> Callable[[str], None]:
@@ -149,6 +151,7 @@ async def perform_call(run: Run, call: Call, catalogue: Catalogue, around: ToolS
         on_progress=_show_progress(run, call, around.emit, around.clock),
         answers=call.answers,
         may_ask=around.may_ask,
+        opens=call.decided.opens,
         sample=sampling,
     )
     try:

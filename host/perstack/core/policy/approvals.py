@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import sha256
 from typing import Literal
 
@@ -37,6 +36,8 @@ class Standing(Fact):
     id: str
     """That of the event which gave it."""
     call_digest: str
+    leads_to: tuple[str, ...] = ()
+    """Where the paths of that call led."""
     rule: str = ""
 
 
@@ -49,15 +50,10 @@ def call_digest(skill_name: str, tool_name: str, args: JsonObject) -> str:
     return f"{VERSION}:{sha256(canonical_json([skill_name, tool_name, _sorted(args)])).hexdigest()}"
 
 
-def covering(standing: Sequence[Standing], digest: str) -> Standing | None:
-    """The approval of the Job that names this very call, if there is one."""
-    return next((one for one in standing if not one.rule and one.call_digest == digest), None)
-
-
 def refusal(rule: str, text: str, *, is_unattended: bool) -> str:
     """What the model is told of a call that was not approved."""
     if is_unattended:
-        return f"Not run: the rule {rule} asks for a person's approval, and nobody is there to give it."
+        return f"Not run: it needs a person's approval ({rule}), and nobody is there to give it."
     said = f": {text}" if text else "."
     return f"Not run: a person did not approve this call{said}"
 

@@ -53,7 +53,7 @@ def approval_question(event: RequestApproval) -> OpenQuestion:
         tool_call_id=event.tool_call_id,
         tool_name=event.tool_name,
         skill_name=event.skill_name,
-        text=f"{event.expert_key} wants to call {event.tool_name}{of} (rule {event.rule})",
+        text=f"{event.expert_key} wants to call {event.tool_name}{of}, which needs approval ({event.rule})",
         args=event.args,
         approval=True,
         call_digest=event.call_digest,

@@ -46,6 +46,7 @@ from perstack.core.events import (
 from perstack.core.ids import event_id_of, run_id_of
 from perstack.core.messages import TextPart
 from perstack.core.policy.approvals import UNATTENDED, Approval, call_digest
+from perstack.core.policy.permissions import RuleSet
 from perstack.core.questions import Answer
 from perstack.core.runs.stamp import Stamps, at_checkpoint
 from perstack.core.runs.state import Run, call_key, is_unsettled
@@ -130,7 +131,7 @@ def asked(run: Run, call: Call, stamp: Stamps, *, approval: bool) -> tuple[Store
 
 
 def approval_asked(
-    call: Call, offers: tuple[str, ...], stamp: Stamps, *, is_unattended: bool
+    call: Call, leads_to: tuple[str, ...], offers: tuple[str, ...], stamp: Stamps, *, is_unattended: bool
 ) -> tuple[StoredEvent, ...]:
     """The request, unless a person was asked already, and the stop; where nobody is there, the refusal instead."""
     digest = digest_of(call)
@@ -142,6 +143,7 @@ def approval_asked(
         args=call.part.args,
         call_digest=digest,
         rule=call.decided.rule,
+        leads_to=leads_to,
         offers=offers,
     )
     requested = () if call.requested is not None else (request,)
@@ -226,8 +228,12 @@ def resumed(
     settled: Mapping[str, Settlement],
     signal: str | None,
     definition: Definition | None,
+    permissions: tuple[RuleSet, ...],
 ) -> ResumeRun:
-    """A Run continues; `settled` is by the key or the id of a call. A signal is for the Coordinator."""
+    """A Run continues; `settled` is by the key or the id of a call. A signal is for the Coordinator.
+
+    `permissions` are today's rules: what the Run does not have of them yet holds from now on.
+    """
     return ResumeRun(
         **stamp(),
         reason=reason,
@@ -236,6 +242,7 @@ def resumed(
         settled=_settled_of(run, settled),
         signal=None if reason == "parent" else signal,
         definition=definition,
+        permissions=permissions,
     )
 
 

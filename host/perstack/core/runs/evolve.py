@@ -37,6 +37,7 @@ from perstack.core.events import (
     StopRunByInteractiveTool,
     StopRunByInterrupt,
     StoredEvent,
+    WidenPermissions,
     started_as,
 )
 from perstack.core.ids import number_of_run
@@ -50,6 +51,8 @@ from perstack.core.messages import (
     UserMessage,
 )
 from perstack.core.policy.approvals import UNATTENDED, Standing
+from perstack.core.policy.permissions import RuleSet
+from perstack.core.policy.widening import Widening, all_laid_over
 from perstack.core.redaction import REDACTED
 from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
 from perstack.core.runs.state import Phase, Run, RunStatus, is_unsettled, latest_reply
@@ -72,6 +75,7 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         messages=earlier.append(query),
         touched=start.timestamp,
         updated_at=start.timestamp,
+        permissions=start.permissions,
     )
 
 
@@ -90,6 +94,7 @@ def _asked_again(start: StartRun, head: Head, base: Run) -> Run:
         asked=base.asked,
         touched=start.timestamp,
         updated_at=start.timestamp,
+        permissions=start.permissions,
     )
 
 
@@ -133,6 +138,9 @@ class Changes(TypedDict, total=False):
     waits_for_limit: bool
     signals: frozenset[str]
     last_number: int
+    permissions: tuple[RuleSet, ...]
+    widenings: tuple[Widening, ...]
+    is_tightened: bool
     standing: tuple[Standing, ...]
 
 
@@ -165,7 +173,7 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
             if sorted(decided.id for decided in event.calls) != sorted(parts):
                 raise IllegalFact("callTools is not about the calls of the reply")
             calls = {decided.id: Call(parts[decided.id], decided) for decided in event.calls}
-            return Changes(phase=Phase.CALLING, calls=calls)
+            return Changes(phase=Phase.CALLING, calls=calls, is_tightened=False)
         case FinishToolCall():
             return _finished_call(run, event)
         case CallDelegate():
@@ -187,6 +195,11 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
             return _decided(run, event)
         case StartToolCall():
             return _started_call(run, event)
+        case WidenPermissions():
+            return Changes(
+                permissions=all_laid_over(run.permissions, event.widening),
+                widenings=(*run.widenings, event.widening),
+            )
         case StopRunByInteractiveTool():
             return Changes(status="stoppedByInteractiveTool")
         case AttemptCompletion():
@@ -228,6 +241,8 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
         signals=run.signals if event.signal is None else run.signals | {event.signal},
         calls=calls,
         limits=event.limits or run.limits,
+        permissions=(*run.permissions, *event.permissions),
+        is_tightened=run.is_tightened or bool(event.permissions),
     )
 
 
@@ -261,7 +276,7 @@ def _requested(run: Run, event: RequestApproval) -> Changes:
     call = _open_call(run, event.tool_call_id)
     if not call.waits_for_approval:
         raise IllegalFact(f"call {event.tool_call_id!r} waits for no approval")
-    call = replace(call, requested=event.call_digest, offers=event.offers)
+    call = replace(call, requested=event.call_digest, leads_to=event.leads_to, offers=event.offers)
     return Changes(
         asked=event.tool_call_id,
         questions={**_without(run.questions, event.tool_call_id), event.tool_call_id: approval_question(event)},
@@ -286,7 +301,7 @@ def _decided(run: Run, event: DecideApproval) -> Changes:
         calls={**run.calls, event.tool_call_id: call},
     )
     if event.decision == "job":
-        given = Standing(id=event.id, call_digest=event.call_digest, rule=event.rule)
+        given = Standing(id=event.id, call_digest=event.call_digest, leads_to=call.leads_to, rule=event.rule)
         changes["standing"] = (*run.standing, given)
     return changes
 

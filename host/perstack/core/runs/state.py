@@ -26,6 +26,8 @@ from perstack.core.events import ErrorInfo, StartRun
 from perstack.core.instruction import whole_instruction
 from perstack.core.messages import ExpertMessage, History
 from perstack.core.policy.approvals import Standing
+from perstack.core.policy.permissions import RuleSet
+from perstack.core.policy.widening import Widening
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.todos import Todo
 from perstack.core.usage import Usage
@@ -102,6 +104,12 @@ class Run:
     """The events from outside that it has taken."""
     last_number: int = 0
     """The highest number of a Run that it decided on."""
+    permissions: tuple[RuleSet, ...] = ()
+    """The rules in force."""
+    widenings: tuple[Widening, ...] = ()
+    """What was laid over them."""
+    is_tightened: bool = False
+    """Whether rules have been added to those in force since the calls in hand were decided."""
     standing: tuple[Standing, ...] = ()
     """The approvals for the whole Job that were given here."""
 

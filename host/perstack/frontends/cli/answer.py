@@ -10,6 +10,7 @@ import click
 from perstack.core.ids import place_of
 from perstack.core.job import JobSummary
 from perstack.engine.emit import OnEvent
+from perstack.engine.inbox import InboxItem
 from perstack.engine.who import this_user
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.frontends.cli.drive import drive
@@ -17,6 +18,7 @@ from perstack.frontends.cli.given import given_text
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.terminal import err
 from perstack.host import Host
+from perstack.next_steps import Answer
 
 
 @click.command("answer")
@@ -47,11 +49,19 @@ async def _looked_up(host: Host, ident: str, said: str) -> str | None:
     async with host:
         item = next((one for one in await host.inbox() if ident in (one.id, one.job_id)), None)
         if item is not None and item.asking is not None:
+            _check_named(item, ident)
             return item.id
         if (item is None or item.task_id is None) and not await _is_task(host, ident):
             return await _question(host, ident)
         await host.memory.signed(this_user("cli")).answer(ident, said)
         return None
+
+
+def _check_named(item: InboxItem, ident: str) -> None:
+    """Raises UsageError for an approval that names only its Job: another call may wait there by now."""
+    if item.asking is not None and item.asking.call_digest and ident != item.id:
+        step = Answer(item.id, is_approval=True)
+        raise UsageError(f"{item.asking.shown}: an approval names the question that it answers", next_steps=(step,))
 
 
 async def _question(host: Host, ident: str) -> str:

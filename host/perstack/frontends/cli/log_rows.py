@@ -33,6 +33,7 @@ from perstack.core.events import (
     StopRunByInteractiveTool,
     StopRunByInterrupt,
     StoredEvent,
+    WidenPermissions,
 )
 from perstack.core.messages import TextPart, ThinkingPart, ToolCallPart, text_of
 from perstack.core.usage import Usage
@@ -99,6 +100,9 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
             return [Row("decided", decision_of(event), "magenta"), *_given_by(event.by)]
         case StartToolCall():
             return [Row("calls", f"what was approved: {event.call_digest}")] if around.full else []
+        case WidenPermissions():
+            rules = json.dumps(json.loads(event.widening.to_json()), ensure_ascii=False)
+            return [Row("permits", f"{rules}", "yellow"), *_given_by(event.by)]
         case StopRunByInteractiveTool():
             return [Row("waits", f"for an answer, checkpoint {event.checkpoint_id}", "magenta")]
         case AttemptCompletion():

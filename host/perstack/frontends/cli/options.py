@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -17,6 +17,8 @@ from perstack.config.places import ProjectPlace, check_workspace, find_place
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Project
 from perstack.core.definitions import ReasoningBudget as Budget
+from perstack.core.policy.widening import Widening
+from perstack.engine.who import this_user
 from perstack.errors import DefinitionError, UsageError
 from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.terminal import err
@@ -165,6 +167,13 @@ class Setup:
         return self.place.host(project, env=self.env(project), overrides=self.overrides, plugins=plugins)
 
 
+def _widening(file: str) -> Widening:
+    """Raises UsageError and DefinitionError."""
+    from perstack.config.permissions_file import read_permissions
+
+    return Widening.of(read_permissions(Path(file)), f"{Path(file).name} [permissions]")
+
+
 def driving_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options of a command that drives a Job, which it is given as one `setup: Setup`."""
 
@@ -179,6 +188,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         timeout: int | None,
         unattended: bool,
         strict_skills: bool,
+        permissions: str | None,
         env_path: tuple[str, ...],
         config: str | None,
         workspace: str | None,
@@ -187,6 +197,8 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         budget = parse_budget(reasoning_budget)
         overrides = Overrides(model, provider, budget, max_steps, max_retries, timeout, unattended, strict_skills)
+        if permissions is not None:
+            overrides = replace(overrides, widening=_widening(permissions), widened_by=this_user("cli"))
         command(setup=Setup(Place(config, workspace, storage), overrides, env_path), **others)
 
     return _model_options(place_options(gather))
@@ -196,12 +208,17 @@ def _model_options(command: _F) -> _F:
     """What overrides the definition."""
     for option in (
         click.option(
-            "--unattended", is_flag=True, help="Nobody answers: what a tool at work asks is declined at once."
+            "--unattended",
+            is_flag=True,
+            help="Nobody answers: what a tool at work asks is declined, and what needs approval denied.",
         ),
         click.option(
             "--strict-skills",
             is_flag=True,
             help="End a Run before its model is called if any of its skills is missing.",
+        ),
+        click.option(
+            "--permissions", metavar="FILE", help="Lay the rules of this file over those in force; it is recorded."
         ),
         click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again."),
         click.option("--timeout", type=click.IntRange(min=1), metavar="MS", help="Milliseconds for one generation."),

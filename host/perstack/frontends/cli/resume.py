@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import click
 
@@ -21,6 +21,7 @@ from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.series import SeriesLines, say_series
 from perstack.frontends.cli.terminal import err
 from perstack.frontends.shared.stopping import INTERRUPTED
+from perstack.host import Host
 
 _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": "ask"}
 
@@ -99,14 +100,7 @@ def resume_command(
                 "--max-iterations, --target and --definition are for iterations: name some that `perstack iterations`"
                 " lists"
             )
-
-
-        def resume(on_event: OnEvent) -> Awaitable[JobSummary]:
-            return host.resume(
-                job, settle=settled, on_unsettled=lambda calls: _show_unsettled(calls, settled), on_event=on_event
-            )
-
-        return await approved_in_place(host, resume, lines.on_event)
+        return await approved_in_place(host, _resuming(host, job, settled), lines.on_event)
 
     async def interrupted() -> JobSummary | SeriesState | None:
         return await lines.state(host) or await job_of(host, lines.on_event)
@@ -115,6 +109,15 @@ def resume_command(
     if ended is None:
         sys.exit(INTERRUPTED)
     sys.exit(say_series(ended) if isinstance(ended, SeriesState) else say(ended))
+
+
+def _resuming(
+    host: Host, job: str | None, settled: dict[str, Settlement]
+) -> Callable[[OnEvent], Awaitable[JobSummary]]:
+    def show(calls: tuple[UnsettledCall, ...]) -> None:
+        _show_unsettled(calls, settled)
+
+    return lambda on_event: host.resume(job, settle=settled, on_unsettled=show, on_event=on_event)
 
 
 def _settlements(given: tuple[str, ...]) -> dict[str, Settlement]:

@@ -25,6 +25,7 @@ from perstack.frontends.mcp_server.progress import Progress, Tell, reporting
 from perstack.frontends.mcp_server.results import job_result
 from perstack.frontends.mcp_server.sampling import CALLER
 from perstack.frontends.mcp_server.state import Call, Outcome
+from perstack.next_steps import Answer
 
 
 async def drive(call: Call, work: Work, *, wait: bool) -> Outcome:
@@ -37,6 +38,22 @@ async def drive(call: Call, work: Work, *, wait: bool) -> Outcome:
     async with reporting(_teller(call.context)) as progress:
         if before is None:
             job = await call.state.jobs.start(work, call.key, progress).outcome()
+            return await _converse(call, job, progress)
+        job, text = await _taken_up(call, before)
+        return await _converse(call, job, progress, text=text, shown=before.question_id)
+
+
+async def put_approval(call: Call, job: JobSummary) -> Outcome:
+    """Put the call that a Job waits to have approved to the person, by a form: no model approves of it in their place.
+
+    Raises UsageError if the client shows no forms.
+    """
+    if not can_ask(call.context):
+        step = Answer(job.asking.id if job.asking is not None else job.id, is_approval=True)
+        raise UsageError("only a person approves of a call, and this client cannot ask one", next_steps=(step,))
+    async with reporting(_teller(call.context)) as progress:
+        before = returned(call.params)
+        if before is None:
             return await _converse(call, job, progress)
         job, text = await _taken_up(call, before)
         return await _converse(call, job, progress, text=text, shown=before.question_id)

@@ -18,7 +18,7 @@ from perstack.core.ids import place_of
 from perstack.core.job import summarize
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.clients import caller
-from perstack.frontends.mcp_server.driving import drive
+from perstack.frontends.mcp_server.driving import drive, put_approval
 from perstack.frontends.mcp_server.jobs import Work
 from perstack.frontends.mcp_server.results import (
     in_list,
@@ -46,6 +46,7 @@ from perstack.frontends.mcp_server.schemas import (
     output_schema,
 )
 from perstack.frontends.mcp_server.state import Call, Outcome
+from perstack.frontends.shared.approvals import is_refusal
 from perstack.frontends.shared.arguments import Arguments, read_arguments
 
 _A = TypeVar("_A", bound=Arguments)
@@ -115,8 +116,13 @@ async def _answer(call: Call, args: AnswerArguments) -> Outcome:
     await _expert_of(call, args.job)
     if args.question is not None and place_of(args.question)[0] != args.job:
         raise UsageError(f"question {args.question} is none of Job {args.job}; get_job tells what is asked")
+    job, question = await call.host.job(args.job), args.question
+    if job.asking is not None and job.asking.call_digest:
+        if not is_refusal(job.asking, args.answer):
+            return await put_approval(call, job)
+        question = question or job.asking.id
     by = caller(call.context)
-    work = partial(call.host.answer, args.answer, job_id=args.job, question_id=args.question, by=by)
+    work = partial(call.host.answer, args.answer, job_id=args.job, question_id=question, by=by)
     return await drive(call, work, wait=args.wait)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from perstack.config.toml import NotRead, read_bounded
+from perstack.core.answers import read_approval
 from perstack.core.runs.asking import OpenQuestion
 
 _TEXTS = ("oldText", "newText", "text")
@@ -17,6 +18,11 @@ _TEXTS = ("oldText", "newText", "text")
 
 _MOST = 1 << 20
 """Bytes of a file that is compared with what is to be written."""
+
+
+def is_refusal(asking: OpenQuestion, text: str) -> bool:
+    """Whether an answer denies the call. Raises UsageError for what is no answer."""
+    return read_approval(asking, text).decision == "no"
 
 
 def call_shown(asking: OpenQuestion, workspace: Path | None = None) -> str:

@@ -1,0 +1,88 @@
+"""Ruling on the calls of a reply, and on what a person may be offered: the disk is looked at beside the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from perstack.core.commands import Call
+from perstack.core.messages import ToolCallPart
+from perstack.core.policy.approvals import Standing
+from perstack.core.policy.calls import PolicyCall, Resolve, policy_call
+from perstack.core.policy.permissions import RuleSet
+from perstack.core.runs import ruling
+from perstack.core.runs.state import Run
+from perstack.core.tools import DecidedCall
+from perstack.core.toolsearch import SEARCH_TOOL
+from perstack.engine.catalogue import Catalogue
+from perstack.engine.policy_paths import resolver
+
+
+class Rulings:
+    """What the rules in force make of the calls of one workspace."""
+
+    def __init__(self, workspace: str) -> None:
+        self._workspace = workspace
+        self._resolve: Resolve | None = None
+
+    async def of(
+        self,
+        parts: Sequence[ToolCallPart],
+        decided: Sequence[DecidedCall],
+        catalogue: Catalogue,
+        chain: Sequence[RuleSet],
+        standing: Sequence[Standing],
+    ) -> list[DecidedCall]:
+        """The decided calls under these rules."""
+        args = {part.tool_call_id: part for part in parts}
+
+        def rule() -> list[DecidedCall]:
+            return [self._ruled(args[one.id], one, catalogue, chain, standing) for one in decided]
+
+        return await asyncio.to_thread(rule)
+
+    async def again(self, run: Run, catalogue: Catalogue) -> list[tuple[Call, str]]:
+        """The calls that have not begun and may not be run any more as they were decided, and what the model is told:
+        the rules have become stricter since."""
+        waiting = [call for call in run.open_calls if not call.began and call.delegation is None]
+        decided = await self.of(
+            [call.part for call in waiting], [call.decided for call in waiting], catalogue, run.permissions, ()
+        )
+        found: list[tuple[Call, str]] = []
+        for call, now in zip(waiting, decided, strict=True):
+            if now.kind == "refused" and call.decided.kind != "refused":
+                found.append((call, now.problem or ""))
+            elif now.asks and not (call.decided.asks or call.decided.approved_by):
+                found.append((call, "Not run: it needs approval by now. Call it again if it is still needed."))
+        return found
+
+    async def offers(self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet]) -> tuple[str, ...]:
+        """The rules that a person may choose to approve of more than this call."""
+        seen = self._seen(call.part, call.decided, catalogue)
+        return () if seen is None else await asyncio.to_thread(ruling.offers, chain, seen)
+
+    async def leads_to(self, call: Call, catalogue: Catalogue) -> tuple[str, ...]:
+        """Where the paths of a call lead now."""
+        seen = self._seen(call.part, call.decided, catalogue)
+        return () if seen is None else await asyncio.to_thread(ruling.leads_to, seen)
+
+    def _ruled(
+        self,
+        part: ToolCallPart,
+        decided: DecidedCall,
+        catalogue: Catalogue,
+        chain: Sequence[RuleSet],
+        standing: Sequence[Standing],
+    ) -> DecidedCall:
+        seen = self._seen(part, decided, catalogue)
+        return decided if seen is None else ruling.ruled(chain, standing, decided, seen)
+
+    def _seen(self, part: ToolCallPart, decided: DecidedCall, catalogue: Catalogue) -> PolicyCall | None:
+        """The call as rules see it; None if none is ever about it."""
+        offered = catalogue.find(part.tool_name)
+        if decided.kind == "refused" or offered is None or part.tool_name == SEARCH_TOOL:
+            return None
+        if self._resolve is None:
+            self._resolve = resolver(Path(self._workspace))
+        return policy_call(offered.spec, offered.own_name, part.args, self._resolve, self._workspace)
