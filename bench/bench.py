@@ -30,6 +30,8 @@ ENV = {
     "PERSTACK_SCRIPT": "script.json",
 }
 TOML = """
+maxSteps = 0
+maxRepeats = 0
 [experts.bench]
 instruction = "[[bench]] Reads a file, again and again."
 [experts.boss]

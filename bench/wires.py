@@ -209,6 +209,7 @@ def driven(wire: Wire, port: int, steps: int) -> tuple[list[float], float]:
     """Milliseconds of each step of a Job but the first, by its log; and the most MB of the process."""
     folder = Path(tempfile.mkdtemp(prefix="perstack-bench-"))
     lines = [
+        "maxRepeats = 0",
         f"[provider]\nproviderName = {wire.provider!r}\n[provider.setting]",
         f'baseUrl = "http://127.0.0.1:{port}"',
         wire.setting,

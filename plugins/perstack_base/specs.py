@@ -34,6 +34,8 @@ def _spec(
     optional: dict[str, JsonObject] | None = None,
     kind: ToolKind = "tool",
     subject: Subject | None = None,
+    *,
+    polling: bool = False,
 ) -> ToolSpec:
     wanted = required or {}
     properties: dict[str, JsonValue] = {**wanted, **(optional or {})}
@@ -48,6 +50,7 @@ def _spec(
         kind=kind,
         effect=effect,
         subject=subject or (_ONE_PATH if "path" in properties else None),
+        polling=polling,
     )
 
 
@@ -71,7 +74,7 @@ _CONTROL = (
     ),
     _spec("clearTodo", "readOnly", "Empty the todo list.", kind="clearTodo"),
     _spec("think", "readOnly", "Write down a step of reasoning. Has no other effect.", {"thought": _TEXT}),
-    _spec("healthCheck", "readOnly", "Whether the runtime is well: workspace, uptime, memory."),
+    _spec("healthCheck", "readOnly", "Whether the runtime is well: workspace, uptime, memory.", polling=True),
 )
 
 _EXEC = (

@@ -105,6 +105,7 @@ def _spec(tool: Tool) -> ToolSpec:
         description=tool.description or tool.title or "",
         input_schema=tool.input_schema,
         effect=_effect(tool),
+        polling=(tool.meta or {}).get("perstack/polling") is True,
     )
 
 

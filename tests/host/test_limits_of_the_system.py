@@ -47,7 +47,7 @@ FULL = (
 script = [tool("think", {"thought": "x" * 2000})] * 60 + [text("done")]
 
 async def main():
-    host = bench.host(ScriptedProvider(script), expert("a", max_steps=100))
+    host = bench.host(ScriptedProvider(script), expert("a", max_repeats=0))
     try:
         await host.run("a", "q", job_id="job")
     except Exception as error:
@@ -126,7 +126,7 @@ def test_a_disk_without_room_stops_a_job_in_a_line_and_it_goes_on_when_there_is_
 
     async def go_on() -> tuple[str, int, tuple[object, ...]]:
         script = [tool("think", {"thought": "x" * 2000})] * 60 + [text("done")]
-        host = bench.host(ScriptedProvider(script), expert("a", max_steps=100))
+        host = bench.host(ScriptedProvider(script), expert("a", max_repeats=0))
         job = await host.resume("job")
         return job.status, job.total_steps, (await host.verify("job")).findings
 

@@ -192,7 +192,7 @@ def test_steps_spread_over_parallel_delegates_count_as_their_sum(bench: Bench) -
         turn(tool("todo", {}), repeat=8),
         text("all"),
     ]
-    experts = [expert("boss", delegates=tuple(workers)), *(expert(name) for name in workers)]
+    experts = [expert("boss", delegates=tuple(workers)), *(expert(name, max_repeats=0) for name in workers)]
     job = wait_for(bench.host(script, *experts, max_steps=300).run("boss", "q"))
     assert (job.status, job.total_steps) == ("completed", 300)
     bounded = wait_for(bench.host(script, *experts, max_steps=299).run("boss", "q"))

@@ -68,9 +68,13 @@ def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
 def warn_of_cycles(drafts: Mapping[str, Draft]) -> None:
     """Experts may delegate to each other, or to themselves, as in the original; but seldom is that meant without end.
 
-    Of a project without a `maxSteps` of its own: one of an Expert on the way is a bound too.
+    Of a project that lifts both limits, `maxSteps` and `maxDepth`: one of an Expert on the way is a bound too.
     """
-    edges = {key: list(draft.delegates) for key, draft in drafts.items() if draft.expert.max_steps is None}
+    edges = {
+        key: list(draft.delegates)
+        for key, draft in drafts.items()
+        if not draft.expert.max_steps and not draft.expert.max_depth
+    }
     for cycle in cycles(edges):
         first, *others = cycle
         draft = drafts[first]

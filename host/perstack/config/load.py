@@ -73,7 +73,7 @@ class DefinitionFile:
         for draft in self.drafts.values():
             resolve_delegates(draft, self.drafts)
             resolve_evaluator(draft, self.drafts)
-        if self.project.max_steps is None:
+        if self.project.max_steps == 0 and self.project.max_depth == 0:
             warn_of_cycles(self.drafts)
 
     def loaded(self, *, strict: bool) -> LoadedProject:

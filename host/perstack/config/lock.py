@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import Field, TypeAdapter, model_validator
 
 from perstack.config.toml import NotRead, parse_toml, read_bounded
-from perstack.core.base import Fact, JsonObject
+from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.definition_secrets import without_secrets
 from perstack.core.definitions import Expert, Skill
 from perstack.core.tools import Effect, ToolKind, ToolSpec
@@ -38,6 +38,7 @@ class LockedTool(Fact):
     description: str = ""
     effect: Effect = "sideEffect"
     kind: ToolKind = "tool"
+    polling: bool = Field(default=False, exclude_if=falsy)
     target: str | None = None
     input_schema: str
     """The JSON schema as text."""
@@ -58,6 +59,7 @@ class LockedTool(Fact):
             description=spec.description,
             effect=spec.effect,
             kind=spec.kind,
+            polling=spec.polling,
             target=spec.target,
             input_schema=text,
             digest=digest_of_schema(spec.input_schema),
@@ -72,6 +74,7 @@ class LockedTool(Fact):
             description=self.description,
             effect=self.effect,
             kind=self.kind,
+            polling=self.polling,
             target=self.target,
             input_schema=self.schema_object(),
         )

@@ -47,6 +47,10 @@ class ChosenSettings:
 
 NO_OVERRIDES = Overrides()
 
+DEFAULT_MAX_STEPS = 100
+DEFAULT_MAX_DEPTH = 8
+DEFAULT_MAX_REPEATS = 10
+
 _RECORDED_AS: dict[Override, str] = {
     "model": "model",
     "provider": "provider",
@@ -60,7 +64,11 @@ _RECORDED_AS: dict[Override, str] = {
 
 def chosen(overrides: Overrides) -> tuple[Override, ...]:
     """Which settings the caller chose."""
-    return tuple(name for name, one in _RECORDED_AS.items() if getattr(overrides, one) not in (None, False))
+    return tuple(name for name, one in _RECORDED_AS.items() if not _is_left_open(getattr(overrides, one)))
+
+
+def _is_left_open(value: object) -> bool:
+    return value is None or value is False
 
 
 def recalled(overrides: Overrides, start: StartRun) -> Overrides:
@@ -75,15 +83,19 @@ def recalled(overrides: Overrides, start: StartRun) -> Overrides:
         reasoning_budget=_first(
             overrides.reasoning_budget, start.reasoning_budget if "reasoningBudget" in given else None
         ),
-        max_steps=_first(overrides.max_steps, limits.max_steps if "maxSteps" in given else None),
+        max_steps=_first(overrides.max_steps, (limits.max_steps or 0) if "maxSteps" in given else None),
         max_retries=_first(overrides.max_retries, limits.max_retries if "maxRetries" in given else None),
         timeout=_first(overrides.timeout, limits.timeout if "timeout" in given else None),
         strict_skills=overrides.strict_skills or "strictSkills" in given,
     )
 
 
-def resolve_settings(project: Project, expert: Expert, overrides: Overrides = NO_OVERRIDES) -> ChosenSettings:
+def resolve_settings(
+    project: Project, expert: Expert, overrides: Overrides = NO_OVERRIDES, *, steps_before: int = 0
+) -> ChosenSettings:
     """The settings of a Run of this Expert.
+
+    The steps that a Job may have if nobody says how many are those after the first `steps_before`.
 
     A model and a `setting` belong to the provider that they were written for: asking for another provider leaves
     both behind. A model for which no provider was named goes with any. The nearest `[provider]` of the name that is
@@ -96,7 +108,11 @@ def resolve_settings(project: Project, expert: Expert, overrides: Overrides = NO
         provider=provider,
         reasoning_budget=_first(overrides.reasoning_budget, expert.reasoning_budget, project.reasoning_budget),
         limits=Limits(
-            max_steps=_first(overrides.max_steps, expert.max_steps, project.max_steps),
+            max_steps=_bound(
+                DEFAULT_MAX_STEPS + steps_before, overrides.max_steps, expert.max_steps, project.max_steps
+            ),
+            max_depth=_bound(DEFAULT_MAX_DEPTH, expert.max_depth, project.max_depth),
+            max_repeats=_bound(DEFAULT_MAX_REPEATS, expert.max_repeats, project.max_repeats),
             max_retries=_given(defaults.max_retries, overrides.max_retries, expert.max_retries, project.max_retries),
             timeout=_given(defaults.timeout, overrides.timeout, expert.timeout, project.timeout),
             retry_timeout=_given(defaults.retry_timeout, expert.retry_timeout, project.retry_timeout),
@@ -111,6 +127,11 @@ def _first(*values: _T | None) -> _T | None:
 def _given(default: int, *values: int | None) -> int:
     found = _first(*values)
     return default if found is None else found
+
+
+def _bound(default: int, *values: int | None) -> int | None:
+    """Whoever asks for 0 wants no limit."""
+    return _given(default, *values) or None
 
 
 def _provider(project: Project, expert: Expert, overrides: Overrides) -> ProviderSetting | None:

@@ -26,6 +26,8 @@ class Call:
     """What its tool must know from a person before it can be called again."""
     answers: tuple[Answer, ...] = ()
     """What a person has said to it."""
+    warning: str | None = None
+    """What stands after its result, for the model."""
     requested: str | None = None
     """The digest that a person was asked to approve of."""
     approval: Approval | None = None

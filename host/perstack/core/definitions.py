@@ -39,7 +39,17 @@ _Filled = Annotated[str, NOT_EMPTY]
 
 _Model = Annotated[str | None, NOT_EMPTY, Key("the model's name, as its provider spells it")]
 _Thinking = Annotated[ReasoningBudget | None, at_least(0), Key("how much a model may think")]
-_MaxSteps = Annotated[int | None, at_least(1), Key("most steps of a whole Job, over all its Runs")]
+_MaxSteps = Annotated[
+    int | None, at_least(0), Key("most steps of a whole Job, over all its Runs; 100 if not given, 0 for no limit")
+]
+_MaxDepth = Annotated[
+    int | None, at_least(0), Key("how many delegates may be one below the other; 8 if not given, 0 for no limit")
+]
+_MaxRepeats = Annotated[
+    int | None,
+    at_least(0),
+    Key("how often in a row a step may repeat the same calls with the same results; 10 if not given, 0 for no limit"),
+]
 _MaxRetries = Annotated[int | None, at_least(0), Key("how often one generation is tried again; 5 if not given")]
 _Timeout = Annotated[
     int | None, at_least(1), Key("milliseconds that one try of a generation may take; 300000 if not given")
@@ -50,6 +60,11 @@ _RetryTimeout = Annotated[
 _ToolSearch = Annotated[ToolSearch | None, Key("whether the model finds tools by a search instead of being shown all")]
 
 _KIND = Key("which kind of skill this is", is_required=True)
+_Polling = Annotated[
+    bool,
+    Field(exclude_if=falsy),
+    Key("its tools are made for waiting: calling one again and again is no loop; false if not given"),
+]
 _LazyInit = Annotated[bool, Key("connect at the first use; false if not given")]
 _Sampling = Annotated[bool, Key("let the server ask the Expert's model for generations; false if not given")]
 _CallTimeout = Annotated[int | None, at_least(1), Key("milliseconds that one call may take")]
@@ -65,6 +80,7 @@ class _SkillFields(Fact):
     rule: Annotated[str | None, Key("told to the model: how and when to use these tools")] = None
     pick: Annotated[tuple[str, ...], Key("only these tools (patterns)")] = ()
     omit: Annotated[tuple[str, ...], Key("not these tools (patterns)")] = ()
+    polling: _Polling = False
 
 
 class McpStdioSkill(_SkillFields):
@@ -277,6 +293,8 @@ class Expert(Fact):
     provider: _Provider = None
     reasoning_budget: _Thinking = None
     max_steps: _MaxSteps = None
+    max_depth: _MaxDepth = None
+    max_repeats: _MaxRepeats = None
     max_retries: _MaxRetries = None
     timeout: _Timeout = None
     retry_timeout: _RetryTimeout = None
@@ -294,6 +312,10 @@ class Limits(Fact):
 
     max_steps: int | None = None
     """Bounds the sum of the steps of all Runs of the Job; None is no bound."""
+    max_depth: int | None = None
+    """How many delegates may be one below the other; None is no bound."""
+    max_repeats: int | None = None
+    """How often in a row a step may repeat the same calls with the same results; None is no bound."""
     max_retries: int = 5
     """How often one generation is tried again."""
     timeout: int = 300_000
@@ -329,6 +351,8 @@ class Project(Fact):
     model: _Model = None
     reasoning_budget: _Thinking = None
     max_steps: _MaxSteps = None
+    max_depth: _MaxDepth = None
+    max_repeats: _MaxRepeats = None
     max_retries: _MaxRetries = None
     timeout: _Timeout = None
     retry_timeout: _RetryTimeout = None

@@ -164,6 +164,8 @@ class StartRun(RunEvent):
     """Which settings the caller chose, in place of the definitions."""
     permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)
     """The rules in force: the project's, the Expert's, those of every Run above it. Empty: nothing is restricted."""
+    depth: int = Field(default=0, exclude_if=falsy)
+    """How many Runs are above it; of a delegate in a log of an earlier version it is not known, and 0."""
 
 
 class ResumeRun(RunEvent):
@@ -260,6 +262,8 @@ class FinishToolCall(RunEvent):
     """What the generations cost that the tool itself asked for."""
     by: By | None = None
     """Who answered, if a person was asked for this result; a log of an earlier version does not say."""
+    warning: str | None = None
+    """What the model is shown after the result: that it repeats itself."""
 
 
 class CallDelegate(RunEvent):

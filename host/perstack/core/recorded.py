@@ -37,6 +37,8 @@ class SeriesDefinition(Fact):
     provider: str | None = None
     reasoning_budget: ReasoningBudget | None = None
     max_steps: int | None = None
+    max_depth: int | None = None
+    max_repeats: int | None = None
     max_retries: int | None = None
     timeout: int | None = None
     retry_timeout: int | None = None
@@ -52,6 +54,8 @@ def definition_of(project: Project, expert: Expert, chosen: RecordedOverrides) -
         provider=_name(project.provider),
         reasoning_budget=project.reasoning_budget,
         max_steps=project.max_steps,
+        max_depth=project.max_depth,
+        max_repeats=project.max_repeats,
         max_retries=project.max_retries,
         timeout=project.timeout,
         retry_timeout=project.retry_timeout,
@@ -69,6 +73,8 @@ def in_force(definition: SeriesDefinition, today: Project) -> Project:
             "provider": _setting(definition.provider, today, None),
             "reasoning_budget": definition.reasoning_budget,
             "max_steps": definition.max_steps,
+            "max_depth": definition.max_depth,
+            "max_repeats": definition.max_repeats,
             "max_retries": definition.max_retries,
             "timeout": definition.timeout,
             "retry_timeout": definition.retry_timeout,

@@ -50,6 +50,7 @@ from perstack.core.events import (
 from perstack.core.messages import text_of
 from perstack.core.runs.decide import digest_of
 from perstack.core.runs.pending import pending
+from perstack.core.runs.repeats import warning_with
 from perstack.core.runs.state import Phase, Run
 
 
@@ -93,12 +94,14 @@ def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # n
         case DecideCalls() if isinstance(event, CallTools):
             wrong = _same([call.tool_call_id for call in command.calls], [call.id for call in event.calls], "calls")
         case RunTools() if isinstance(event, FinishToolCall | CallInteractiveTool | StartToolCall):
-            wrong = _one_of([call.decided.id for call in command.calls], event.tool_call_id)
+            wrong = _one_of([call.decided.id for call in command.calls], event.tool_call_id) or _warning(run, event)
         case AwaitDelegates() if isinstance(event, FinishToolCall):
             wrong = _one_of([one.tool_call_id for one in command.delegations], event.tool_call_id)
+            wrong = wrong or _warning(run, event)
         case RecordResult() if isinstance(event, FinishToolCall):
             wrong = _same(command.call.decided.id, event.tool_call_id, "call")
             wrong = wrong or _same(command.text, text_of(event.contents), "result")
+            wrong = wrong or _warning(run, event)
         case StartDelegates() if isinstance(event, CallDelegate):
             calls = [call.decided.id for call in command.calls]
             wrong = _same(calls, [one.tool_call_id for one in event.delegates], "delegated calls")
@@ -145,6 +148,12 @@ def _completion(command: Complete, event: AttemptCompletion) -> str | None:
         or _same(command.remaining, event.remaining_todos, "remaining todos")
         or _same(command.result, event.result, "result")
     )
+
+
+def _warning(run: Run, event: FinishToolCall | CallInteractiveTool | StartToolCall) -> str | None:
+    if not isinstance(event, FinishToolCall):
+        return None
+    return _same(warning_with(run, event), event.warning, "warning")
 
 
 def _one_of(open_ids: list[str], call_id: str) -> str | None:

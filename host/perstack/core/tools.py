@@ -48,6 +48,8 @@ class ToolSpec(Fact):
     effect: Effect = "sideEffect"
     approval: bool = Field(default=False, exclude_if=falsy)
     """Of an interactive tool: a person is asked to approve of something."""
+    polling: bool = Field(default=False, exclude_if=falsy)
+    """Made for waiting: that it is called again and again is no loop."""
     target: str | None = None
     """The Expert's key, for a delegate; the server's own name of the tool, if `name` had to differ."""
     subject: Subject | None = None
@@ -61,6 +63,8 @@ class DecidedCall(Fact):
     skill_name: str = Field(default="", exclude_if=lambda value: not value)
     kind: ToolKind = Field(default="tool", exclude_if=lambda value: value == "tool")
     effect: Effect = Field(default="sideEffect", exclude_if=lambda value: value == "sideEffect")
+    polling: bool = Field(default=False, exclude_if=falsy)
+    """Made for waiting: that it is called again and again is no loop."""
     problem: str | None = None
     """For `refused`: what the model is told."""
     target: str | None = None

@@ -123,6 +123,7 @@ class Catalogue:
             skill_name=spec.skill_name,
             kind=spec.kind,
             effect=spec.effect,
+            polling=spec.polling,
             target=spec.target,
         )
 
@@ -158,11 +159,19 @@ def skill_tools(definition: Skill, session: SkillSession, specs: Sequence[ToolSp
     may_wait = not is_base_skill(definition)
     return [
         Offered(
-            replace_name(spec, legal_tool_name(spec.name), definition.name), session, spec.name, may_sample, may_wait
+            replace_name(_polled(spec, definition), legal_tool_name(spec.name), definition.name),
+            session,
+            spec.name,
+            may_sample,
+            may_wait,
         )
         for spec in specs
         if picked(spec.name, definition.pick, definition.omit)
     ]
+
+
+def _polled(spec: ToolSpec, definition: Skill) -> ToolSpec:
+    return spec.model_copy(update={"polling": True}) if definition.polling and not spec.polling else spec
 
 
 def picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:

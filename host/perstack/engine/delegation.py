@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from perstack.core.events import DelegateHead, Delegation, FinishToolCall
 from perstack.core.messages import TextPart
+from perstack.core.runs.repeats import warned
 from perstack.core.runs.state import Run
 from perstack.engine.session import Session
 
@@ -50,16 +51,15 @@ async def await_delegates(parent: Session, delegations: Sequence[Delegation], dr
         if outcome.stopped is not None:
             stopped.append(outcome.stopped)
             return
-        parent.note(
-            FinishToolCall(
-                **parent.stamp(),
-                tool_call_id=delegation.tool_call_id,
-                tool_name=delegation.tool_name,
-                contents=(TextPart(text=outcome.text or ""),),
-                is_error=outcome.is_error,
-                delegate=outcome.head,
-            )
+        finished = FinishToolCall(
+            **parent.stamp(),
+            tool_call_id=delegation.tool_call_id,
+            tool_name=delegation.tool_name,
+            contents=(TextPart(text=outcome.text or ""),),
+            is_error=outcome.is_error,
+            delegate=outcome.head,
         )
+        parent.note(warned(parent.run, finished))
         await parent.flush()
 
     if len(delegations) == 1:

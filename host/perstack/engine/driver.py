@@ -138,6 +138,7 @@ class Driver:
     ) -> Session:
         """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up."""
         settings = self._settings(expert, is_coordinator=delegated_by is None)
+        parent = None if delegated_by is None else self.job.runs.get(delegated_by.run_id)
         self._wiring.providers.get(settings.provider)
         ref = RunRef(self.job.id, run_id or run_id_of(self.job.id, self.job.next_number))
         session = self._session(ref, expert.key)
@@ -158,6 +159,7 @@ class Driver:
                 labels=dict(labels or {}),
                 overrides=chosen(self._wiring.overrides),
                 permissions=self._permissions(expert, above, base),
+                depth=0 if parent is None else parent.start.depth + 1,
             )
         )
         if delegated_by is None:  # what it starts has what it has
@@ -222,7 +224,8 @@ class Driver:
         if expert is None:
             return None, limits
         overrides = recalled(self._wiring.overrides, run.start)
-        settings = self._wiring.providers.settings(self._wiring.project, expert, overrides)
+        steps_before = self.job.total_steps - run.step
+        settings = self._wiring.providers.settings(self._wiring.project, expert, overrides, steps_before=steps_before)
         self._wiring.providers.get(settings.provider)
         today = Definition(
             model=settings.model,
@@ -439,10 +442,13 @@ class Driver:
         return Session(wiring.storage, self.job, wiring.emit, ref, expert_key, self._has_changed.set, wiring.clock)
 
     def _settings(self, expert: Expert, *, is_coordinator: bool) -> RunSettings:
-        settings = self._wiring.providers.settings(self._wiring.project, expert, self._wiring.overrides)
+        settings = self._wiring.providers.settings(
+            self._wiring.project, expert, self._wiring.overrides, steps_before=self.job.total_steps
+        )
         if is_coordinator:
             return settings
-        limits = settings.limits.model_copy(update={"max_steps": self._limits.max_steps})
+        of_job = {"max_steps": self._limits.max_steps, "max_depth": self._limits.max_depth}
+        limits = settings.limits.model_copy(update=of_job)
         return RunSettings(settings.model, settings.provider, settings.reasoning_budget, limits)
 
     async def _write_summary(self, *, is_driven: bool) -> None:

@@ -38,9 +38,9 @@ class ProviderPool:
         """The kinds of endpoint there are, by name."""
         return self._plugins.providers
 
-    def settings(self, project: Project, expert: Expert, overrides: Overrides) -> RunSettings:
+    def settings(self, project: Project, expert: Expert, overrides: Overrides, *, steps_before: int = 0) -> RunSettings:
         """Fill in what nobody chose. Raises UsageError or MissingCredential that lists the ways."""
-        chosen = resolve_settings(project, expert, overrides)
+        chosen = resolve_settings(project, expert, overrides, steps_before=steps_before)
         if chosen.provider is None:
             factory = self._first_configured()
             provider = ProviderSetting(provider_name=factory.name)

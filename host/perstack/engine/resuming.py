@@ -72,10 +72,12 @@ def check_same_model(run: Run, asked: Overrides, job_id: str) -> None:
 
 def new_limits(run: Run, asked: Overrides, max_steps: int | None = None) -> Limits | None:
     """The Run's limits with those that were given anew; None if none was."""
-    given = {
+    given: dict[str, int | None] = {
         "max_steps": asked.max_steps if max_steps is None else max_steps,
         "max_retries": asked.max_retries,
         "timeout": asked.timeout,
     }
     new = {name: value for name, value in given.items() if value is not None}
+    if new.get("max_steps") == 0:
+        return run.limits.model_copy(update={**new, "max_steps": None})
     return run.limits.model_copy(update=new) if new else None

@@ -12,6 +12,7 @@ from perstack.core.commands import Call, RunTools
 from perstack.core.events import CallInteractiveTool, FinishToolCall, ToolProgress
 from perstack.core.questions import Question
 from perstack.core.runs.decide import call_started, digest_of, result_of
+from perstack.core.runs.repeats import warned
 from perstack.core.runs.state import Run, call_key
 from perstack.core.usage import Usage
 from perstack.engine.catalogue import Catalogue
@@ -120,17 +121,16 @@ def _record(session: Session, call: Call, outcome: Outcome) -> None:
             )
         )
         return
-    session.note(
-        FinishToolCall(
-            **session.stamp(),
-            tool_call_id=call.decided.id,
-            tool_name=call.decided.tool_name,
-            contents=result.contents,
-            is_error=result.is_error,
-            duration_ms=outcome.duration_ms,
-            usage=outcome.usage,
-        )
+    finished = FinishToolCall(
+        **session.stamp(),
+        tool_call_id=call.decided.id,
+        tool_name=call.decided.tool_name,
+        contents=result.contents,
+        is_error=result.is_error,
+        duration_ms=outcome.duration_ms,
+        usage=outcome.usage,
     )
+    session.note(warned(session.run, finished))
 
 
 async def perform_call(run: Run, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> Outcome:

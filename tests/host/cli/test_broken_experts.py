@@ -67,7 +67,7 @@ def test_a_storage_that_a_broken_file_names_is_still_looked_into(terminal: Termi
     assert json.loads(terminal.call("jobs", "--json").lines[0])["id"] == "job"
 
 
-@pytest.mark.parametrize("broken", ["[experts.well", "maxSteps = 0\n" + MIXED, 'include = ["none.toml"]\n' + MIXED])
+@pytest.mark.parametrize("broken", ["[experts.well", "maxSteps = -1\n" + MIXED, 'include = ["none.toml"]\n' + MIXED])
 def test_an_error_of_the_whole_project_stops_every_expert(terminal: Terminal, broken: str) -> None:
     terminal.project(broken, well=[reply("fine")])
     ran = terminal.call("run", "well", "q", *SCRIPTED)

@@ -177,7 +177,7 @@ def test_a_hundred_events_are_taken_by_default_and_only_they_are_parsed(
     from perstack.frontends.cli import log_select
 
     terminal.project(
-        '[experts.a]\ninstruction = "i"\n',
+        '[experts.a]\ninstruction = "i"\nmaxRepeats = 0\n',
         a=[{**reply("", ("think", {"thought": "hm"})), "repeat": 60}, reply("Done.")],
     )
     assert terminal.call("run", "a", "q", "--provider", "scripted").code == 0

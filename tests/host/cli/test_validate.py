@@ -191,7 +191,8 @@ def test_a_pick_or_an_omit_that_matches_nothing_is_a_warning(
 def test_problems_of_the_file_and_of_plugins_come_together_in_the_order_of_lines(terminal: Terminal) -> None:
     code, found = problems_of(
         terminal,
-        'storage = "nope:x"\nmaxSteps = 0\n[experts.a]\ndescription = "x"\n[experts.a.provider]\nproviderName = "no"\n',
+        'storage = "nope:x"\nmaxSteps = -1\n'
+        '[experts.a]\ndescription = "x"\n[experts.a.provider]\nproviderName = "no"\n',
     )
     assert code == 2
     assert [(line, key) for _, line, key, _ in found] == [
@@ -204,7 +205,7 @@ def test_problems_of_the_file_and_of_plugins_come_together_in_the_order_of_lines
 
 def test_a_module_in_perstack_plugins_that_is_not_there_is_a_problem_beside_the_others(terminal: Terminal) -> None:
     terminal.env["PERSTACK_PLUGINS"] = "no_such_module"
-    terminal.project("maxSteps = 0\n" + TEAM)
+    terminal.project("maxSteps = -1\n" + TEAM)
     shown = terminal.call("validate")
     assert shown.code == 2
     assert shown.lines[0].startswith("PERSTACK_PLUGINS: error: no_such_module cannot be imported")

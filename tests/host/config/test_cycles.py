@@ -11,6 +11,9 @@ from perstack.core.cycles import cycles
 NAMES = st.sampled_from("abcdef")
 
 
+NO_LIMITS = "maxSteps = 0\nmaxDepth = 0\n"
+
+
 def expert(key: str, *delegates: str, more: str = "") -> str:
     return f'[experts.{key}]\ninstruction = "x"\ndelegates = {list(delegates)}\n{more}\n'
 
@@ -18,24 +21,25 @@ def expert(key: str, *delegates: str, more: str = "") -> str:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (expert("a", "b") + expert("b", "a"), [(3, "experts.a.delegates[0]", "a → b → a")]),
-        (expert("a", "a"), [(3, "experts.a.delegates[0]", "to itself")]),
+        (expert("a", "b") + expert("b", "a"), [(5, "experts.a.delegates[0]", "a → b → a")]),
+        (expert("a", "a"), [(5, "experts.a.delegates[0]", "to itself")]),
         (
             expert("lead", "a") + expert("a", "x", "b") + expert("b", "c") + expert("c", "a") + expert("x"),
-            [(7, "experts.a.delegates[1]", "a → b → c → a")],
+            [(9, "experts.a.delegates[1]", "a → b → c → a")],
         ),
         (
             expert("a", "b") + expert("b", "a") + expert("c", "c"),
-            [(3, "experts.a.delegates[0]", "a → b → a"), (11, "experts.c.delegates[0]", "to itself")],
+            [(5, "experts.a.delegates[0]", "a → b → a"), (13, "experts.c.delegates[0]", "to itself")],
         ),
         (expert("a", "b") + expert("b", "a", more="maxSteps = 9"), []),
         ("maxSteps = 9\n" + expert("a", "b") + expert("b", "a"), []),
         (expert("a", "b", "c") + expert("b", "c") + expert("c"), []),
     ],
 )
-def test_a_cycle_of_delegates_without_a_bound_is_a_warning(problems, text, found):
-    said = problems(text)
+def test_a_cycle_of_delegates_where_both_limits_are_lifted_is_a_warning(problems, text, found):
+    said = problems(text if text.startswith("maxSteps") else f"{NO_LIMITS}{text}")
     assert [(line, key) for _, line, key, _ in said] == [(line, key) for line, key, _ in found]
+    assert problems(text) == []
     for (severity, _, _, message), (_, _, way) in zip(said, found, strict=True):
         assert severity == "warning"
         assert "without end" in message

@@ -24,7 +24,7 @@ ERRORS = {
     "steps are text": ('# many\nmaxSteps = "50"', 2, "maxSteps", "must be a whole number, not text"),
     "steps are true": ("maxSteps = true", 1, "maxSteps", "must be a whole number, not true or false"),
     "steps are a fraction": ("maxSteps = 1.5", 1, "maxSteps", "must be a whole number, not a fraction"),
-    "no steps at all": ("maxSteps = 0", 1, "maxSteps", "must be at least 1, not 0"),
+    "no steps at all": ("maxSteps = -1", 1, "maxSteps", "must be at least 0, not -1"),
     "retries below none": ("maxRetries = -1", 1, "maxRetries", "must be at least 0, not -1"),
     "no time at all": ("timeout = 0", 1, "timeout", "must be at least 1, not 0"),
     "a date for a text": ("storage = 2026-01-01", 1, "storage", "not a date or time"),
@@ -107,7 +107,7 @@ ERRORS = {
         "experts.a.delegates[0]",
         "`@org/b` is defined with version 1.0.0, not 2.0.0",
     ),
-    "an Expert's steps": (f"{EXPERT}maxSteps = 0", 3, "experts.a.maxSteps", "must be at least 1"),
+    "an Expert's steps": (f"{EXPERT}maxSteps = -1", 3, "experts.a.maxSteps", "must be at least 0"),
     "an Expert's provider": (f"{EXPERT}provider = {{}}", 3, "experts.a.provider.providerName", "is missing"),
     # skills
     "a skill as text": (f'{EXPERT}skills.s = "x"', 3, "experts.a.skills.s", "must be a table, not text"),

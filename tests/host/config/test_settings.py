@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perstack.config import ChosenSettings, Overrides, resolve_settings
+from perstack.config.settings import chosen
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting
 
 ANTHROPIC = ProviderSetting(provider_name="anthropic", setting={"baseUrl": "https://a.example"})
@@ -16,8 +17,31 @@ def expert(**fields):
 
 
 def test_without_any_settings_the_defaults_hold():
-    assert resolve_settings(Project(), expert()) == ChosenSettings(None, None, None, Limits())
-    assert Limits() == Limits(max_steps=None, max_retries=5, timeout=300_000)
+    limits = Limits(max_steps=100, max_depth=8, max_repeats=10)
+    assert resolve_settings(Project(), expert()) == ChosenSettings(None, None, None, limits)
+    assert limits == limits.model_copy(update={"max_retries": 5, "timeout": 300_000})
+
+
+@pytest.mark.parametrize("name", ["max_steps", "max_depth", "max_repeats"])
+def test_a_limit_of_zero_is_no_limit_and_goes_before_one_of_the_file(name):
+    assert getattr(resolve_settings(Project(**{name: 3}), expert(**{name: 0})).limits, name) is None
+    assert getattr(resolve_settings(Project(**{name: 0}), expert()).limits, name) is None
+    assert getattr(resolve_settings(Project(**{name: 0}), expert(**{name: 3})).limits, name) == 3
+
+
+def test_no_limit_of_steps_on_the_command_line_goes_before_all_and_is_remembered():
+    asked = Overrides(max_steps=0)
+    assert resolve_settings(Project(max_steps=3), expert(max_steps=4), asked).limits.max_steps is None
+    assert chosen(asked) == ("maxSteps",)
+
+
+def test_a_log_of_an_earlier_version_has_none_of_these_limits():
+    assert Limits() == Limits(max_steps=None, max_depth=None, max_repeats=None)
+
+
+def test_the_default_limit_is_for_the_steps_of_a_new_query_and_one_that_is_given_for_the_whole_job():
+    assert resolve_settings(Project(), expert(), steps_before=250).limits.max_steps == 350
+    assert resolve_settings(Project(max_steps=300), expert(), steps_before=250).limits.max_steps == 300
 
 
 @pytest.mark.parametrize(
@@ -78,8 +102,11 @@ def test_an_experts_own_provider_leaves_the_files_model_behind():
 def test_a_provider_on_the_command_line_finds_its_setting_in_the_expert_or_in_the_file():
     project = Project(model="claude", provider=ANTHROPIC)
     own = expert(model="gpt", provider=OPENAI)
-    assert resolve_settings(project, own, Overrides(provider="openai")) == ChosenSettings("gpt", OPENAI)
-    assert resolve_settings(project, own, Overrides(provider="anthropic")) == ChosenSettings("claude", ANTHROPIC)
+    limits = Limits(max_steps=100, max_depth=8, max_repeats=10)
+    openai = ChosenSettings("gpt", OPENAI, limits=limits)
+    assert resolve_settings(project, own, Overrides(provider="openai")) == openai
+    anthropic = ChosenSettings("claude", ANTHROPIC, limits=limits)
+    assert resolve_settings(project, own, Overrides(provider="anthropic")) == anthropic
 
 
 def test_tables_of_one_provider_at_two_levels_are_not_merged():

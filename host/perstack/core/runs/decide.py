@@ -48,6 +48,7 @@ from perstack.core.messages import TextPart
 from perstack.core.policy.approvals import UNATTENDED, Approval, call_digest
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.questions import Answer
+from perstack.core.runs.repeats import warned
 from perstack.core.runs.stamp import Stamps, at_checkpoint
 from perstack.core.runs.state import Run, call_key, is_unsettled
 from perstack.core.runs.transitions import ACTIVE
@@ -60,7 +61,7 @@ def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[St
     """The facts of a command that needs no effect; `next_number` is that of the Job's next Run."""
     match command:
         case RecordResult():
-            return (result_of(command.call, command.text, stamp, is_error=command.is_error),)
+            return (warned(run, result_of(command.call, command.text, stamp, is_error=command.is_error)),)
         case StartDelegates():
             return _delegated(command, stamp, next_number)
         case Complete():

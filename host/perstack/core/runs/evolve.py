@@ -55,7 +55,8 @@ from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening, all_laid_over
 from perstack.core.redaction import REDACTED
 from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
-from perstack.core.runs.state import Phase, Run, RunStatus, is_unsettled, latest_reply
+from perstack.core.runs.repeats import counted, shown
+from perstack.core.runs.state import NO_REPEATS, Phase, Repeats, Run, RunStatus, is_unsettled, latest_reply
 from perstack.core.runs.transitions import check_legal
 from perstack.core.todos import Todo, apply_todo, todos_json
 from perstack.core.transitions import IllegalFact
@@ -142,6 +143,7 @@ class Changes(TypedDict, total=False):
     widenings: tuple[Widening, ...]
     is_tightened: bool
     standing: tuple[Standing, ...]
+    repeats: Repeats
 
 
 def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case for each kind of event
@@ -243,6 +245,7 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
         limits=event.limits or run.limits,
         permissions=(*run.permissions, *event.permissions),
         is_tightened=run.is_tightened or bool(event.permissions),
+        repeats=NO_REPEATS,
     )
 
 
@@ -352,10 +355,12 @@ def _problem_of(reply: ExpertMessage, problem: ErrorInfo) -> ErrorInfo:
 
 def _finished_call(run: Run, event: FinishToolCall) -> Changes:
     call = _open_call(run, event.tool_call_id)
+    if event.warning is not None:
+        call = replace(call, warning=event.warning)
     result = ToolResultPart(
         tool_call_id=event.tool_call_id,
         tool_name=event.tool_name,
-        contents=event.contents,
+        contents=shown(event),
         is_error=event.is_error,
     )
     changes = _with_result(run, call, result)
@@ -404,7 +409,12 @@ def _with_result(run: Run, call: Call, result: ToolResultPart) -> Changes:
     results = tuple(one.result for one in calls.values() if one.result is not None)
     if len(results) < len(calls):
         return Changes(calls=calls)
-    return Changes(calls=calls, phase=Phase.SETTLED, messages=run.messages.append(ToolMessage(contents=results)))
+    return Changes(
+        calls=calls,
+        phase=Phase.SETTLED,
+        messages=run.messages.append(ToolMessage(contents=results)),
+        repeats=counted(run, calls.values()),
+    )
 
 
 def inheritable(run: Run) -> History:

@@ -23,6 +23,7 @@ from perstack.core.commands import (
 )
 from perstack.core.events import Settlement
 from perstack.core.policy.approvals import refusal
+from perstack.core.runs.repeats import repeated_call
 from perstack.core.runs.state import Phase, Run, latest_reply
 from perstack.core.todos import apply_todo, remaining, todos_json
 
@@ -32,6 +33,11 @@ _SETTLED_TEXT: dict[Settlement, str] = {
     "done": "This call was interrupted before its result was recorded; a person has confirmed that it had its effect.",
     "retry": "",
 }
+
+_TOO_DEEP = (
+    "Delegation failed: there are {} delegates one below the other already, and `maxDepth` allows no more. Do this part"
+    " of the work yourself."
+)
 
 
 def pending(run: Run, limit: int | None = None) -> Command | None:
@@ -55,7 +61,8 @@ def pending(run: Run, limit: int | None = None) -> Command | None:
         case Phase.SETTLED:
             if run.accepted and run.result is None:
                 return Generate(run.step, final=True)
-            return EndStep()
+            repeated = None if run.accepted else repeated_call(run)
+            return EndStep() if repeated is None else Fail(repeated)
         case _:
             assert_never(run.phase)
 
@@ -104,6 +111,8 @@ def _recordable(run: Run, call: Call) -> RecordResult | None:
             return RecordResult(call, todos_json(()))
         case "refused":
             return RecordResult(call, call.decided.problem or "This call is not possible.", is_error=True)
+        case "delegate" if call.delegation is None and not run.may_delegate:
+            return RecordResult(call, _TOO_DEEP.format(run.limits.max_depth), is_error=True)
         case "tool" | "delegate" | "interactive" | "attemptCompletion":
             return None
         case _:

@@ -24,7 +24,7 @@ from perstack.core.commands import Call
 from perstack.core.definitions import Limits
 from perstack.core.events import ErrorInfo, StartRun
 from perstack.core.instruction import whole_instruction
-from perstack.core.messages import ExpertMessage, History
+from perstack.core.messages import ExpertMessage, History, ResultContent
 from perstack.core.policy.approvals import Standing
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
@@ -51,6 +51,28 @@ class Phase(Enum):
     REPLIED = "replied"
     CALLING = "calling"
     SETTLED = "settled"
+
+
+@dataclass(frozen=True, slots=True)
+class SameCall:
+    """What is the same of two calls, if one repeats the other."""
+
+    tool_name: str
+    args: JsonObject
+    raw_args: str | None
+    contents: tuple[ResultContent, ...]
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """The calls of the latest step with their results, and how often in a row there were just these."""
+
+    calls: tuple[SameCall, ...] = ()
+    times: int = 0
+
+
+NO_REPEATS = Repeats()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +134,19 @@ class Run:
     """Whether rules have been added to those in force since the calls in hand were decided."""
     standing: tuple[Standing, ...] = ()
     """The approvals for the whole Job that were given here."""
+    repeats: Repeats = NO_REPEATS
 
     @property
     def may_be_redefined(self) -> bool:
         """Whether it failed before the model replied, so that a definition put right since can take the place of its
         own."""
         return self.status == "stoppedByError" and not self.has_generated
+
+    @property
+    def may_delegate(self) -> bool:
+        """Whether a delegate of it would not be one too far below the Coordinator."""
+        most = self.limits.max_depth
+        return most is None or self.start.depth < most
 
     @property
     def id(self) -> str:

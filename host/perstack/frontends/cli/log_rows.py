@@ -81,7 +81,8 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
         case CallTools():
             return _calls(event, around)
         case FinishToolCall():
-            return [_result(event), *_given_by(event.by)]
+            warning = [] if event.warning is None else [Row("warning", event.warning, "yellow")]
+            return [_result(event), *warning, *_given_by(event.by)]
         case CallDelegate():
             return [
                 Row("delegates", f"{run_label(one.expert_key, one.run_id)}: {one.query}", "cyan")

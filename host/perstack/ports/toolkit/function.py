@@ -43,6 +43,7 @@ class ToolFunction:
     name: str
     description: str
     effect: Effect
+    polling: bool
     function: Function
     parameters: tuple[inspect.Parameter, ...]
     """Those that a model fills, with their types and descriptions."""
@@ -57,7 +58,13 @@ class ToolFunction:
             raise SkillError(
                 f"{_place(self.function)}: {str(error).splitlines()[0]}; use types that pydantic reads from JSON"
             ) from error
-        return ToolSpec(name=self.name, description=self.description, input_schema=schema, effect=self.effect)
+        return ToolSpec(
+            name=self.name,
+            description=self.description,
+            input_schema=schema,
+            effect=self.effect,
+            polling=self.polling,
+        )
 
     def bind(self, args: JsonObject) -> dict[str, object]:
         """The arguments as the types ask: dates, enums, models. Raises SkillError, for the model to read."""
@@ -79,7 +86,13 @@ class ToolFunction:
 
 
 def tool_function(
-    function: Function, *, name: str | None, description: str | None, effect: Effect, settings: type[object] | None
+    function: Function,
+    *,
+    name: str | None,
+    description: str | None,
+    effect: Effect,
+    polling: bool,
+    settings: type[object] | None,
 ) -> ToolFunction:
     """Look at a function, when its module is imported. Raises PluginError that says what to change."""
     place = _place(function)
@@ -108,7 +121,7 @@ def tool_function(
     unknown = set(documented.parameters) - {one.name for one in given} - set(contexts)
     if unknown:
         raise PluginError(f"{place}: the docstring describes {', '.join(sorted(unknown))}, which is no parameter")
-    return ToolFunction(name, description, effect, function, tuple(given), contexts[0] if contexts else None)
+    return ToolFunction(name, description, effect, polling, function, tuple(given), contexts[0] if contexts else None)
 
 
 def _place(function: Function) -> str:

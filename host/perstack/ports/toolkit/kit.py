@@ -48,19 +48,33 @@ class Toolkit(Generic[SettingsT, ResourceT]):
         self._toolset: Toolset | None = None
 
     def tool(
-        self, *, effect: Effect = "sideEffect", name: str | None = None, description: str | None = None
+        self,
+        *,
+        effect: Effect = "sideEffect",
+        name: str | None = None,
+        description: str | None = None,
+        polling: bool = False,
     ) -> Callable[[FunctionT], FunctionT]:
         """Make an async function a tool of this kit; the function itself stays as it is.
 
         The schema comes from the type hints, the descriptions from the docstring (`Args:`, in Google style) or from
         `Annotated[…, Field(description=…)]`. `effect` says what a repetition would do: calls that are `readOnly` or
         `idempotent` are run again after a crash, those with a `sideEffect` never are by the host alone.
+        A tool that is called again and again until something has come about is `polling`: other calls that are
+        repeated with the same result are taken for a loop.
 
         Raises PluginError for a function that cannot be a tool.
         """
 
         def register(function: FunctionT) -> FunctionT:
-            tool = tool_function(function, name=name, description=description, effect=effect, settings=self._settings)
+            tool = tool_function(
+                function,
+                name=name,
+                description=description,
+                effect=effect,
+                polling=polling,
+                settings=self._settings,
+            )
             if tool.name in self._functions:
                 raise PluginError(f"toolkit {self.name} has two tools {tool.name!r}; rename one, or give it a `name`")
             self._functions[tool.name] = tool
