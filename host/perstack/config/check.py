@@ -25,6 +25,7 @@ from perstack.core.definitions import (
     McpStdioSkill,
     OAuth,
     PluginSkill,
+    Price,
     Project,
     ProviderSetting,
 )
@@ -58,6 +59,7 @@ _PLACES: Mapping[type[Fact], str] = {
     ProviderSetting: "in [provider]",
     Audit: "in [audit]",
     Permissions: "in [permissions], or in [experts.NAME.permissions]",
+    Price: 'in [prices."PROVIDER/MODEL"]',
     Expert: "in [experts.NAME]",
     **{skill: f"in a skill of type {skill.model_fields['type'].default}" for skill in _SKILLS},
     InteractiveTool: "in a tool of an interactiveSkill",

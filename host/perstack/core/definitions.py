@@ -22,9 +22,11 @@ from perstack.core.rules import (
     wrong_issuer,
     wrong_key,
     wrong_number,
+    wrong_price,
     wrong_runtime_level,
     wrong_version,
 )
+from perstack.core.usage import Usage
 from perstack.errors import DefinitionError, Problem
 
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
@@ -324,6 +326,28 @@ class Limits(Fact):
     """Milliseconds that one generation may take with all its tries."""
 
 
+class Price(Fact):
+    """`[prices."provider/model"]`: what a model's tokens cost, in US dollars for a million."""
+
+    name: str
+    input: Annotated[float, Rule(wrong_price), Key("what is sent", is_required=True)] = 0.0
+    output: Annotated[float, Rule(wrong_price), Key("what is generated, reasoning included", is_required=True)] = 0.0
+    cache_read: Annotated[
+        float | None, Rule(wrong_price), Key("what the provider had cached; the price of `input` if not given")
+    ] = None
+    cache_write: Annotated[
+        float | None, Rule(wrong_price), Key("what the provider caches; the price of `input` if not given")
+    ] = None
+
+    def cost_of(self, usage: Usage) -> float:
+        """What that much costs, in US dollars."""
+        plain = max(0, usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens)
+        read = self.input if self.cache_read is None else self.cache_read
+        written = self.input if self.cache_write is None else self.cache_write
+        sent = plain * self.input + usage.cached_input_tokens * read + usage.cache_write_tokens * written
+        return (sent + usage.output_tokens * self.output) / 1_000_000
+
+
 class Audit(Fact):
     """Where the heads of logs are kept out of reach of those who write the logs."""
 
@@ -380,6 +404,9 @@ class Project(Fact):
     permissions: Annotated[
         Permissions | None, Key("which calls run, ask a person, or never run, see `[permissions]`")
     ] = None
+    prices: Annotated[
+        tuple[Price, ...], Key("what models cost, by `provider/model`, before what is published, see `[prices]`")
+    ] = ()
     experts: Annotated[dict[str, Expert], Key("the Experts, by their key")] = Field(default_factory=dict)
     path: str | None = None
     """The file it was read from, absolute; None when it was made in Python."""

@@ -33,14 +33,29 @@ PauseReason = Literal[
 ]
 
 
+Cost = float | Literal["unknown"]
+"""US dollars, as far as prices are known."""
+
+
+def cost_of(usage: Usage, unpriced_tokens: int) -> Cost | None:
+    """What was spent at least; `unknown` if no price was known, None if there was nothing to spend."""
+    if usage.cost_usd is not None and (usage.cost_usd or not unpriced_tokens):
+        return usage.cost_usd
+    return "unknown" if unpriced_tokens or usage.total_tokens else None
+
+
 class RunSummary(Fact):
     """One Run of a Job, in brief."""
 
     id: str
     expert_key: str
     status: RunStatus
+    model: str = Field(default="", exclude_if=falsy)
+    """As `provider/model`; an older version did not say."""
     steps: int = 0
     usage: Usage = NO_USAGE
+    unpriced_tokens: int = Field(default=0, exclude_if=falsy)
+    """Of its tokens, those whose price was not known."""
     delegated_by: str | None = None
     """The Run that started it; None for a Coordinator."""
     continued_from: str | None = None
@@ -72,6 +87,10 @@ class JobSummary(Fact):
     total_steps: int = 0
     max_steps: int | None = None
     usage: Usage = NO_USAGE
+    cost_usd: Cost | None = None
+    """What it cost, or `unknown` if no price was known. With `unpriced_tokens`, what it cost at least."""
+    unpriced_tokens: int = Field(default=0, exclude_if=falsy)
+    """Of its tokens, those whose price was not known."""
     usage_by_expert: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)
     """The same by the Expert that used it, over all its Runs."""
     started_at: int = 0
@@ -104,6 +123,7 @@ class RunTally:
     status: RunStatus
     steps: int
     usage: Usage
+    unpriced_tokens: int
     updated_at: int
     touched: int
     """When it was last started or resumed; the latest Coordinator Run is the Job's."""
@@ -129,6 +149,7 @@ class RunTally:
             status=run.status,
             steps=run.step,
             usage=run.usage,
+            unpriced_tokens=run.unpriced_tokens,
             updated_at=run.updated_at,
             touched=run.touched,
             questions=run.questions,
@@ -180,6 +201,11 @@ class Job:
     def usage(self) -> Usage:
         """Over all Runs."""
         return sum((tally.usage for tally in self.runs.values()), NO_USAGE)
+
+    @property
+    def unpriced_tokens(self) -> int:
+        """Tokens whose price was not known, over all Runs."""
+        return sum(tally.unpriced_tokens for tally in self.runs.values())
 
     @property
     def signals(self) -> frozenset[str]:
@@ -259,6 +285,8 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         total_steps=job.total_steps,
         max_steps=last.start.limits.max_steps,
         usage=job.usage,
+        cost_usd=cost_of(job.usage, job.unpriced_tokens),
+        unpriced_tokens=job.unpriced_tokens,
         usage_by_expert=_usage_by_expert(job),
         started_at=first.start.timestamp,
         updated_at=updated,
@@ -320,8 +348,10 @@ def _run_summary(tally: RunTally, head: Head) -> RunSummary:
         id=start.run_id,
         expert_key=start.expert_key,
         status=tally.status,
+        model=f"{start.provider}/{start.model}",
         steps=tally.steps,
         usage=tally.usage,
+        unpriced_tokens=tally.unpriced_tokens,
         delegated_by=start.delegated_by.run_id if start.delegated_by else None,
         continued_from=start.continued_from.checkpoint_id if start.continued_from else None,
         started_at=start.timestamp,

@@ -41,6 +41,11 @@ class Usage(Fact):
             cache_write_tokens=cache_writes,
         )
 
+    @property
+    def unpriced_tokens(self) -> int:
+        """All of them, if what they cost is not known."""
+        return self.total_tokens if self.cost_usd is None else 0
+
     def plausible(self) -> Usage:
         """The same, or with counts that a provider can mean: none is below zero or beyond all reason."""
         counts = {name: count for name, count in self if isinstance(count, int)}

@@ -109,7 +109,7 @@ class Driver:
         self.job = job
         self._runs = runs or {}
         self._blobs = JobBlobs(wiring.storage, job.id)
-        self._prices = Prices(wiring.providers.factories)
+        self._prices = Prices(wiring.providers.factories, wiring.project.prices)
         self._has_changed = asyncio.Event()
         """Set when job.json is behind."""
         self._limits = Limits()
@@ -373,6 +373,7 @@ class Driver:
             blobs=self._blobs,
             emit=wiring.emit,
             clock=wiring.clock,
+            prices=self._prices,
             model=lambda: wiring.providers.for_run(session.run, wiring.project, wiring.overrides),
             may_ask=not wiring.overrides.unattended,
             leads_to=self._rulings.leads_to,

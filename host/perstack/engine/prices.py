@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from perstack.core.definitions import Price
 from perstack.core.usage import Usage
 from perstack.engine.notices import notice
 from perstack.ports.provider import Generation, PriceList, ProviderFactory, price_source
 
 
 class Prices:
-    """Adds cost and context size to what a provider reported."""
+    """Adds cost and context size to what a provider reported. A price of perstack.toml goes before a published one."""
 
-    def __init__(self, providers: Mapping[str, ProviderFactory]) -> None:
+    def __init__(self, providers: Mapping[str, ProviderFactory], own: Iterable[Price] = ()) -> None:
         self._providers = providers
+        self._own = {price.name: price for price in own}
         self._loading: dict[str, asyncio.Future[PriceList]] = {}
         self._failed: set[str] = set()
 
@@ -30,10 +32,13 @@ class Prices:
         """The usage with its cost, and how many tokens the model's context holds; None where unknown."""
         self.prepare(provider)
         usage = generation.usage.plausible()
-        loading = self._loading.get(provider)
-        if loading is None:
-            return usage, generation.context_window
-        cost, window = await self._looked_up(provider, loading, model, usage)
+        loading, own = self._loading.get(provider), self._own.get(f"{provider}/{model}")
+        cost: float | None = None
+        window: int | None = None
+        if loading is not None:
+            cost, window = await self._looked_up(provider, loading, model, usage)
+        if own is not None:
+            cost = own.cost_of(usage)
         cost = None if cost is None else round(cost, 9)
         return usage.model_copy(update={"cost_usd": cost}), generation.context_window or window
 

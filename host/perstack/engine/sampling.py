@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from perstack.core.runs.state import Run
 from perstack.core.usage import NO_USAGE, Usage
+from perstack.engine.prices import Prices
 from perstack.errors import ProviderError
 from perstack.ports.provider import BlobReader, GenerationRequest, Provider
 from perstack.ports.skill import Sample, SampleRequest
@@ -18,10 +19,11 @@ Model = Callable[[], Provider]
 class Sampling:
     """The Run's model for one call of one tool, and what it has cost."""
 
-    def __init__(self, run: Run, model: Model, blobs: BlobReader) -> None:
+    def __init__(self, run: Run, model: Model, blobs: BlobReader, prices: Prices) -> None:
         self._run = run
         self._model = model
         self._blobs = blobs
+        self._prices = prices
         self.usage: Usage | None = None
 
     async def __call__(self, request: SampleRequest) -> Sample:
@@ -45,5 +47,6 @@ class Sampling:
                 reply = await self._model().generate(generation, lambda delta: None)
         except TimeoutError as error:
             raise ProviderError(f"no whole reply within {limit} ms", name="Timeout", is_retryable=True) from error
-        self.usage = (self.usage or NO_USAGE) + reply.usage.plausible()
+        usage, _ = await self._prices.known(start.provider, start.model, reply)
+        self.usage = (self.usage or NO_USAGE) + usage
         return Sample(reply.reply, start.model, reply.finish_reason)

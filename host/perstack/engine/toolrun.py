@@ -17,6 +17,7 @@ from perstack.core.runs.state import Run, call_key
 from perstack.core.usage import Usage
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.emit import Emitter
+from perstack.engine.prices import Prices
 from perstack.engine.sampling import Model, Sampling
 from perstack.engine.session import Session
 from perstack.errors import PerstackError
@@ -35,6 +36,7 @@ class ToolSurroundings:
     emit: Emitter
     clock: Clock
     model: Model
+    prices: Prices
     may_ask: bool
     """Whether a person will answer what a tool asks."""
     leads_to: Callable[[Call, Catalogue], Awaitable[tuple[str, ...]]]
@@ -140,7 +142,7 @@ async def perform_call(run: Run, call: Call, catalogue: Catalogue, around: ToolS
     if offered is None or offered.session is None:
         text = f"The tool {call.decided.tool_name} is not available now."
         return Outcome(ToolResult.text(text, is_error=True))
-    sampling = Sampling(run, around.model, around.blobs.get) if offered.may_sample else None
+    sampling = Sampling(run, around.model, around.blobs.get, around.prices) if offered.may_sample else None
     request = ToolCall(
         tool_name=offered.own_name,
         args=call.part.args,

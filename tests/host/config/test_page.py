@@ -24,6 +24,7 @@ from perstack.core.definitions import (
     McpStdioSkill,
     OAuth,
     PluginSkill,
+    Price,
     Project,
     ProviderSetting,
 )
@@ -70,6 +71,7 @@ def row(name, key, field):
     [
         ("## Top of the file", Project),
         ("## `[provider]`", ProviderSetting),
+        ("## `[prices]`", Price),
         ("## `[audit]`", Audit),
         ("## `[permissions]`", Permissions),
         ("## `[experts.NAME]`", Expert),

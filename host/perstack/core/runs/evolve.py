@@ -122,6 +122,7 @@ class Changes(TypedDict, total=False):
     todos: tuple[Todo, ...]
     usage: Usage
     step_usage: Usage
+    unpriced_tokens: int
     context_tokens: int
     guidance: str
     provider_settings: JsonObject
@@ -168,8 +169,7 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
         case FinishGeneration():
             return _replied(run, event)
         case Retry():
-            usage = event.usage or NO_USAGE
-            return Changes(usage=run.usage + usage, step_usage=run.step_usage + usage)
+            return _with_usage(run, event.usage)
         case CallTools():
             parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
             if sorted(decided.id for decided in event.calls) != sorted(parts):
@@ -255,14 +255,22 @@ def _asked(run: Run, event: CallInteractiveTool) -> Changes:
     questions = {**_without(run.questions, event.tool_call_id), event.tool_call_id: open_question(event)}
     if event.question is None:
         return Changes(asked=event.tool_call_id, questions=questions)
-    spent = event.usage or NO_USAGE
     call = replace(call, question=event.question)
+    changes = _with_usage(run, event.usage)
+    changes.update(
+        {"asked": event.tool_call_id, "questions": questions, "calls": {**run.calls, event.tool_call_id: call}}
+    )
+    return changes
+
+
+def _with_usage(run: Run, usage: Usage | None) -> Changes:
+    """What generations cost is counted here, and nowhere else."""
+    if usage is None:
+        return Changes()
     return Changes(
-        asked=event.tool_call_id,
-        questions=questions,
-        calls={**run.calls, event.tool_call_id: call},
-        usage=run.usage + spent,
-        step_usage=run.step_usage + spent,
+        usage=run.usage + usage,
+        step_usage=run.step_usage + usage,
+        unpriced_tokens=run.unpriced_tokens + usage.unpriced_tokens,
     )
 
 
@@ -318,12 +326,13 @@ def _started_call(run: Run, event: StartToolCall) -> Changes:
 
 def _replied(run: Run, event: FinishGeneration) -> Changes:
     reply = event.message
-    changes = Changes(
-        usage=run.usage + event.usage,
-        step_usage=run.step_usage + event.usage,
-        context_tokens=event.usage.total_tokens,
-        context_window=event.context_window or run.context_window,
-        has_generated=True,
+    changes = _with_usage(run, event.usage)
+    changes.update(
+        {
+            "context_tokens": event.usage.total_tokens,
+            "context_window": event.context_window or run.context_window,
+            "has_generated": True,
+        }
     )
     problem = _UNUSABLE.get(event.finish_reason)
     if problem is not None and not reply.tool_calls:
@@ -365,8 +374,7 @@ def _finished_call(run: Run, event: FinishToolCall) -> Changes:
     )
     changes = _with_result(run, call, result)
     changes["status"] = "running"
-    if event.usage is not None:
-        changes.update({"usage": run.usage + event.usage, "step_usage": run.step_usage + event.usage})
+    changes.update(_with_usage(run, event.usage))
     if call.decided.kind == "todo":
         changes["todos"] = apply_todo(run.todos, call.part.args)
     elif call.decided.kind == "clearTodo":

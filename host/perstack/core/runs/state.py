@@ -92,6 +92,8 @@ class Run:
     todos: tuple[Todo, ...] = ()
     usage: Usage = field(default_factory=Usage)
     step_usage: Usage = field(default_factory=Usage)
+    unpriced_tokens: int = 0
+    """Of `usage`, the tokens whose price was not known."""
     context_tokens: int = 0
     """What the last generation was sent, which is how full the context is."""
     guidance: str = ""

@@ -16,7 +16,7 @@ from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.terminal import data, discard_stdout, err, remark
 from perstack.frontends.shared.following import after_job
 from perstack.frontends.shared.stopping import INTERRUPTED, on_stop_signals
-from perstack.frontends.shared.words import local_time
+from perstack.frontends.shared.words import local_time, spent
 from perstack.host import Host
 
 _T = TypeVar("_T")
@@ -122,8 +122,7 @@ def say(job: JobSummary) -> int:
 
     That it failed is said on every stderr, all else at a terminal only.
     """
-    cost = f", ${job.usage.cost_usd:.4f}" if job.usage.cost_usd is not None else ""
-    did = f"{job.total_steps} step{'' if job.total_steps == 1 else 's'}, {job.usage.total_tokens:,} tokens{cost}"
+    did = spent(job)
     text = {
         "completed": f"completed: {did}; perstack log --job {job.id}",
         "stoppedByError": f"failed after {did}: {job.error}",

@@ -12,7 +12,7 @@ from perstack.core.labels import parse_labels
 from perstack.engine.clock import SYSTEM
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.terminal import Screen, data, out, table
-from perstack.frontends.shared.words import STATUS_WORDS, ago, count
+from perstack.frontends.shared.words import STATUS_WORDS, ago, cost, count
 from perstack.host import Host
 
 _PAGE = 20
@@ -87,12 +87,13 @@ def _print(screen: Screen, jobs: list[JobSummary]) -> None:
             STATUS_WORDS[job.status],
             f"{job.total_steps:,}",
             f"{job.usage.total_tokens:,}",
+            cost(job.usage, job.unpriced_tokens).removeprefix("cost ") or "-",
             ago(job.updated_at, now) if job.updated_at else "?",
             _about(job),
         )
         for job in jobs
     ]
-    table(screen, ("Job", "Expert", "status", "steps", "tokens", "when", "query"), rows, right=(3, 4))
+    table(screen, ("Job", "Expert", "status", "steps", "tokens", "cost", "when", "query"), rows, right=(3, 4, 5))
     waiting = sum(job.question is not None for job in jobs)
     if waiting:
         text = f'{count(waiting, "Job")} waiting; answer with: perstack answer JOB "ANSWER"'

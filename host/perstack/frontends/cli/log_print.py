@@ -54,7 +54,7 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
     for name, text in (
         ("query", job.query),
         ("began", f"{local_time(job.started_at):%Y-%m-%d %H:%M:%S}, {ago(job.started_at, SYSTEM.now())}"),
-        ("spent", f"{steps or count(job.total_steps, 'step')}, {tokens(job.usage)}"),
+        ("spent", f"{steps or count(job.total_steps, 'step')}, {tokens(job.usage, job.unpriced_tokens)}"),
         ("Runs", _runs(job) if len(job.runs) > 1 else ""),
         ("asks", job.asks or ""),
         ("error", job.error or ""),

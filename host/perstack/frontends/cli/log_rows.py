@@ -37,7 +37,7 @@ from perstack.core.events import (
 )
 from perstack.core.messages import TextPart, ThinkingPart, ToolCallPart, text_of
 from perstack.core.usage import Usage
-from perstack.frontends.shared.words import count, duration
+from perstack.frontends.shared.words import cost, count, duration
 
 QUIET_TYPES = frozenset({"startGeneration", "stopRunByDelegate"})
 """Events that only mark a place; people are shown them on request."""
@@ -163,12 +163,13 @@ def answer_of(event: AnswerQuestion) -> str:
     return f"{event.answer.action} {json.dumps(content, ensure_ascii=False) if content else ''}".rstrip()
 
 
-def tokens(usage: Usage) -> str:
+def tokens(usage: Usage, unpriced_tokens: int | None = None) -> str:
     """`120 + 30 tokens`, sent and generated, with what of it was cached or reasoning."""
     cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
     reasoning = f" ({usage.reasoning_tokens:,} reasoning)" if usage.reasoning_tokens else ""
-    cost = f", ${usage.cost_usd:.4f}" if usage.cost_usd is not None else ""
-    return f"{usage.input_tokens:,}{cached} + {usage.output_tokens:,}{reasoning} tokens{cost}"
+    price = cost(usage, usage.unpriced_tokens if unpriced_tokens is None else unpriced_tokens)
+    words = f"{usage.input_tokens:,}{cached} + {usage.output_tokens:,}{reasoning} tokens"
+    return f"{words}, {price}" if price else words
 
 
 _RESUMED = {

@@ -41,6 +41,7 @@ _COMMANDS = {
     "signal": ("signal", "Tell a Job or a task of an event from outside."),
     "log": ("log", "Show what happened in a Job, the latest one by default."),
     "jobs": ("jobs", "List Jobs, newest first."),
+    "cost": ("cost", "Add up what Jobs have spent."),
     "verify": ("verify", "Check a Job's logs for edits, loss and damage."),
     "replay": ("verify", "Drive a recorded Job again, without a model, and compare."),
     "receipt": ("receipt", "Write a statement over a Job's logs, to be kept elsewhere."),

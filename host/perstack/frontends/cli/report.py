@@ -13,7 +13,7 @@ from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.options import Place, place_options
 from perstack.frontends.cli.series import SERIES_COLOURS, chart
 from perstack.frontends.cli.terminal import Screen, data, out, table
-from perstack.frontends.shared.words import count, duration
+from perstack.frontends.shared.words import cost, count, duration
 
 
 @click.command("report")
@@ -66,7 +66,10 @@ def _print(screen: Screen, series: SeriesState, shown: Iteration) -> None:
         _row(screen, "chart", f"{chart(scores)}  {scores[0]:g} → {scores[-1]:g}")
     out()
     table(
-        screen, ("iteration", "score", "failed", "regressions", "tokens", "took"), _rows(series), right=(1, 2, 3, 4, 5)
+        screen,
+        ("iteration", "score", "failed", "regressions", "tokens", "cost", "took"),
+        _rows(series),
+        right=(1, 2, 3, 4, 5, 6),
     )
     out()
     best = " (the best)" if shown.number == series.best_iteration else ""
@@ -90,6 +93,7 @@ def _rows(series: SeriesState) -> list[tuple[str, ...]]:
             str(len(one.failed)),
             str(len(one.regressions)),
             f"{one.usage.total_tokens:,}",
+            cost(one.usage, one.usage.unpriced_tokens).removeprefix("cost ") or "-",
             duration(one.duration),
         )
         for one in series.iterations

@@ -17,7 +17,7 @@ from perstack.errors import DefinitionError, PerstackError
 from perstack.frontends.mcp_server.next_steps import as_sentence, said
 from perstack.frontends.mcp_server.schemas import JobDetails, JobView, OpenCall, OpenItem, RunView
 from perstack.frontends.shared.following import after_job
-from perstack.frontends.shared.words import STATUS_WORDS, count
+from perstack.frontends.shared.words import STATUS_WORDS, spent
 
 ERROR_KEY = "perstack/error"
 """Where in `_meta` the structure of an error is: a tool's output schema leaves no room for it in the result itself."""
@@ -65,6 +65,7 @@ def job_view(job: JobSummary) -> JobView:
         total_steps=job.total_steps,
         max_steps=job.max_steps,
         total_tokens=job.usage.total_tokens,
+        cost_usd=job.cost_usd,
         updated_at=job.updated_at,
         next=next_step(job),
     )
@@ -94,7 +95,7 @@ def job_details(job: JobSummary, open_calls: Sequence[UnsettledCall]) -> JobDeta
 def standing(job: JobSummary) -> str:
     """One line: which Job, how it stands, and how it goes on."""
     word = STATUS_WORDS[job.status]
-    did = f"{count(job.total_steps, 'step')}, {job.usage.total_tokens:,} tokens"
+    did = spent(job)
     told = {"stoppedByInteractiveTool": job.asks, "stoppedByError": job.error}.get(job.status)
     about = f": {told}" if told else ""
     return f"Job {job.id} of {job.expert_key} ({word}, {did}){about}. {next_step(job)}"

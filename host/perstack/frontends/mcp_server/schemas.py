@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue
 
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.events import Settlement
-from perstack.core.job import JobStatus, Lifecycle, PauseReason
+from perstack.core.job import Cost, JobStatus, Lifecycle, PauseReason
 from perstack.core.runs.state import RunStatus
 from perstack.frontends.shared.arguments import Arguments
 
@@ -109,6 +109,9 @@ class JobView(Fact):
     total_steps: int
     max_steps: int | None = None
     total_tokens: int
+    cost_usd: Cost | None = Field(
+        default=None, description="US dollars for the tokens whose price is known; `unknown` if none is."
+    )
     updated_at: int = Field(description="Milliseconds since 1970, UTC.")
     next: str | None = Field(default=None, description="How to go on.")
 

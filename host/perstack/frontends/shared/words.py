@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
-from perstack.core.job import JobStatus
+from perstack.core.job import JobStatus, JobSummary, cost_of
 from perstack.core.messages import ToolCallPart
 from perstack.core.moments import LATEST
 from perstack.core.plain import one_line
+from perstack.core.usage import Usage
 
 STATUS_WORDS: dict[JobStatus, str] = {
     "running": "running",
@@ -47,6 +48,26 @@ def pad(text: str, cells: int) -> str:
 def count(number: int, noun: str) -> str:
     """`1 step`, `2,000 steps`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def cost(usage: Usage, unpriced_tokens: int) -> str:
+    """`$0.0123`, `at least $0.0123`, `cost unknown`; empty if nothing was used."""
+    spent = cost_of(usage, unpriced_tokens)
+    if spent is None:
+        return ""
+    if spent == "unknown":
+        return "cost unknown"
+    return f"{'at least ' if unpriced_tokens else ''}${spent:,.4f}"
+
+
+def spent(job: JobSummary) -> str:
+    """`12 steps, 3,400 tokens, $0.0123`."""
+    words = (
+        count(job.total_steps, "step"),
+        count(job.usage.total_tokens, "token"),
+        cost(job.usage, job.unpriced_tokens),
+    )
+    return ", ".join(word for word in words if word)
 
 
 def duration(milliseconds: int) -> str:
