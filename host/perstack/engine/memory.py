@@ -34,6 +34,7 @@ from perstack.core.tasks.operations import (
     Pause,
     Resume,
 )
+from perstack.core.tasks.rows import check_unneeded
 from perstack.core.tasks.state import TaskState, check_task_id
 from perstack.core.tasks.summary import TaskSummary
 from perstack.core.tasks.transitions import exists_already
@@ -42,7 +43,6 @@ from perstack.engine.audit import Auditing
 from perstack.engine.clock import SYSTEM
 from perstack.engine.task_dependencies import (
     check_dependencies,
-    check_unneeded,
     delete_each,
     seen,
 )
@@ -134,7 +134,7 @@ class ExecutionMemory(TaskReader, TaskMemory):
             case Change():
                 return await self._change(command, self._given())
             case Delete():
-                await check_unneeded(self.log, command.task_id)
+                check_unneeded(command.task_id, await self.log.rows())
                 await self.log.delete(command.task_id, command.expected_version)
                 return None
             case _:

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
 from pydantic_core import from_json
 
 from perstack.core.secret_text import masked_command
+from perstack.core.tasks.waking import PollResult
 from perstack.core.tasks.words import MOST_STATE
 from perstack.engine.programs import ask_program
 from perstack.errors import SkillError
 
 _PATIENCE = 60_000
 """Milliseconds that a command may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class PollResult:
-    """What the command says."""
-
-    has_come: bool
-    value: JsonValue = None
 
 
 async def ask_command(

@@ -7,35 +7,37 @@ look at the same time one wakes a task, and the others find it woken.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, assert_never
 
 from perstack.core.iterations.state import SeriesState
 from perstack.core.iterations.summary import SeriesSummary
 from perstack.core.job import JobSummary
-from perstack.core.tasks.events import (
-    AnswerTask,
-    CompleteTask,
-    FailTask,
-    PauseTask,
-    ResumeTask,
-    StoredTaskEvent,
-    WakeTask,
+from perstack.core.tasks.events import WakeTask
+from perstack.core.tasks.rows import Row, to_look_after
+from perstack.core.tasks.state import TaskState
+from perstack.core.tasks.waking import (
+    Action,
+    AskCommand,
+    GoOn,
+    Known,
+    LookAtJob,
+    PollResult,
+    Work,
+    next_step,
+    query_for,
+    settled,
 )
-from perstack.core.tasks.operations import failure
-from perstack.core.tasks.state import TaskState, due_at
+from perstack.core.undriven import Paused, are_old, is_over, stands
 from perstack.engine.clock import SYSTEM, new_ulid
 from perstack.engine.groups import leaves
 from perstack.engine.guarding import guarded, programs_of
-from perstack.engine.logs.tasks import Row
 from perstack.engine.memory import ExecutionMemory
 from perstack.engine.pages import pages
-from perstack.engine.polling import PollResult, ask_command
+from perstack.engine.polling import ask_command
 from perstack.engine.read import JobReader
-from perstack.engine.task_dependencies import by_id, is_held_up
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.ports.clock import Clock
 from perstack.ports.storage import Storage
@@ -46,17 +48,10 @@ if TYPE_CHECKING:
 _AT_ONCE = 8
 """How many tasks are looked after at the same time."""
 
-_STILLBORN = 30_000
-"""Milliseconds after which a Job that has not begun never will."""
-
-_LONGEST_PAUSE = 7 * 24 * 3_600_000
-"""Milliseconds that a Job is looked for which pauses; nobody's rate is limited for longer."""
-
 _PAGE = 500
 
 _T = TypeVar("_T")
-
-Action = Literal["resumed", "worked", "timedOut", "failed"]
+_P = TypeVar("_P", bound=Paused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +114,7 @@ class Jobs:
             return await self.resume(job_id)
         except UsageError:
             job = await self.job(job_id)
-            if job.status in ("completed", "stoppedByInteractiveTool"):
+            if stands(job):
                 return job  # another process was quicker
             raise
 
@@ -134,8 +129,8 @@ class Jobs:
         """Those that pause for a limit of their provider's rate, and may go on."""
         found: list[str] = []
         async for page in pages(lambda after: self.reader.jobs(limit=_PAGE, after=after)):
-            found += [job.id for job in page.jobs if _is_over(job, now)]
-            if _are_old(page.jobs, now):
+            found += [job.id for job in page.jobs if is_over(job, now)]
+            if are_old(page.jobs, now):
                 break
         return found
 
@@ -143,20 +138,10 @@ class Jobs:
         """Those that pause for the same, and those that do not read, which may be due."""
         found: list[SeriesSummary] = []
         async for page in pages(lambda after: self.iterations.list(limit=_PAGE, after=after)):
-            found += [one for one in page.series if one.damaged or (one.status == "paused" and _is_over(one, now))]
-            if _are_old(page.series, now):
+            found += [one for one in page.series if one.damaged or (one.status == "paused" and is_over(one, now))]
+            if are_old(page.series, now):
                 break
         return found
-
-
-def _are_old(page: Sequence[JobSummary | SeriesSummary], now: int) -> bool:
-    """Whether none of a page, and so none after it, can pause any more; what does not read says nothing of its age."""
-    written = [one.updated_at for one in page if one.updated_at]
-    return bool(written) and max(written) < now - _LONGEST_PAUSE
-
-
-def _is_over(paused: JobSummary | SeriesSummary | SeriesState, now: int) -> bool:
-    return paused.pause_reason == "rate_limit" and (paused.resume_at or 0) <= now
 
 
 class Scheduler:
@@ -218,9 +203,7 @@ class Scheduler:
         """Whatever may be due. A list that cannot be had is one of them, with what is wrong with it."""
         now = self._clock.now()
         rows, no_rows = await _had("tasks", self._memory.log.rows())
-        each = by_id(rows)
-        free = (row for row in rows if not is_held_up(row, each))
-        due = [*no_rows, *(_due_task(row) for row in free if self._is_candidate(row, now))]
+        due = [*no_rows, *map(_due_task, to_look_after(rows, now))]
         paused, no_series = await _had("iterations", self._jobs.due_iterations(now))
         due += [*no_series, *(_Due(one.id, "iterations", one.message if one.damaged else None) for one in paused)]
         if no_rows or no_series:
@@ -264,130 +247,76 @@ class Scheduler:
             return await self._failed(one, one.problem)
         match one.kind:
             case "task":
-                task = await self._memory.get(one.id)
-                return await (self._resume(task) if task.status == "paused" else self._attend(task))
+                return await self._attend(one.id)
             case "job":
-                return await self._go_on_with_job(one.id)
+                job = await self._if_over(one.id, self._jobs.job, self._jobs.resume)
+                return None if job is None else ScheduledWork(did="resumed", job_id=one.id, job=job)
             case "iterations":
-                return await self._go_on_with_iterations(one.id)
+                series = await self._if_over(one.id, self._jobs.iterations.get, self._jobs.iterations.resume)
+                return None if series is None else ScheduledWork(did="resumed", series_id=one.id, series=series)
             case "list":
                 return None
         assert_never(one.kind)
 
-    async def _go_on_with_job(self, job_id: str) -> ScheduledWork | None:
-        if not _is_over(await self._jobs.job(job_id), self._clock.now()):
-            return None  # another process was quicker
+    async def _if_over(
+        self, paused_id: str, look: Callable[[str], Awaitable[_P]], resume: Callable[[str], Awaitable[_P]]
+    ) -> _P | None:
+        """A Job or a series that paused for its provider's rate goes on; None if another process was quicker."""
+        if not is_over(await look(paused_id), self._clock.now()):
+            return None
         try:
-            job = await self._jobs.resume(job_id)
+            return await resume(paused_id)
         except UsageError:
-            if _is_over(await self._jobs.job(job_id), self._clock.now()):
+            if is_over(await look(paused_id), self._clock.now()):
                 raise
             return None
-        return ScheduledWork(did="resumed", job_id=job_id, job=job)
 
-    async def _go_on_with_iterations(self, series_id: str) -> ScheduledWork | None:
-        if not _is_over(await self._jobs.iterations.get(series_id), self._clock.now()):
-            return None  # another process was quicker
-        try:
-            series = await self._jobs.iterations.resume(series_id)
-        except UsageError:
-            if _is_over(await self._jobs.iterations.get(series_id), self._clock.now()):
-                raise
-            return None
-        return ScheduledWork(did="resumed", series_id=series_id, series=series)
-
-    def _is_candidate(self, row: Row, now: int) -> bool:
-        if row.get("archivedAt") is not None:
-            return False
-        if row.get("damaged"):
-            return True
-        due = row.get("dueAt")
-        is_due = isinstance(due, int) and due <= now
-        works = row.get("status") == "running" and row.get("jobId") is not None
-        return is_due or bool(row.get("polls")) or works
-
-    async def _resume(self, task: TaskState) -> ScheduledWork | None:
-        """A paused task goes on, if what it waits for has come."""
-        now, due = self._clock.now(), due_at(task)
-        if task.blocked_by:
-            return None
-        events: list[StoredTaskEvent] = []
-        if due is None or due > now:
-            command = task.waiting_for.command if task.waiting_for is not None else ()
-            word = await self._ask(command) if command else None
-            if word is None or not word.has_come:
-                return None
-            events.append(AnswerTask(task_id=task.task_id, timestamp=self._clock.now(), input=word.value))
-        events.append(ResumeTask(task_id=task.task_id, timestamp=self._clock.now()))
-        return await self._go_on(task, events, "resumed", await self._paused_job(task))
+    async def _attend(self, task_id: str) -> ScheduledWork | None:
+        """What is due of a task, as it stands and as what has to be looked at stands."""
+        task = await self._memory.get(task_id)
+        known = Known(task.agent_id in self._experts)
+        while (step := next_step(task, known, self._clock.now())) is not None:
+            match step:
+                case AskCommand():
+                    known = replace(known, poll=await self._ask(step.command))
+                case LookAtJob():
+                    known = replace(known, jobs={step.job_id: await self._jobs.find(step.job_id)})
+                case Work():
+                    return await self._work(task, step.job_id, known)
+                case GoOn():
+                    return await self._go_on(task, step, known)
+                case _:
+                    assert_never(step)
+        return None
 
     async def _ask(self, command: Sequence[str]) -> PollResult:
         async with guarded(self._jobs.storage):
             return await ask_command(command, self._directory, self._env, programs_of(self._jobs.storage))
 
-    async def _paused_job(self, task: TaskState) -> str | None:
-        """The Job that a task waits with, for the rate of its provider: it goes on where it was."""
-        if task.pause_reason != "rate_limit" or task.job_id is None:
-            return None
-        job = await self._jobs.find(task.job_id)
-        return task.job_id if job is not None and job.pause_reason == "rate_limit" else None
-
-    async def _attend(self, task: TaskState) -> ScheduledWork | None:
-        """A running task whose process has died goes on, and one that was silent for too long has failed."""
-        if task.status != "running":
-            return None
-        if task.job_id is not None and task.agent_id in self._experts:
-            return await self._attend_job(task, task.job_id)
-        due = due_at(task)
-        if due is None or due > self._clock.now():
-            return None
-        failed = failure(task, f"timed out: nothing was heard of it for {task.config.timeout} ms", self._clock.now())
-        return await self._go_on(task, [failed], "timedOut")
-
-    async def _attend_job(self, task: TaskState, job_id: str) -> ScheduledWork | None:
-        job = await self._jobs.find(job_id)
-        if job is None:  # it is about to begin, or the process that was to begin it has died
-            is_stillborn = self._clock.now() - task.updated_at > _STILLBORN
-            return await self._go_on(task, [], "resumed") if is_stillborn else None
-        if job.status == "stoppedByInterrupt" and job.pause_reason != "rate_limit":
-            return await self._work(task, job_id)
-        return await self._settle(task, job)
-
-    async def _go_on(
-        self, task: TaskState, events: list[StoredTaskEvent], did: Action, paused_job: str | None = None
-    ) -> ScheduledWork:
-        """Append these, and let the agent work, if it is an Expert and the task runs after them.
+    async def _go_on(self, task: TaskState, step: GoOn, known: Known) -> ScheduledWork:
+        """Append what was decided, and let the agent work, if it is an Expert and the task runs after that.
 
         Raises UsageError or MissingCredential, and the task is as it was, if the Expert could not.
         """
-        stops = any(isinstance(event, FailTask) and event.outcome != "retry" for event in events)
-        # whole, because short ones of one moment may be the same, and nothing is made before the task is won
-        new_job = paused_job or new_ulid(self._clock.now()).lower()
-        job_id = new_job if task.agent_id in self._experts and not stops else None
-        if job_id is not None:
+        events, job_id = step.events, None
+        if step.needs_job(task, known):
             self._jobs.check(task.agent_id)
-            events = [*events, WakeTask(task_id=task.task_id, timestamp=self._clock.now(), job_id=job_id)]
+            now = self._clock.now()
+            # whole, because short ones of one moment may be the same, and nothing is made before the task is won
+            job_id = step.job_id or new_ulid(now).lower()
+            events = (*events, WakeTask(task_id=task.task_id, timestamp=now, job_id=job_id))
         task = await self._memory.log.change(task.task_id, lambda _: events, task.version)
-        woken = ScheduledWork(task_id=task.task_id, did=did, task=task)
-        return woken if job_id is None else await self._work(task, job_id)
+        if job_id is not None:
+            return await self._work(task, job_id, known)
+        return ScheduledWork(task_id=task.task_id, did=step.did, task=task)
 
-    async def _work(self, task: TaskState, job_id: str) -> ScheduledWork:
+    async def _work(self, task: TaskState, job_id: str, known: Known) -> ScheduledWork:
         job = await self._jobs.work_on(task.agent_id, query_for(task), job_id)
         task = await self._memory.get(task.task_id)
-        settled = await self._settle(task, job)
-        return settled or ScheduledWork(task_id=task.task_id, did="worked", task=task, question=job.asks)
-
-    async def _settle(self, task: TaskState, job: JobSummary) -> ScheduledWork | None:
-        """What a Job's end means for its task, unless its Expert has said so itself."""
-        if task.status != "running" or task.job_id != job.id:
-            return None
-        event = _told_by(task, job, self._clock.now())
-        if event is None:
-            return None
-        if isinstance(event, FailTask):
-            return await self._go_on(task, [event], "worked")
-        task = await self._memory.log.change(task.task_id, lambda _: [event], task.version)
-        return ScheduledWork(task_id=task.task_id, did="worked", task=task)
+        step = settled(task, job, self._clock.now())
+        if step is not None:
+            return await self._go_on(task, step, known)
+        return ScheduledWork(task_id=task.task_id, did="worked", task=task, question=job.asks)
 
 
 def _due_task(row: Row) -> _Due:
@@ -413,39 +342,3 @@ def _words_of(error: Exception) -> str:
     """The first thing that went wrong, in one line."""
     first = leaves(error)[0]
     return str(first) if isinstance(first, PerstackError) else f"{type(first).__name__}: {first}"
-
-
-def _told_by(task: TaskState, job: JobSummary, now: int) -> StoredTaskEvent | None:
-    if job.status == "completed":
-        return CompleteTask(task_id=task.task_id, timestamp=now, result=job.text)
-    if job.status == "stoppedByError":
-        return failure(task, job.error or "the Job failed", now)
-    if job.status == "stoppedByMaxSteps":
-        words = f"Job {job.id} has reached its step limit"
-        return PauseTask(task_id=task.task_id, timestamp=now, reason="checkpoint", message=words)
-    if job.pause_reason == "rate_limit":
-        return PauseTask(task_id=task.task_id, timestamp=now, reason="rate_limit", resume_at=job.resume_at)
-    return None
-
-
-def query_for(task: TaskState) -> str:
-    """What an Expert is told that goes on with a task."""
-    parts = [f"Go on with task {task.task_id}: {task.name}."]
-    if task.description:
-        parts.append(task.description)
-    parts.append(f"Its state is:\n{_json(task.state)}")
-    if task.checkpoint_data is not None:
-        parts.append(f"With its latest checkpoint was kept:\n{_json(task.checkpoint_data)}")
-    if task.input is not None:
-        parts.append(f"What it was waiting for has come:\n{_json(task.input)}")
-    if task.input_text:
-        parts.append(f"With it was said:\n{task.input_text}")
-    if task.config.checkpoint_interval is not None:
-        parts.append(f"Make a checkpoint of it at least every {max(1, task.config.checkpoint_interval // 1000)} s.")
-    if task.error is not None:
-        parts.append(f"It failed the last time: {task.error}")
-    return "\n\n".join(parts)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=1)

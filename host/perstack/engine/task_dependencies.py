@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from perstack.core.tasks.dependencies import MOST_DEPENDENCIES, Dependency, circle
 from perstack.core.tasks.evolve import Changes
+from perstack.core.tasks.rows import Row, by_id, check_unneeded, depends_on, in_short, is_completed
 from perstack.core.tasks.state import TaskState, check_task_id, dependency_of
 from perstack.core.tasks.summary import TaskSummary, blocked
-from perstack.engine.logs.tasks import Row, TaskLog
+from perstack.engine.logs.tasks import TaskLog
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
 
 
@@ -25,21 +26,6 @@ async def seen_in_list(log: TaskLog, task: TaskSummary, rows: Mapping[str, Row])
     held = [one for one in task.depends_on if not is_completed(rows.get(one))]
     found = [await _dependency(log, one) for one in held]
     return blocked(task, tuple(one for one in found if one is not None))
-
-
-def is_held_up(row: Row, rows: Mapping[str, Row]) -> bool:
-    """Whether a task waits for another that is not completed."""
-    return any(not is_completed(rows.get(one)) for one in _depends_on(row))
-
-
-def is_completed(row: Row | None) -> bool:
-    """Whether a task is done, for good."""
-    return row is not None and row.get("status") == "completed"
-
-
-def by_id(rows: Sequence[Row]) -> dict[str, Row]:
-    """The summaries of tasks, to look others up."""
-    return {str(row.get("taskId")): row for row in rows}
 
 
 async def check_dependencies(log: TaskLog, task_id: str, given: Sequence[str]) -> tuple[str, ...]:
@@ -59,22 +45,15 @@ async def check_dependencies(log: TaskLog, task_id: str, given: Sequence[str]) -
     unknown = [one for one in wanted if one not in rows and one != task_id]
     if unknown:
         raise UsageError(
-            f"task {task_id} cannot wait for {_tasks(unknown)}: there is none in {log.location}; create it first"
+            f"task {task_id} cannot wait for {in_short(unknown)}: there is none in {log.location}; create it first"
         )
-    way = circle(task_id, wanted, {one: _depends_on(row) for one, row in rows.items()})
+    way = circle(task_id, wanted, {one: depends_on(row) for one, row in rows.items()})
     if way is not None:
         raise UsageError(
-            f"task {task_id} cannot wait for {_tasks(wanted)}: that would be a circle, {' -> '.join(way)};"
+            f"task {task_id} cannot wait for {in_short(wanted)}: that would be a circle, {' -> '.join(way)};"
             f" leave one of these out"
         )
     return wanted
-
-
-async def check_unneeded(log: TaskLog, task_id: str) -> None:
-    """Raises NotAllowed if another task waits for this one."""
-    waiting = waiting_for_task(task_id, await log.rows())
-    if waiting:
-        raise NotAllowed(still_needed(task_id, waiting))
 
 
 async def delete_each(log: TaskLog, tasks: Sequence[TaskSummary]) -> AsyncIterator[tuple[str, str | None]]:
@@ -82,38 +61,15 @@ async def delete_each(log: TaskLog, tasks: Sequence[TaskSummary]) -> AsyncIterat
     doomed = {task.task_id for task in tasks}
     others = [row for row in await log.rows() if row.get("taskId") not in doomed]
     for task in tasks:
-        waiting = waiting_for_task(task.task_id, others)
         try:
             if task.damaged:
                 raise NotAllowed(f"task {task.task_id} is damaged: repair it, or delete it by its name")
-            if waiting:
-                raise NotAllowed(still_needed(task.task_id, waiting))
+            check_unneeded(task.task_id, others)
             await log.delete(task.task_id, task.version)
         except (Conflict, NotAllowed, NotFound) as error:
             yield task.task_id, str(error)
         else:
             yield task.task_id, None
-
-
-def waiting_for_task(task_id: str, rows: Collection[Row]) -> list[str]:
-    """The tasks that wait for this one."""
-    return sorted(str(row["taskId"]) for row in rows if task_id in _depends_on(row))
-
-
-def still_needed(task_id: str, waiting: Sequence[str]) -> str:
-    """Why a task is not deleted."""
-    first = waiting[0]
-    return f"task {task_id} cannot be deleted, since {_tasks(waiting)} waits for it: resume or delete {first} first"
-
-
-def _tasks(ids: Sequence[str]) -> str:
-    shown = ", ".join(ids[:3])
-    return f"{'task' if len(ids) == 1 else 'tasks'} {shown}{', …' if len(ids) > 3 else ''}"
-
-
-def _depends_on(row: Row) -> Sequence[str]:
-    found = row.get("dependsOn")
-    return found if isinstance(found, list | tuple) else ()  # pyright: ignore[reportUnknownVariableType]
 
 
 async def _dependency(log: TaskLog, task_id: str) -> Dependency | None:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from perstack.core.tasks.events import StoredTaskEvent
 from perstack.core.tasks.history import checkpoints_in
 from perstack.core.tasks.operations import List
+from perstack.core.tasks.rows import Row, by_id
 from perstack.core.tasks.state import TaskCheckpoint, TaskState
 from perstack.core.tasks.summary import TaskPage, TaskSummary
 from perstack.engine.audit import Auditing
 from perstack.engine.clock import SYSTEM
-from perstack.engine.logs.tasks import Row, TaskLog
-from perstack.engine.task_dependencies import by_id, seen, seen_in_list
+from perstack.engine.logs.tasks import TaskLog
+from perstack.engine.task_dependencies import seen, seen_in_list
 from perstack.errors import NotFound
 from perstack.ports.checked import checked
 from perstack.ports.clock import Clock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypedDict, assert_never
 
 from pydantic import JsonValue
@@ -62,6 +63,13 @@ def evolve_task(task: TaskState | None, event: StoredTaskEvent) -> TaskState:
     # whatever is written of a task that runs is a checkpoint, or that it has begun to run
     changes["checkpoint_due_at"] = event.timestamp + interval if runs and interval is not None else None
     return task.model_copy(update=changes)
+
+
+def runs_after(task: TaskState | None, events: Sequence[StoredTaskEvent]) -> bool:
+    """Whether the task runs after these. Raises IllegalFact if one cannot follow."""
+    for event in events:
+        task = evolve_task(task, event)
+    return task is not None and task.status == "running"
 
 
 class Changes(TypedDict, total=False):

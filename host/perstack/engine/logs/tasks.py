@@ -10,7 +10,8 @@ from pydantic_core import from_json
 
 from perstack.core.owners import Owner
 from perstack.core.tasks.events import StoredTaskEvent, parse_task_event
-from perstack.core.tasks.evolve import evolve_task
+from perstack.core.tasks.evolve import evolve_task, runs_after
+from perstack.core.tasks.rows import Row
 from perstack.core.tasks.state import TaskState, check_task_id
 from perstack.core.tasks.summary import TaskSummary, damaged_task, summary_of
 from perstack.engine.audit import Auditing
@@ -25,9 +26,6 @@ from perstack.ports.uninterrupted import uninterrupted
 
 _TRIES = 50
 """How often a change is decided anew because another process was quicker."""
-
-Row = dict[str, object]
-"""A summary as JSON has it."""
 
 _KEYS = frozenset(("taskId", "name", "status", "version", "createdAt", "updatedAt"))
 """What every row has."""
@@ -148,13 +146,10 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
 
 
 def _runs_after(loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEvent]) -> bool:
-    state = None if loaded is None else loaded.state
     try:
-        for event in events:
-            state = evolve_task(state, event)
+        return runs_after(None if loaded is None else loaded.state, events)
     except (ValueError, LookupError, UsageError):
         return True  # it is refused where it is appended
-    return state is not None and state.status == "running"
 
 
 def _check_version(task: TaskState, expected: int | None) -> None:
