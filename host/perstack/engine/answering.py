@@ -12,11 +12,11 @@ from perstack.core.definitions import Expert
 from perstack.core.events import CallInteractiveTool, ContinuedFrom, RequestApproval
 from perstack.core.ids import event_id_of
 from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
+from perstack.core.runs.resuming import check_signal, new_limits
 from perstack.core.runs.state import Run
 from perstack.engine.driver import Driver
 from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.read import JobReader
-from perstack.engine.resuming import check_signal, new_limits
 from perstack.engine.session import Session
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Answer, AnswerAgain, Continue, Look

@@ -11,11 +11,12 @@ from perstack.core.checkpoint import Checkpoint
 from perstack.core.events import StoredEvent
 from perstack.core.ids import check_job_id
 from perstack.core.job import JobSummary
+from perstack.core.runs.resuming import UnsettledCall
 from perstack.engine.audit import Auditing
 from perstack.engine.logs.log import StoredLine
 from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.plugins import Plugins
-from perstack.engine.read import JobPage, JobReader, RunLog, RunPage, UnsettledCall
+from perstack.engine.read import JobPage, JobReader, RunLog, RunPage
 from perstack.errors import NotFound
 from perstack.ports.storage import Page, Storage
 

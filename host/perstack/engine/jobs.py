@@ -16,6 +16,7 @@ from perstack.core.ids import check_job_id, event_id_of, place_of
 from perstack.core.job import Job, JobSummary
 from perstack.core.labels import check_labels
 from perstack.core.owners import Owner
+from perstack.core.runs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
 from perstack.core.runs.state import Run
 from perstack.engine.answering import Given, answer_again, answer_open
 from perstack.engine.clock import new_ids
@@ -25,15 +26,7 @@ from perstack.engine.guarding import guarded
 from perstack.engine.job_queries import JobQueries
 from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.own_task import in_own_task
-from perstack.engine.read import JobPage, UnsettledCall, unsettled_calls
-from perstack.engine.resuming import (
-    check_same_expert,
-    check_same_model,
-    check_settled,
-    check_signal,
-    new_limits,
-    resume_reason,
-)
+from perstack.engine.read import JobPage
 from perstack.engine.session import Session
 from perstack.engine.setup import Setup
 from perstack.engine.skills import JobSkills
@@ -183,14 +176,11 @@ class Jobs(JobQueries):
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
             run = _coordinator(loaded)
-            check_signal(loaded.job, signal)
-            reason = resume_reason(job_id, run)
-            if not run.may_be_redefined:
-                check_same_model(run, setup.overrides, job_id)
-            limits = new_limits(run, setup.overrides, max_steps)
             settled: dict[str, Settlement] = {**settle} if settle else {}
-            calls = unsettled_calls(loaded)
-            check_settled(calls, settled)
+            calls = unsettled_calls(loaded.runs.values())
+            reason, limits = resumption(
+                loaded.job, run, setup.overrides, max_steps=max_steps, signal=signal, calls=calls, settled=settled
+            )
             if calls:
                 on_unsettled(calls)
 

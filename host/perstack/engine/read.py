@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, plac
 from perstack.core.job import Job, JobSummary, RunSummary, summarize
 from perstack.core.labels import has_labels
 from perstack.core.runs.asking import OpenQuestion
-from perstack.core.runs.state import Run, call_key, is_unsettled
+from perstack.core.runs.resuming import UnsettledCall, unsettled_calls
+from perstack.core.runs.state import Run
 from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.logs.log import StoredLine
 from perstack.engine.logs.runs import LoadedJob, checkpoint_at, load_job, load_run, run_logs
@@ -67,20 +67,6 @@ class Waiting:
     asking: OpenQuestion | None = None
     damaged: JobSummary | None = None
     """What there is of it, if it does not read."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnsettledCall:
-    """A call with a side effect that began and has no result."""
-
-    key: str
-    """What `--settle` takes; the call's own id will do where it is unique."""
-    call_id: str
-    run_id: str
-    expert_key: str
-    tool_name: str
-    args: str
-    """The arguments as JSON, shortened."""
 
 
 class JobReader:
@@ -278,7 +264,7 @@ class JobReader:
 
     async def unsettled(self, job_id: str) -> tuple[UnsettledCall, ...]:
         """The calls that began, may have had a side effect, and have no result."""
-        return unsettled_calls(await self.load(job_id))
+        return unsettled_calls((await self.load(job_id)).runs.values())
 
     async def _derive(self, job_id: str) -> JobSummary:
         try:
@@ -333,23 +319,6 @@ class JobReader:
         return "", None
 
 
-def unsettled_calls(loaded: LoadedJob) -> tuple[UnsettledCall, ...]:
-    """The calls of all Runs of a Job that began, may have had a side effect, and have no result."""
-    return tuple(
-        UnsettledCall(
-            key=call_key(run, call),
-            call_id=call.decided.id,
-            run_id=run.id,
-            expert_key=run.start.expert_key,
-            tool_name=call.decided.tool_name,
-            args=_shortened(json.dumps(call.part.args, ensure_ascii=False)),
-        )
-        for run in loaded.runs.values()
-        for call in run.calls.values()
-        if is_unsettled(call)
-    )
-
-
 def _cursor(after: str | None) -> tuple[str | None, str | None]:
     """The place in the list of Jobs, and the Run of the next Job, that a page ended at."""
     if after is None:
@@ -394,7 +363,3 @@ def _unreadable(job_id: str, error: StorageError) -> JobSummary:
 
 def _waiting(job: JobSummary) -> Waiting:
     return Waiting(job.id, None if job.damaged else job.asking, job if job.damaged else None)
-
-
-def _shortened(text: str, longest: int = 200) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"

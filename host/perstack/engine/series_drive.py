@@ -13,21 +13,29 @@ from pathlib import Path
 from typing import Protocol, assert_never
 
 from perstack.core.definitions import Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate, Project
+from perstack.core.iterations.decide import (
+    Stamp,
+    interrupted,
+    job_of_evaluation,
+    job_of_iteration,
+    question_of,
+    stopped,
+)
 from perstack.core.iterations.events import (
     FailSeries,
     FinishArtefact,
     FinishIteration,
     FinishSeries,
-    PauseSeries,
     StartIteration,
     StoredSeriesEvent,
 )
 from perstack.core.iterations.pending import BeginIteration, Evaluate, Finish, RunExpert, SeriesCommand, pending_series
-from perstack.core.iterations.scores import metrics_wanted, score_of
+from perstack.core.iterations.scores import score_of
 from perstack.core.iterations.state import SeriesState
 from perstack.core.job import JobSummary
 from perstack.core.measurements import Measurement, measurement_in
 from perstack.core.recorded import SeriesDefinition, for_begun
+from perstack.core.undriven import stands
 from perstack.core.usage import NO_USAGE
 from perstack.engine.clock import SYSTEM
 from perstack.engine.emit import OnEvent
@@ -137,7 +145,7 @@ class SeriesDrive:
                 await self.record(await self._outcome(command))
         except asyncio.CancelledError:
             if self.series.status == "running":
-                await self.record(self._pause("interrupted"))
+                await self.record(interrupted(self._stamp))
             raise
         return self.series
 
@@ -152,26 +160,23 @@ class SeriesDrive:
         try:
             return await self._perform(command)
         except PerstackError as error:
-            return self._failure(str(error), spoilt=isinstance(command, Evaluate))
+            return FailSeries(**self._stamp, error=str(error), spoilt=isinstance(command, Evaluate))
 
     async def _perform(self, command: SeriesCommand) -> StoredSeriesEvent:
-        series_id = self.series.id
         match command:
             case BeginIteration():
                 job_id = await self._new_job_id(command.number)
-                return StartIteration(
-                    series_id=series_id, timestamp=self._wiring.clock.now(), number=command.number, job_id=job_id
-                )
+                return StartIteration(**self._stamp, number=command.number, job_id=job_id)
             case RunExpert():
                 return await self._run(command)
             case Evaluate():
                 return await self._evaluate(command)
             case Finish():
-                return FinishSeries(series_id=series_id, timestamp=self._wiring.clock.now(), reason=command.reason)
+                return FinishSeries(**self._stamp, reason=command.reason)
         assert_never(command)
 
     async def _new_job_id(self, number: int) -> str:
-        job_id = f"{self.series.id}-i{number}"
+        job_id = job_of_iteration(self.series.id, number)
         if await self._wiring.storage.has_job(job_id):
             raise UsageError(f"there is a Job {job_id}, which is none of these iterations: delete it, or begin anew")
         return job_id
@@ -184,10 +189,9 @@ class SeriesDrive:
             new, begun = under(series.definition), under(for_begun(series.definition))
         job = await self._job(new, begun, command.job_id, series.expert_key, command.query)
         if job.status != "completed":
-            return self._stopped(job)
+            return stopped(job, self._stamp)
         return FinishArtefact(
-            series_id=series.id,
-            timestamp=self._wiring.clock.now(),
+            **self._stamp,
             number=command.number,
             artefact=job.text or "",
             duration=self._wiring.clock.now() - began,
@@ -201,9 +205,9 @@ class SeriesDrive:
         programs = programs_of(self._wiring.storage)
         match iterate.evaluator:
             case ExpertEvaluator() as evaluator:
-                job = await self._ask(evaluator, made, command.attempt)
+                job = await self._ask(evaluator, command)
                 if job.status != "completed":
-                    return self._stopped(job)
+                    return stopped(job, self._stamp)
                 found, usage = _read_answer(evaluator, job), job.usage
             case FunctionEvaluator() as evaluator:
                 found = await measure_by_function(evaluator, made, iterate.timeout, programs, self._wiring.key_variable)
@@ -211,8 +215,7 @@ class SeriesDrive:
                 found = await measure_by_command(evaluator, made, self._wiring.env, iterate.timeout, programs)
         _check_metrics(evaluator, series.settings, found)
         return FinishIteration(
-            series_id=series.id,
-            timestamp=self._wiring.clock.now(),
+            **self._stamp,
             number=command.number,
             metrics=found.metrics,
             analysis=found.analysis,
@@ -221,12 +224,9 @@ class SeriesDrive:
             usage=usage,
         )
 
-    async def _ask(self, evaluator: ExpertEvaluator, made: Artifact, attempt: int) -> JobSummary:
-        again = f"-{attempt + 1}" if attempt else ""
-        query = question_of(made, self.series.settings)
-        job_id = f"{self.series.id}-e{made.iteration}{again}"
-        jobs = self._wiring.jobs
-        return await self._job(jobs, jobs, job_id, evaluator.expert, query)
+    async def _ask(self, evaluator: ExpertEvaluator, command: Evaluate) -> JobSummary:
+        jobs, job_id = self._wiring.jobs, job_of_evaluation(self.series.id, command)
+        return await self._job(jobs, jobs, job_id, evaluator.expert, question_of(self.series, command.artefact))
 
     async def _job(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
         """Run a Job, or go on with it if it has begun, as far as it goes."""
@@ -236,45 +236,11 @@ class SeriesDrive:
             if await self._wiring.storage.has_job(job_id):  # its process died before the first event
                 await new.delete(job_id)
             return await new.run(expert_key, query, job_id=job_id, on_event=self._on_event)
-        if job.status in ("completed", "stoppedByInteractiveTool"):
-            return job
-        return await begun.resume(job_id, on_event=self._on_event)
+        return job if stands(job) else await begun.resume(job_id, on_event=self._on_event)
 
-    def _stopped(self, job: JobSummary) -> PauseSeries | FailSeries:
-        """What the end of a Job that is not completed makes of the series."""
-        if job.status == "stoppedByError":
-            return self._failure(f"Job {job.id} failed: {job.error}")
-        if job.status == "stoppedByInteractiveTool":
-            return self._pause(f"Job {job.id} asks: {job.asks}", job)
-        if job.status == "stoppedByMaxSteps":
-            return self._pause(f"Job {job.id} has reached its step limit", job)
-        waits = "waits for the provider's rate limit" if job.pause_reason == "rate_limit" else "was interrupted"
-        return self._pause(f"Job {job.id} {waits}", job)
-
-    def _pause(self, message: str, job: JobSummary | None = None) -> PauseSeries:
-        return PauseSeries(
-            series_id=self.series.id,
-            timestamp=self._wiring.clock.now(),
-            reason=(job.pause_reason if job else None) or "checkpoint",
-            message=message,
-            job_status=job.status if job else "stoppedByInterrupt",
-            job_id=job.id if job else None,
-            resume_at=job.resume_at if job else None,
-        )
-
-    def _failure(self, error: str, *, spoilt: bool = False) -> FailSeries:
-        return FailSeries(series_id=self.series.id, timestamp=self._wiring.clock.now(), error=error, spoilt=spoilt)
-
-
-def question_of(made: Artifact, settings: Iterate) -> str:
-    """What an Expert that evaluates is asked."""
-    metrics = ", ".join(f'"{name}": NUMBER' for name in metrics_wanted(settings))
-    return (
-        "Judge the result below. Answer with one JSON object and nothing else: "
-        f'{{"metrics": {{{metrics}}}, "analysis": "what to improve"}}; '
-        'if you check it case by case, add "cases": [{"name": "…", "passed": true}].\n\n'
-        f"It was made for this query:\n{made.query}\n\nThe result:\n{made.artefact}"
-    )
+    @property
+    def _stamp(self) -> Stamp:
+        return Stamp(series_id=self.series.id, timestamp=self._wiring.clock.now())
 
 
 def _read_answer(evaluator: ExpertEvaluator, job: JobSummary) -> Measurement:

@@ -10,8 +10,8 @@ import click
 from perstack.core.events import Settlement
 from perstack.core.iterations.state import SeriesState
 from perstack.core.job import JobSummary
+from perstack.core.runs.resuming import UnsettledCall
 from perstack.engine.emit import OnEvent
-from perstack.engine.read import UnsettledCall
 from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.approving import approved_in_place

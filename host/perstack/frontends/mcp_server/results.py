@@ -11,8 +11,8 @@ from perstack.core.base import Fact, JsonObject
 from perstack.core.ids import event_id_of
 from perstack.core.job import JobSummary
 from perstack.core.plain import one_line
+from perstack.core.runs.resuming import UnsettledCall
 from perstack.engine.inbox import InboxItem
-from perstack.engine.read import UnsettledCall
 from perstack.errors import DefinitionError, PerstackError
 from perstack.frontends.mcp_server.next_steps import as_sentence, said
 from perstack.frontends.mcp_server.schemas import JobDetails, JobView, OpenCall, OpenItem, RunView

@@ -2,20 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import assert_never
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, assert_never
 
-from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, Limits
 from perstack.core.events import ResumeReason, Settlement
 from perstack.core.job import Job
-from perstack.core.runs.state import Run
-from perstack.engine.read import UnsettledCall
+from perstack.core.runs.state import Run, call_key, is_unsettled
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Answer, Continue
 
 
-def resume_reason(job_id: str, run: Run) -> ResumeReason:
+class Asked(Protocol):
+    """What whoever resumes a Run asks for; None leaves it as it was."""
+
+    @property
+    def provider(self) -> str | None: ...
+
+    @property
+    def model(self) -> str | None: ...
+
+    @property
+    def max_steps(self) -> int | None: ...
+
+    @property
+    def max_retries(self) -> int | None: ...
+
+    @property
+    def timeout(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnsettledCall:
+    """A call with a side effect that began and has no result."""
+
+    key: str
+    """What `--settle` takes; the call's own id will do where it is unique."""
+    call_id: str
+    run_id: str
+    expert_key: str
+    tool_name: str
+    args: str
+    """The arguments as JSON, shortened."""
+
+
+def unsettled_calls(runs: Iterable[Run]) -> tuple[UnsettledCall, ...]:
+    """The calls of Runs that began, may have had a side effect, and have no result."""
+    return tuple(
+        UnsettledCall(
+            key=call_key(run, call),
+            call_id=call.decided.id,
+            run_id=run.id,
+            expert_key=run.start.expert_key,
+            tool_name=call.decided.tool_name,
+            args=_shortened(json.dumps(call.part.args, ensure_ascii=False)),
+        )
+        for run in runs
+        for call in run.calls.values()
+        if is_unsettled(call)
+    )
+
+
+def _shortened(text: str, longest: int = 200) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def resumption(
+    job: Job,
+    run: Run,
+    asked: Asked,
+    *,
+    max_steps: int | None,
+    signal: str | None,
+    calls: Sequence[UnsettledCall],
+    settled: Mapping[str, Settlement],
+) -> tuple[ResumeReason, Limits | None]:
+    """Why a Job's Coordinator goes on, and with which limits, if with others; `calls` are those that are not settled.
+
+    Raises UsageError, with what to do instead, if it cannot, and Conflict if it has taken the signal already.
+    """
+    check_signal(job, signal)
+    reason = _reason(job.id, run)
+    if not run.may_be_redefined:
+        _check_same_model(run, asked, job.id)
+    _check_settled(calls, settled)
+    return reason, new_limits(run, asked, max_steps)
+
+
+def _reason(job_id: str, run: Run) -> ResumeReason:
     """Why a Run goes on. Raises UsageError, with what to do instead, if it cannot."""
     match run.status:
         case "completed":
@@ -35,7 +111,7 @@ def resume_reason(job_id: str, run: Run) -> ResumeReason:
             assert_never(run.status)
 
 
-def check_settled(calls: tuple[UnsettledCall, ...], settled: Mapping[str, Settlement]) -> None:
+def _check_settled(calls: Sequence[UnsettledCall], settled: Mapping[str, Settlement]) -> None:
     """Raises UsageError for a settlement of a call that is not open."""
     known = {name for call in calls for name in (call.key, call.call_id)}
     for name in settled:
@@ -58,7 +134,7 @@ def check_same_expert(base: Run, expert: Expert, job_id: str) -> None:
         )
 
 
-def check_same_model(run: Run, asked: Overrides, job_id: str) -> None:
+def _check_same_model(run: Run, asked: Asked, job_id: str) -> None:
     """Raises UsageError if a Run would go on with another model."""
     start = run.start
     for word, value, used in (("provider", asked.provider, start.provider), ("model", asked.model, start.model)):
@@ -70,7 +146,7 @@ def check_same_model(run: Run, asked: Overrides, job_id: str) -> None:
             )
 
 
-def new_limits(run: Run, asked: Overrides, max_steps: int | None = None) -> Limits | None:
+def new_limits(run: Run, asked: Asked, max_steps: int | None = None) -> Limits | None:
     """The Run's limits with those that were given anew; None if none was."""
     given: dict[str, int | None] = {
         "max_steps": asked.max_steps if max_steps is None else max_steps,

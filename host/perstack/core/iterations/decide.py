@@ -1,0 +1,69 @@
+"""What is recorded of a series without any effect, and which Jobs it has: what a stop calls for, ids, questions.
+
+What an effect has brought (an artifact, a measurement) is recorded by those who performed it.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from perstack.core.iterations.events import FailSeries, PauseSeries
+from perstack.core.iterations.pending import Evaluate
+from perstack.core.iterations.scores import metrics_wanted
+from perstack.core.iterations.state import SeriesState
+from perstack.core.job import JobSummary
+
+
+class Stamp(TypedDict):
+    """What every fact of a series has."""
+
+    series_id: str
+    timestamp: int
+
+
+def job_of_iteration(series_id: str, number: int) -> str:
+    """The Job of the Expert in an iteration."""
+    return f"{series_id}-i{number}"
+
+
+def job_of_evaluation(series_id: str, command: Evaluate) -> str:
+    """The Job of the Expert that evaluates an iteration: another for each time that its answer was of no use."""
+    return f"{series_id}-e{command.number}{f'-{command.attempt + 1}' if command.attempt else ''}"
+
+
+def interrupted(stamp: Stamp) -> PauseSeries:
+    """The pause of a series that is at work."""
+    return PauseSeries(**stamp, reason="checkpoint", message="interrupted")
+
+
+def stopped(job: JobSummary, stamp: Stamp) -> PauseSeries | FailSeries:
+    """What the end of a Job that is not completed makes of the series."""
+    if job.status == "stoppedByError":
+        return FailSeries(**stamp, error=f"Job {job.id} failed: {job.error}")
+    return PauseSeries(
+        **stamp,
+        reason=job.pause_reason or "checkpoint",
+        message=f"Job {job.id} {_waits(job)}",
+        job_status=job.status,
+        job_id=job.id,
+        resume_at=job.resume_at,
+    )
+
+
+def _waits(job: JobSummary) -> str:
+    if job.status == "stoppedByInteractiveTool":
+        return f"asks: {job.asks}"
+    if job.status == "stoppedByMaxSteps":
+        return "has reached its step limit"
+    return "waits for the provider's rate limit" if job.pause_reason == "rate_limit" else "was interrupted"
+
+
+def question_of(series: SeriesState, artefact: str) -> str:
+    """What an Expert that evaluates is asked."""
+    metrics = ", ".join(f'"{name}": NUMBER' for name in metrics_wanted(series.settings))
+    return (
+        "Judge the result below. Answer with one JSON object and nothing else: "
+        f'{{"metrics": {{{metrics}}}, "analysis": "what to improve"}}; '
+        'if you check it case by case, add "cases": [{"name": "…", "passed": true}].\n\n'
+        f"It was made for this query:\n{series.user_input}\n\nThe result:\n{artefact}"
+    )
