@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from perstack.core.chain import EMPTY_LOG, Head, open_line, seal
-from perstack.core.ids import run_id_of
+from perstack.core.chain import open_line
 from perstack.core.owners import OwnerKind
+from perstack.engine.logs.lines import add_payload
+from perstack.engine.logs.summarized import log_of
 from perstack.errors import Conflict, NotFound
-from perstack.ports.storage import RunRef, Storage
+from perstack.ports.storage import Storage
 
 _SPACES: dict[OwnerKind, str] = {"job": "heads", "task": "headsoftasks", "iterations": "headsofseries"}
 _TRIES = 5
@@ -33,13 +34,11 @@ class PendingHeads:
 
     async def add(self, job_id: str, record: bytes) -> None:
         """Keep a record, which is a JSON object; it survives power loss when this returns. Raises StorageError."""
-        ref = _ref(job_id)
+        ref = log_of(job_id)
         for attempt in range(_TRIES):
             try:
                 await self.expect(job_id)
-                lines = await self._space.read(ref)
-                head = Head(len(lines), open_line(lines[-1]).hash) if lines else EMPTY_LOG
-                await self._space.append(ref, head.seq, seal(head, [record])[0])
+                await add_payload(self._space, ref, record)
             except (Conflict, NotFound):  # another process added to it, or removed it, at the same moment
                 if attempt == _TRIES - 1:
                     raise
@@ -48,7 +47,7 @@ class PendingHeads:
 
     async def of(self, job_id: str) -> list[bytes]:
         """The records of one, the oldest first. Raises StorageError."""
-        return [open_line(line).payload for line in await self._space.read(_ref(job_id))]
+        return [open_line(line).payload for line in await self._space.read(log_of(job_id))]
 
     async def jobs(self) -> tuple[str, ...]:
         """Those that have any, or are expected to, at most a thousand."""
@@ -60,10 +59,6 @@ class PendingHeads:
 
     async def remove(self, job_id: str, count: int) -> None:
         """Forget the records of one, if there are still just so many. Raises StorageError."""
-        expected = (_ref(job_id), count) if count else None
+        expected = (log_of(job_id), count) if count else None
         with suppress(Conflict, NotFound):
             await self._space.delete_job(job_id, expected=expected)
-
-
-def _ref(job_id: str) -> RunRef:
-    return RunRef(job_id, run_id_of(job_id, 1))

@@ -6,14 +6,14 @@ import os
 import socket
 
 from perstack.core.by import By, cleaned
-from perstack.core.chain import EMPTY_LOG, Head, open_line, seal, taken_out, without_payload
+from perstack.core.chain import Head, open_line, taken_out, without_payload
 from perstack.core.events import RedactEvent, StoredEvent
 from perstack.core.ids import event_id_of, place_of
 from perstack.core.job import summarize
 from perstack.core.redaction import Redaction, fields_taken, redaction_of, remains_of
 from perstack.engine.clock import SYSTEM
 from perstack.engine.derived import derive
-from perstack.engine.logs.runs import RunDefinition, redactions_in
+from perstack.engine.logs.runs import run_logs
 from perstack.errors import NotFound, UsageError
 from perstack.next_steps import Look
 from perstack.ports.clock import Clock
@@ -35,20 +35,20 @@ async def redact_event(storage: Storage, event_id: str, *, reason: str, by: By, 
     if not await storage.has_job(job_id):
         raise NotFound(f"there is no Job {job_id} in {storage.location}")
     async with storage.lease(job_id, f"a redaction (pid {os.getpid()} on {socket.gethostname()})"):
-        lines = await storage.read(ref)
-        if not 0 < seq <= len(lines):
+        log = run_logs(storage)
+        found = (await log.readable(ref)).whole()
+        if found.loaded is None or not 0 < seq <= len(found.lines):
             raise NotFound(f"there is no event {event_id}", next_steps=(Look("log", job_id),))
-        sealed = open_line(lines[seq - 1])
-        event = await RunDefinition(storage).event(ref, seq, sealed)
-        decided = next((one for one in redactions_in(ref, lines) if one.event_id == event_id), None)
+        line, events = found.lines[seq - 1], [one.event for one in found.lines]
+        sealed = open_line(line.line)
+        decided = next((one for one in events if isinstance(one, RedactEvent) and one.event_id == event_id), None)
         if decided is None:
-            last = await RunDefinition(storage).event(ref, len(lines), open_line(lines[-1]))
-            head = Head(len(lines), open_line(lines[-1]).hash) if lines else EMPTY_LOG
-            decided = _decision(event, sealed.digest, last, head, cleaned(reason), by, clock.now())
-            records, _ = seal(head, [decided.to_json()])
-            await storage.append(ref, head.seq, records)
+            decided = _decision(
+                line.event, sealed.digest, events[-1], found.loaded.head, cleaned(reason), by, clock.now()
+            )
+            await log.append(ref, found.loaded, [decided])
         if taken_out(sealed.payload) is None:
-            await storage.redact(ref, seq, without_payload(lines[seq - 1], event.type, event_id))
+            await storage.redact(ref, seq, without_payload(line.line, line.event.type, event_id))
         await _write_caches(storage, job_id)
     return redaction_of(decided, seq)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from perstack.core.chain import EMPTY_LOG, Head, Sealed, check
+from perstack.core.chain import EMPTY_LOG, Head, Sealed, check, open_line, seal
 from perstack.engine.pages import every_id
 from perstack.errors import Damaged
 from perstack.ports.storage import RunRef, Storage
@@ -29,6 +29,13 @@ def checked(lines: Iterable[bytes]) -> Iterator[tuple[Sealed, Head]]:
     for line in lines:
         sealed, head = check(head, line)
         yield sealed, head
+
+
+async def add_payload(storage: Storage, ref: RunRef, payload: bytes) -> None:
+    """Append what is no event, and adds up to nothing. Raises Conflict if another process was quicker."""
+    lines = await storage.read(ref)
+    head = Head(len(lines), open_line(lines[-1]).hash) if lines else EMPTY_LOG
+    await storage.append(ref, head.seq, seal(head, [payload])[0])
 
 
 async def run_ids(storage: Storage, job_id: str) -> list[str]:
