@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import not_
 from typing import TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -15,9 +16,8 @@ JsonObject = dict[str, JsonValue]
 """A JSON object, as it came or as it will be sent."""
 
 
-def falsy(value: object) -> bool:
-    """For `Field(exclude_if=falsy)`: zero, false and empty are not written, to keep lines short."""
-    return not value
+falsy = not_
+"""For `Field(exclude_if=falsy)`: zero, false and empty are not written, to keep lines short."""
 
 
 class Fact(BaseModel):
@@ -43,14 +43,10 @@ def encoded(fact: F) -> tuple[F, bytes]:
     servers, and in names of files. Raises ValueError for a value that is nested some hundred levels deep.
     """
     try:
-        return fact, _json(fact)
+        return fact, fact.model_dump_json(by_alias=True, exclude_none=True).encode()
     except ValueError:
         whole = type(fact).model_validate(_whole(fact.model_dump()))
-        return whole, _json(whole)
-
-
-def _json(fact: Fact) -> bytes:
-    return fact.model_dump_json(by_alias=True, exclude_none=True).encode()
+        return whole, whole.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
 def _whole(value: object) -> object:

@@ -180,14 +180,16 @@ class Job:
 
     def take(self, run: Run) -> None:
         """Take in the state of a Run."""
-        before = self._steps.get(run.id)
+        run_id = run.start.run_id
+        before = self._steps.get(run_id)
         if before is None:
-            self.next_number = max(self.next_number, number_of_run(run.id) + 1)
+            self.next_number = max(self.next_number, number_of_run(run_id) + 1)
         if before != run.step:
             self.total_steps += run.step - (before or 0)
-            self._steps[run.id] = run.step
-        self.next_number = max(self.next_number, run.last_number + 1)
-        self._taken[run.id] = run
+            self._steps[run_id] = run.step
+        if run.last_number >= self.next_number:
+            self.next_number = run.last_number + 1
+        self._taken[run_id] = run
 
     @property
     def runs(self) -> Mapping[str, RunTally]:

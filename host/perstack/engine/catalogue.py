@@ -181,7 +181,9 @@ def picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:
 
 
 def replace_name(spec: ToolSpec, name: str, skill_name: str) -> ToolSpec:
-    """The same tool under another name, of that skill."""
+    """The tool under that name, of that skill."""
+    if (spec.name, spec.skill_name) == (name, skill_name):
+        return spec
     return spec.model_copy(update={"name": name, "skill_name": skill_name})
 
 

@@ -53,7 +53,7 @@ from perstack.core.runs.decide import (
     answered,
     approval_asked,
     asked,
-    delegate_start,
+    has_ended,
     interrupted,
     noted,
     redefined,
@@ -274,8 +274,7 @@ class Driver:
             raise
         except BaseExceptionGroup as group:
             raise leaves(group)[0] from group  # what failed first speaks: a person can act on one line
-        await self._write_summary(is_driven=False)
-        return summarize(self.job, is_driven=False)
+        return await self._write_summary(is_driven=False)
 
     @asynccontextmanager
     async def _summary_kept(self) -> AsyncGenerator[None]:
@@ -303,8 +302,9 @@ class Driver:
             if skills is not None:
                 if session.run.is_tightened and session.run.phase is Phase.CALLING:
                     await self._rule_again(session, skills.catalogue)
+                around = self._around(session.run)
                 while (command := self._pending(session)) is not None:
-                    await self._perform(session, command, skills)
+                    await self._perform(session, command, skills, around)
             await session.flush()
         except asyncio.CancelledError:
             await uninterrupted(self._interrupt(session))
@@ -336,10 +336,13 @@ class Driver:
     def _pending(self, session: Session) -> Command | None:
         return pending(session.run, self.job.limit_reached(self._limits))
 
-    async def _perform(self, session: Session, command: Command, skills: RunSkills) -> None:
+    async def _perform(self, session: Session, command: Command, skills: RunSkills, around: ToolSurroundings) -> None:
         match command:
             case Generate():
-                await self._generate(session, command, skills)
+                catalogue = await skills.refresh()
+                await generate(
+                    session, command, around.provider, catalogue, self._blobs, self._wiring.emit, self._prices
+                )
             case DecideCalls():
                 decided = [await skills.catalogue.decide(call) for call in command.calls]
                 if session.run.permissions:
@@ -348,7 +351,7 @@ class Driver:
                     )
                 session.note(CallTools(**session.stamp(), calls=tuple(decided)))
             case RunTools():
-                await run_tools(session, command, skills.catalogue, self._around(session))
+                await run_tools(session, command, skills.catalogue, around)
             case AwaitDelegates():
                 await self._await_delegates(session, command)
             case Ask():
@@ -367,14 +370,14 @@ class Driver:
             case _:
                 assert_never(command)
 
-    def _around(self, session: Session) -> ToolSurroundings:
+    def _around(self, run: Run) -> ToolSurroundings:
         wiring = self._wiring
         return ToolSurroundings(
             blobs=self._blobs,
             emit=wiring.emit,
             clock=wiring.clock,
             prices=self._prices,
-            model=lambda: wiring.providers.for_run(session.run, wiring.project, wiring.overrides),
+            provider=wiring.providers.for_run(run, wiring.project, wiring.overrides),
             may_ask=not wiring.overrides.unattended,
             leads_to=self._rulings.leads_to,
         )
@@ -391,11 +394,6 @@ class Driver:
         for call, text in await self._rulings.again(session.run, catalogue):
             session.note(result_of(call, text, session.stamp, is_error=True))
 
-    async def _generate(self, session: Session, command: Generate, skills: RunSkills) -> None:
-        provider = self._wiring.providers.for_run(session.run, self._wiring.project, self._wiring.overrides)
-        catalogue = await skills.refresh()
-        await generate(session, command, provider, catalogue, self._blobs, self._wiring.emit, self._prices)
-
     # --- delegation -----------------------------------------------------------------------------------------------
 
     async def _await_delegates(self, session: Session, command: AwaitDelegates) -> None:
@@ -406,12 +404,13 @@ class Driver:
     async def _drive_delegate(self, parent: Session, delegation: Delegation) -> DelegateOutcome:
         """Drive one delegate from wherever its log leaves off; an error to set it up is its failure."""
         known = self._runs.pop(delegation.run_id, None)
+        if known is not None and has_ended(known):
+            return DelegateOutcome.of(known)
         try:
             session = self._delegate_session(parent, delegation, known)
         except PerstackError as error:
             return DelegateOutcome.failed(str(error))
-        if delegate_start(known) != "ended":
-            await self.drive(session)
+        await self.drive(session)
         return DelegateOutcome.of(session.run)
 
     def _delegate_session(self, parent: Session, delegation: Delegation, known: Run | None) -> Session:
@@ -428,12 +427,7 @@ class Driver:
             return self.begin_run(
                 expert, delegation.query, run_id=delegation.run_id, delegated_by=by, above=parent.run.permissions
             )
-        if delegate_start(known) == "takeUp":
-            return self.take_up(known, "parent")
-        ref = RunRef(self.job.id, known.id)
-        session = self._session(ref, delegation.expert_key)
-        session.take_up(known)
-        return session
+        return self.take_up(known, "parent")
 
     # --- the rest -------------------------------------------------------------------------------------------------
 
@@ -452,8 +446,9 @@ class Driver:
         limits = settings.limits.model_copy(update=of_job)
         return RunSettings(settings.model, settings.provider, settings.reasoning_budget, limits)
 
-    async def _write_summary(self, *, is_driven: bool) -> None:
+    async def _write_summary(self, *, is_driven: bool) -> JobSummary:
         summary = summarize(self.job, is_driven=is_driven)
         # an end or stop that is noted and not written yet: job.json would say what a crash undoes
         if not is_driven or summary.status == "running":
             await self._wiring.storage.put_summary(self.job.id, summary.to_json())
+        return summary

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from perstack.core.runs.state import Run
 from perstack.core.usage import NO_USAGE, Usage
@@ -12,16 +11,13 @@ from perstack.errors import ProviderError
 from perstack.ports.provider import BlobReader, GenerationRequest, Provider
 from perstack.ports.skill import Sample, SampleRequest
 
-Model = Callable[[], Provider]
-"""Gives the endpoint that a Run is on. Raises UsageError or ProviderError."""
-
 
 class Sampling:
     """The Run's model for one call of one tool, and what it has cost."""
 
-    def __init__(self, run: Run, model: Model, blobs: BlobReader, prices: Prices) -> None:
+    def __init__(self, run: Run, provider: Provider, blobs: BlobReader, prices: Prices) -> None:
         self._run = run
-        self._model = model
+        self._provider = provider
         self._blobs = blobs
         self._prices = prices
         self.usage: Usage | None = None
@@ -44,7 +40,7 @@ class Sampling:
         limit = self._run.limits.timeout
         try:
             async with asyncio.timeout(limit / 1000):
-                reply = await self._model().generate(generation, lambda delta: None)
+                reply = await self._provider.generate(generation, lambda delta: None)
         except TimeoutError as error:
             raise ProviderError(f"no whole reply within {limit} ms", name="Timeout", is_retryable=True) from error
         usage, _ = await self._prices.known(start.provider, start.model, reply)

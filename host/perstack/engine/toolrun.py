@@ -18,10 +18,11 @@ from perstack.core.usage import Usage
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.emit import Emitter
 from perstack.engine.prices import Prices
-from perstack.engine.sampling import Model, Sampling
+from perstack.engine.sampling import Sampling
 from perstack.engine.session import Session
 from perstack.errors import PerstackError
 from perstack.ports.clock import Clock
+from perstack.ports.provider import Provider
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult
 
 _PATIENCE = 0.05
@@ -35,7 +36,7 @@ class ToolSurroundings:
     blobs: BlobStore
     emit: Emitter
     clock: Clock
-    model: Model
+    provider: Provider
     prices: Prices
     may_ask: bool
     """Whether a person will answer what a tool asks."""
@@ -142,7 +143,7 @@ async def perform_call(run: Run, call: Call, catalogue: Catalogue, around: ToolS
     if offered is None or offered.session is None:
         text = f"The tool {call.decided.tool_name} is not available now."
         return Outcome(ToolResult.text(text, is_error=True))
-    sampling = Sampling(run, around.model, around.blobs.get, around.prices) if offered.may_sample else None
+    sampling = Sampling(run, around.provider, around.blobs.get, around.prices) if offered.may_sample else None
     request = ToolCall(
         tool_name=offered.own_name,
         args=call.part.args,

@@ -6,7 +6,7 @@ What an effect has brought (a reply, a tool's result) is recorded by those who p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, assert_never
+from typing import assert_never
 
 from perstack.core.by import By
 from perstack.core.commands import (
@@ -272,11 +272,6 @@ def redefined(
     return None if is_same else today, None if wanted == run.limits else wanted
 
 
-DelegateStart = Literal["begin", "takeUp", "ended"]
-
-
-def delegate_start(known: Run | None) -> DelegateStart:
-    """How a delegate's Run that was decided on is continued: one that has ended is never driven a second time."""
-    if known is None:
-        return "begin"
-    return "ended" if known.status in ("completed", "stoppedByError") else "takeUp"
+def has_ended(delegate: Run) -> bool:
+    """Whether a delegate's Run that was decided on has ended: it is never driven a second time."""
+    return delegate.status in ("completed", "stoppedByError")
