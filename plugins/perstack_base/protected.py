@@ -18,9 +18,8 @@ _SAMPLES = frozenset({"example", "sample", "template", "dist"})
 """What a file of variables ends with that is there to be copied, and holds no key."""
 
 
-def protected_by_name(parts: Parts) -> str | None:
-    """What a way leads to, or into, if its names alone say that it is protected."""
-    way = folded(parts)
+def protected_by_name(way: Parts) -> str | None:
+    """What a way leads to, or into, if its names alone say that it is protected; they are folded."""
     for place, name in enumerate(way):
         if name == ".env" or (name.startswith(".env.") and name.rpartition(".")[2] not in _SAMPLES):
             return "a file of environment variables"

@@ -58,10 +58,9 @@ def read_blob(name: str, data: bytes, args: JsonObject) -> JsonObject:
 
 def open_regular(place: Place, flags: int = os.O_RDONLY) -> BinaryIO:
     """An ordinary file, open. Pipes, devices and sockets are refused before they could block or do anything."""
-    status = place.status()
-    if status is None:
+    if place.found is None:
         raise SkillError(f"{place.shown} does not exist; listDirectory shows what does")
-    _refuse_special(place, status)
+    _refuse_special(place, place.found)
     safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     handle = os.open(place.name, flags | safe, dir_fd=place.directory)
     try:

@@ -56,6 +56,8 @@ class Place:
     parts: Parts
     """The way there from the workspace, free of links."""
     workspace: Workspace
+    found: os.stat_result | None = None
+    """What was there when the walk came here, and was not protected."""
 
     @property
     def shown(self) -> str:
@@ -67,16 +69,14 @@ class Place:
         return not self.parts
 
     def status(self) -> os.stat_result | None:
-        """What is there, itself and not what it may link to; None if nothing."""
-        try:
-            return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
+        """What is there now, itself and not what it may link to; None if nothing."""
+        return _status(self.name, self.directory)
 
     def check_opened(self, status: os.stat_result) -> None:
         """Raises SkillError if what was opened here is protected, whatever its name was when that was looked at."""
-        if not self.workspace.is_opened(self.parts):
-            self.workspace.check_identity(status, self.shown)
+        is_same = self.found is not None and identity(status) == identity(self.found)
+        if not is_same and not self.workspace.is_opened(self.parts):
+            self.workspace.check_identity(status, self.shown, self.workspace.protected_identities())
 
 
 class Workspace:
@@ -101,6 +101,7 @@ class Workspace:
             raise SkillError(message) from error
         self.root = Path(os.path.abspath(root))  # noqa: PTH100 - resolve() would follow links
         self._names = (self.root, Path(os.path.realpath(root)))
+        self._tops = tuple(f"{str(name).rstrip('/')}/" for name in self._names)
         named = [Path(os.path.normpath(state_dir)).parts] if state_dir else []
         off_limits, protected = tuple(off_limits), tuple(protected)
         self._states: tuple[Parts, ...] = tuple(dict.fromkeys((*named, *self._within(off_limits))))
@@ -137,13 +138,14 @@ class Workspace:
         `follow`: a link at its end is followed too, not meant itself. `create`: missing directories on the way are
         made.
         """
-        walk = _Walk(self, follow=follow, create=create)
+        shown = printable(path)
+        walk = _Walk(self, shown, follow=follow, create=create)
         try:
             parts = self._inside(path)
-            self.check_way(parts, printable(path))  # before a directory is made on the way
-            yield walk.to(path, parts)
+            self.check_way(parts, shown)  # before a directory is made on the way
+            yield walk.to(parts)
         except OSError as error:
-            raise SkillError(explain(error, printable(path))) from error
+            raise SkillError(explain(error, shown)) from error
         finally:
             walk.close()
 
@@ -179,9 +181,10 @@ class Workspace:
         """Raises SkillError for a way to the state or to what is protected, or into it, by its names."""
         if self.is_opened(parts):
             return
-        if self.is_state(parts):
+        way = folded(parts)
+        if _leads_into(way, self._folded_states):
             raise self.off_limits(shown)
-        what = protected_by_name(parts) or self._protected_here(parts)
+        what = protected_by_name(way) or self._protected_here(parts, way)
         if what is not None:
             raise SkillError(f"{shown} is {what}, which is off limits to tools; ask a person to see to it")
 
@@ -190,9 +193,9 @@ class Workspace:
         way = folded(parts) if self._opened else ()
         return way in self._opened or (is_on_the_way and any(one[: len(way)] == way for one in self._opened))
 
-    def check_identity(self, status: os.stat_result, shown: str, known: frozenset[Identity] | None = None) -> None:
+    def check_identity(self, status: os.stat_result, shown: str, protected: frozenset[Identity]) -> None:
         """Raises SkillError for a file or directory that is off limits under another name."""
-        if identity(status) in (self.protected_identities() if known is None else known):
+        if identity(status) in protected:
             raise SkillError(f"{shown} is a name of something that is off limits to tools; use another path")
         if stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and self._is_kept_elsewhere(identity(status)):
             raise SkillError(f"{shown} is a link to a file that is off limits to tools; use another path")
@@ -200,9 +203,10 @@ class Workspace:
     def inside(self, path: str) -> Parts | None:
         """The way from the workspace to an absolute path, by its text; None if it begins elsewhere."""
         plain = os.path.normpath(path)
-        for name in self._names:
-            with suppress(ValueError):
-                return Path(plain).relative_to(name).parts
+        for top in self._tops:
+            if f"{plain}/".startswith(top):
+                rest = plain[len(top) :].lstrip("/")
+                return tuple(rest.split("/")) if rest else ()
         return None
 
     def open_root(self) -> int:
@@ -219,7 +223,7 @@ class Workspace:
 
     def is_state(self, parts: Parts) -> bool:
         """Whether a way leads to the state, or into it, by its names."""
-        return _leads_into(parts, self._folded_states)
+        return _leads_into(folded(parts), self._folded_states)
 
     def off_limits(self, shown: str) -> SkillError:
         """What is raised for the state."""
@@ -235,12 +239,12 @@ class Workspace:
                 continue
         return frozenset(found)
 
-    def _protected_here(self, parts: Parts) -> str | None:
-        if _leads_into(parts, self._folded_protected):
+    def _protected_here(self, parts: Parts, way: Parts) -> str | None:
+        if _leads_into(way, self._folded_protected):
             return "a file that the host reads"
         for name in self._names if self._patterns else ():
-            way = (*name.parts, *parts)
-            if any(matches_pattern(way, pattern) for pattern in self._patterns):
+            whole = (*name.parts, *parts)
+            if any(matches_pattern(whole, pattern) for pattern in self._patterns):
                 return "a file that perstack.toml includes"
         return None
 
@@ -283,11 +287,13 @@ class Workspace:
 class _Walk:
     """One walk: the handles held on the way, and the names that led to them."""
 
-    def __init__(self, workspace: Workspace, *, follow: bool, create: bool) -> None:
+    def __init__(self, workspace: Workspace, shown: str, *, follow: bool, create: bool) -> None:
         self._workspace = workspace
+        self._shown = shown
         self._follow = follow
         self._create = create
         self._known: frozenset[Identity] | None = None
+        self._checked: Parts = ()
         self._handles = [workspace.open_root()]
         self._parts: list[str] = []
         self._links = 0
@@ -296,45 +302,48 @@ class _Walk:
         for handle in self._handles:
             os.close(handle)
 
-    def to(self, path: str, parts: Parts) -> Place:
+    def to(self, parts: Parts) -> Place:
+        """The place at the end of a way that was checked by its names."""
+        self._checked = parts
         todo = list(reversed(parts))
         while todo:
             name = todo.pop()
             if name == "..":
-                self._back(path)
+                self._back()
                 continue
             is_last = not todo
             if is_last and not self._follow:
-                return self._arrive(path, name)
+                return self._arrive(name)
             target = self._link(name)
             if target is not None:
-                todo += reversed(self._redirect(path, target))
+                todo += reversed(self._redirect(target))
             elif is_last:
-                return self._arrive(path, name)
+                return self._arrive(name)
             else:
-                self._enter(path, name)
+                self._enter(name)
         if not self._parts:
-            return Place(self._handles[-1], ".", (), self._workspace)
+            return Place(self._handles[-1], ".", (), self._workspace, os.fstat(self._handles[-1]))
         last = self._parts[-1]
-        self._back(path)
-        return self._arrive(path, last)
+        self._back()
+        return self._arrive(last)
 
-    def _arrive(self, path: str, name: str) -> Place:
-        place = Place(self._handles[-1], name, (*self._parts, name), self._workspace)
-        self._workspace.check_way(place.parts, printable(path))
-        status = place.status()
-        if status is not None and not self._workspace.is_opened(place.parts):
-            self._check(path, status)
-        return place
+    def _arrive(self, name: str) -> Place:
+        parts = (*self._parts, name)
+        if parts != self._checked:
+            self._workspace.check_way(parts, self._shown)
+        found = _status(name, self._handles[-1])
+        if found is not None and not self._workspace.is_opened(parts):
+            self._check(found)
+        return Place(self._handles[-1], name, parts, self._workspace, found)
 
-    def _check(self, path: str, status: os.stat_result) -> None:
+    def _check(self, status: os.stat_result) -> None:
         if self._known is None:
             self._known = self._workspace.protected_identities()
-        self._workspace.check_identity(status, printable(path), self._known)
+        self._workspace.check_identity(status, self._shown, self._known)
 
-    def _back(self, path: str) -> None:
+    def _back(self) -> None:
         if not self._parts:
-            raise SkillError(f"{printable(path)} leads outside the workspace through a symbolic link; use another path")
+            raise SkillError(f"{self._shown} leads outside the workspace through a symbolic link; use another path")
         os.close(self._handles.pop())
         self._parts.pop()
 
@@ -348,34 +357,41 @@ class _Walk:
                 return None
             raise
 
-    def _redirect(self, path: str, target: str) -> Parts:
+    def _redirect(self, target: str) -> Parts:
         self._links += 1
         if self._links > _MOST_LINKS:
-            raise SkillError(f"{printable(path)} goes through more than {_MOST_LINKS} symbolic links; use another path")
+            raise SkillError(f"{self._shown} goes through more than {_MOST_LINKS} symbolic links; use another path")
         if not target.startswith("/"):
             return tuple(part for part in target.split("/") if part not in ("", "."))
         parts = self._workspace.inside(target)
         if parts is None:
-            raise SkillError(f"{printable(path)} leads outside the workspace through a symbolic link; use another path")
+            raise SkillError(f"{self._shown} leads outside the workspace through a symbolic link; use another path")
         while self._parts:
-            self._back(path)
+            self._back()
         return parts
 
-    def _enter(self, path: str, name: str) -> None:
+    def _enter(self, name: str) -> None:
         is_opened = self._workspace.is_opened((*self._parts, name), is_on_the_way=True)
         if not is_opened:
-            self._workspace.check_way((*self._parts, name), printable(path))
+            self._workspace.check_way((*self._parts, name), self._shown)
         handle = self._open(name)
         self._handles.append(handle)
         self._parts.append(name)
         if not is_opened:
-            self._check(path, os.fstat(handle))
+            self._check(os.fstat(handle))
 
     def _open(self, name: str) -> int:
         if self._create:
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=self._handles[-1])
         return os.open(name, _OPEN_DIRECTORY, dir_fd=self._handles[-1])
+
+
+def _status(name: str, directory: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
 
 
 def identity(status: os.stat_result) -> Identity:
@@ -426,9 +442,9 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def _leads_into(parts: Parts, folded_ways: Iterable[Parts]) -> bool:
-    way = folded(parts)
-    return any(way[: len(own)] == own for own in folded_ways)
+def _leads_into(way: Parts, ways: Iterable[Parts]) -> bool:
+    """Whether a way is one of these, or begins with one; all of them folded."""
+    return any(way[: len(own)] == own for own in ways)
 
 
 def _inodes(starts: Iterable[Path]) -> Iterator[int]:
