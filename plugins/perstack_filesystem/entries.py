@@ -78,8 +78,11 @@ class EntryIndex:
 
     def find(self, space: Folder, job_id: str) -> tuple[int, bytes] | None:
         """The entry of one Job, and the place that it tells of; None if it has none."""
-        with self._turn, explained(space.path / _FILE):
-            self._follow(space)
+        with self._turn:
+            try:
+                self._follow(space)
+            except OSError as error:
+                raise explained(error, space.path / _FILE) from error
             return self._entries.get(job_id.encode())
 
     def close(self) -> None:
@@ -157,11 +160,12 @@ def _open(space: Folder, flags: int, lock: int) -> Generator[int]:
         fd = space.open(_FILE, flags)
         if fd is None:
             raise StorageError(f"{space.path / _FILE}: it was removed while it was written anew")
-        with explained(space.path / _FILE):
-            try:
-                fcntl.flock(fd, lock)
-                if os.fstat(fd).st_nlink:
-                    yield fd
-                    return
-            finally:
-                os.close(fd)
+        try:
+            fcntl.flock(fd, lock)
+            if os.fstat(fd).st_nlink:
+                yield fd
+                return
+        except OSError as error:
+            raise explained(error, space.path / _FILE) from error
+        finally:
+            os.close(fd)

@@ -7,9 +7,9 @@ directory can lead a read or a write out of it, not even between a check and its
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -23,18 +23,14 @@ sync_data = os.fsync if not hasattr(os, "fdatasync") else os.fdatasync
 """Flush a file's content, and of its metadata only what is needed to read it."""
 
 
-@contextmanager
-def explained(path: Path) -> Generator[None]:
-    """Turns an OSError into a StorageError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            reason = "a symbolic link or a file stands where a directory of this storage belongs; remove it"
-        elif error.errno in (errno.ENOSPC, errno.EDQUOT):
-            reason += ": free some space, then resume"
-        raise StorageError(f"{path}: {reason}") from error
+def explained(error: OSError, path: Path) -> StorageError:
+    """The error that names the file, and what is to be done."""
+    reason = (error.strerror or str(error)).lower()
+    if error.errno in (errno.ELOOP, errno.ENOTDIR):
+        reason = "a symbolic link or a file stands where a directory of this storage belongs; remove it"
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+        reason += ": free some space, then resume"
+    return StorageError(f"{path}: {reason}")
 
 
 class Folder:
@@ -47,11 +43,12 @@ class Folder:
     @classmethod
     def top(cls, path: Path) -> Folder | None:
         """The state directory itself, which alone may be reached through a link; None if it is not there."""
-        with explained(path):
-            try:
-                return cls(os.open(path, _DIRECTORY), path)
-            except FileNotFoundError:
-                return None
+        try:
+            return cls(os.open(path, _DIRECTORY), path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise explained(error, path) from error
 
     def __enter__(self) -> Folder:
         return self
@@ -61,17 +58,20 @@ class Folder:
 
     def again(self) -> Folder:
         """The same directory by another handle."""
-        with explained(self.path):
+        try:
             return Folder(os.open(".", _DIRECTORY, dir_fd=self.fd), self.path)
+        except OSError as error:
+            raise explained(error, self.path) from error
 
     def find(self, name: str) -> Folder | None:
         """The directory of that name in this one; None if it is not there."""
         path = self.path / name
-        with explained(path):
-            try:
-                return Folder(os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.fd), path)
-            except FileNotFoundError:
-                return None
+        try:
+            return Folder(os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.fd), path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise explained(error, path) from error
 
     def make(self, name: str) -> Folder:
         """The directory of that name in this one, made if need be."""
@@ -84,55 +84,66 @@ class Folder:
 
     def add(self, name: str) -> bool:
         """Make a directory whose name survives power loss; False if something of that name is there."""
-        with explained(self.path / name):
-            try:
-                os.mkdir(name, FOLDER_MODE, dir_fd=self.fd)
-            except FileExistsError:
-                return False
+        try:
+            os.mkdir(name, FOLDER_MODE, dir_fd=self.fd)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise explained(error, self.path / name) from error
         self.sync()
         return True
 
     def entries(self) -> list[os.DirEntry[str]]:
         """What is in it, in no order."""
-        with explained(self.path), os.scandir(self.fd) as found:
-            return list(found)
+        try:
+            with os.scandir(self.fd) as found:
+                return list(found)
+        except OSError as error:
+            raise explained(error, self.path) from error
 
     def stat(self, name: str) -> os.stat_result | None:
         """Of the thing itself, not of what it may link to; None if it is not there."""
-        with explained(self.path / name):
-            try:
-                return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
-            except FileNotFoundError:
-                return None
+        try:
+            return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise explained(error, self.path / name) from error
 
     def open(self, name: str, flags: int) -> int | None:
         """A descriptor; None if the file is not there."""
-        with explained(self.path / name):
-            try:
-                return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE, dir_fd=self.fd)
-            except FileNotFoundError:
-                return None
+        try:
+            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE, dir_fd=self.fd)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise explained(error, self.path / name) from error
 
     def open_log(self, name: str) -> int | None:
         """A descriptor to read and append, or only to read where nothing may be written; None if it is not there."""
         flags = os.O_NOFOLLOW | os.O_CLOEXEC
-        with explained(self.path / name):
+        try:
             try:
                 return os.open(name, flags | os.O_RDWR | os.O_APPEND, dir_fd=self.fd)
-            except FileNotFoundError:
-                return None
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                     raise
                 return os.open(name, flags | os.O_RDONLY, dir_fd=self.fd)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise explained(error, self.path / name) from error
 
     def read(self, name: str) -> bytes | None:
         """A file's content; None if it is not there."""
         fd = self.open(name, os.O_RDONLY)
         if fd is None:
             return None
-        with explained(self.path / name), open(fd, "rb", buffering=0) as file:  # noqa: PTH123 - relative to a handle
-            return file.read()
+        try:
+            with open(fd, "rb", buffering=0) as file:  # noqa: PTH123 - relative to a handle
+                return file.read()
+        except OSError as error:
+            raise explained(error, self.path / name) from error
 
     def replace(self, name: str, data: bytes, *, sync: bool, modified_ns: int | None = None) -> None:
         """Put a file in place of that name in one moment: a reader sees the old or the new, never a part.
@@ -141,8 +152,8 @@ class Folder:
         time of change finer than the kernel's clock ticks.
         """
         temporary = f".{name}.{os.getpid()}.tmp"
-        with explained(self.path / name):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
             fd = os.open(temporary, flags, FILE_MODE, dir_fd=self.fd)
             try:
                 write_all(fd, data)
@@ -157,11 +168,22 @@ class Folder:
                 raise
             finally:
                 os.close(fd)
+        except OSError as error:
+            raise explained(error, self.path / name) from error
+
+    def lock(self) -> None:
+        """Nobody else who locks it is at work in it, until this handle is closed."""
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX)
+        except OSError as error:
+            raise explained(error, self.path) from error
 
     def sync(self) -> None:
         """Make the names in this directory survive power loss."""
-        with explained(self.path):
+        try:
             os.fsync(self.fd)
+        except OSError as error:
+            raise explained(error, self.path) from error
 
 
 def read_below(folder: Folder, name: str, file: str) -> bytes | None:

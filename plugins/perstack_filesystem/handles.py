@@ -28,37 +28,22 @@ class KeptFolder(Folder):
     def __init__(self, fd: int, path: Path, turn: RLock) -> None:
         super().__init__(fd, path)
         found = os.fstat(fd)
-        self._number = (found.st_dev, found.st_ino)
-        self._users = 0
+        self.number = (found.st_dev, found.st_ino)
+        self.users = 0
+        """How many are at work in it, maybe in threads: until they have ended it stays open."""
         self._is_retired = False
         self._turn = turn
 
-    @property
-    def is_used(self) -> bool:
-        """Whether somebody is at work in it, maybe in a thread."""
-        return self._users > 0
-
-    def is_that(self, found: os.stat_result | None) -> bool:
-        """Whether this is the directory that was found."""
-        return found is not None and self._number == (found.st_dev, found.st_ino)
-
-    def used(self) -> KeptFolder:
-        """Begin a use, which is to be ended as a context manager: until then it stays open."""
-        self._users += 1
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         with self._turn:
-            self._users -= 1
-            self._close_if_unused()
+            self.users -= 1
+            if self._is_retired and not self.users:
+                os.close(self.fd)
 
     def retire(self) -> None:
         """Close it as soon as nobody uses it."""
         self._is_retired = True
-        self._close_if_unused()
-
-    def _close_if_unused(self) -> None:
-        if self._is_retired and not self._users:
+        if not self.users:
             os.close(self.fd)
 
 
@@ -73,28 +58,33 @@ class OpenFolders:
     def find(self, *names: str) -> Folder | None:
         """The directory of these names, to be used as a context manager; None if it is not there."""
         with self._turn:
-            folder = self._top()
-            for depth in range(len(names)):
+            folder = self._current((), None)
+            for depth in range(1, len(names) + 1):
                 if folder is None:
                     return None
-                folder = self._below(folder, names[: depth + 1])
-            return None if folder is None else folder.used()
+                folder = self._current(names[:depth], folder)
+            if folder is not None:
+                folder.users += 1
+            return folder
 
     def make(self, space: str) -> Folder:
         """The directory of a space, made if need be, and the root too; as in `find`."""
-        with explained(self._root):
+        try:
             make_state_folder(self._root)
+        except OSError as error:
+            raise explained(error, self._root) from error
         with self._turn:
-            top = self._top()
+            top = self._current((), None)
             if top is None:
                 raise StorageError(f"{self._root}: it was removed at the same moment")
-            folder = self._below(top, (space,))
+            folder = self._current((space,), top)
             if folder is None:
                 top.add(space)
-                folder = self._below(top, (space,))
+                folder = self._current((space,), top)
             if folder is None:
                 raise StorageError(f"{self._root / space}: it was removed at the same moment")
-            return folder.used()
+            folder.users += 1
+            return folder
 
     def close(self) -> None:
         """Close them all; what is asked for later is opened anew."""
@@ -102,34 +92,31 @@ class OpenFolders:
             while self._kept:
                 self._kept.popitem()[1].retire()
 
-    def _top(self) -> KeptFolder | None:
-        known = self._kept.get(())
-        with explained(self._root):
-            try:
-                # the root alone may be reached through a link
-                found = self._root.stat()
-            except FileNotFoundError:
-                found = None
-        if known is not None and known.is_that(found):
-            return known
-        self._retire(())
-        return None if found is None else self._keep((), Folder.top(self._root))
-
-    def _below(self, parent: Folder, names: Names) -> KeptFolder | None:
+    def _current(self, names: Names, parent: Folder | None) -> KeptFolder | None:
+        """What has this name in its parent now, which the root alone has not; opened anew if that is another one."""
         known = self._kept.get(names)
-        found = parent.stat(names[-1])
-        if known is not None and known.is_that(found):
+        found = self._stat_root() if parent is None else parent.stat(names[-1])
+        if known is not None and found is not None and known.number == (found.st_dev, found.st_ino):
             self._kept.move_to_end(names)
             return known
         self._retire(names)
-        return None if found is None else self._keep(names, parent.find(names[-1]))
-
-    def _keep(self, names: Names, folder: Folder | None) -> KeptFolder | None:
-        if folder is None:
+        if found is None:
             return None
+        folder = Folder.top(self._root) if parent is None else parent.find(names[-1])
+        return None if folder is None else self._keep(names, folder)
+
+    def _stat_root(self) -> os.stat_result | None:
+        try:
+            return self._root.stat()  # the root alone may be reached through a link
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise explained(error, self._root) from error
+
+    def _keep(self, names: Names, folder: Folder) -> KeptFolder:
         kept = self._kept[names] = KeptFolder(folder.fd, folder.path, self._turn)
         jobs = [one for one in self._kept if len(one) > 1]
-        unused = [one for one in jobs if one != names and not self._kept[one].is_used]
+        unused = [one for one in jobs if one != names and not self._kept[one].users]
         for one in unused[: max(0, len(jobs) - _MOST_OPEN_JOBS)]:
             self._retire(one)
         return kept

@@ -10,12 +10,14 @@ from perstack_filesystem.folders import Folder, explained
 
 def jobs_with_times(jobs: Folder, summary: str) -> list[tuple[int, str]]:
     """Each Job with the time of its summary, or else of its folder, in ns; logs are not looked at."""
-    with explained(jobs.path):
+    try:
         return [
             (_changed(jobs, entry.name, summary), entry.name)
             for entry in jobs.entries()
             if is_id(entry.name) and entry.is_dir(follow_symlinks=False)
         ]
+    except OSError as error:
+        raise explained(error, jobs.path) from error
 
 
 def _changed(jobs: Folder, name: str, summary: str) -> int:

@@ -59,19 +59,21 @@ class Log:
     def read(self, after: int, limit: int | None) -> list[bytes]:
         """The records after place `after`. Reading from the first on verifies them anew from the disk."""
         want = None if limit is None else after + limit
-        with self._turn, explained(self._path):
+        with self._turn:
             scan = self._scan
-            if after == 0 or os.fstat(self._fd).st_size < scan.size:
-                scan = Scan()
-            known = scan.seq
             try:
+                if after == 0 or os.fstat(self._fd).st_size < scan.size:
+                    scan = Scan()
+                known = scan.seq
                 found = scan.advance(self._read_at, str(self._path), want)
+                earlier = self._reread(scan, after, known if want is None else min(known, want))
             except Damaged:
                 self._scan = scan
                 raise
+            except OSError as error:
+                raise explained(error, self._path) from error
             if scan.seq >= self._scan.seq:
                 self._scan = scan
-            earlier = self._reread(scan, after, known if want is None else min(known, want))
             # `found` begins at place `known`, and may hold more than is wanted: the rest of an append
             return earlier + found[max(0, after - known) : None if want is None else max(0, want - known)]
 
@@ -90,32 +92,44 @@ class Log:
             self._scan.grown(list(records), head)
 
     @contextmanager
-    def staying_at(self, expected_seq: int) -> Generator[None]:
-        """Nobody else writes to it meanwhile. Raises Conflict if it has not so many records, or was deleted."""
-        with self._turn, explained(self._path), self._writing():
-            if self._scan.seq != expected_seq:
-                raise stale(str(self._path), expected_seq, self._scan.seq)
-            if self.is_deleted:
-                raise Conflict(f"{self._path}: it was deleted by another process")
-            yield
+    def staying_at(self, expected_seq: int | None) -> Generator[None]:
+        """Nobody else writes to it meanwhile. Raises Conflict if it has not so many records, or was deleted.
+
+        None: it may have any number.
+        """
+        with self._turn:
+            try:
+                if self._is_read_only:
+                    raise PermissionError(errno.EACCES, "it may only be read")
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
+                try:
+                    self._catch_up(expected_seq)
+                    yield
+                finally:
+                    fcntl.flock(self._fd, fcntl.LOCK_UN)
+            except OSError as error:
+                raise explained(error, self._path) from error
 
     @contextmanager
     def staying(self) -> Generator[list[bytes]]:
         """All its records; nobody else writes to it meanwhile. Raises Damaged, and Conflict if it was deleted."""
-        with self._turn, explained(self._path), self._writing():
-            if self.is_deleted:
-                raise Conflict(f"{self._path}: it was deleted by another process")
+        with self.staying_at(None):
             yield self._reread(self._scan, 0, self._scan.seq)
 
-    def _catch_up(self) -> None:
-        """Read what others have written since, and cut off a torn tail."""
-        size = os.fstat(self._fd).st_size
+    def _catch_up(self, expected_seq: int | None) -> None:
+        """Read what others have written since, and cut off a torn tail. Raises as `staying_at`."""
+        now = os.fstat(self._fd)
+        size = now.st_size
         if size < self._scan.size:
             self._scan = Scan()
         if size != self._scan.size:
             self._scan.advance(self._read_at, str(self._path))
         if size != self._scan.size:
             os.ftruncate(self._fd, self._scan.size)
+        if expected_seq is not None and expected_seq != self._scan.seq:
+            raise stale(str(self._path), expected_seq, self._scan.seq)
+        if now.st_nlink == 0:
+            raise Conflict(f"{self._path}: it was deleted by another process")
 
     def _reread(self, scan: Scan, after: int, through: int) -> list[bytes]:
         """Records that were verified before."""
@@ -126,14 +140,3 @@ class Log:
 
     def _read_at(self, length: int, offset: int) -> bytes:
         return os.pread(self._fd, length, offset)
-
-    @contextmanager
-    def _writing(self) -> Generator[None]:
-        if self._is_read_only:
-            raise PermissionError(errno.EACCES, "it may only be read")
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        try:
-            self._catch_up()
-            yield
-        finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)

@@ -15,7 +15,6 @@ Another space has its own folder in place of `jobs`.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import shutil
 import time
@@ -349,14 +348,16 @@ class FilesystemStorage:
                     opened.enter_context(self._staying_at(*expected))
                 # the Job is gone in one moment; a crash while its files go leaves nothing that looks like one
                 doomed = f"{_DOOMED}{job_id}.{time.time_ns()}"
-                with explained(jobs.path / job_id):
-                    with forgotten(jobs, job_id):
+                with forgotten(jobs, job_id):
+                    try:
                         os.rename(job_id, doomed, src_dir_fd=jobs.fd, dst_dir_fd=jobs.fd)
-                    jobs.sync()
-                    # also what an earlier deletion left when it was cut short
-                    for entry in jobs.entries():
-                        if entry.name.startswith(_DOOMED):
-                            shutil.rmtree(entry.name, ignore_errors=True, dir_fd=jobs.fd)
+                    except OSError as error:
+                        raise explained(error, jobs.path / job_id) from error
+                jobs.sync()
+                # also what an earlier deletion left when it was cut short
+                for entry in jobs.entries():
+                    if entry.name.startswith(_DOOMED):
+                        shutil.rmtree(entry.name, ignore_errors=True, dir_fd=jobs.fd)
         with self._turn:
             for run in [run for run in self._logs if run.job_id == job_id]:
                 self._logs.pop(run).retire()
@@ -424,8 +425,7 @@ class FilesystemStorage:
             head = Head(len(earlier), open_line(earlier[-1]).hash) if earlier else EMPTY_LOG
             head_after(head, records, path)
             folder = opened.enter_context(runs.make(run.run_id))
-            with explained(folder.path):
-                fcntl.flock(folder.fd, fcntl.LOCK_EX)
+            folder.lock()
             if folder.stat(_LOG) is not None:
                 return False
             folder.replace(_LOG, b"\n".join((*earlier, *records, b"")), sync=True)

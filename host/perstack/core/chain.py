@@ -13,7 +13,7 @@ the `redactEvent` that must follow it in the log vouches for it (`core.redaction
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -21,6 +21,8 @@ from hashlib import sha256
 _SEAL = re.compile(
     rb'(?:,"batch":(?P<batch>[1-9][0-9]*))?,"digest":"(?P<digest>[A-Za-z0-9_-]{43})","hash":"(?P<hash>[A-Za-z0-9_-]{43})"\}\Z'
 )
+
+_TO_URL = bytes.maketrans(b"+/", b"-_")
 
 _REDACTED = re.compile(rb'\{"type":"(?P<type>[A-Za-z]{1,64})","id":"(?P<id>[A-Za-z0-9_-]{1,160})","redacted":true\}')
 _SAYS_REDACTED = b',"redacted":true}'
@@ -129,4 +131,9 @@ def is_redaction_of(line: bytes, new: bytes) -> bool:
 
 
 def _b64_sha256(data: bytes) -> str:
-    return urlsafe_b64encode(sha256(data).digest())[:43].decode()
+    return unpadded(sha256(data).digest())
+
+
+def unpadded(digest: bytes) -> str:
+    """A SHA-256 digest as base64url without its padding: 43 characters."""
+    return b2a_base64(digest, newline=False).translate(_TO_URL)[:43].decode()

@@ -7,7 +7,6 @@ request again from the log and compares. What a step adds is all that is hashed 
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +16,7 @@ from pydantic import JsonValue
 
 from perstack.core.base import JsonObject
 from perstack.core.canonical import canonical_json
+from perstack.core.chain import unpadded
 from perstack.core.events import StartGeneration
 from perstack.core.instruction import whole_instruction
 from perstack.core.runs.state import Run
@@ -74,7 +74,7 @@ def request_digest(run: Run, event: StartGeneration) -> str:
     messages = run.messages.digest(sent)
     whole = sha256(instruction + settings + bytes.fromhex(tools) + messages).digest()
     hints = (instruction, settings, run.messages.digest(max(0, sent - 1)), messages)
-    return f"{VERSION}:{_b64(whole)}.{'.'.join(_b64(part)[:_HINT] for part in hints)}"
+    return f"{VERSION}:{unpadded(whole)}.{'.'.join(unpadded(part)[:_HINT] for part in hints)}"
 
 
 def is_comparable(event: StartGeneration) -> bool:
@@ -135,7 +135,3 @@ def _settings(run: Run, event: StartGeneration) -> JsonObject:
 def _text_digest(text: str) -> bytes:
     """A Run's instruction is long, and the same at every step."""
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
-
-
-def _b64(digest: bytes) -> str:
-    return urlsafe_b64encode(digest)[:43].decode()

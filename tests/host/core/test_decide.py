@@ -12,7 +12,7 @@ from simulation import Simulation
 from perstack.core.commands import Generate, StopAtLimit
 from perstack.core.definitions import Limits
 from perstack.core.events import Definition
-from perstack.core.runs.decide import delegate_start, interrupted, redefined, resumed, stopped_with
+from perstack.core.runs.decide import has_ended, interrupted, redefined, resumed, stopped_with
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Run
@@ -71,12 +71,11 @@ def test_a_question_of_a_delegate_goes_before_a_pause_and_that_before_the_limit(
 
 
 def test_a_delegate_that_has_ended_is_not_driven_again(simulation: Simulation) -> None:
-    def start(status: str) -> str:
-        return delegate_start(replace(simulation.run, status=status))
+    def ended(*statuses: str) -> list[bool]:
+        return [has_ended(replace(simulation.run, status=status)) for status in statuses]
 
-    assert delegate_start(None) == "begin"
-    assert [start(status) for status in ("completed", "stoppedByError")] == ["ended", "ended"]
-    assert [start(status) for status in ("running", "stoppedByMaxSteps", "stoppedByInteractiveTool")] == ["takeUp"] * 3
+    assert ended("completed", "stoppedByError") == [True, True]
+    assert ended("running", "stoppedByMaxSteps", "stoppedByInteractiveTool") == [False, False, False]
 
 
 def test_an_event_from_outside_is_recorded_with_the_coordinator_alone(simulation: Simulation) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import Simulation
@@ -18,8 +20,9 @@ from perstack.core.events import (
 from perstack.core.job import Job
 from perstack.core.messages import ExpertMessage, History, TextPart, ToolMessage, UserMessage
 from perstack.core.replay import difference
-from perstack.core.runs.evolve import begin, evolve, inheritable
+from perstack.core.runs.evolve import Changes, begin, evolve, inheritable
 from perstack.core.runs.pending import pending
+from perstack.core.runs.state import Run
 from perstack.core.usage import NO_USAGE
 
 
@@ -127,3 +130,7 @@ def test_histories_that_share_their_beginning_never_see_each_others_messages(gro
     for history, model in versions:
         assert tuple(history) == model
         assert len(history) == len(model)
+
+
+def test_what_an_event_may_change_are_fields_of_a_run() -> None:
+    assert set(Changes.__annotations__) <= {one.name for one in fields(Run)}

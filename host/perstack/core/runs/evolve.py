@@ -106,7 +106,10 @@ def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
     """
     check_legal(run, event)
     at = run.updated_at if isinstance(event, RedactEvent) else max(run.updated_at, event.timestamp)
-    return replace(run, head=head, updated_at=at, **_changes(run, event))
+    # as `replace` does, which takes seven times as long over so many fields
+    after = object.__new__(Run)
+    vars(after).update(vars(run), head=head, updated_at=at, **_changes(run, event))
+    return after
 
 
 class Changes(TypedDict, total=False):

@@ -75,7 +75,7 @@ class Repeats:
 NO_REPEATS = Repeats()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
     """The state of one Run; a pure function of its log (and of the log it continues from)."""
 
