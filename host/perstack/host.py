@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from perstack.engine.inbox import InboxItem
     from perstack.engine.iterate import Iterations
     from perstack.engine.memory import ExecutionMemory
+    from perstack.engine.runtimes import Ground
     from perstack.engine.scheduler import Scheduler
 
 _Part = TypeVar("_Part")
@@ -233,7 +235,10 @@ class Host:
         def check(expert_key: str, definition: SeriesDefinition | None) -> None:
             (self._setup if definition is None else setup.under(definition)).check_ready(expert_key)
 
-        definitions = Definitions(lambda key: self._setup.definition(key), under, check)
+        def ground(expert_key: str, definition: SeriesDefinition | None) -> AbstractAsyncContextManager[Ground]:
+            return (self._setup if definition is None else setup.under(definition)).ground(expert_key)
+
+        definitions = Definitions(lambda key: self._setup.definition(key), under, check, ground)
         return Iterations(
             self.storage,
             self.jobs,
@@ -258,7 +263,14 @@ class Host:
 
         jobs = self.jobs
         wanted = Wanted(
-            self.storage, jobs.run, jobs.resume, jobs.job, jobs.reader, self.experts.check_ready, self.iterations
+            self.storage,
+            jobs.run,
+            jobs.resume,
+            jobs.job,
+            jobs.reader,
+            self.experts.check_ready,
+            self.iterations,
+            lambda expert_key: self._setup.ground(expert_key),
         )
         return Scheduler(self.tasks, wanted, self.project.experts, self.workspace, self._setup.env, self.clock)
 

@@ -1,5 +1,5 @@
-"""The exec tool. It is not a sandbox: a program may do whatever its user may. Only where it starts, what it is told of
-the environment and how it ends is governed here.
+"""The exec tool: where a program starts, what it gets of the environment and how it ends. What it may do is a matter of
+the runtime that it is started in.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from perstack.core.base import JsonObject
 from perstack.errors import SkillError
 from perstack.ports.processes.environment import inherited
 from perstack.ports.processes.group import end_group, signal_group
 from perstack.ports.processes.owned import owned
-from perstack.ports.processes.start import launch, started
-from perstack.ports.skill import ToolCall, ToolResult
+from perstack.ports.processes.start import started
+from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program
+from perstack.ports.skill import SkillContext, ToolCall, ToolResult
 from perstack_base.answers import answer
 from perstack_base.arguments import flag, table, text, texts, whole
 from perstack_base.output import Output
@@ -36,10 +36,12 @@ _NO_OUTPUT = "Command executed successfully, but produced no output."
 class Executor:
     """Runs programs for one Job, and knows those that are up."""
 
-    def __init__(self, workspace: Workspace, env: Mapping[str, str], records: Path | None) -> None:
+    def __init__(self, workspace: Workspace, context: SkillContext, domains: tuple[str, ...] = ()) -> None:
         self._workspace = workspace
-        self._env = inherited(env)
-        self._records = records
+        self._env = inherited(context.env, context.variables)
+        self._records = context.programs
+        self._runtime = context.runtime
+        self._domains = domains
         self._running: set[asyncio.Task[Process]] = set()
         """Those that are starting or up; the others are sorted out when one is added."""
 
@@ -52,12 +54,14 @@ class Executor:
         timeout = whole(call.args, "timeout") or DEFAULT_TIMEOUT
         with Output() as output:
             status: int | None = None
+            process: Process | None = None
             try:
                 async with asyncio.timeout(timeout / 1000), self._process(call, output) as process:
                     status = await process.wait()
             except TimeoutError:
                 status = None
-            return await _result(call, output, status, timeout)
+            ending = NOTHING_TO_SAY if process is None else self._runtime.ending(process)
+            return await _result(call, output, status, timeout, ending)
 
     @asynccontextmanager
     async def _process(self, call: ToolCall, output: Output) -> AsyncGenerator[Process]:
@@ -90,14 +94,18 @@ class Executor:
             shown = str(self._workspace.root.joinpath(*place.parts))
             env = {**self._env, "PWD": shown, **table(args, "env"), "PERSTACK_CALL_ID": call.key}
             starting = asyncio.create_task(
-                launch(
-                    (command, *texts(args, "args")),
-                    cwd=_by_handle(handle, shown),
-                    env=env,
-                    stdin=DEVNULL,
-                    stdout=writing if flag(args, "stdout", True) else DEVNULL,
-                    stderr=writing if flag(args, "stderr", True) else DEVNULL,
-                    records=self._records,
+                self._runtime.start(
+                    Program(
+                        (command, *texts(args, "args")),
+                        cwd=self._workspace.root.joinpath(*place.parts),
+                        env=env,
+                        stdin=DEVNULL,
+                        stdout=writing if flag(args, "stdout", True) else DEVNULL,
+                        stderr=writing if flag(args, "stderr", True) else DEVNULL,
+                        records=self._records,
+                        cwd_handle=handle,
+                        domains=self._domains,
+                    )
                 )
             )
             self._running = {starting, *(other for other in self._running if _is_up(other))}
@@ -141,12 +149,6 @@ async def _pump(reading: int, output: Output) -> None:
         transport.close()
 
 
-def _by_handle(handle: int, shown: str) -> str:
-    """A name of the directory that is held open, where the system has such names: no race can exchange it."""
-    name = f"/proc/self/fd/{handle}"
-    return name if Path(name).exists() else shown
-
-
 def _why_not(command: str, error: OSError | ValueError) -> str:
     shown = printable(command)
     if isinstance(error, FileNotFoundError):
@@ -156,20 +158,24 @@ def _why_not(command: str, error: OSError | ValueError) -> str:
     return f"{shown} could not be started ({error}); check command, args and env"
 
 
-async def _result(call: ToolCall, output: Output, status: int | None, timeout: int) -> ToolResult:
+async def _result(call: ToolCall, output: Output, status: int | None, timeout: int, ending: Ending) -> ToolResult:
     result: JsonObject = {"output": _NO_OUTPUT if output.size == 0 and status == 0 else ""}
     if output.is_long:
         name = f"blob:{await call.blobs.put(await asyncio.to_thread(output.kept))}"
         result = {"output": output.shown(name), "outputFile": name}
     elif output.size:
         result["output"] = output.shown("")
-    if status is None:
+    if ending.refused:
+        result["refused"] = list(ending.refused)
+    if ending.limit:
+        result["error"] = f"ended by the sandbox: {ending.limit}"
+    elif status is None:
         result["error"] = f"ended after the timeout of {timeout} ms; give a longer timeout, or do less at once"
     elif status < 0:
         result["signal"] = _signal_name(-status)
     else:
         result["exitCode"] = status
-    return answer(result, is_error=status is None or status < 0)
+    return answer(result, is_error=bool(ending.limit) or status is None or status < 0)
 
 
 def _signal_name(number: int) -> str:

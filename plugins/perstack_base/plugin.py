@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perstack.core.definitions import BASE_SKILL, Skill, is_base_skill
+from perstack.core.definitions import BASE_SKILL, McpStdioSkill, Skill, is_base_skill
 from perstack.core.tools import ToolSpec
 from perstack.ports.hooks import hookimpl
+from perstack.ports.runtime import LocalRuntimeFactory, RuntimeFactory
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
 
 
@@ -29,10 +30,17 @@ class BaseSkillFactory:
         """A session on the Job's workspace. Raises SkillError if that is no directory."""
         from perstack_base.skill import BaseSession
 
-        return BaseSession(context)
+        domains = definition.allowed_domains if isinstance(definition, McpStdioSkill) else ()
+        return BaseSession(context, domains)
 
 
 @hookimpl
 def perstack_skills() -> Sequence[SkillFactory]:
     """The skill that every Expert has."""
     return [BaseSkillFactory()]
+
+
+@hookimpl
+def perstack_runtimes() -> Sequence[RuntimeFactory]:
+    """Without a sandbox."""
+    return [LocalRuntimeFactory()]

@@ -51,12 +51,12 @@ _BLOB = re.compile(r"blob:([0-9a-f]{64})")
 class BaseSession:
     """`@perstack/base` on one workspace, for one Job."""
 
-    def __init__(self, context: SkillContext) -> None:
+    def __init__(self, context: SkillContext, domains: tuple[str, ...] = ()) -> None:
         """Raises SkillError if the workspace is no directory."""
         self._workspace = Workspace(
             context.workspace, context.state_dir, context.off_limits, context.protected, context.protected_patterns
         )
-        self._executor = Executor(self._workspace, context.env, context.programs)
+        self._executor = Executor(self._workspace, context, domains)
         self._began = time.monotonic()
         self._threads: set[asyncio.Future[JsonObject]] = set()
         self._changing = asyncio.Lock()

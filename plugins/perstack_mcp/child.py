@@ -23,6 +23,7 @@ from perstack.errors import SkillError
 from perstack.ports.processes import start
 from perstack.ports.processes.group import end_group
 from perstack.ports.processes.owned import owned
+from perstack.ports.runtime import Ending, Program
 from perstack_mcp.launch import Launch
 from perstack_mcp.shown import LONGEST_LINE
 
@@ -58,6 +59,12 @@ class Child:
         self._last.append(line[:LONGEST_LINE].rstrip())
         self.show(line)
 
+    def note_ending(self, ending: Ending) -> None:
+        """What the runtime says of it: for a person, and for the error of whoever waits for it."""
+        for line in (*ending.refused, *((f"ended by the sandbox: {ending.limit}",) if ending.limit else ())):
+            self._last.append(line[:LONGEST_LINE])
+            self.show(line)
+
     @property
     def last_words(self) -> str:
         """How it ended, and the end of stderr."""
@@ -85,6 +92,7 @@ async def running(launch: Launch, on_stderr: Callable[[str], None]) -> AsyncGene
                 yield child
             finally:
                 await _end(child, pump)
+                child.note_ending(launch.runtime.ending(process))
 
 
 def _pipe() -> tuple[BinaryIO, BinaryIO]:
@@ -94,14 +102,17 @@ def _pipe() -> tuple[BinaryIO, BinaryIO]:
 
 async def _started(launch: Launch, stdin: socket.socket, stdout: BinaryIO, stderr: BinaryIO) -> Process:
     command = launch.argv[0]
-    starting = start.launch(
-        launch.argv,
-        cwd=launch.cwd,
-        env=launch.env,
-        stdin=stdin.fileno(),
-        stdout=stdout,
-        stderr=stderr,
-        records=launch.records,
+    starting = launch.runtime.start(
+        Program(
+            launch.argv,
+            cwd=launch.cwd,
+            env=launch.env,
+            stdin=stdin.fileno(),
+            stdout=stdout,
+            stderr=stderr,
+            records=launch.records,
+            domains=launch.domains,
+        )
     )
     try:
         return await start.started(asyncio.create_task(starting))

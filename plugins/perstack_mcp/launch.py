@@ -11,6 +11,7 @@ from perstack.core.definitions import McpStdioSkill
 from perstack.core.secret_text import is_secret_name
 from perstack.errors import SkillError
 from perstack.ports.processes.environment import inherited
+from perstack.ports.runtime import LOCAL_RUNTIME, Runtime
 from perstack.ports.skill import SkillContext
 from perstack.ports.variables import check_known, filled, variables_in
 
@@ -29,6 +30,9 @@ class Launch:
     """Where it is recorded while it runs."""
     secrets: tuple[str, ...] = ()
     """What no line of its stderr may show, the longest first."""
+    runtime: Runtime = LOCAL_RUNTIME
+    domains: tuple[str, ...] = ()
+    """What it may reach over the network, in a runtime that has a say in that."""
 
 
 def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
@@ -48,10 +52,12 @@ def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
     secrets = {secret for secret in (*secrets_of(filled_in), *named) if len(secret) >= _SHORTEST_SECRET}
     return Launch(
         _argv(filled_in),
-        {**inherited(context.env, definition.required_env), **given},
+        {**inherited(context.env, (*definition.required_env, *context.variables)), **given},
         context.workspace,
         context.programs,
         tuple(sorted(secrets, key=len, reverse=True)),
+        context.runtime,
+        definition.allowed_domains,
     )
 
 

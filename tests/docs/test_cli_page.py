@@ -24,6 +24,7 @@ MODEL = (
     "timeout",
     "env_path",
     "permissions",
+    "runtime",
     "strict_skills",
     "unattended",
 )

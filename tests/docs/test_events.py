@@ -35,6 +35,7 @@ from perstack.core.messages import BlobPart, TextPart, ThinkingPart, ToolCallPar
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
+from perstack.core.sandbox import SandboxPolicy
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall, Effect, ToolKind
 from perstack.core.usage import Usage
@@ -46,6 +47,7 @@ OBJECTS = {
     "usage": Usage,
     "error": ErrorInfo,
     "limits": Limits,
+    "sandbox": SandboxPolicy,
     "definition": Definition,
     "delegatedBy": DelegatedBy,
     "continuedFrom": ContinuedFrom,

@@ -31,6 +31,7 @@ from perstack.core.definitions import (
 )
 from perstack.core.keys import BROKEN, EMPTY, FROM_FILE, Key
 from perstack.core.policy.permissions import Permissions
+from perstack.core.sandbox import Sandbox
 
 _M = TypeVar("_M", bound=Fact)
 
@@ -42,7 +43,6 @@ IGNORED: Mapping[type[Fact], Mapping[str, str]] = {
         "network": "say `allowedDomains` in the skill that it is about",
     },
     Expert: {
-        "runtime": "every Expert runs in this process",
         "network": "say `allowedDomains` in the skill that it is about",
         "providerTools": "tools that a provider runs itself are not offered",
         "providerSkills": "skills that a provider runs itself are not offered",
@@ -60,6 +60,7 @@ _PLACES: Mapping[type[Fact], str] = {
     Audit: "in [audit]",
     Permissions: "in [permissions], or in [experts.NAME.permissions]",
     Price: 'in [prices."PROVIDER/MODEL"]',
+    Sandbox: "in [sandbox]",
     Expert: "in [experts.NAME]",
     **{skill: f"in a skill of type {skill.model_fields['type'].default}" for skill in _SKILLS},
     InteractiveTool: "in a tool of an interactiveSkill",

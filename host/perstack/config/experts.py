@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from perstack.config.check import read_table, suggestion
 from perstack.config.key_path import KeyPath, spell
-from perstack.config.runtimes import check_runtimes
+from perstack.config.runtimes import warn_of_runtime, without_list
 from perstack.config.skills import check_skills
 from perstack.config.source import Reporter, TomlValue
 from perstack.config.written_secrets import warn_of_secrets
@@ -38,9 +38,10 @@ class Draft:
 def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     """Reads `[experts.KEY]` and everything below it."""
     at: KeyPath = ("experts", key)
-    if isinstance(raw, dict) and not check_runtimes(raw.get("runtime"), (*at, "runtime"), report):
-        raw = {name: value for name, value in raw.items() if name != "runtime"}
+    if isinstance(raw, dict):
+        raw = without_list(raw, at, report)
     expert = read_table(Expert, raw, at, report, key=key) or Expert(key=key, instruction="")
+    warn_of_runtime(expert.runtime, (*at, "runtime"), report)
     check_skills(expert, (*at, "skills"), report)
     warn_of_secrets(expert, at, report)
     return Draft(expert, report, at)

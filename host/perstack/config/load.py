@@ -12,7 +12,7 @@ from pathlib import Path
 from perstack.config.check import IGNORED, keys_of, kind_of, read_table
 from perstack.config.experts import Draft, read_expert, resolve_delegates, resolve_evaluator, warn_of_cycles
 from perstack.config.key_path import KeyPath
-from perstack.config.runtimes import OF_THE_ORIGINAL, check_runtimes
+from perstack.config.runtimes import warn_of_runtime
 from perstack.config.source import Reporter, Source, TomlTable, TomlValue
 from perstack.config.toml import NotRead, parse_toml, read_bounded
 from perstack.core.definitions import Project
@@ -105,7 +105,7 @@ class DefinitionFile:
             self.report = report
         self._take_experts(raw.pop("experts", {}), report)
         project = read_table(Project, raw, (), report) or Project()
-        _check_runtime(project.runtime, report)
+        warn_of_runtime(project.runtime, ("runtime",), report)
         self._take_includes(project.includes, (*chain, path), report)
         return _placed(project, path.parent.absolute())
 
@@ -234,6 +234,10 @@ def _placed(project: Project, folder: Path) -> Project:
         update["env_path"] = tuple(normpath(folder / name) for name in project.env_path)
     if project.workspace is not None:
         update["workspace"] = seen(project.workspace)
+    if project.sandbox is not None:
+        sandbox = project.sandbox
+        placed = {"writable": tuple(map(seen, sandbox.writable)), "readable": tuple(map(seen, sandbox.readable))}
+        update["sandbox"] = sandbox.model_copy(update=placed)
     if project.audit is not None:
         places = {name: _of_file(value, seen) for name, value in project.audit}
         update["audit"] = project.audit.model_copy(update=places)
@@ -246,9 +250,3 @@ def _of_file(value: object, seen: Callable[[str], str]) -> object:
         return value
     path = value.removeprefix("file:")
     return f"file:{seen(path)}{'/' if path.endswith('/') else ''}"
-
-
-def _check_runtime(runtime: str | None, report: Reporter) -> None:
-    check_runtimes(runtime, ("runtime",), report)
-    if runtime in OF_THE_ORIGINAL:
-        report.warn(("runtime",), f"`{runtime}` has no effect: Experts run in this process, without its isolation")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from perstack.config.runtimes import runtime_of
 from perstack.core.by import By
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
 from perstack.core.events import Override, StartRun
 from perstack.core.policy.widening import Widening
+from perstack.core.sandbox import SandboxPolicy, policy_of
 
 _T = TypeVar("_T")
 
@@ -31,6 +33,8 @@ class Overrides:
     """Rules that are laid over those in force, in every Run that is begun or goes on."""
     widened_by: By | None = None
     """Who asked for that; this process's user if not given."""
+    runtime: str | None = None
+    """Where programs of tools run, whatever the definitions say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,15 @@ def resolve_settings(
             retry_timeout=_given(defaults.retry_timeout, expert.retry_timeout, project.retry_timeout),
         ),
     )
+
+
+def resolve_sandbox(project: Project, expert: Expert, overrides: Overrides = NO_OVERRIDES) -> SandboxPolicy | None:
+    """What programs of this Expert's tools are held to; None if nothing is said of that."""
+    if overrides.runtime is None and expert.runtime is None and project.runtime is None and project.sandbox is None:
+        return None
+    # one that a caller names must be there: it is not taken for another, as those of the original's files are
+    runtime = overrides.runtime or runtime_of(expert.runtime, project.runtime)
+    return policy_of(runtime, project.sandbox)
 
 
 def _first(*values: _T | None) -> _T | None:

@@ -26,6 +26,7 @@ from perstack.core.rules import (
     wrong_runtime_level,
     wrong_version,
 )
+from perstack.core.sandbox import Sandbox
 from perstack.core.usage import Usage
 from perstack.errors import DefinitionError, Problem
 
@@ -68,6 +69,7 @@ _Polling = Annotated[
     Key("its tools are made for waiting: calling one again and again is no loop; false if not given"),
 ]
 _LazyInit = Annotated[bool, Key("connect at the first use; false if not given")]
+_Runtime = Annotated[str | None, NOT_EMPTY, Key("where programs of tools run; `local` if not given")]
 _Sampling = Annotated[bool, Key("let the server ask the Expert's model for generations; false if not given")]
 _CallTimeout = Annotated[int | None, at_least(1), Key("milliseconds that one call may take")]
 _Required = Annotated[
@@ -304,6 +306,7 @@ class Expert(Fact):
     permissions: Annotated[
         Permissions | None, Key("what its calls may do, within the project's `[permissions]`; written like those")
     ] = None
+    runtime: _Runtime = None
     iterate: Annotated[Iterate | None, Key("how it is run until what it makes is good enough, see `iterate` below")] = (
         None
     )
@@ -382,8 +385,9 @@ class Project(Fact):
     retry_timeout: _RetryTimeout = None
     provider: _Provider = None
     tool_search: _ToolSearch = None
-    runtime: Annotated[
-        str | None, Key("`local`; the original's other runtimes are taken with a warning and run locally")
+    runtime: _Runtime = None
+    sandbox: Annotated[
+        Sandbox | None, Key("what programs of tools may reach besides, and their limits, see `[sandbox]`")
     ] = None
     env_path: Annotated[tuple[_Filled, ...], Key("files with environment variables, from this file's folder")] = ()
     storage: Annotated[_Filled, Key("where state is kept, from this file's folder; `file:perstack` if not given")] = (

@@ -45,6 +45,7 @@ from perstack.core.policy.approvals import Approval, ApprovalDecision
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
+from perstack.core.sandbox import SandboxPolicy
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall
 from perstack.core.usage import Usage
@@ -166,6 +167,8 @@ class StartRun(RunEvent):
     """The rules in force: the project's, the Expert's, those of every Run above it. Empty: nothing is restricted."""
     depth: int = Field(default=0, exclude_if=falsy)
     """How many Runs are above it; of a delegate in a log of an earlier version it is not known, and 0."""
+    sandbox: SandboxPolicy | None = None
+    """Where programs of its tools run and what they may reach there; None: as the host's user, without a sandbox."""
 
 
 class ResumeRun(RunEvent):

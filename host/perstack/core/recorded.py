@@ -15,6 +15,7 @@ from perstack.core.definitions import (
     ToolSearch,
     with_delegates,
 )
+from perstack.core.sandbox import Sandbox
 
 
 class RecordedOverrides(Fact):
@@ -26,6 +27,7 @@ class RecordedOverrides(Fact):
     max_steps: int | None = None
     max_retries: int | None = None
     timeout: int | None = None
+    runtime: str | None = None
 
 
 class SeriesDefinition(Fact):
@@ -43,6 +45,8 @@ class SeriesDefinition(Fact):
     timeout: int | None = None
     retry_timeout: int | None = None
     tool_search: ToolSearch | None = None
+    runtime: str | None = None
+    sandbox: Sandbox | None = None
     chosen: RecordedOverrides = RecordedOverrides()
 
 
@@ -60,6 +64,8 @@ def definition_of(project: Project, expert: Expert, chosen: RecordedOverrides) -
         timeout=project.timeout,
         retry_timeout=project.retry_timeout,
         tool_search=project.tool_search,
+        runtime=project.runtime,
+        sandbox=project.sandbox,
         chosen=chosen,
     )
 
@@ -79,6 +85,8 @@ def in_force(definition: SeriesDefinition, today: Project) -> Project:
             "timeout": definition.timeout,
             "retry_timeout": definition.retry_timeout,
             "tool_search": definition.tool_search,
+            "runtime": definition.runtime,
+            "sandbox": definition.sandbox,
         }
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from perstack.config.check import suggestion
 from perstack.config.key_path import KeyPath
 from perstack.config.load import DefinitionFile
+from perstack.config.runtimes import runtime_of
 from perstack.config.source import Reporter
 from perstack.core.definitions import InteractiveSkill, PluginSkill, ProviderSetting, Skill
 from perstack.engine.catalogue import picked
@@ -25,6 +26,11 @@ async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: 
     Whether keys and libraries are there is not asked: that is a matter of this machine.
     """
     _check_storage(definition, plugins)
+    for runtime, at, report in _runtimes(definition):
+        try:
+            plugins.runtime(runtime_of(runtime))
+        except UsageError as error:
+            report.error(at, str(error))
     for setting, at, report in _providers(definition):
         if setting.provider_name:  # without one, that has been reported
             await _check_provider(setting, at, report, plugins, env)
@@ -39,6 +45,15 @@ def _check_storage(definition: DefinitionFile, plugins: Plugins) -> None:
         plugins.storage_at(definition.project.storage)
     except UsageError as error:
         definition.report.error(("storage",), str(error))
+
+
+def _runtimes(definition: DefinitionFile) -> Iterator[tuple[str, KeyPath, Reporter]]:
+    runtime = definition.project.runtime
+    if runtime is not None and definition.report is not None:
+        yield runtime, ("runtime",), definition.report
+    for draft in definition.drafts.values():
+        if draft.expert.runtime is not None:
+            yield draft.expert.runtime, (*draft.at, "runtime"), draft.report
 
 
 def _providers(definition: DefinitionFile) -> Iterator[tuple[ProviderSetting, KeyPath, Reporter]]:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import assert_never
 
-from perstack.config.settings import Overrides, chosen, recalled
+from perstack.config.settings import Overrides, chosen, recalled, resolve_sandbox
 from perstack.core.by import By
 from perstack.core.commands import (
     Ask,
@@ -63,6 +63,7 @@ from perstack.core.runs.decide import (
 )
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Phase, Run
+from perstack.core.sandbox import SandboxPolicy, narrowed
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue, delegate_infos, delegate_tools
 from perstack.engine.clock import SYSTEM, iso
@@ -133,10 +134,14 @@ class Driver:
         delegated_by: DelegatedBy | None = None,
         continued_from: ContinuedFrom | None = None,
         base: Run | None = None,
+        within: SandboxPolicy | None = None,
         labels: Mapping[str, str] | None = None,
         above: tuple[RuleSet, ...] = (),
     ) -> Session:
-        """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up."""
+        """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up.
+
+        `within` is what programs of the Run are held to whose delegate it is.
+        """
         settings = self._settings(expert, is_coordinator=delegated_by is None)
         parent = None if delegated_by is None else self.job.runs.get(delegated_by.run_id)
         self._wiring.providers.get(settings.provider)
@@ -160,6 +165,7 @@ class Driver:
                 overrides=chosen(self._wiring.overrides),
                 permissions=self._permissions(expert, above, base),
                 depth=0 if parent is None else parent.start.depth + 1,
+                sandbox=self._sandbox(expert, within, base),
             )
         )
         if delegated_by is None:  # what it starts has what it has
@@ -171,6 +177,16 @@ class Driver:
         if base is not None:
             above = self._runs.get(base.id, base).permissions
         return begun_under(above, rule_sets(self._wiring.project, expert), self.job.widenings)
+
+    def _sandbox(self, expert: Expert, within: SandboxPolicy | None, base: Run | None) -> SandboxPolicy | None:
+        """What programs of a new Run are held to: at most what those of its caller are, or of the one it continues.
+
+        A caller that names a runtime chooses anew for what continues.
+        """
+        own = resolve_sandbox(self._wiring.project, expert, self._wiring.overrides)
+        if base is not None and self._wiring.overrides.runtime is None:
+            within = base.start.sandbox
+        return narrowed(own, within)
 
     def _widen(self, session: Session) -> None:
         overrides = self._wiring.overrides
@@ -325,6 +341,7 @@ class Driver:
                 self._wiring.project,
                 run_id=start.run_id,
                 is_coordinator=session.run.is_coordinator,
+                sandbox=start.sandbox,
             )
         except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its words
             await fail(session, ErrorInfo(name=type(error).__name__, message=str(error)))
@@ -425,7 +442,12 @@ class Driver:
                 tool_name=delegation.tool_name,
             )
             return self.begin_run(
-                expert, delegation.query, run_id=delegation.run_id, delegated_by=by, above=parent.run.permissions
+                expert,
+                delegation.query,
+                run_id=delegation.run_id,
+                delegated_by=by,
+                above=parent.run.permissions,
+                within=parent.run.start.sandbox,
             )
         return self.take_up(known, "parent")
 

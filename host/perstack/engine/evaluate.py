@@ -14,6 +14,7 @@ from perstack.core.secret_text import has_masked, masked_args, masked_line
 from perstack.core.shell import argv_of
 from perstack.engine.measuring import BOOTSTRAP, request
 from perstack.engine.programs import ask_program
+from perstack.engine.runtimes import NO_SANDBOX, Ground
 from perstack.errors import SkillError
 from perstack.ports.evaluator import Artifact
 from perstack.ports.processes.environment import inherited
@@ -34,7 +35,12 @@ def name_of(evaluator: Evaluator) -> str:
 
 
 async def measure_by_command(
-    command: str | tuple[str, ...], made: Artifact, env: Mapping[str, str], timeout: int, programs: Path | None = None
+    command: str | tuple[str, ...],
+    made: Artifact,
+    env: Mapping[str, str],
+    timeout: int,
+    programs: Path | None = None,
+    ground: Ground = NO_SANDBOX,
 ) -> Measurement:
     """Run it in the workspace, with the artefact on stdin, and few variables: it may run what a model has written.
 
@@ -45,11 +51,12 @@ async def measure_by_command(
     argv = argv_of(command)
     if has_masked(argv):
         raise SkillError(f"{name}: its secrets are not recorded, and the Expert is not in perstack.toml any more")
-    child_env = inherited(env, variables_in(argv)) | {
+    child_env = inherited(env, (*variables_in(argv), *ground.variables)) | {
         "PWD": str(made.workspace),
         "PERSTACK_ITERATION": str(made.iteration),
     }
-    said = await ask_program(name, argv, made.workspace, child_env, timeout, made.artefact.encode(), programs)
+    given = made.artefact.encode()
+    said = await ask_program(name, argv, made.workspace, child_env, timeout, given, programs, ground.runtime)
     try:
         return measurement_in(said.out.decode("utf-8", "replace"))
     except ValueError as error:
@@ -58,16 +65,28 @@ async def measure_by_command(
 
 
 async def measure_by_function(
-    evaluator: FunctionEvaluator, made: Artifact, timeout: int, programs: Path | None = None, hidden: str | None = None
+    evaluator: FunctionEvaluator,
+    made: Artifact,
+    timeout: int,
+    programs: Path | None = None,
+    hidden: str | None = None,
+    ground: Ground = NO_SANDBOX,
 ) -> Measurement:
     """Call it, in a process of its own, which is ended if it does not return in time.
 
-    It has the environment of this process, but for the variable `hidden`. Raises SkillError, which names it.
+    It has the environment of this process, but for the variable `hidden`; in a sandbox only what every program there
+    has, and it can read the modules of this process. Raises SkillError, which names it.
     """
     name = name_of(evaluator)
     env = {variable: value for variable, value in os.environ.items() if variable != hidden}
+    directory = Path.cwd()
+    readable: tuple[Path, ...] = ()
+    if ground.confines:
+        env, directory = inherited(env, ground.variables), made.workspace
+        readable = tuple(path for path in map(Path, (*sys.path, sys.prefix, sys.base_prefix)) if path.is_absolute())
     argv = (sys.executable, "-c", BOOTSTRAP, json.dumps(sys.path))
-    said = await ask_program(name, argv, Path.cwd(), env, timeout, request(evaluator.entry, made), programs)
+    asked = request(evaluator.entry, made)
+    said = await ask_program(name, argv, directory, env, timeout, asked, programs, ground.runtime, readable)
     try:
         found = json.loads(said.out)
     except ValueError as error:

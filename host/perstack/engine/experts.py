@@ -36,4 +36,5 @@ class Experts:
 
         setup = self._setup()
         expert = setup.expert(expert_key)
-        return await offered_tools(setup.plugins.skills, setup.skill_context("tools"), setup.project, expert)
+        await setup.check_sandbox(expert)
+        return await offered_tools(setup, expert)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -57,9 +57,15 @@ OnInstall = Callable[[InstallStep], None]
 
 
 async def ask_skills(
-    factories: Sequence[SkillFactory], context: SkillContext, experts: Sequence[Expert], on_step: OnInstall
+    factories: Sequence[SkillFactory],
+    context_of: Callable[[str], Awaitable[SkillContext]],
+    experts: Sequence[Expert],
+    on_step: OnInstall,
 ) -> tuple[Lock, tuple[InstallStep, ...]]:
-    """Open all distinct skills of these Experts at the same time, and end them. One that fails is not in the lock."""
+    """Open all distinct skills of these Experts at the same time, and end them. One that fails is not in the lock.
+
+    `context_of` gives what the skills of an Expert, by its key, are given.
+    """
     distinct = {
         digest_of_skill(skill): (skill, expert.key)
         for expert in reversed(experts)
@@ -72,7 +78,7 @@ async def ask_skills(
             group.create_task(
                 _ask(
                     factories,
-                    context,
+                    context_of(key),
                     shared_definition(skill),
                     f"{skill.name} ({key})" if times[skill.name] > 1 else skill.name,
                     on_step,
@@ -87,7 +93,11 @@ async def ask_skills(
 
 
 async def _ask(
-    factories: Sequence[SkillFactory], context: SkillContext, definition: Skill, name: str, on_step: OnInstall
+    factories: Sequence[SkillFactory],
+    context: Awaitable[SkillContext],
+    definition: Skill,
+    name: str,
+    on_step: OnInstall,
 ) -> tuple[LockedSkill | None, InstallStep]:
     began = time.monotonic()
     on_step(InstallStep(name, "starting"))
@@ -97,7 +107,7 @@ async def _ask(
 
     locked: LockedSkill | None = None
     try:
-        toolset = await _toolset(factories, context, definition)
+        toolset = await _toolset(factories, await context, definition)
         locked = LockedSkill.of(definition, toolset)
         step = InstallStep(name, "ready", len(toolset.specs), took())
     except SkillError as error:

@@ -27,6 +27,7 @@ from perstack.engine.job_queries import JobQueries
 from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.own_task import in_own_task
 from perstack.engine.read import JobPage
+from perstack.engine.runtimes import check_policies
 from perstack.engine.session import Session
 from perstack.engine.setup import Setup
 from perstack.engine.skills import JobSkills
@@ -83,6 +84,7 @@ class Jobs(JobQueries):
         setup, labels = self._setup(), check_labels(labels or {})
         expert = setup.check_ready(expert_key)
         self.audit.check()
+        await setup.check_sandbox(expert)
         lock = setup.lock()
 
         async def work() -> JobSummary:
@@ -256,7 +258,12 @@ class Jobs(JobQueries):
     ) -> JobSummary:
         emit = Emitter(self.plugins.listeners, on_event)
         skills = JobSkills(
-            self.plugins.skills, setup.skill_context(loaded.job.id, self._tasks), emit, lock, setup.clock
+            self.plugins.skills,
+            setup.skill_context(loaded.job.id, self._tasks),
+            emit,
+            lock,
+            setup.clock,
+            runtimes=setup.runtimes(loaded.job.id),
         )
         wiring = Wiring(
             storage=self.storage,
@@ -271,6 +278,7 @@ class Jobs(JobQueries):
         driver = Driver(wiring, loaded.job, loaded.runs)
         session = begin(driver)
         start = session.run.start
+        await check_policies(self.plugins, (start.sandbox,))  # before anything of it is written
         emit.display(runtime_begins(start, session.run.limits, self.storage.location, setup.clock.now()))
         async with self.audit.kept(loaded.job):
             try:

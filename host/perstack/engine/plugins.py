@@ -18,6 +18,7 @@ from perstack.ports import hooks
 from perstack.ports.formats import JobFormat, OpensForeign
 from perstack.ports.listener import Listener
 from perstack.ports.provider import ProviderFactory
+from perstack.ports.runtime import RuntimeFactory
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import Storage, StorageFactory
 
@@ -42,6 +43,7 @@ class PluginInfo:
     skills: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
     listeners: int = 0
+    runtimes: tuple[str, ...] = ()
     error: str | None = None
 
 
@@ -55,6 +57,7 @@ class Plugins:
     formats: Mapping[str, JobFormat]
     listeners: Sequence[Listener]
     infos: Sequence[PluginInfo] = field(default=())
+    runtimes: Mapping[str, RuntimeFactory] = field(default_factory=dict[str, RuntimeFactory])
 
     def storage(self, scheme: str) -> StorageFactory:
         """Raises UsageError that lists the schemes there are."""
@@ -85,6 +88,15 @@ class Plugins:
         if found is None:
             known = ", ".join(sorted(self.formats)) or "none"
             raise UsageError(f"no format {name!r} is installed; there are: {known}{suggestion(name, self.formats)}")
+        return found
+
+    def runtime(self, name: str) -> RuntimeFactory:
+        """Raises UsageError that lists the runtimes there are."""
+        found = self.runtimes.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.runtimes)) or "none"
+            near = suggestion(name, self.runtimes)
+            raise UsageError(f"no runtime {name!r} is installed; there are: {known}{near}")
         return found
 
     def provider(self, name: str) -> ProviderFactory:
@@ -195,6 +207,7 @@ def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
     providers: dict[str, ProviderFactory] = {}
     skills: dict[str, SkillFactory] = {}
     formats: dict[str, JobFormat] = {}
+    runtimes: dict[str, RuntimeFactory] = {}
     listeners: list[Listener] = []
     infos: list[PluginInfo] = []
     for one in found:
@@ -206,6 +219,7 @@ def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
         _merge("provider", _by_name(ours.providers), providers, one)
         _merge("skill", _by_name(ours.skills), skills, one)
         _merge("format", _by_name(ours.formats), formats, one)
+        _merge("runtime", _by_name(ours.runtimes), runtimes, one)
         listeners.extend(ours.listeners)
         infos.append(
             PluginInfo(
@@ -217,11 +231,12 @@ def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
                 tuple(factory.name for factory in ours.skills),
                 tuple(form.name for form in ours.formats),
                 len(ours.listeners),
+                tuple(factory.name for factory in ours.runtimes),
             )
         )
     # the first that handles a skill provides it: what was given by hand goes before what is installed
     given_first = tuple(reversed(skills.values()))
-    return Plugins(storages, providers, given_first, formats, tuple(listeners), tuple(infos))
+    return Plugins(storages, providers, given_first, formats, tuple(listeners), tuple(infos), runtimes)
 
 
 @dataclass(slots=True)
@@ -231,6 +246,7 @@ class _Registered:
     skills: list[SkillFactory]
     formats: list[JobFormat]
     listeners: list[Listener]
+    runtimes: list[RuntimeFactory]
 
 
 def _of(manager: pluggy.PluginManager, one: _Found) -> _Registered:
@@ -252,6 +268,7 @@ def _of(manager: pluggy.PluginManager, one: _Found) -> _Registered:
         skills=call("perstack_skills"),  # type: ignore[arg-type]
         formats=call("perstack_formats"),  # type: ignore[arg-type]
         listeners=call("perstack_listeners"),  # type: ignore[arg-type]
+        runtimes=call("perstack_runtimes"),  # type: ignore[arg-type]
     )
 
 

@@ -13,13 +13,18 @@ from perstack.core.tasks.waking import PollResult
 from perstack.core.tasks.words import MOST_STATE
 from perstack.engine.programs import ask_program
 from perstack.errors import SkillError
+from perstack.ports.runtime import LOCAL_RUNTIME, Runtime
 
 _PATIENCE = 60_000
 """Milliseconds that a command may take."""
 
 
 async def ask_command(
-    command: Sequence[str], directory: Path, env: Mapping[str, str], programs: Path | None = None
+    command: Sequence[str],
+    directory: Path,
+    env: Mapping[str, str],
+    programs: Path | None = None,
+    runtime: Runtime = LOCAL_RUNTIME,
 ) -> PollResult:
     """Exit status 0 says that it has come, with what is on stdout, as JSON if it is some.
 
@@ -27,7 +32,7 @@ async def ask_command(
     started, takes longer than a minute, or says more than a task can hold.
     """
     name = f"command `{masked_command(command)}`"
-    said = await ask_program(name, command, directory, env, _PATIENCE, records=programs)
+    said = await ask_program(name, command, directory, env, _PATIENCE, records=programs, runtime=runtime)
     if said.status != 0:
         return PollResult(has_come=False)
     if len(said.out) > MOST_STATE:

@@ -15,7 +15,8 @@ from types import TracebackType
 from perstack.errors import SkillError
 from perstack.ports.processes.group import signal_group
 from perstack.ports.processes.owned import owned
-from perstack.ports.processes.start import launch, started
+from perstack.ports.processes.start import started
+from perstack.ports.runtime import LOCAL_RUNTIME, Program, Runtime
 
 MOST_OUTPUT = 16 << 20
 """Bytes that a program may write to stdout."""
@@ -44,20 +45,23 @@ async def ask_program(
     timeout: int,
     given: bytes = b"",
     records: Path | None = None,
+    runtime: Runtime = LOCAL_RUNTIME,
+    readable: tuple[Path, ...] = (),
 ) -> Answer:
     """Run it in a directory, with `given` on stdin and for at most `timeout` milliseconds; nothing of it is left.
 
-    While it runs it is recorded in the folder `records`, if one is given. Raises SkillError, which begins with `name`,
-    if it cannot be started, does not end in time, is ended by a signal, or writes too much: then it is ended at once.
+    While it runs it is recorded in the folder `records`, if one is given. `readable` is what it must be able to read
+    besides. Raises SkillError, which begins with `name`, if it cannot be started, does not end in time, is ended by a
+    signal or a limit of its runtime, or writes too much: then it is ended at once.
     """
     with tempfile.TemporaryFile() as stdin, _Output() as out, _Output() as err:
         stdin.write(given)
         stdin.seek(0)
-        starting = launch(
-            argv, cwd=directory, env=env, stdin=stdin, stdout=out.to_write, stderr=err.to_write, records=records
+        program = Program(
+            tuple(argv), directory, env, stdin, out.to_write, err.to_write, records=records, readable=readable
         )
         try:
-            process = await started(asyncio.create_task(starting))
+            process = await started(asyncio.create_task(runtime.start(program)))
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise SkillError(f"{name} could not be started: {reason.lower()}") from error
@@ -68,7 +72,9 @@ async def ask_program(
                 status = await process.wait()
         except TimeoutError as error:
             raise SkillError(f"{name} was ended after its timeout of {timeout} ms{_and(_words(err))}") from error
-        said = out.finished()
+        said, limit = out.finished(), runtime.ending(process).limit
+        if limit:
+            raise SkillError(f"{name} was ended by the sandbox: {limit}{_and(_words(err))}")
         if len(said) > MOST_OUTPUT:
             raise SkillError(f"{name} wrote more than {MOST_OUTPUT:,} bytes to stdout: let it write its answer alone")
         if status < 0:

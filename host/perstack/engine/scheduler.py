@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, assert_never
@@ -38,8 +39,10 @@ from perstack.engine.memory import ExecutionMemory
 from perstack.engine.pages import pages
 from perstack.engine.polling import ask_command
 from perstack.engine.read import JobReader
+from perstack.engine.runtimes import NO_SANDBOX, Ground
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.ports.clock import Clock
+from perstack.ports.processes.environment import inherited
 from perstack.ports.storage import Storage
 
 if TYPE_CHECKING:
@@ -102,6 +105,8 @@ class Jobs:
     check: Callable[[str], None]
     """Raises UsageError or MissingCredential if a Job of an Expert could not begin."""
     iterations: Iterations
+    ground: Callable[[str | None], AbstractAsyncContextManager[Ground]] = lambda expert_key: nullcontext(NO_SANDBOX)
+    """Where a program of an Expert's, or of none, runs."""
 
     async def work_on(self, expert_key: str, query: str, job_id: str) -> JobSummary:
         """Start the Job of that id, or go on with it, to its end or stop."""
@@ -278,7 +283,7 @@ class Scheduler:
         while (step := next_step(task, known, self._clock.now())) is not None:
             match step:
                 case AskCommand():
-                    known = replace(known, poll=await self._ask(step.command))
+                    known = replace(known, poll=await self._ask(task.agent_id, step.command))
                 case LookAtJob():
                     known = replace(known, jobs={step.job_id: await self._jobs.find(step.job_id)})
                 case Work():
@@ -289,9 +294,13 @@ class Scheduler:
                     assert_never(step)
         return None
 
-    async def _ask(self, command: Sequence[str]) -> PollResult:
-        async with guarded(self._jobs.storage):
-            return await ask_command(command, self._directory, self._env, programs_of(self._jobs.storage))
+    async def _ask(self, agent_id: str, command: Sequence[str]) -> PollResult:
+        programs = programs_of(self._jobs.storage)
+        expert_key = agent_id if agent_id in self._experts else None
+        async with guarded(self._jobs.storage), self._jobs.ground(expert_key) as ground:
+            # without a sandbox it has all variables of the host
+            env = inherited(self._env, ground.variables) if ground.confines else self._env
+            return await ask_command(command, self._directory, env, programs, ground.runtime)
 
     async def _go_on(self, task: TaskState, step: GoOn, known: Known) -> ScheduledWork:
         """Append what was decided, and let the agent work, if it is an Expert and the task runs after that.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, assert_never
@@ -43,6 +44,7 @@ from perstack.engine.evaluate import measure_by_command, measure_by_function, na
 from perstack.engine.guarding import programs_of
 from perstack.engine.logs.log import Loaded
 from perstack.engine.logs.series import SeriesLog
+from perstack.engine.runtimes import Ground
 from perstack.engine.session import uninterrupted
 from perstack.engine.signing import key_variable
 from perstack.errors import NotFound, PerstackError, SkillError, UsageError
@@ -78,6 +80,8 @@ class Definitions:
     """The same Jobs, but that new ones are started with a recorded definition."""
     check: Callable[[str, SeriesDefinition | None], None]
     """Raises UsageError or MissingCredential if a Job of an Expert, by a definition or today's, could not begin."""
+    ground: Callable[[str, SeriesDefinition | None], AbstractAsyncContextManager[Ground]]
+    """Where an evaluator of an Expert, by a definition or today's, runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +202,9 @@ class SeriesDrive:
             usage=job.usage,
         )
 
+    def _ground(self) -> AbstractAsyncContextManager[Ground]:
+        return self._wiring.definitions.ground(self.series.expert_key, self.series.definition)
+
     async def _evaluate(self, command: Evaluate) -> StoredSeriesEvent:
         series, began, usage = self.series, self._wiring.clock.now(), NO_USAGE
         iterate = self._wiring.evaluator(series.expert_key, series.settings)
@@ -210,9 +217,15 @@ class SeriesDrive:
                     return stopped(job, self._stamp)
                 found, usage = _read_answer(evaluator, job), job.usage
             case FunctionEvaluator() as evaluator:
-                found = await measure_by_function(evaluator, made, iterate.timeout, programs, self._wiring.key_variable)
+                async with self._ground() as ground:
+                    found = await measure_by_function(
+                        evaluator, made, iterate.timeout, programs, self._wiring.key_variable, ground
+                    )
             case evaluator:
-                found = await measure_by_command(evaluator, made, self._wiring.env, iterate.timeout, programs)
+                async with self._ground() as ground:
+                    found = await measure_by_command(
+                        evaluator, made, self._wiring.env, iterate.timeout, programs, ground
+                    )
         _check_metrics(evaluator, series.settings, found)
         return FinishIteration(
             **self._stamp,

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, lock_path, read_lock
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Expert, Project
+from perstack.config.settings import Overrides, resolve_sandbox
+from perstack.core.definitions import Expert, Project, with_delegates
 from perstack.core.recorded import SeriesDefinition
+from perstack.core.sandbox import SandboxPolicy
 from perstack.engine.audit import Auditing
 from perstack.engine.guarding import programs_of
 from perstack.engine.plugins import Plugins
 from perstack.engine.providers import ProviderPool
 from perstack.engine.recorded import in_force_now, record_definition
+from perstack.engine.runtimes import Ground, Runtimes, check_policies, prepared
 from perstack.engine.state import places_of
 from perstack.engine.trust import TrustStore
 from perstack.errors import UsageError
 from perstack.ports.clock import Clock
 from perstack.ports.environment import Environment
+from perstack.ports.runtime import Surroundings
 from perstack.ports.skill import SkillContext
 from perstack.ports.storage import Storage
 
@@ -62,8 +66,53 @@ class Setup:
     def check_ready(self, expert_key: str) -> Expert:
         """Raises UsageError or MissingCredential if a Run of the Expert could not begin."""
         expert = self.expert(expert_key)
+        for policy in self.policies(expert):
+            if policy is not None:
+                self.plugins.runtime(policy.runtime)
         self.providers.get(self.providers.settings(self.project, expert, self.overrides).provider)
         return expert
+
+    def policy(self, expert: Expert | None = None) -> SandboxPolicy | None:
+        """What programs of an Expert's tools are held to, or if none is given those that are no Expert's."""
+        nobody = Expert(key="", instruction="")
+        return resolve_sandbox(self.project, nobody if expert is None else expert, self.overrides)
+
+    def policies(self, expert: Expert) -> list[SandboxPolicy | None]:
+        """Those of the Expert and of all that it may delegate to."""
+        return [self.policy(one) for one in with_delegates(self.project, (expert.key,))]
+
+    async def check_sandbox(self, expert: Expert) -> None:
+        """Raises UsageError if what its programs, or those of its delegates, are held to cannot be kept here."""
+        await check_policies(self.plugins, self.policies(expert))
+
+    def runtimes(self, job_id: str, on_notice: Callable[[str], None] = lambda line: None) -> Runtimes:
+        """Where programs of a Job run."""
+        return Runtimes(self.plugins, self.surroundings(job_id, on_notice))
+
+    def ground(self, expert_key: str | None) -> AbstractAsyncContextManager[Ground]:
+        """Where a program of an Expert's that is no tool's runs, or with None one that is no Expert's."""
+        expert = None if expert_key is None else self.project.expert(expert_key)
+        return prepared(self.plugins, self.policy(expert), self.surroundings(""))
+
+    def surroundings(self, job_id: str, on_notice: Callable[[str], None] = lambda line: None) -> Surroundings:
+        """What of this machine programs are kept from, where they are kept from anything."""
+        return Surroundings(
+            self.workspace,
+            job_id,
+            self.env,
+            hidden=(self.workspace / STATE_DIR, *places_of(self.storage), *self.audit.anchor_places),
+            protected=self._protected,
+            protected_patterns=self.project.includes,
+            on_notice=on_notice,
+        )
+
+    @property
+    def _protected(self) -> tuple[Path, ...]:
+        """The files that the host itself reads."""
+        project = self.project
+        lock = () if project.path is None else (lock_path(project.path),)
+        read = (*project.files, *project.env_path, *self.env.files, *lock, *self.audit.key_files)
+        return (*(Path(name).absolute() for name in read), TrustStore.of_user().folder)
 
     def definition(self, expert_key: str) -> SeriesDefinition:
         """What is recorded of an Expert by what begins now. Raises as `check_ready`."""
@@ -75,9 +124,6 @@ class Setup:
 
     def skill_context(self, job_id: str, tasks: Callable[[], TaskMemory] | None = None) -> SkillContext:
         """What skills are given."""
-        project = self.project
-        lock = () if project.path is None else (lock_path(project.path),)
-        read = (*project.files, *project.env_path, *self.env.files, *lock, *self.audit.key_files)
         return SkillContext(
             self.workspace,
             job_id,
@@ -86,6 +132,6 @@ class Setup:
             tasks=tasks,
             off_limits=(*places_of(self.storage), *self.audit.anchor_places),
             programs=programs_of(self.storage),
-            protected=(*(Path(name).absolute() for name in read), TrustStore.of_user().folder),
-            protected_patterns=project.includes,
+            protected=self._protected,
+            protected_patterns=self.project.includes,
         )

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, lock_path, merged, read_lock, write_lock
 from perstack.core.definitions import Skill, with_delegates
+from perstack.engine.runtimes import check_policies
 from perstack.engine.setup import Setup
 from perstack.errors import UsageError
-from perstack.ports.skill import LoginFactory
+from perstack.ports.skill import LoginFactory, SkillContext
 
 if TYPE_CHECKING:
     from perstack.engine.install import Installed, OnInstall
@@ -52,8 +53,17 @@ class Skills:
             raise UsageError("there is no perstack.toml that a perstack.lock could stand beside")
         path = lock_path(setup.project.path)
         keys = [setup.expert(key).key for key in expert_keys] or list(setup.project.experts)
-        context = setup.skill_context("install")
-        new, steps = await ask_skills(setup.plugins.skills, context, with_delegates(setup.project, keys), on_step)
+        experts = with_delegates(setup.project, keys)
+        await check_policies(setup.plugins, map(setup.policy, experts))
+        runtimes = setup.runtimes("install")
+
+        async def context_of(key: str) -> SkillContext:
+            return await runtimes.context(setup.skill_context("install"), setup.policy(setup.expert(key)))
+
+        try:
+            new, steps = await ask_skills(setup.plugins.skills, context_of, experts, on_step)
+        finally:
+            await runtimes.close()
         try:
             old = read_lock(path)
         except UsageError:

@@ -25,6 +25,7 @@ from perstack.core.definitions import (
     is_base_skill,
 )
 from perstack.core.events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
+from perstack.core.sandbox import SandboxPolicy
 from perstack.engine.catalogue import (
     Catalogue,
     Offered,
@@ -35,6 +36,7 @@ from perstack.engine.catalogue import (
 from perstack.engine.clock import SYSTEM
 from perstack.engine.emit import DisplayStamp, Emitter
 from perstack.engine.locked import LockedSession, out_of_date
+from perstack.engine.runtimes import Runtimes
 from perstack.errors import SkillError
 from perstack.next_steps import Look
 from perstack.ports.clock import Clock
@@ -86,7 +88,10 @@ class JobSkills:
         emit: Emitter,
         lock: Lock | None = None,
         clock: Clock = SYSTEM,
+        *,
+        runtimes: Runtimes,
     ) -> None:
+        self._runtimes = runtimes
         self._lock = lock or Lock()
         self._factories = factories
         self._context = context
@@ -95,15 +100,27 @@ class JobSkills:
         self._open: dict[bytes, _Opening] = {}
         self._numbers = count(1)
 
-    async def open(self, expert: Expert, project: Project, *, run_id: str, is_coordinator: bool) -> RunSkills:
+    async def open(
+        self,
+        expert: Expert,
+        project: Project,
+        *,
+        run_id: str,
+        is_coordinator: bool,
+        sandbox: SandboxPolicy | None = None,
+    ) -> RunSkills:
         """The skills of a Run of this Expert. Those with `lazyInit` are not waited for, unless they are required.
+
+        Runs whose programs are held to different policies share no skill.
 
         Raises SkillError for a skill that nothing provides, or whose definition or environment must change, and for
         one that is required and cannot be reached.
         """
         definitions = with_base(expert.skills)
         openings = {
-            one.name: self._opening(one, run_id) for one in definitions if not isinstance(one, InteractiveSkill)
+            one.name: self._opening(one, run_id, sandbox)
+            for one in definitions
+            if not isinstance(one, InteractiveSkill)
         }
         await _all_made([one.session for one in openings.values()])
         for one in openings.values():
@@ -121,20 +138,21 @@ class JobSkills:
         """End every skill. One that fails to end is shown; what its tools have done stands all the same."""
         opened, self._open = list(self._open.values()), {}
         await asyncio.gather(*(self._end(one) for one in opened))
+        await self._runtimes.close()
 
-    def _opening(self, definition: Skill, run_id: str) -> _Opening:
-        key = shared_definition(definition).to_json()
+    def _opening(self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None) -> _Opening:
+        key = shared_definition(definition).to_json() + (b"" if sandbox is None else sandbox.to_json())
         if key not in self._open:
-            self._open[key] = self._begun(definition, run_id)
+            self._open[key] = self._begun(definition, run_id, sandbox)
         return self._open[key]
 
-    def _begun(self, definition: Skill, run_id: str) -> _Opening:
+    def _begun(self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None) -> _Opening:
         def show_stderr(line: str) -> None:
             self._show_start(opening)
             self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=definition.name, message=line))
 
         async def made() -> SkillSession:
-            return await opened(self._factories, definition, context)
+            return await opened(self._factories, definition, await self._runtimes.context(context, sandbox))
 
         context = replace(self._context, on_stderr=show_stderr)
         opening = _Opening(definition.name, run_id, asyncio.create_task(made()), asyncio.Event())

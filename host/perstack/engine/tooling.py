@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perstack.core.definitions import Expert, Project
+from perstack.core.definitions import Expert
 from perstack.core.events import Event, SkillDisconnected
 from perstack.core.tools import ToolSpec
 from perstack.engine.emit import Emitter
+from perstack.engine.setup import Setup
 from perstack.engine.skills import JobSkills
-from perstack.ports.skill import SkillContext, SkillFactory
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +24,7 @@ class OfferedTools:
     """Why a skill's tools are missing."""
 
 
-async def offered_tools(
-    factories: Sequence[SkillFactory], context: SkillContext, project: Project, expert: Expert
-) -> OfferedTools:
+async def offered_tools(setup: Setup, expert: Expert) -> OfferedTools:
     """What a Run of this Expert, as a Coordinator, would be offered. Raises SkillError for a wrong definition."""
     problems: list[str] = []
 
@@ -40,10 +37,15 @@ async def offered_tools(
         skill.model_copy(update={"lazy_init": False}) if hasattr(skill, "lazy_init") else skill
         for skill in expert.skills
     )
-    skills = JobSkills(factories, context, Emitter((), note))
+    context = setup.skill_context("tools")
+    skills = JobSkills(setup.plugins.skills, context, Emitter((), note), runtimes=setup.runtimes(context.job_id))
     try:
         opened = await skills.open(
-            expert.model_copy(update={"skills": eager}), project, run_id=context.job_id, is_coordinator=True
+            expert.model_copy(update={"skills": eager}),
+            setup.project,
+            run_id=context.job_id,
+            is_coordinator=True,
+            sandbox=setup.policy(expert),
         )
         return OfferedTools(opened.catalogue.shown, opened.catalogue.deferred, tuple(problems))
     finally:

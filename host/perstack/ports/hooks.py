@@ -13,6 +13,7 @@ import pluggy
 from perstack.ports.formats import JobFormat
 from perstack.ports.listener import Listener
 from perstack.ports.provider import ProviderFactory
+from perstack.ports.runtime import RuntimeFactory
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import StorageFactory
 
@@ -35,6 +36,11 @@ def perstack_providers() -> Sequence[ProviderFactory]:  # type: ignore[empty-bod
 @hookspec
 def perstack_skills() -> Sequence[SkillFactory]:  # type: ignore[empty-body]  # a specification has no body
     """Fires when a Host is made: the kinds of skill this package brings."""
+
+
+@hookspec
+def perstack_runtimes() -> Sequence[RuntimeFactory]:  # type: ignore[empty-body]  # a specification has no body
+    """Fires when a Host is made: where programs of tools can run, by name."""
 
 
 @hookspec

@@ -13,6 +13,7 @@ from perstack.core.events import FinishReason
 from perstack.core.messages import ExpertMessage, Message, ResultContent, TextPart
 from perstack.core.questions import Answer, Question
 from perstack.core.tools import ToolSpec
+from perstack.ports.runtime import LOCAL_RUNTIME, Runtime
 
 if TYPE_CHECKING:
     from perstack.ports.tasks import TaskMemory
@@ -114,6 +115,14 @@ class SkillContext:
     """Files that tools neither read nor write, absolute; their names may be shown. It is what the host reads itself."""
     protected_patterns: tuple[str, ...] = ()
     """The same of files that may come to be: absolute patterns of `include`."""
+    runtime: Runtime = LOCAL_RUNTIME
+    """Where its programs are started: every skill that starts one starts it by this."""
+    variables: tuple[str, ...] = ()
+    """The names of those of `env` that every program is given besides."""
+    writable: tuple[Path, ...] = ()
+    """Files and folders besides the workspace that tools may change, absolute."""
+    readable: tuple[Path, ...] = ()
+    """The same of what they may read and not change."""
 
 
 @dataclass(frozen=True, slots=True)

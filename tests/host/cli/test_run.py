@@ -219,7 +219,7 @@ def test_a_runtime_that_there_is_not_is_refused_before_anything_is_written(termi
     terminal.project(ONE, solo=[reply("ok")])
     ran = terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", name)
     assert (ran.code, ran.out) == (2, "")
-    assert f"--runtime {name}: there is no such runtime" in ran.err
+    assert f"no runtime {name!r} is installed; there are: " in ran.err
     assert not terminal.jobs().exists()
     assert terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", "local").code == 0
 

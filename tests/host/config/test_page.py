@@ -30,6 +30,7 @@ from perstack.core.definitions import (
 )
 from perstack.core.keys import InText, Rule
 from perstack.core.policy.permissions import Permissions
+from perstack.core.sandbox import Sandbox
 from perstack.errors import DefinitionError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "perstack-toml.md").read_text(encoding="utf-8")
@@ -74,6 +75,7 @@ def row(name, key, field):
         ("## `[prices]`", Price),
         ("## `[audit]`", Audit),
         ("## `[permissions]`", Permissions),
+        ("## `[sandbox]`", Sandbox),
         ("## `[experts.NAME]`", Expert),
         ("### `[experts.NAME.iterate]`", Iterate),
         ("### `mcpStdioSkill`", McpStdioSkill),

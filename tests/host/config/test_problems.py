@@ -32,13 +32,9 @@ ERRORS = {
     "a number in a list": ('envPath = [\n".env",\n3]', 3, "envPath[1]", 'must be text in "quotes", not a number'),
     "an unknown budget word": ('reasoningBudget = "hihg"', 1, "reasoningBudget", "did you mean `high`?"),
     "a budget below none": ("reasoningBudget = -1", 1, "reasoningBudget", "must be at least 0, not -1"),
-    "an unknown runtime": ('runtime = "dokcer"', 1, "runtime", "did you mean `docker`?"),
-    "an Expert's unknown runtime": (
-        f'{EXPERT}runtime = ["local", "bubblewrap"]',
-        3,
-        "experts.a.runtime",
-        "unknown runtime `bubblewrap`",
-    ),
+    "a runtime that is a number": ("runtime = 3", 1, "runtime", 'must be text in "quotes", not a number'),
+    "a pattern in a sandbox": ('[sandbox]\nreadable = ["~/*"]', 2, "sandbox.readable[0]", "is a pattern"),
+    "no name in a sandbox": ('[sandbox]\nwritable = [" "]', 2, "sandbox.writable[0]", "must name a file or folder"),
     "provider as text": ('provider = "openai"', 1, "provider", "must be a table, not text"),
     "provider without a name": ("[provider]\nsetting = {}", 1, "provider.providerName", "is missing"),
     "a setting that is no table": (

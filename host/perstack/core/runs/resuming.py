@@ -11,6 +11,7 @@ from perstack.core.definitions import Expert, Limits
 from perstack.core.events import ResumeReason, Settlement
 from perstack.core.job import Job
 from perstack.core.runs.state import Run, call_key, is_unsettled
+from perstack.core.sandbox import NO_POLICY
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Answer, Continue
 
@@ -32,6 +33,9 @@ class Asked(Protocol):
 
     @property
     def timeout(self) -> int | None: ...
+
+    @property
+    def runtime(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ def resumption(
     reason = _reason(job.id, run)
     if not run.may_be_redefined:
         _check_same_model(run, asked, job.id)
+    _check_same_runtime(run, asked, job.id)
     _check_settled(calls, settled)
     return reason, new_limits(run, asked, max_steps)
 
@@ -144,6 +149,18 @@ def _check_same_model(run: Run, asked: Asked, job_id: str) -> None:
                 f" another {word} needs a new query",
                 next_steps=(Continue(job_id, start.expert_key),),
             )
+
+
+def _check_same_runtime(run: Run, asked: Asked, job_id: str) -> None:
+    """Raises UsageError if programs of a Run would run elsewhere than they did."""
+    start = run.start
+    used = (start.sandbox or NO_POLICY).runtime
+    if asked.runtime is not None and asked.runtime != used:
+        raise UsageError(
+            f"runtime {asked.runtime}: a Run is resumed in what it was started in, {used}; another runtime needs a new"
+            " query",
+            next_steps=(Continue(job_id, start.expert_key),),
+        )
 
 
 def new_limits(run: Run, asked: Asked, max_steps: int | None = None) -> Limits | None:

@@ -189,6 +189,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         unattended: bool,
         strict_skills: bool,
         permissions: str | None,
+        runtime: str | None,
         env_path: tuple[str, ...],
         config: str | None,
         workspace: str | None,
@@ -197,6 +198,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         budget = parse_budget(reasoning_budget)
         overrides = Overrides(model, provider, budget, max_steps, max_retries, timeout, unattended, strict_skills)
+        overrides = replace(overrides, runtime=runtime)
         if permissions is not None:
             overrides = replace(overrides, widening=_widening(permissions), widened_by=this_user("cli"))
         command(setup=Setup(Place(config, workspace, storage), overrides, env_path), **others)
@@ -220,6 +222,7 @@ def _model_options(command: _F) -> _F:
         click.option(
             "--permissions", metavar="FILE", help="Lay the rules of this file over those in force; it is recorded."
         ),
+        click.option("--runtime", metavar="NAME", help="Where programs of tools run; `perstack plugins` lists them."),
         click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again."),
         click.option("--timeout", type=click.IntRange(min=1), metavar="MS", help="Milliseconds for one generation."),
         click.option(

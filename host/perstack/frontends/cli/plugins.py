@@ -45,6 +45,7 @@ def _brings(info: PluginInfo) -> str:
             ("storage", info.storages),
             ("provider", info.providers),
             ("skill", info.skills),
+            ("runtime", info.runtimes),
             ("format", info.formats),
         )
         if names
@@ -62,6 +63,7 @@ def _to_json(info: PluginInfo) -> dict[str, object]:
         "storages": list(info.storages),
         "providers": list(info.providers),
         "skills": list(info.skills),
+        "runtimes": list(info.runtimes),
         "formats": list(info.formats),
         "listeners": info.listeners,
         "error": info.error,

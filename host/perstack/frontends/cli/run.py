@@ -7,7 +7,6 @@ from collections.abc import Awaitable
 
 import click
 
-from perstack.config.runtimes import check_runtime
 from perstack.core.ids import check_job_id
 from perstack.core.job import JobSummary
 from perstack.core.labels import parse_labels
@@ -35,7 +34,6 @@ from perstack.frontends.cli.options import Setup, driving_options, label_option
 @click.option("--job-id", metavar="ID", help="The new Job's id: up to 128 of A-Z a-z 0-9 _ -")
 @label_option
 @click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
-@click.option("--runtime", metavar="NAME", help="Where programs of tools run; there is only `local`.")
 @driving_options
 def run_command(
     expert: str,
@@ -47,13 +45,10 @@ def run_command(
     job_id: str | None,
     label: tuple[str, ...],
     stream: bool,
-    runtime: str | None,
     setup: Setup,
 ) -> None:
     """Run EXPERT on QUERY. Events are JSON on stdout, one a line; QUERY `-` is read from stdin."""
     _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
-    if runtime is not None:
-        check_runtime(runtime, "--runtime")
     query = given_text(query)
     labels = parse_labels(label)
     if labels and is_answer:

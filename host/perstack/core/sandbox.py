@@ -1,0 +1,127 @@
+"""Where programs of tools run and what they may reach: as perstack.toml says it, and as a Run is held to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, TypeVar
+
+from pydantic import Field
+
+from perstack.core.base import Fact, falsy
+from perstack.core.keys import NOT_EMPTY, Key, Rule
+from perstack.errors import UsageError
+
+LOCAL = "local"
+"""The runtime that confines nothing: programs have the rights of the host's user."""
+
+_SIZE = re.compile(r"(\d{1,15})\s?([KMGT]i?B|B)?")
+_UNITS: dict[str, int] = {"": 1, "B": 1} | {
+    f"{letter}{middle}B": int(base**power)
+    for middle, base in (("", 1000), ("i", 1024))
+    for power, letter in enumerate("KMGT", 1)
+}
+
+_T = TypeVar("_T", int, float)
+
+
+def bytes_of(size: str) -> int:
+    """A size such as `2GiB` in bytes. Raises ValueError for what is none."""
+    found = _SIZE.fullmatch(size)
+    if found is None:
+        raise ValueError(f"{size} is no size")
+    return int(found[1]) * _UNITS[found[2] or ""]
+
+
+def wrong_size(size: str) -> str | None:
+    """What is wrong with a size, in words that follow the name of its key."""
+    if _SIZE.fullmatch(size) is None:
+        return f'must be a size such as "512MiB" or "2GiB", not "{size}"'
+    return None if bytes_of(size) >= 1 << 20 else "must be at least 1MiB"
+
+
+def wrong_folder(path: str) -> str | None:
+    """What is wrong with a file or folder of the host that programs are given."""
+    if not path.strip():
+        return "must name a file or folder"
+    if any(sign in path for sign in "*?["):
+        return f"is a pattern, and each file or folder is to be named: {path}"
+    return None
+
+
+def wrong_share(share: float) -> str | None:
+    """What is wrong with a number of processors."""
+    return None if 0.01 <= share <= 4096 else "must be a number of processors, such as 0.5 or 2.0"
+
+
+_Path = Annotated[str, Rule(wrong_folder)]
+_Size = Annotated[str, Rule(wrong_size)]
+
+
+class Sandbox(Fact):
+    """`[sandbox]`: what is added to what programs of tools may reach, and their limits."""
+
+    writable: Annotated[
+        tuple[_Path, ...], Key("files and folders besides the workspace that may be changed, from this file's folder")
+    ] = ()
+    readable: Annotated[
+        tuple[_Path, ...], Key("files and folders besides the system's that may be read; a `.env` only if named here")
+    ] = ()
+    env: Annotated[
+        tuple[Annotated[str, NOT_EMPTY], ...], Key("variables of yours that every program is given, by name")
+    ] = ()
+
+
+class SandboxPolicy(Fact):
+    """What programs of a Run's tools are held to, as it was decided when the Run started. Paths are absolute."""
+
+    runtime: str = LOCAL
+    writable: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    readable: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    env: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+
+
+NO_POLICY = SandboxPolicy()
+"""That of a Run whose log has none: nothing is confined."""
+
+
+def policy_of(runtime: str, sandbox: Sandbox | None) -> SandboxPolicy | None:
+    """What is recorded of a runtime and a table; None if they say nothing."""
+    table = sandbox or Sandbox()
+    policy = SandboxPolicy(runtime=runtime, writable=table.writable, readable=table.readable, env=table.env)
+    return None if policy == NO_POLICY else policy
+
+
+def narrowed(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> SandboxPolicy | None:
+    """A delegate's policy, which is at most its caller's.
+
+    Raises UsageError if no runtime can do what both ask for.
+    """
+    if caller is None:
+        return own
+    mine = own or NO_POLICY
+    runtimes = {mine.runtime, caller.runtime} - {LOCAL}
+    if len(runtimes) > 1:
+        raise UsageError(
+            f"a delegate that asks for the runtime {mine.runtime} is called by an Expert whose runtime is"
+            f" {caller.runtime}: give both the same one"
+        )
+    policy = SandboxPolicy(
+        runtime=next(iter(runtimes), LOCAL),
+        writable=_within(mine.writable, caller.writable),
+        readable=_within(mine.readable, (*caller.readable, *caller.writable)),
+        env=tuple(name for name in mine.env if name in caller.env),
+    )
+    # what confines nothing takes nothing away: the rest of a table has an effect on programs in a sandbox alone
+    return None if policy == NO_POLICY else policy
+
+
+def _within(own: Iterable[str], caller: Iterable[str]) -> tuple[str, ...]:
+    """Of two sets of places what is in both: of two that lie in one another the inner one."""
+    inner = (inner for one in own for other in caller for inner in (_inner(one, other), _inner(other, one)) if inner)
+    return tuple(dict.fromkeys(inner))
+
+
+def _inner(one: str, other: str) -> str | None:
+    """The first if it is the second or below it."""
+    return one if f"{one}/".startswith(f"{other.rstrip('/')}/") else None

@@ -1,0 +1,157 @@
+"""The runtime port: where programs of tools run, and what they may reach there.
+
+A policy is prepared once for a Job, and each program that a tool starts is started under it. `local` confines nothing:
+it is what there is without a sandbox.
+"""
+
+from __future__ import annotations
+
+from asyncio.subprocess import Process
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from perstack.core.sandbox import LOCAL, SandboxPolicy
+from perstack.ports.processes.start import Stream, launch
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What of this machine a policy is about."""
+
+    workspace: Path
+    """The folder that programs work in, absolute."""
+    job_id: str
+    env: Mapping[str, str]
+    """The host's own environment."""
+    hidden: tuple[Path, ...] = ()
+    """Files and folders that no program may reach: where the state is. Some may not be there yet."""
+    protected: tuple[Path, ...] = ()
+    """Files that no program may change: what the host reads itself. Files of variables among them are hidden."""
+    protected_patterns: tuple[str, ...] = ()
+    """The same of files that may come to be, as absolute patterns."""
+    on_notice: Callable[[str], None] = lambda line: None
+    """Shows a person a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that is to be started."""
+
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str]
+    """All of its environment."""
+    stdin: Stream
+    stdout: Stream
+    stderr: Stream
+    records: Path | None = None
+    """Where it is recorded while it runs."""
+    cwd_handle: int | None = None
+    """`cwd`, held open: a runtime that shares the host's files starts it there, whatever has the name by then."""
+    domains: tuple[str, ...] = ()
+    """`allowedDomains` of the skill that starts it."""
+    readable: tuple[Path, ...] = ()
+    """Files and folders that this program must be able to read besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a runtime has to say of a program that has ended."""
+
+    limit: str = ""
+    """The limit that ended it, in words for a model; empty if none did."""
+    refused: tuple[str, ...] = ()
+    """What it wanted to reach over the network and may not, each with why."""
+
+
+NOTHING_TO_SAY = Ending()
+
+
+class Runtime(Protocol):
+    """A policy, prepared. Programs may be started concurrently."""
+
+    async def start(self, program: Program) -> Process:
+        """The program as the leader of its own group, as `perstack.ports.processes.start.launch` starts one.
+
+        To be a task that `started` waits for; the process is then to be used in a block of `owned`. Raises OSError or
+        ValueError if it cannot be started, and SkillError for what a person must see to.
+        """
+        ...
+
+    def ending(self, process: Process) -> Ending:
+        """What to say of a program of its own that has ended. To be asked once."""
+        ...
+
+    async def close(self) -> None:
+        """Remove what was made for the policy. Every program has ended."""
+        ...
+
+
+class RuntimeFactory(Protocol):
+    """What a runtime plugin registers. Creating one must import nothing heavy."""
+
+    @property
+    def name(self) -> str:
+        """For `runtime = "…"`, `--runtime` and `perstack plugins`."""
+        ...
+
+    async def check(self, policy: SandboxPolicy) -> Sequence[str]:
+        """What of a policy it cannot enforce on this machine, each with why. Asked before anything runs.
+
+        Raises UsageError, with what to install or to allow, if it cannot be used here at all.
+        """
+        ...
+
+    async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
+        """Once for a Job and a policy. Raises SkillError for what a person must see to."""
+        ...
+
+
+class LocalRuntime:
+    """Programs run as the host's user, with all its rights; when they end, all of their group does."""
+
+    async def start(self, program: Program) -> Process:
+        """The program, in its directory."""
+        return await launch(
+            program.argv,
+            cwd=_by_handle(program.cwd_handle, program.cwd),
+            env=program.env,
+            stdin=program.stdin,
+            stdout=program.stdout,
+            stderr=program.stderr,
+            records=program.records,
+        )
+
+    def ending(self, process: Process) -> Ending:
+        """Nothing: it has no limits."""
+        return NOTHING_TO_SAY
+
+    async def close(self) -> None:
+        """Nothing was made."""
+
+
+LOCAL_RUNTIME: Runtime = LocalRuntime()
+
+
+class LocalRuntimeFactory:
+    """`local`, which is there always."""
+
+    name = LOCAL
+
+    async def check(self, policy: SandboxPolicy) -> Sequence[str]:
+        """What only a sandbox can hold programs to."""
+        return ()
+
+    async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
+        """The one that there is."""
+        return LOCAL_RUNTIME
+
+
+def _by_handle(handle: int | None, path: Path) -> str | Path:
+    """A name of the directory that is held open, where the system has such names: no race can exchange it."""
+    if handle is None:
+        return path
+    name = Path(f"/proc/self/fd/{handle}")
+    return name if name.exists() else path
