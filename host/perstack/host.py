@@ -257,7 +257,7 @@ class Host:
 
     @cached_property
     def scheduler(self) -> Scheduler:
-        """Lets tasks go on that are due; those of Experts by a Job on this Host."""
+        """Resumes tasks that are due; those of Experts by a Job on this Host."""
         from perstack.engine.scheduler import Jobs as Wanted
         from perstack.engine.scheduler import Scheduler
 

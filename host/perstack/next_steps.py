@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, assert_never
 
 Kind = Literal["job", "task", "series"]
 
-Place = Literal["log", "questions", "tasks", "series", "inbox", "plugins", "damage"]
+Listing = Literal["log", "questions", "tasks", "series", "inbox", "plugins", "damage"]
 """Where something is found: the log of a Job, what was asked in it, lists, what is wrong with a log."""
 
 Option = Literal["config", "expert", "job_id", "env_file", "max_iterations", "max_steps", "model", "target"]
@@ -78,7 +78,7 @@ class Start:
 class Look:
     """Look somewhere to see what there is."""
 
-    place: Place
+    place: Listing
     job_id: str | None = None
     """Whose log, questions or damage."""
 
@@ -129,7 +129,7 @@ def with_steps(text: str, steps: Iterable[NextStep], say: Callable[[NextStep], s
 
 
 _NOUNS: dict[Kind, str] = {"job": "Job", "task": "task", "series": "iterations"}
-_PLACES: dict[Place, str] = {
+_PLACES: dict[Listing, str] = {
     "log": "its log shows them",
     "questions": "its log shows where something was asked",
     "tasks": "list the tasks to see what there is",
@@ -164,7 +164,7 @@ def in_words(step: NextStep) -> str:  # noqa: C901 - one case for each step
         case Retry():
             return f"retry task {step.task_id}"
         case GoOnWithout():
-            return f"resume task {step.task_id}, which goes on without"
+            return f"resume task {step.task_id}, which continues without"
         case Continue():
             return f"continue Job {step.job_id} with a new query"
         case Start():

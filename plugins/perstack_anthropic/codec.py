@@ -146,7 +146,7 @@ def temperature_of(request: GenerationRequest, settings: AnthropicSettings) -> f
 def _counts_tokens(model: str, settings: AnthropicSettings) -> bool:
     if settings.thinking is not None:
         return settings.thinking == "budget"
-    # compatible servers, whose models are no Claude, have the older of the two ways
+    # compatible servers, whose models are not Claude, have the older of the two ways
     return "claude" not in model or _CLAUDE_UP_TO_4_6.search(model) is not None
 
 

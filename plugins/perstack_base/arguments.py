@@ -13,11 +13,11 @@ def text(args: JsonObject, name: str) -> str:
 
 
 def encoded(args: JsonObject, name: str) -> bytes:
-    """A string as UTF-8. Raises SkillError if it is no legal Unicode."""
+    """A string as UTF-8. Raises SkillError if it is not valid Unicode."""
     try:
         return text(args, name).encode()
     except UnicodeEncodeError as error:
-        raise SkillError(f"{name} has a lone surrogate at character {error.start}; send legal Unicode") from error
+        raise SkillError(f"{name} has a lone surrogate at character {error.start}; send valid Unicode") from error
 
 
 def whole(args: JsonObject, name: str) -> int | None:

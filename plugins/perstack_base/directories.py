@@ -13,7 +13,7 @@ from perstack.core.base import JsonObject
 from perstack.errors import SkillError
 from perstack_base.arguments import flag, text
 from perstack_base.trees import check_tree
-from perstack_base.workspace import Place, Workspace, identity, kind_of, printable
+from perstack_base.workspace import ResolvedPath, Workspace, identity, kind_of, printable
 
 MOST_ENTRIES = 500
 """Of a directory that one call lists."""
@@ -46,7 +46,7 @@ def create_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
         if status is None:
             os.mkdir(place.name, dir_fd=place.directory)
         elif not stat.S_ISDIR(status.st_mode):
-            raise SkillError(f"{place.shown} exists and is no directory; use another path")
+            raise SkillError(f"{place.shown} exists and is not a directory; use another path")
         return {"path": place.shown}
 
 
@@ -56,7 +56,7 @@ def delete_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
         workspace.refuse_around_state(place)
         status = place.status()
         if status is not None and not stat.S_ISDIR(status.st_mode):
-            raise SkillError(f"{place.shown} is no directory; use deleteFile")
+            raise SkillError(f"{place.shown} is not a directory; use deleteFile")
         if flag(args, "recursive", False):
             if status is not None:
                 check_tree(place)
@@ -75,7 +75,7 @@ def get_file_info(workspace: Workspace, args: JsonObject) -> JsonObject:
         return _info(workspace, place, status)
 
 
-def _info(workspace: Workspace, place: Place, status: os.stat_result) -> JsonObject:
+def _info(workspace: Workspace, place: ResolvedPath, status: os.stat_result) -> JsonObject:
     import mimetypes
 
     is_file = stat.S_ISREG(status.st_mode)
@@ -119,7 +119,7 @@ def _status(handle: int, name: str) -> os.stat_result | None:
         return None
 
 
-def _may(place: Place, mode: int) -> bool:
+def _may(place: ResolvedPath, mode: int) -> bool:
     return os.access(place.name, mode, dir_fd=place.directory)
 
 

@@ -9,7 +9,7 @@ SHOWN_BYTES = 30_000
 """Of output that the model sees at once."""
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Of output that is kept; what comes after is only counted, and the model told."""
+"""Of output that is kept; what comes after is only counted, and the model sees the count."""
 
 _HALF = SHOWN_BYTES // 2
 _IN_MEMORY = 256 * 1024

@@ -27,7 +27,7 @@ class BaseSkillFactory:
         return SPECS
 
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
-        """A session on the Job's workspace. Raises SkillError if that is no directory."""
+        """A session on the Job's workspace. Raises SkillError if that is not a directory."""
         from perstack_base.skill import BaseSession
 
         domains = definition.allowed_domains if isinstance(definition, McpStdioSkill) else ()

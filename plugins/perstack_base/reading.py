@@ -16,7 +16,7 @@ from perstack.core.base import JsonObject
 from perstack.errors import SkillError
 from perstack_base.arguments import text, whole
 from perstack_base.protected import is_git_link
-from perstack_base.workspace import Place, Workspace
+from perstack_base.workspace import ResolvedPath, Workspace
 
 MOST_BYTES = 100_000
 """Of text that one call returns: some 25,000 tokens."""
@@ -45,7 +45,7 @@ def read_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
     """`readTextFile` on a file of the workspace."""
     with workspace.place(text(args, "path")) as place, open_regular(place) as file:
         if b"\0" in file.read(_FOR_SNIFFING):
-            message = f"{place.shown} is no text file; use readImageFile or readPdfFile if it is one, or exec"
+            message = f"{place.shown} is not a text file; use readImageFile or readPdfFile if it is one, or exec"
             raise SkillError(message)
         file.seek(0)
         return _result(place.shown, file, args, os.fstat(file.fileno()).st_size)
@@ -56,7 +56,7 @@ def read_blob(name: str, data: bytes, args: JsonObject) -> JsonObject:
     return _result(name, io.BytesIO(data), args, len(data))
 
 
-def open_regular(place: Place, flags: int = os.O_RDONLY) -> BinaryIO:
+def open_regular(place: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
     """An ordinary file, open. Pipes, devices and sockets are refused before they could block or do anything."""
     if place.found is None:
         raise SkillError(f"{place.shown} does not exist; listDirectory shows what does")
@@ -122,7 +122,7 @@ def _result(name: str, file: BinaryIO, args: JsonObject, size: int) -> JsonObjec
     result: JsonObject = {"path": name, "content": shown, "from": lines.start, "to": lines.end}
     notices = _notices(lines, whole(args, "from") or 0, end, size)
     if shown.count("\ufffd") > content.count("\ufffd".encode()) and not lines.cut:
-        notices.append("Some bytes are no UTF-8 and are shown as \ufffd.")
+        notices.append("Some bytes are not UTF-8 and are shown as \ufffd.")
     if notices:
         result["notice"] = " ".join(notices)
     return result
@@ -145,14 +145,14 @@ def _notices(lines: Lines, start: int, end: int | None, size: int) -> list[str]:
     return []
 
 
-def refuse_git_link(place: Place) -> None:
+def refuse_git_link(place: ResolvedPath) -> None:
     """Raises SkillError before a file is written that git would take for the place of a repository."""
     if is_git_link(place.name):
         raise SkillError(f"{place.shown} says where git finds its hooks, and is off limits to tools; use another path")
 
 
-def _refuse_special(place: Place, status: os.stat_result) -> None:
+def _refuse_special(place: ResolvedPath, status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise SkillError(f"{place.shown} is a directory; use listDirectory")
     if not stat.S_ISREG(status.st_mode):
-        raise SkillError(f"{place.shown} is no ordinary file but a pipe, device or socket; use another path")
+        raise SkillError(f"{place.shown} is not an ordinary file but a pipe, device or socket; use another path")

@@ -52,7 +52,7 @@ class BaseSession:
     """`@perstack/base` on one workspace, for one Job."""
 
     def __init__(self, context: SkillContext, domains: tuple[str, ...] = ()) -> None:
-        """Raises SkillError if the workspace is no directory."""
+        """Raises SkillError if the workspace is not a directory."""
         self._workspace = Workspace(
             context.workspace, context.state_dir, context.off_limits, context.protected, context.protected_patterns
         )
@@ -82,7 +82,7 @@ class BaseSession:
                 return await tool(call)
             file_tool = _FILE_TOOLS.get(call.tool_name)
             if file_tool is None:
-                raise SkillError(f"{call.tool_name} is no tool that this skill answers; use another one")
+                raise SkillError(f"{call.tool_name} is not a tool that this skill answers; use another one")
             return answer(await self._in_place(file_tool, call))
         except SkillError as error:
             return ToolResult.text(str(error), is_error=True)

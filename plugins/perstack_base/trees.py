@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 from perstack.errors import SkillError
 from perstack_base.protected import Parts
-from perstack_base.workspace import Place, printable
+from perstack_base.workspace import ResolvedPath, printable
 
 _DEEPEST = 200
 """Levels: one handle is held for each."""
@@ -17,7 +17,7 @@ _DEEPEST = 200
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def check_tree(place: Place, destination: Parts | None = None) -> None:
+def check_tree(place: ResolvedPath, destination: Parts | None = None) -> None:
     """Raises SkillError if something below a directory is off limits, or would be where it is to be moved to.
 
     It is for the person then to see to it: a part of a tree is neither left behind nor taken along.

@@ -46,7 +46,7 @@ Identity = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResolvedPath:
     """A name in a directory that is held open. What has this name is not a link that was to be followed."""
 
     directory: int
@@ -92,7 +92,7 @@ class Workspace:
     ) -> None:
         """`off_limits` is the state; `protected` and `patterns` are further files, which may be listed, no more.
 
-        Raises SkillError if the root is no directory that can be opened.
+        Raises SkillError if the root is not a directory that can be opened.
         """
         try:
             self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -132,7 +132,7 @@ class Workspace:
             os.close(handle)
 
     @contextmanager
-    def place(self, path: str, *, follow: bool = True, create: bool = False) -> Generator[Place]:
+    def place(self, path: str, *, follow: bool = True, create: bool = False) -> Generator[ResolvedPath]:
         """Where a path leads. Raises SkillError if that is outside, or in the state directory.
 
         `follow`: a link at its end is followed too, not meant itself. `create`: missing directories on the way are
@@ -150,7 +150,7 @@ class Workspace:
             walk.close()
 
     @contextmanager
-    def directory(self, path: str) -> Generator[tuple[int, Place]]:
+    def directory(self, path: str) -> Generator[tuple[int, ResolvedPath]]:
         """A directory, open."""
         with self.place(path) as place:
             handle = os.open(place.name, _OPEN_DIRECTORY, dir_fd=place.directory)
@@ -169,7 +169,7 @@ class Workspace:
         except OSError:
             return 0
 
-    def refuse_around_state(self, place: Place) -> None:
+    def refuse_around_state(self, place: ResolvedPath) -> None:
         """Raises SkillError if the state directory is at or below this place, or this is the workspace itself."""
         if place.is_workspace:
             raise SkillError("the workspace itself can be neither moved nor deleted; name something in it")
@@ -277,7 +277,7 @@ class Workspace:
         if "\0" in path:
             raise SkillError("a path cannot contain a NUL character; leave it out")
         if not _is_encodable(path):
-            raise SkillError(f"the path {path!r} is no legal Unicode; use another path")
+            raise SkillError(f"the path {path!r} is not valid Unicode; use another path")
         parts = self.inside(os.path.join(self.root, path))  # noqa: PTH118 - Path would drop what normpath needs
         if parts is None:
             raise SkillError(f"{printable(path)} is outside the workspace; use a path relative to the workspace")
@@ -302,7 +302,7 @@ class _Walk:
         for handle in self._handles:
             os.close(handle)
 
-    def to(self, parts: Parts) -> Place:
+    def to(self, parts: Parts) -> ResolvedPath:
         """The place at the end of a way that was checked by its names."""
         self._checked = parts
         todo = list(reversed(parts))
@@ -322,19 +322,19 @@ class _Walk:
             else:
                 self._enter(name)
         if not self._parts:
-            return Place(self._handles[-1], ".", (), self._workspace, os.fstat(self._handles[-1]))
+            return ResolvedPath(self._handles[-1], ".", (), self._workspace, os.fstat(self._handles[-1]))
         last = self._parts[-1]
         self._back()
         return self._arrive(last)
 
-    def _arrive(self, name: str) -> Place:
+    def _arrive(self, name: str) -> ResolvedPath:
         parts = (*self._parts, name)
         if parts != self._checked:
             self._workspace.check_way(parts, self._shown)
         found = _status(name, self._handles[-1])
         if found is not None and not self._workspace.is_opened(parts):
             self._check(found)
-        return Place(self._handles[-1], name, parts, self._workspace, found)
+        return ResolvedPath(self._handles[-1], name, parts, self._workspace, found)
 
     def _check(self, status: os.stat_result) -> None:
         if self._known is None:
@@ -400,7 +400,7 @@ def identity(status: os.stat_result) -> Identity:
 
 
 def printable(text: str) -> str:
-    """A file name as text that can be written as JSON; a byte that is no UTF-8 shows as a replacement character."""
+    """A file name as text that can be written as JSON; a byte that is not UTF-8 shows as a replacement character."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if _is_encodable(text) else repr(text)
 
 

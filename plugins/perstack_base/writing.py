@@ -16,7 +16,7 @@ from perstack.errors import SkillError
 from perstack_base.arguments import encoded, text
 from perstack_base.reading import open_regular, refuse_git_link
 from perstack_base.trees import check_tree
-from perstack_base.workspace import Place, Workspace
+from perstack_base.workspace import ResolvedPath, Workspace
 
 _LONGEST_ECHO = 200
 
@@ -66,7 +66,7 @@ def move_file(workspace: Workspace, args: JsonObject) -> JsonObject:
         return {"source": source.shown, "destination": destination.shown}
 
 
-def replace(place: Place, data: bytes) -> None:
+def replace(place: ResolvedPath, data: bytes) -> None:
     """Put these bytes in a file's place, all or nothing; its permissions stay."""
     refuse_git_link(place)
     old = _replaceable(place)
@@ -92,14 +92,14 @@ def echo(written: str) -> str:
     return f"{written[:_LONGEST_ECHO]}… ({len(written)} characters)"
 
 
-def _replaceable(place: Place) -> os.stat_result | None:
+def _replaceable(place: ResolvedPath) -> os.stat_result | None:
     status = place.status()
     if status is None:
         return None
     if stat.S_ISDIR(status.st_mode):
         raise SkillError(f"{place.shown} is a directory; name a file in it")
     if not stat.S_ISREG(status.st_mode):
-        raise SkillError(f"{place.shown} is no ordinary file; use another path")
+        raise SkillError(f"{place.shown} is not an ordinary file; use another path")
     if not os.access(place.name, os.W_OK, dir_fd=place.directory):
         raise SkillError(f"{place.shown} is read-only; use another path, or change its mode with exec chmod")
     return status
@@ -117,7 +117,7 @@ def _write_all(handle: int, data: bytes) -> None:
         rest = rest[os.write(handle, rest) :]
 
 
-def _move(source: Place, destination: Place, *, is_directory: bool) -> None:
+def _move(source: ResolvedPath, destination: ResolvedPath, *, is_directory: bool) -> None:
     """Rename onto a placeholder that is ours: a plain rename would replace what somebody else puts there meanwhile."""
     if destination.is_workspace or destination.status() is not None:
         raise SkillError(f"{destination.shown} exists already; moveFile never overwrites: use another destination")
@@ -135,7 +135,7 @@ def _move(source: Place, destination: Place, *, is_directory: bool) -> None:
         raise
 
 
-def _remove_placeholder(place: Place, *, is_directory: bool) -> None:
+def _remove_placeholder(place: ResolvedPath, *, is_directory: bool) -> None:
     with suppress(OSError):
         if is_directory:
             os.rmdir(place.name, dir_fd=place.directory)

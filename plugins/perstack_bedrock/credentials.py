@@ -68,7 +68,7 @@ class AwsAccount:
         except (BotoCoreError, ClientError, OSError, RuntimeError, ValueError) as error:
             is_retryable = isinstance(error, HTTPClientError)
             name = "ConnectError" if is_retryable else "Authentication"
-            message = f"AWS's credentials cannot be had: {_words(error)}"
+            message = f"AWS's credentials are not available: {_words(error)}"
             raise ProviderError(message, name=name, is_retryable=is_retryable) from None
         raise MissingCredential(
             "provider amazon-bedrock found no credentials, neither in the environment nor in AWS's files: "

@@ -41,7 +41,7 @@ class BedrockSettings(AnthropicSettings):
     cache: bool | None = None
     """Over Converse, whether requests say where to cache. None: by the model's name."""
     images: bool = True
-    """False for a model that takes none: it is told of them in words."""
+    """False for a model that takes none: it sees them as a line of text."""
     documents: bool = True
     """The same for PDFs."""
 
@@ -100,7 +100,7 @@ def _region_of(settings: BedrockSettings, env: Mapping[str, str]) -> str | None:
     named = (value for name in REGIONS if (value := env.get(name, "").strip()))
     found = next(named, None) or region_of_profile(settings.profile, env)
     if found is not None and not re.match(_REGION, found):
-        raise UsageError(f"AWS_REGION, or the region of the profile: {found!r} is no region of AWS")
+        raise UsageError(f"AWS_REGION, or the region of the profile: {found!r} is not a region of AWS")
     return found
 
 

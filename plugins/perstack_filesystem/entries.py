@@ -1,7 +1,7 @@
 """entries.jsonl: what is told of each Job in a list, so that thousands are listed without opening a file for each.
 
 A line is `{seq} {jobId} {entry}`. The file is only appended to, and written anew, without what is outdated, when that
-is most of it. A line that was cut off by a crash is no line, and costs one look at a log.
+is most of it. A line that was cut off by a crash is not a line, and costs one look at a log.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A log is lines sealed by `core.chain`. What is not whole is read by these rules:
 
-- Bytes after the last newline that are no whole record are a torn tail: a write that a crash cut short (or the NUL
+- Bytes after the last newline that are not a whole record are a torn tail: a write that a crash cut short (or the NUL
   bytes that a filesystem leaves in its place). Whole records of the same append before them belong to the tail too.
 - A whole last record that only lacks its newline counts.
 - A line with its newline that does not verify is damage, wherever it stands.
@@ -114,7 +114,7 @@ class Scan:
         return found
 
     def _give_up(self) -> list[bytes]:
-        # a damaged line is no torn tail, so the good ones before it count though their append is not whole
+        # a damaged line is not a torn tail, so the good ones before it count though their append is not whole
         batch = self._batch
         self._commit()
         return batch
@@ -122,6 +122,6 @@ class Scan:
     def _damaged(self, place: str, broken: BrokenSeal) -> Damaged:
         return Damaged(
             f"{place}, line {self.seq + 1}, byte {self.end}: {broken}; the {self.seq} records before it can be read. "
-            "Put the file back from a copy, or delete it from that line on to go on from there",
+            "Put the file back from a copy, or delete it from that line on to continue from there",
             readable=self.seq,
         )

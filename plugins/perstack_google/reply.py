@@ -130,7 +130,7 @@ class ReplyDecoder:
         return self._is_whole and response.usage is not None
 
     def finish(self) -> Generation:
-        """The reply. Raises ProviderError if the stream ended before it did, or if its form is spoilt."""
+        """The reply. Raises ProviderError if the stream ended before it did, or is invalid."""
         if not self._is_whole:
             raise cut_stream("no finishReason came")
         if self._ending is None:
@@ -138,7 +138,7 @@ class ReplyDecoder:
             return Generation(ExpertMessage(contents=(TextPart(text=text),)), self._usage(), "refusal")
         if self._ending.finish_reason in _SPOILT:
             detail = f"{self._ending.finish_reason} {self._ending.finish_message}".strip()
-            raise bad_response(f"the model's reply has no legal form: {detail}", retryable=True)
+            raise bad_response(f"the model's reply is invalid: {detail}", retryable=True)
         parts = (
             part
             for piece, texts in zip(self._parts, self._texts, strict=True)

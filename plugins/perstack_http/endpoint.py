@@ -150,7 +150,7 @@ def _wrong_with(url: str, allow_plain: bool) -> str | None:
         parts = urlsplit(url)
         has_port = parts.port is None or parts.port > 0
     except ValueError as error:
-        return f"this is no address: {error}"
+        return f"this is not an address: {error}"
     if parts.scheme not in ("http", "https") or not parts.hostname or not has_port:
         return "the base URL must begin with https:// and name a host"
     if parts.username is not None or parts.password is not None:

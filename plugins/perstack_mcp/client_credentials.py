@@ -58,7 +58,7 @@ def _algorithm(pem: str) -> str:
     try:
         key = load_pem_private_key(pem.encode(), None)
     except (ValueError, TypeError):
-        raise SkillError("`privateKey` is no unencrypted private key in PEM") from None
+        raise SkillError("`privateKey` is not an unencrypted private key in PEM") from None
     if isinstance(key, EllipticCurvePrivateKey):
         return {256: "ES256", 384: "ES384", 521: "ES512"}.get(key.curve.key_size, "ES256")
     return "EdDSA" if isinstance(key, Ed25519PrivateKey) else "RS256"

@@ -60,7 +60,7 @@ async def _blob(data: str, mime_type: str, name: str | None, blobs: BlobStore) -
     try:
         content = b64decode(data, validate=True)
     except ValueError:
-        return TextPart(text=f"[{mime_type}: the server sent it in what is no base64]")
+        return TextPart(text=f"[{mime_type}: the server sent it in what is not base64]")
     return BlobPart(sha256=await blobs.put(content), mime_type=mime_type, size=len(content), name=name)
 
 
@@ -68,7 +68,7 @@ def _is_shown(structured: JsonValue, content: Sequence[ContentBlock]) -> bool:
     """Whether a text says the same, as servers are asked to do for clients that know no structured output."""
     same = [structured]
     if isinstance(structured, dict) and len(structured) == 1:
-        # how servers wrap what is no object: {"result": …}, {"content": …}
+        # how servers wrap what is not an object: {"result": …}, {"content": …}
         same += structured.values()
     return any(isinstance(block, TextContent) and _says_one_of(block.text, same) for block in content)
 

@@ -49,7 +49,7 @@ class Eras:
 
     def _remember(self, digest: str) -> None:
         known = [*self._read(), digest][-_MOST:]
-        # a cache that cannot be written is no error
+        # a cache that cannot be written is not an error
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_private_file(self._path, json.dumps(known).encode())

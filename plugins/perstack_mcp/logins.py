@@ -54,12 +54,12 @@ class Logins:
         base = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or Path.home()) / ".config")
         return cls(Path(base) / "perstack" / "logins")
 
-    def at(self, endpoint: str, client_id: str | None) -> Place:
+    def at(self, endpoint: str, client_id: str | None) -> LoginFile:
         """Where the login of one client at one server is kept."""
-        return Place(self._folder, endpoint, sha256(f"{endpoint}\0{client_id or ''}".encode()).hexdigest())
+        return LoginFile(self._folder, endpoint, sha256(f"{endpoint}\0{client_id or ''}".encode()).hexdigest())
 
 
-class Place:
+class LoginFile:
     """One login, if there is one."""
 
     def __init__(self, folder: Path, endpoint: str, name: str) -> None:

@@ -16,7 +16,7 @@ _PATIENCE = 10.0
 
 _PAGE = "<!doctype html><meta charset=utf-8><title>Perstack</title><p>{}</p>"
 _DONE = "Perstack has got the answer. You may close this window."
-_NOT_IT = "This is no answer to the login that Perstack waits for."
+_NOT_IT = "This is not an answer to the login that Perstack waits for."
 
 
 class Loopback:

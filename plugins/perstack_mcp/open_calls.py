@@ -104,7 +104,7 @@ class OpenCalls:
             async with asyncio.timeout(candidates[0].idle / 2):
                 return await self._only(candidates)
         except TimeoutError:
-            self._show("(what the server asks for is declined: it cannot be told which of its calls it is for)")
+            self._show("(what the server asks for is declined: it is not clear which of its calls it is for)")
             return None
         finally:
             self._waiting -= is_question

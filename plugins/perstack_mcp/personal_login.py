@@ -10,7 +10,7 @@ from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull
 from pydantic import AnyUrl
 
 from perstack.core.definitions import OAuth
-from perstack_mcp.logins import Login, Place
+from perstack_mcp.logins import Login, LoginFile
 from perstack_mcp.oauth import NothingKept
 from perstack_mcp.stored_login import login_of
 from perstack_mcp.token_flow import ClientMetadata, TokenFlow
@@ -25,7 +25,7 @@ class PersonalLogin(TokenFlow):
         settings: OAuth,
         redirect_uri: str,
         ask: Callable[[str, str], Awaitable[AuthorizationCodeResult]],
-        place: Place,
+        place: LoginFile,
     ) -> None:
         self.settings = settings
         before = place.read()

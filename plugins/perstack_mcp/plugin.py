@@ -34,7 +34,7 @@ class McpSkillFactory:
 
             server = RemoteServer(_remote(definition, context), context)
             return McpSession(server, definition.timeout, may_sample=definition.sampling)
-        raise SkillError(f"skill {definition.name!r} is no MCP server: {definition.type}")
+        raise SkillError(f"skill {definition.name!r} is not an MCP server: {definition.type}")
 
     async def login(self, definition: Skill, context: SkillContext, present: Callable[[str], Awaitable[None]]) -> None:
         """By OAuth, for a server on the web. Raises SkillError."""
@@ -53,7 +53,7 @@ def _remote(definition: Skill, context: SkillContext) -> McpSseSkill:
     from perstack_mcp.remote import filled_in
 
     if not isinstance(definition, McpSseSkill):
-        raise SkillError(f"skill {definition.name!r} ({definition.type}) is no server on the web: it has no login")
+        raise SkillError(f"skill {definition.name!r} ({definition.type}) is not a server on the web: it has no login")
     return filled_in(definition, context.env)
 
 

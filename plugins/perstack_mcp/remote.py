@@ -18,7 +18,7 @@ from perstack.ports.skill import SkillContext
 from perstack.ports.variables import check_known, filled, variables_in
 from perstack_mcp.addresses import refuse_private
 from perstack_mcp.eras import Eras
-from perstack_mcp.logins import Logins, Place
+from perstack_mcp.logins import LoginFile, Logins
 from perstack_mcp.shown import Shown
 from perstack_mcp.ways import AUTO, LEGACY, Way
 
@@ -110,7 +110,7 @@ def oauth_of(definition: McpSseSkill, env: Mapping[str, str]) -> OAuth:
     return oauth.model_copy(update=filled(texts, env, definition.name, "oauth"))
 
 
-def place_of(definition: McpSseSkill, env: Mapping[str, str]) -> Place:
+def place_of(definition: McpSseSkill, env: Mapping[str, str]) -> LoginFile:
     """Where the login of a skill is kept."""
     return Logins.of_user(env).at(definition.endpoint, oauth_of(definition, env).client_id)
 

@@ -153,7 +153,7 @@ async def _part(block: SamplingMessageContentBlock, blobs: BlobStore) -> ResultC
     try:
         data = b64decode(block.data, validate=True)
     except ValueError as error:
-        raise ValueError("an image is no base64") from error
+        raise ValueError("an image is not base64") from error
     return BlobPart(sha256=await blobs.put(data), mime_type=block.mime_type, size=len(data))
 
 

@@ -62,7 +62,7 @@ async def _read(child: Child, arrived: MemoryObjectSendStream[SessionMessage | E
             garbage += len(line) + 1
             lines += 1
             if garbage > MOST_GARBAGE or lines > MOST_GARBAGE_LINES:
-                child.failure = "it floods stdout with what is no MCP message"
+                child.failure = "it floods stdout with what is not an MCP message"
                 return
 
 

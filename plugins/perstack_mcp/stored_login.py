@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from perstack.core.base import JsonObject
 from perstack.core.definitions import OAuth
 from perstack_mcp.failures import Unauthorized
-from perstack_mcp.logins import Login, Place
+from perstack_mcp.logins import Login, LoginFile
 from perstack_mcp.oauth import Flow, NothingKept, bounded, is_step_up
 from perstack_mcp.sdk import OAuthFlow
 
@@ -35,7 +35,7 @@ _M = TypeVar("_M", bound=BaseModel)
 class StoredLogin(OAuthFlow):
     """Uses and renews the login that a person has made; asks for one if there is none. Never asks a person."""
 
-    def __init__(self, endpoint: str, settings: OAuth, skill: str, place: Place) -> None:
+    def __init__(self, endpoint: str, settings: OAuth, skill: str, place: LoginFile) -> None:
         super().__init__(endpoint, OAuthClientMetadata(redirect_uris=None), NothingKept(self._keep))
         self._settings = settings
         self._skill = skill

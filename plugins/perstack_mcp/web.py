@@ -124,7 +124,7 @@ class _CheckedTransport(TransportOn):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.url.scheme != "https":
             place = f"{request.url.scheme}://{request.url.host}"
-            raise SkillError(f"{place} is no https:// address: `allowLocalNetwork = true` allows others")
+            raise SkillError(f"{place} is not an https:// address: `allowLocalNetwork = true` allows others")
         return await super().handle_async_request(request)
 
 

@@ -12,7 +12,7 @@ from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
 NAME = "@perstack/execution-memory"
 
 
-class MemorySkills:
+class TaskSkills:
     """`type = "pluginSkill"`, `plugin = "@perstack/execution-memory"`."""
 
     name = NAME
@@ -37,4 +37,4 @@ class MemorySkills:
 @hookimpl
 def perstack_skills() -> Sequence[SkillFactory]:
     """The execution memory."""
-    return [MemorySkills()]
+    return [TaskSkills()]

@@ -16,7 +16,7 @@ from perstack.ports.tasks import TaskMemory
 from perstack.ports.toolkit import ToolContext, Toolkit
 
 INSTRUCTIONS = """\
-Keep a task for work that is longer than this conversation: whoever goes on with it is told its state, and nothing else.
+Keep a task for work that is longer than this conversation: whoever continues it sees its state, and nothing else.
 Create it once, and look first whether it is there. Make a checkpoint after each part that is done, with a state that \
 says what is done and what is left. Pause it if you must wait; complete it when everything is done."""
 

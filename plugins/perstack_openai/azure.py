@@ -89,7 +89,7 @@ def _resource(settings: AzureSettings, env: Mapping[str, str]) -> str | None:
         )
     if not re.fullmatch(_RESOURCE, resource):
         raise UsageError(
-            "AZURE_RESOURCE_NAME: this is no name of a resource: give the first word of its address,"
+            "AZURE_RESOURCE_NAME: this is not a name of a resource: give the first word of its address,"
             " without .openai.azure.com"
         )
     return resource

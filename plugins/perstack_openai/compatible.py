@@ -69,7 +69,7 @@ def _ollama_url(host: str) -> str:
         parts = urlsplit(host if given else f"http://{host}")
     except ValueError:
         return host  # whoever checks it says what is wrong with it
-    # what a server listens on when it listens to all is no address of a host
+    # what a server listens on when it listens to all is not an address of a host
     netloc = re.sub(r"^(0\.0\.0\.0|\[::\])(?=:|$)", "localhost", parts.netloc)
     if not given and not re.search(r":\d+$", netloc):
         netloc = f"{netloc}:{_OLLAMA_PORT}"

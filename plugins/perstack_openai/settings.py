@@ -55,7 +55,7 @@ class CompatibleSettings(EndpointSettings):
     name: str | None = None
     """A label for people; nothing is sent."""
     images: bool = True
-    """Whether the model takes images; if not, it is told of them in words."""
+    """Whether the model takes images; if not, it sees them as a line of text."""
 
 
 class OpenAISettings(CompatibleSettings):

@@ -2,7 +2,7 @@
 
 It is `imports` backwards. A Run that went on after a stop becomes a run for each stretch; steps count over the
 whole Job; ids look like the original's and are made from ours, so that the same Job always makes the same files.
-What the original has no place for is left out: todos, a call's own text of arguments that were no JSON, durations.
+What the original has no place for is left out: todos, a call's own text of arguments that were not JSON, durations.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _APPLICATION = 0x70727374  # "prst"
 _VERSION = 3
 _SMALLEST = 512
 """Bytes: no database is smaller."""
-_NO_DATABASE = "this is no SQLite database; name another file in `storage`"
+_NO_DATABASE = "this is not an SQLite database; name another file in `storage`"
 _BUSY_SECONDS = 10.0
 
 _MAKING = Lock()

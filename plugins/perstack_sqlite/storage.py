@@ -1,7 +1,7 @@
 """The storage: one file, and beside it `{file}-leases/` with the locks of the Jobs that are driven now, and
 `{file}-programs/` with a file for each program that runs now.
 
-In the tables a Job of another space is called `{space}/{jobId}`, which is no id, and its lock `{space}.{jobId}`.
+In the tables a Job of another space is called `{space}/{jobId}`, which is not an id, and its lock `{space}.{jobId}`.
 """
 
 from __future__ import annotations

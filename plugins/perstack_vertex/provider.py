@@ -14,7 +14,7 @@ from perstack_http.endpoint import Endpoint, is_loopback, read_settings
 from perstack_http.lazy import LazyClient
 from perstack_http.transcript import missing_blobs
 from perstack_vertex.identity import FILE, Identity, identity_of
-from perstack_vertex.settings import ADDRESS, Place, VertexSettings, endpoint_of, place_of
+from perstack_vertex.settings import ADDRESS, ProjectLocation, VertexSettings, endpoint_of, place_of
 
 ANTHROPIC_VERSION = "vertex-2023-10-16"
 """Source: Anthropic documentation, «Claude on Vertex AI»."""
@@ -23,7 +23,9 @@ ANTHROPIC_VERSION = "vertex-2023-10-16"
 class VertexProvider:
     """Models of Google and of Anthropic, at one place of Vertex AI."""
 
-    def __init__(self, endpoint: Endpoint, settings: VertexSettings, place: Place, identity: Identity | None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, settings: VertexSettings, place: ProjectLocation, identity: Identity | None
+    ) -> None:
         self._settings = settings
         self.reply_settings = settings.reply_settings()
         self._place = place

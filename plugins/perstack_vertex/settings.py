@@ -43,7 +43,7 @@ class VertexSettings(EndpointSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProjectLocation:
     """Whose models, and where they run."""
 
     project: str
@@ -63,15 +63,15 @@ class Place:
         return f"{models}/{quote(model, safe='@')}:{method}"
 
 
-def place_of(settings: VertexSettings, env: Mapping[str, str]) -> Place:
+def place_of(settings: VertexSettings, env: Mapping[str, str]) -> ProjectLocation:
     """Project and location. Raises MissingCredential if one is nowhere said, UsageError if a variable cannot be one."""
-    return Place(
+    return ProjectLocation(
         settings.project or _of_env(env, PROJECTS, "project", "GOOGLE_CLOUD_PROJECT", _PROJECT),
         settings.location or _of_env(env, LOCATIONS, "location", "GOOGLE_CLOUD_LOCATION", _LOCATION),
     )
 
 
-def endpoint_of(settings: VertexSettings, env: Mapping[str, str], place: Place) -> Endpoint:
+def endpoint_of(settings: VertexSettings, env: Mapping[str, str], place: ProjectLocation) -> Endpoint:
     """The address, without the token that each request is sent with."""
     base_url = choose_base_url(settings, env, ADDRESS, place.base_url)
     return Endpoint(with_version(base_url, API_VERSION), settings.headers, settings.read_timeout / 1000)

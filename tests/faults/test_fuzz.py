@@ -42,7 +42,7 @@ from perstack.frontends.mcp_server import stdio as server_side
 from perstack.frontends.mcp_server.greeting import greet, offers_roots
 from perstack.frontends.tasks.http import routes
 from perstack.ports.storage import RunRef
-from perstack.testing.memory_storage import MemoryStorage, MemoryStore
+from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack_mcp import stdio as client_side
 
 HERE = Path(__file__).parent
@@ -184,13 +184,13 @@ def test_a_log_with_any_event_is_read_or_refused() -> None:
     plugins = load_plugins((), {})
 
     async def look(first: bytes, second: bytes) -> None:
-        storage = MemoryStorage(MemoryStore())
+        storage = InMemoryStorage(InMemoryStore())
         await storage.create_job("job")
         sealed, _ = seal(EMPTY_LOG, [first, second])
         try:
             await storage.append(RunRef("job", "job-1"), 0, sealed)
         except Conflict:
-            return  # the storage takes no line that is no object
+            return  # the storage takes no line that is not an object
         looking = JobQueries(storage, Auditing(storage, Project(), Path(), {}), plugins)
         for ask in (looking.load, looking.job, looking.verify, looking.replay, looking.document):
             with suppress(PerstackError):
@@ -247,7 +247,7 @@ def test_a_message_of_any_bytes_is_taken_or_passed_over_in_both_directions() -> 
 @pytest.mark.timeout(7200)
 def test_words_and_json_of_any_bytes_on_the_command_line_are_taken_or_refused() -> None:
     async def keep(value: JsonValue) -> None:
-        memory = ExecutionMemory(MemoryStorage(MemoryStore()))
+        memory = ExecutionMemory(InMemoryStorage(InMemoryStore()))
         await memory.create("t", start=True)
         await memory.pause("t", "human_input", "?")
         with suppress(PerstackError):
@@ -269,7 +269,7 @@ def test_words_and_json_of_any_bytes_on_the_command_line_are_taken_or_refused() 
 @pytest.mark.timeout(7200)
 def test_a_body_of_any_bytes_is_taken_or_refused_by_every_operation() -> None:
     async def ask(paths: list[tuple[str, str]], data: bytes) -> None:
-        app = Starlette(routes=routes(ExecutionMemory(MemoryStorage(MemoryStore()))))
+        app = Starlette(routes=routes(ExecutionMemory(InMemoryStorage(InMemoryStore()))))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
             for method, path in paths:
                 answer = await client.request(method, path, content=data)

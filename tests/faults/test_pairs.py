@@ -27,7 +27,7 @@ from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import GenerationRequest
 from perstack.ports.storage import RunRef
 from perstack.ports.toolkit import Toolkit
-from perstack.testing.memory_storage import MemoryStorages
+from perstack.testing.in_memory_storage import InMemoryStorages
 from perstack.testing.scripted import Turn, fail, text, tool, turn
 
 JOBS = ("alpha", "beta")
@@ -44,10 +44,10 @@ class Memory:
     """The storage that keeps everything in memory, as a plugin."""
 
     def __init__(self) -> None:
-        self.stores = MemoryStorages()
+        self.stores = InMemoryStorages()
 
     @hookimpl
-    def perstack_storages(self) -> list[MemoryStorages]:
+    def perstack_storages(self) -> list[InMemoryStorages]:
         return [self.stores]
 
 

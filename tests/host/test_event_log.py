@@ -12,14 +12,14 @@ from perstack.engine.logs.tasks import TaskLog
 from perstack.errors import Damaged, NotFound
 from perstack.memory import ExecutionMemory
 from perstack.ports.storage import RunRef
-from perstack.testing.memory_storage import MemoryStorage, MemoryStore
+from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 
 CREATED = CreateTask(task_id="t", timestamp=1, name="t", state={}, config=TaskConfig())
 
 
 def test_an_event_that_cannot_follow_is_refused_before_it_is_written() -> None:
     async def work() -> None:
-        log = TaskLog(MemoryStorage(MemoryStore()))
+        log = TaskLog(InMemoryStorage(InMemoryStore()))
         with pytest.raises(DoesNotFollow, match=r"task t, event 1: .*the first is not createTask"):
             await log.create([StartTask(task_id="t", timestamp=1)])
         with pytest.raises(NotFound):
@@ -35,7 +35,7 @@ def test_an_event_that_cannot_follow_is_refused_before_it_is_written() -> None:
 
 def test_a_pause_of_a_completed_task_that_somebody_wrote_into_its_log_is_named_with_its_place() -> None:
     async def work() -> None:
-        storage = MemoryStorage(MemoryStore())
+        storage = InMemoryStorage(InMemoryStore())
         memory = ExecutionMemory(storage)
         await memory.create("t", start=True)
         await memory.complete("t")

@@ -18,7 +18,7 @@ from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import RunRef, Storage, StorageFactory
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points
-from perstack.testing.memory_storage import MemoryStorage, MemoryStore
+from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack.testing.scripted import text
 
 SCORES = (1, 4, 2, 5, 3)
@@ -75,9 +75,9 @@ class Life:
     end: SeriesState | None = None
 
 
-async def live(workspace: Path, store: MemoryStore, point: CrashPoint | None) -> Life:
+async def live(workspace: Path, store: InMemoryStore, point: CrashPoint | None) -> Life:
     """One process: begins the series or goes on with it, and crashes at the point."""
-    life, storage = Life(), Crashing(MemoryStorage(store), point)
+    life, storage = Life(), Crashing(InMemoryStorage(store), point)
 
     def on_fact(fact: StoredSeriesEvent, state: SeriesState, line: bytes) -> None:
         life.told = len(state.done)
@@ -101,12 +101,12 @@ async def live(workspace: Path, store: MemoryStore, point: CrashPoint | None) ->
 
 
 def test_crashed_at_every_append_of_five_loops_it_has_the_same_best_and_loses_no_iteration(tmp_path: Path) -> None:
-    whole = wait_for(live(tmp_path, MemoryStore(), None))
+    whole = wait_for(live(tmp_path, InMemoryStore(), None))
     assert whole.end is not None
     assert [one.score for one in whole.end.iterations] == list(SCORES)
     assert whole.appends >= 5 * 4
     for point in crash_points(whole.appends):
-        store = MemoryStore()
+        store = InMemoryStore()
         crashed = wait_for(live(tmp_path, store, point))
         store.leases.clear()  # a lease is free when its holder dies
         after = wait_for(live(tmp_path, store, None))

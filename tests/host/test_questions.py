@@ -201,7 +201,7 @@ def test_a_default_that_breaks_the_schema_is_no_answer() -> None:
     [
         ({"n": {"type": "integer"}}, "four", "n: 'four' is not of type 'integer'"),
         ({"c": {"type": "string", "enum": ["red", "blue"]}}, "green", "c: 'green' is not one of"),
-        ({"a": {}, "b": {}}, "both", "it is no JSON object; give a JSON object with a"),
+        ({"a": {}, "b": {}}, "both", "it is not a JSON object; give a JSON object with a"),
         ({}, "perhaps", "say yes or no"),
     ],
 )

@@ -204,7 +204,7 @@ def test_what_a_function_raises_or_cannot_be_written_goes_to_the_model(bench: Be
     told = {event.tool_name: text_of(event.contents) for event in seen.of("finishToolCall") if event.is_error}
     assert told["refuse"] == "there is no such book; look with find"
     assert told["fail"] == "ValueError: a fault"
-    assert told["strange"].startswith("the tool returned what is no JSON: Unable to serialize")
+    assert told["strange"].startswith("the tool returned what is not JSON: Unable to serialize")
 
 
 def test_the_context_has_settings_workspace_environment_and_the_call(bench: Bench) -> None:
@@ -356,7 +356,7 @@ def test_a_function_that_is_no_tool_is_refused_when_it_is_declared_with_what_to_
         silent: "say in a docstring what it does",
         stars: "parameter *args cannot be given by name",
         only: "parameter count cannot be given by name",
-        misspelt: "the docstring describes cuont, which is no parameter",
+        misspelt: "the docstring describes cuont, which is not a parameter",
         elsewhere: "name 'NotThere' is not defined; define or import",
         other: "the Toolkit's settings are Settings, so take ToolContext[Settings], not Point",
         twice: "take one ToolContext, not 2",
@@ -374,7 +374,7 @@ def test_a_name_that_is_taken_or_illegal_is_refused() -> None:
     kit.tool(name="give")(_text)
     with pytest.raises(PluginError, match="two tools 'give'"):
         kit.tool(name="give")(_model)
-    with pytest.raises(PluginError, match="no name of a tool"):
+    with pytest.raises(PluginError, match="not a name of a tool"):
         kit.tool(name="give me")(_model)
 
 

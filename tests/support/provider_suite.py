@@ -267,7 +267,7 @@ def _as_shown(sent: str, part: BlobPart) -> str:
     if base64 in sent:
         return "yes"
     assert f"{part.mime_type}, 3 bytes" in sent
-    return "told in words"
+    return "as a line of text"
 
 
 def _blob_returned(wire: Wire, part: BlobPart) -> str:
@@ -275,7 +275,7 @@ def _blob_returned(wire: Wire, part: BlobPart) -> str:
     reply = _reply(wire, Said(calls=(("c1", "a"),)))
     body = body_of(wire, request_of(wire, *_loop(reply, TextPart(text="see"), part)))
     if _as_shown(_compact(body), part) != "yes":
-        return "told in words"
+        return "as a line of text"
     (result,) = wire.results(body)
     return "in the result" if {"i": "cG5n", "p": "cGRm"}[part.sha256] in _compact(result) else "after the results"
 

@@ -1,4 +1,4 @@
-"""Processes files one after the other, with a checkpoint after each; begun again, it goes on where it was.
+"""Processes files one after the other, with a checkpoint after each; begun again, it continues where it was.
 
 python refactoring.py STORAGE FILES
 """

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points
-from perstack.testing.memory_storage import MemoryStorage
+from perstack.testing.in_memory_storage import InMemoryStorage
 from perstack.testing.opener import RUN, new_writer, wait_for
 
 
 def test_without_a_point_it_only_passes_on() -> None:
-    storage = CrashingStorage(MemoryStorage())
+    storage = CrashingStorage(InMemoryStorage())
     writer = wait_for(new_writer(storage))
     wait_for(writer.append("a"))
     assert (wait_for(storage.read(RUN)), storage.appends) == (writer.written, 1)
@@ -18,7 +18,7 @@ def test_without_a_point_it_only_passes_on() -> None:
 
 @pytest.mark.parametrize(("moment", "kept"), [("before", 1), ("after", 2)])
 def test_it_crashes_at_its_point_and_writes_nothing_more(moment, kept: int) -> None:
-    storage = CrashingStorage(MemoryStorage(), CrashPoint(moment, 2))
+    storage = CrashingStorage(InMemoryStorage(), CrashPoint(moment, 2))
     writer = wait_for(new_writer(storage))
     wait_for(writer.append("a"))
     for _ in range(3):

@@ -133,9 +133,9 @@ def _tables(annotation: object) -> tuple[type[Fact], ...]:
 
 
 def read_table(model: type[_M], raw: TomlValue, at: KeyPath, report: Reporter, **named: str) -> _M | None:
-    """The table as far as it is right: what is not is reported, and left out. None if it is no table at all.
+    """The table as far as it is right: what is not is reported, and left out. None if it is not a table at all.
 
-    A required text that is left out is empty. `named` are fields that are no keys.
+    A required text that is left out is empty. `named` are fields that are not keys.
     """
     if not isinstance(raw, dict):
         report.error(at, f"must be a table, not {kind_of(raw)}: write [{spell(at)}] and its keys below it")
@@ -147,7 +147,7 @@ def read_table(model: type[_M], raw: TomlValue, at: KeyPath, report: Reporter, *
         wrong = _wrong(error.errors(include_url=False), given)
     written = {key.field: (name, key.meaning) for name, key in keys_of(model).items()}
     for (field, *inside), errors in wrong.items():
-        # the name that a table has is no key in it
+        # the name that a table has is not a key in it
         name, meaning = written.get(str(field), ("", ""))
         report.error((*at, name, *inside) if name else at, _complaint(errors, meaning))
     return model.model_validate(_right(model, given, wrong))

@@ -60,7 +60,7 @@ def _endpoint_complaint(endpoint: str, *, local: bool) -> str | None:
         address = urlsplit(endpoint)
         host = address.hostname
     except ValueError as error:
-        return f"is no address: {error}"
+        return f"is not an address: {error}"
     if address.scheme not in ("https", "http") or not host:
         return "must be a public HTTPS address such as https://example.com/mcp"
     if local:

@@ -46,7 +46,7 @@ NO = frozenset(
     ]
 )
 _PLAIN = frozenset(("yes", "y", "no", "n"))
-"""What a comma may follow as well: «ok, not yet» is no yes."""
+"""What a comma may follow as well: «ok, not yet» is not a yes."""
 
 _BESIDE = re.compile(r"(\w+)\s*([:,])\s*(\S.*)", re.DOTALL)
 _CHOICES = ("options", "choices")
@@ -183,7 +183,7 @@ def read_approval(asking: OpenQuestion, text: str) -> Approval:
     if word.casefold().rstrip(".!") == ALWAYS and (not rule or rule in asking.offers):
         return Approval(decision="job", rule=rule)
     found = yes_or_no(alone)
-    if found is None or (found.is_yes and found.words):  # «yes: but to another branch» is no yes to this call
+    if found is None or (found.is_yes and found.words):  # «yes: but to another branch» is not a yes to this call
         raise UsageError(f"the answer does not fit: {accepted(asked_by(asking))}")
     return Approval(decision="once" if found.is_yes else "no", text=found.words)
 
@@ -326,7 +326,7 @@ def _value(schema: JsonObject, text: str, parsed: JsonValue) -> JsonValue:
 
 def _problem(requested_schema: JsonObject, content: JsonObject | None) -> str | None:
     if content is None:
-        return "it is no JSON object"
+        return "it is not a JSON object"
     found = Checker({"type": "object", **requested_schema}).violation(content, Meter(_CHECK_STEPS))
     if found is None:
         return None

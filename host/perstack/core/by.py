@@ -27,7 +27,7 @@ class By(Fact):
     client: str = Field(default="", exclude_if=falsy)
     """The program that it was said to: the name and version of an MCP client, or of an editor."""
     source: str = Field(default="", exclude_if=falsy)
-    """Of the event from outside, if it was no person."""
+    """Of the event from outside, if it was not a person."""
 
     @field_validator("user", "door", "client", "source", mode="before")
     @classmethod

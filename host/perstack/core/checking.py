@@ -96,7 +96,7 @@ class Checker:
 
 
 def schema_problem(schema: JsonValue, meter: Meter) -> str | None:
-    """Why nothing can be checked against a schema; None if it can, or is no object. Spends steps, never raises."""
+    """Why nothing can be checked against a schema; None if it can, or is not an object. Spends steps, never raises."""
     if not isinstance(schema, dict):
         return None
     try:

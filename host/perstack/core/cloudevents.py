@@ -52,7 +52,7 @@ def read_cloud_event(body: JsonValue, headers: Mapping[str, str] | None = None) 
         try:
             text = base64.b64decode(encoded, validate=True).decode("utf-8", "replace")
         except ValueError as error:
-            raise UsageError("data_base64 of the CloudEvent is no base64") from error
+            raise UsageError("data_base64 of the CloudEvent is not base64") from error
         fields = {**fields, "data": text}
     try:
         return CloudEvent.model_validate(fields)

@@ -122,7 +122,7 @@ class EndStep:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Record that the Run failed: its model's reply is no completion."""
+    """Record that the Run failed: its model's reply is not a completion."""
 
     error: ErrorInfo
 

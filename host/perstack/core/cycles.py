@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 def cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
     """Cycles that have no node in common, each from the first of its nodes in the order of the mapping.
 
-    There is one at least if there is any. Edges to what is no key are ignored.
+    There is one at least if there is any. Edges to what is not a key are ignored.
     """
     left = {node: [target for target in targets if target in edges] for node, targets in edges.items()}
     while True:

@@ -81,7 +81,7 @@ _Required = Annotated[
 
 class _SkillFields(Fact):
     description: Annotated[str | None, Key("what it is for")] = None
-    rule: Annotated[str | None, Key("told to the model: how and when to use these tools")] = None
+    rule: Annotated[str | None, Key("for the model: how and when to use these tools")] = None
     pick: Annotated[tuple[str, ...], Key("only these tools (patterns)")] = ()
     omit: Annotated[tuple[str, ...], Key("not these tools (patterns)")] = ()
     polling: _Polling = False

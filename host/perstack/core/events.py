@@ -59,7 +59,7 @@ UNKNOWN = "unknown"
 FinishReason = Literal["stop", "toolCalls", "length", "refusal", "other"]
 Settlement = Literal["done", "retry", "ask"]
 """What becomes of a call that began and has no result: `done` (it had its effect), `retry` (run it again), `ask` (the
-model is told that it was interrupted, and decides)."""
+model sees that it was interrupted, and decides)."""
 
 ResumeReason = Literal["answer", "interrupt", "maxSteps", "error", "crash", "parent"]
 
@@ -172,7 +172,7 @@ class StartRun(RunEvent):
 
 
 class ResumeRun(RunEvent):
-    """A stopped or interrupted Run goes on."""
+    """A stopped or interrupted Run is resumed."""
 
     type: Literal["resumeRun"] = "resumeRun"
     reason: ResumeReason
@@ -182,7 +182,7 @@ class ResumeRun(RunEvent):
     settled: dict[str, Settlement] = Field(default_factory=dict, exclude_if=falsy)
     """Tool call id to what was decided by hand."""
     signal: str | None = None
-    """The event from outside that let it go on: its source and id, which are taken once."""
+    """The event from outside that let it continue: its source and id, which are taken once."""
     definition: Definition | None = None
     """Today's, for a Run that failed before anything was generated: nothing that it has done rests on the old one."""
     permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)
@@ -284,7 +284,7 @@ class StopRunByDelegate(RunEvent):
 
 
 class CallInteractiveTool(RunEvent):
-    """A person is asked: by a tool that is there for it, or by one that must know something before it can go on."""
+    """A person is asked: by a tool that is there for it, or by one that must know something before it can continue."""
 
     type: Literal["callInteractiveTool"] = "callInteractiveTool"
     tool_call_id: str

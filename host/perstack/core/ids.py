@@ -44,7 +44,7 @@ def event_id_of(run_id: str, seq: int) -> str:
 
 
 def job_of_run(run_id: str) -> str:
-    """The Job that a Run belongs to. Raises UsageError if it is no Run's id of ours."""
+    """The Job that a Run belongs to. Raises UsageError if it is not a Run's id of ours."""
     return _split(run_id, "run")[0]
 
 
@@ -69,7 +69,7 @@ def number_of_run(run_id: str) -> int:
 def _check(value: str, what: str, longest: int) -> str:
     if not _LEGAL.fullmatch(value) or len(value) > longest:
         shown = value if len(value) <= 40 else value[:37] + "…"
-        raise UsageError(f"{shown!r} is no legal {what} id: use 1 to {longest} of the characters A-Z a-z 0-9 _ -")
+        raise UsageError(f"{shown!r} is not a valid {what} id: use 1 to {longest} of the characters A-Z a-z 0-9 _ -")
     return value
 
 

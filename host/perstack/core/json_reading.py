@@ -15,8 +15,8 @@ _HUGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")
 
 
 def read_json(data: bytes) -> JsonValue:
-    """The value. Raises ValueError for what is no JSON, is nested some 200 levels deep, has a number that is none or
-    more than a float holds, half of a character, or bytes that are no UTF-8.
+    """The value. Raises ValueError for what is not JSON, is nested some 200 levels deep, has a number that is none or
+    more than a float holds, half of a character, or bytes that are not UTF-8.
     """
     value: JsonValue = from_json(data, allow_inf_nan=False)
     if _HUGE.search(data) and _has_infinity(value):

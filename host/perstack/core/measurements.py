@@ -47,7 +47,7 @@ def measurement_in(text: str) -> Measurement:
         except (ValueError, RecursionError):
             continue
         return measurement_of(found)
-    raise ValueError(f"it is no JSON: {_shown(lines[-1])}")
+    raise ValueError(f"it is not JSON: {_shown(lines[-1])}")
 
 
 def measurement_of(answer: object) -> Measurement:

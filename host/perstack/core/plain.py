@@ -30,7 +30,7 @@ def plain_text(text: str) -> str:
 
 
 def plain_json(line: bytes) -> bytes:
-    """The same JSON, with all that a terminal would obey as `\\u` escapes; what is no UTF-8 is replaced."""
+    """The same JSON, with all that a terminal would obey as `\\u` escapes; what is not UTF-8 is replaced."""
     return _UNSAFE.sub(_escaped, line.decode("utf-8", "replace")).encode()
 
 

@@ -13,7 +13,7 @@ from perstack.core.base import Fact, JsonObject, falsy
 
 
 class Question(Fact):
-    """What a tool must know before it can go on."""
+    """What a tool must know before it can continue."""
 
     message: str
     requested_schema: JsonObject = Field(default_factory=dict, exclude_if=falsy)

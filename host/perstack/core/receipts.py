@@ -39,7 +39,7 @@ class Digest(Fact):
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
-class Place(Fact):
+class Extent(Fact):
     """How far a log went."""
 
     seq: int = Field(ge=1)
@@ -50,7 +50,7 @@ class Subject(Fact):
 
     name: str = Field(pattern="^[A-Za-z0-9_-]{1,160}$")
     digest: Digest
-    annotations: Place
+    annotations: Extent
 
 
 class Resource(Fact):
@@ -146,7 +146,7 @@ def statement_of(
     taken = tuple(ends)
     return Statement(
         subject=tuple(
-            Subject(name=end.run_id, digest=_digest(end.hash), annotations=Place(seq=end.seq)) for end in taken
+            Subject(name=end.run_id, digest=_digest(end.hash), annotations=Extent(seq=end.seq)) for end in taken
         ),
         predicate=Receipt(
             job_id=owner.id,
@@ -240,7 +240,7 @@ def _statement_in(data: bytes) -> Statement:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"it is no receipt of perstack: {f'{place}: ' if place else ''}{first['msg']}") from None
+        raise ValueError(f"it is not a receipt of perstack: {f'{place}: ' if place else ''}{first['msg']}") from None
 
 
 def _digest(chained: str) -> Digest:
@@ -248,4 +248,4 @@ def _digest(chained: str) -> Digest:
     try:
         return Digest(sha256=urlsafe_b64decode(chained + "=").hex())
     except binascii.Error as error:
-        raise ValueError("it is no hash of a chain") from error
+        raise ValueError("it is not a hash of a chain") from error

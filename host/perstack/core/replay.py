@@ -178,7 +178,7 @@ def _words(command: Command) -> str:
         Complete: "take the attempt to complete",
         EndStep: "end the step",
         EndRun: "end the Run",
-        Fail: "record that the reply is no completion",
+        Fail: "record that the reply is not a completion",
         StopAtLimit: "stop at the step limit",
     }
     return names[type(command)]

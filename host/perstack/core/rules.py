@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from perstack.core.base import JsonObject
 
 EXPERT_KEY = r"^(@[a-z0-9][a-z0-9._-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
-"""A legal Expert key without its version: `name` or `@org/name`."""
+"""A valid Expert key without its version: `name` or `@org/name`."""
 
 RUNTIME_LEVEL = (1, 0, 0)
 """What `minRuntimeVersion` is compared with: the level of the original's runtime, not this package's version."""
@@ -38,11 +38,12 @@ def wrong_expert_key(key: str) -> str | None:
         return None
     name, version = key_and_version(key)
     if version is not None and re.fullmatch(EXPERT_KEY, name):
-        return f'an Expert\'s key bears no version: name it `{name}` and write version = "{version}"'
+        return f'an Expert\'s key has no version in it: name it `{name}` and write version = "{version}"'
     if len(key) > _MAX_NAME:
         return f"an Expert's key has at most {_MAX_NAME} characters, this one {len(key)}"
     return (
-        "is no legal Expert key: `name` or `@org/name`, of letters, digits, `.`, `_` and `-`, a letter or digit first"
+        "is not a valid Expert key: `name` or `@org/name`, of letters, digits, `.`, `_` and `-`,"
+        " a letter or digit first"
     )
 
 
@@ -62,7 +63,7 @@ def wrong_runtime_level(wanted: str) -> str | None:
 
 def wrong_domain(domain: str) -> str | None:
     if not _DOMAIN.fullmatch(domain):
-        return "is no domain: write `example.com`, or `*.example.com` for all below it"
+        return "is not a domain: write `example.com`, or `*.example.com` for all below it"
     # a look-alike name in punycode reads like another one
     if any(part.casefold().startswith("xn--") for part in domain.split(".")):
         return "must not be punycode (xn--): only plain ASCII domains are taken"
@@ -100,12 +101,12 @@ def wrong_anchor(anchor: str | Sequence[str]) -> str | None:
         host = address.hostname
         has_user = address.username is not None or address.password is not None
     except ValueError:
-        return "is no address"
+        return "is not an address"
     if has_user:
         return "must not have a user or a password in it: let a program send, which knows where to find them"
     if address.scheme == "http" and host not in _LOOPBACK:
         return "must be `https://`: what is sent in the clear can be changed on its way"
-    return None if host else "is no address: the host is missing"
+    return None if host else "is not an address: the host is missing"
 
 
 def wrong_key(key: str) -> str | None:

@@ -66,7 +66,7 @@ class DecidedCall(Fact):
     polling: bool = Field(default=False, exclude_if=falsy)
     """Made for waiting: that it is called again and again is no loop."""
     problem: str | None = None
-    """For `refused`: what the model is told."""
+    """For `refused`: what the model sees."""
     target: str | None = None
     rule: str = Field(default="", exclude_if=falsy)
     """The permission rule that denies it, or asks for a person's approval."""

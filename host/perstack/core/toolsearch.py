@@ -103,7 +103,7 @@ def result_text(found: Sequence[ToolSpec], deferred: Sequence[ToolSpec]) -> str:
     return json.dumps({"tools": [], "names": names, "more": max(0, len(deferred) - _MOST_NAMED)}, ensure_ascii=False)
 
 
-class Found:
+class RevealedTools:
     """The deferred tools that the messages so far have brought up, in the order they came."""
 
     def __init__(self, deferred: Sequence[ToolSpec]) -> None:

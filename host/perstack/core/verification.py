@@ -123,7 +123,7 @@ _KNOWN = {
     for name, field in model.model_fields.items()
 }
 _FREE = ("labels", "usageByExpert")
-"""Where keys are no names of fields."""
+"""Where keys are not names of fields."""
 _SHOWN = ("text", "error", "question")
 """What is left out of job.json where there is none, and must be in it where there is."""
 

@@ -33,8 +33,8 @@ _BOUNDS = {
     "string_too_short": "must have at least {min_length} characters",
     "string_too_long": "must have at most {max_length} characters",
     "string_pattern_mismatch": "is not of the form {pattern}",
-    "json_invalid": "is no JSON: {error}",
-    "invalid-json-value": "is no JSON value",
+    "json_invalid": "is not JSON: {error}",
+    "invalid-json-value": "is not a JSON value",
 }
 _MISSING = {"missing", "missing_argument", "missing_positional_only_argument", "missing_keyword_only_argument"}
 _STRAY = {"extra_forbidden", "unexpected_keyword_argument"}

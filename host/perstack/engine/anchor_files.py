@@ -80,7 +80,7 @@ class _Lines:
 
     of_owner: dict[Owner, list[bytes]] = field(default_factory=dict[Owner, list[bytes]])
     unread: int = 0
-    """How many lines are no records."""
+    """How many lines are not records."""
 
     def of(self, owner: Owner) -> tuple[list[Record], int]:
         """The records of one, and how many lines are none."""
@@ -157,7 +157,7 @@ def _read(path: Path, only: Owner | None = None) -> _Lines:
 
 def _check_file(fd: int) -> None:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:

@@ -170,7 +170,7 @@ class Auditing:
         self, data: bytes, key: PublicKey | None, check: Check, job_id: str | None
     ) -> Report:
         """The report of the Job that a receipt is of, as `check` makes it, with what comparing the two comes to. Raises
-        UsageError if `data` is no receipt, or one of another Job than `job_id`."""
+        UsageError if `data` is not a receipt, or one of another Job than `job_id`."""
         from perstack.core.ids import check_job_id
         from perstack.core.receipts import read_record
         from perstack.core.verification import Finding, Report

@@ -23,7 +23,7 @@ from perstack.core.digests import KeptTools, kept_tools
 from perstack.core.instruction import DelegateInfo
 from perstack.core.messages import History, ToolCallPart
 from perstack.core.tools import DecidedCall, ToolSpec, legal_tool_name
-from perstack.core.toolsearch import MOST_FOUND, SEARCH_TOOL, Found, divide, result_text, search, search_spec
+from perstack.core.toolsearch import MOST_FOUND, SEARCH_TOOL, RevealedTools, divide, result_text, search, search_spec
 from perstack.ports.checking import violation_of
 from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
 
@@ -66,7 +66,7 @@ class Catalogue:
     ) -> None:
         named = _with_unique_names(offered)
         self._division = divide(((one.spec, one.may_wait) for one in named), tool_search)
-        self._found = Found(self._division.deferred)
+        self._revealed = RevealedTools(self._division.deferred)
         self._kept: KeptTools | None = None
         self._by_name = {one.spec.name: one for one in named}
         if self._division.deferred:
@@ -91,7 +91,9 @@ class Catalogue:
 
     def specs(self, messages: History) -> tuple[ToolSpec, ...]:
         """What the model is offered after these messages, which only grow from one call to the next."""
-        return self._division.shown + self._found.after(messages) if self._division.deferred else self._division.shown
+        return (
+            self._division.shown + self._revealed.after(messages) if self._division.deferred else self._division.shown
+        )
 
     def kept(self, messages: History) -> KeptTools:
         """The same, as it is kept: made again only when the tools have changed."""

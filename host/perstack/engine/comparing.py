@@ -54,7 +54,7 @@ class Comparing:
         if waits:
             report = passed_over(report, f"the anchor {name} has not taken the latest heads yet")
         if unread:
-            report = passed_over(report, f"lines of the anchor {name} that are no records: {unread:,}")
+            report = passed_over(report, f"lines of the anchor {name} that are not records: {unread:,}")
         return with_records(report, name, records, self._key, logs)
 
     async def lost(self) -> Report | None:

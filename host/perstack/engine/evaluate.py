@@ -93,7 +93,7 @@ async def measure_by_function(
         words = said.last_words and f", stderr: {said.last_words}"
         raise SkillError(f"{name} ended with exit status {said.status} and no answer{words}") from error
     if "missing" in found:
-        raise SkillError(f"{name} cannot be had: {found['missing']}")
+        raise SkillError(f"{name} is not available: {found['missing']}")
     if "raised" in found:
         raise SkillError(f"{name}: {found['raised']}")
     return measurement_of(found["measured"])

@@ -36,7 +36,7 @@ class InboxItem:
     """The question, if it is a Job's."""
     task_id: str | None = None
     damaged: bool = False
-    """Whether it is no question, but a Job or a task that does not read: `text` says where."""
+    """Whether it is not a question, but a Job or a task that does not read: `text` says where."""
     next_steps: tuple[NextStep, ...] = ()
     """What to do, if no answer helps: any of these."""
 

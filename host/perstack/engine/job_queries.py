@@ -139,7 +139,7 @@ class JobQueries:
     ) -> Report:
         """Check the Job that a receipt is of, and compare its logs with that receipt.
 
-        Raises UsageError for what is no receipt, or one of another Job than `job_id`.
+        Raises UsageError for what is not a receipt, or one of another Job than `job_id`.
         """
         from perstack.engine.signing import read_public_key
 

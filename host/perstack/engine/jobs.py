@@ -141,8 +141,8 @@ class Jobs(JobQueries):
 
         `perstack.core.answers` tells how an answer is read. Raises UsageError if nothing is asked, or does not fit, and
         Conflict if `question_id` is given and has been answered already. `signal` names the event that answers, if it
-        is no person: the Job takes each only once. `by` is recorded with the answer; this process's user if not given.
-        `resume_from` is a checkpoint at which a question was open: it is answered anew by a new Run, a branch.
+        is not a person: the Job takes each only once. `by` is recorded with the answer; this process's user if none is
+        given. `resume_from` is a checkpoint at which a question was open: a new Run, a branch, answers it anew.
         """
         named = question_id or (resume_from if job_id is None else None)
         job_id = place_of(named)[0] if named is not None else await self._job_id(job_id)
@@ -166,7 +166,7 @@ class Jobs(JobQueries):
         on_unsettled: Callable[[tuple[UnsettledCall, ...]], None] = lambda calls: None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
-        """Go on with a Job that crashed, failed, was interrupted or reached its step limit: the same Runs.
+        """Continue a Job that crashed, failed, was interrupted or reached its step limit: the same Runs.
 
         A Run that failed before its model replied goes on under the definition and the settings of today.
 

@@ -106,7 +106,7 @@ class LiveProject:
             loaded = load_usable(Path(self.loaded.files[0]))
         except DefinitionError as error:
             self.held = None
-            self._say(f"{error}\nperstack: until that is mended, what was read before holds", _broken(str(error)))
+            self._say(f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken(str(error)))
             self._watch((*self.loaded.files, *(Path(problem.file) for problem in error.problems)))
             return False
         loaded = self._whole(loaded)
@@ -131,7 +131,7 @@ class LiveProject:
         if loaded.project.broken:
             every = (problem for problems in loaded.project.broken.values() for problem in problems)
             error = DefinitionError(tuple(dict.fromkeys(every)))
-            self._say(f"{error}\nperstack: until that is mended, what was read before holds", _broken(str(error)))
+            self._say(f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken(str(error)))
 
     def _whole(self, loaded: LoadedProject) -> LoadedProject:
         """With the Experts that have errors now as they were before."""

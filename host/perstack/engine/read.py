@@ -252,7 +252,7 @@ class JobReader:
         return checkpoint_of(run).model_copy(update={"id": checkpoint_id})
 
     async def checkpoint_path(self, checkpoint_id: str, job_id: str | None = None) -> Path | None:
-        """The file of a checkpoint, written now if it was not there; None where checkpoints are no files."""
+        """The file of a checkpoint, written now if it was not there; None where checkpoints are not files."""
         ref, _ = await self._place_of(checkpoint_id, job_id)
         storage = self._storage
         if not isinstance(storage, CheckpointFiles):
@@ -325,7 +325,7 @@ def _cursor(after: str | None) -> tuple[str | None, str | None]:
         return None, None
     place, separator, run_id = after.partition("/")
     if not separator:
-        raise UsageError(f"{after!r} is no place in the list of Runs: use `next` of the page before")
+        raise UsageError(f"{after!r} is not a place in the list of Runs: use `next` of the page before")
     return place or None, run_id or None
 
 

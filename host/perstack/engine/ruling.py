@@ -43,7 +43,7 @@ class Rulings:
         return await asyncio.to_thread(rule)
 
     async def again(self, run: Run, catalogue: Catalogue) -> list[tuple[Call, str]]:
-        """The calls that have not begun and may not be run any more as they were decided, and what the model is told:
+        """The calls that have not begun and may not be run any more as they were decided, and what the model sees:
         the rules have become stricter since."""
         waiting = [call for call in run.open_calls if not call.began and call.delegation is None]
         decided = await self.of(

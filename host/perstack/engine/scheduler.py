@@ -70,7 +70,7 @@ class _Due:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledWork:
-    """What was done about one task, or about a Job or iterations that are no task's."""
+    """What was done about one task, or about a Job or iterations that belong to no task."""
 
     did: Action
     task_id: str | None = None

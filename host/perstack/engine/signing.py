@@ -65,7 +65,7 @@ def read_signer(setting: str, env: Mapping[str, str]) -> Signer:
     try:
         key = load_pem_private_key(pem, None)
     except (ValueError, TypeError):  # TypeError: it is encrypted
-        raise UsageError(f"{place} is no unencrypted private key in PEM; {_HOW}") from None
+        raise UsageError(f"{place} is not an unencrypted private key in PEM; {_HOW}") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise UsageError(f"{place} is a key of another algorithm than Ed25519; {_HOW}")
     return Signer(key, _id_of(key.public_key()))
@@ -80,7 +80,7 @@ def read_public_key(path: Path) -> PublicKey:
     try:
         key = load_pem_public_key(_read(path, f"the key {path}"))
     except ValueError:
-        raise UsageError(f"the key {path} is no public key in PEM; {how}") from None
+        raise UsageError(f"the key {path} is not a public key in PEM; {how}") from None
     if not isinstance(key, Ed25519PublicKey):
         raise UsageError(f"the key {path} is of another algorithm than Ed25519")
     return PublicKey(key, _id_of(key))

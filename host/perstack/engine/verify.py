@@ -117,7 +117,7 @@ def _check_redaction(check: Check, ref: RunRef, redaction: RedactEvent, lines: S
     except UsageError:
         run_id, seq = "", 0
     if run_id != ref.run_id or not 0 < seq < at:
-        check.found(ref.run_id, at, f"it redacts {redaction.event_id}, which is no earlier event of this log")
+        check.found(ref.run_id, at, f"it redacts {redaction.event_id}, which is not an earlier event of this log")
     elif parse_remains(redaction) is None:
         check.found(ref.run_id, at, "it puts something in the place of an event that a redaction does not leave")
     elif not lines[seq - 1].startswith(b'{"type":"%b","id":"%b","redacted":' % (_ids_of(redaction))):

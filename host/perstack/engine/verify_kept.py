@@ -30,7 +30,7 @@ async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) ->
     space, ref, name = storage.space(definition.space), log_of(of), definition.keeping.name
     kept = await definition.keeping.read(space, of)  # before the log, which may only grow meanwhile
     others = [run_id for run_id in await run_ids(space, of) if run_id != ref.run_id]
-    findings = [Finding(run_id, 0, "a log that is no part of it") for run_id in others]
+    findings = [Finding(run_id, 0, "a log that is not part of it") for run_id in others]
     events = EventLog(space, definition)
     log = await events.check(ref)
     found = await events.readable(ref, limit=len(log.chain))
@@ -40,7 +40,7 @@ async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) ->
         findings.append(Finding("", log.damage.readable + 1, str(log.damage)))
     findings += [Finding("", seq, words) for seq, words in sorted(log.wrong)]
     if len(log.chain) < kept.floor and not findings:
-        words = f"the log ends at {len(log.chain)}, and {name} tells of {kept.floor} events"
+        words = f"the log ends at {len(log.chain)}, and {name} names {kept.floor} events"
         findings.append(Finding("", 0, words))
     elif kept.head is not None:
         findings += against_head("", kept.head, log.chain)

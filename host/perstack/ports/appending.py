@@ -30,7 +30,7 @@ def check_redaction(log: Sequence[bytes], seq: int, record: bytes, place: str) -
     if not 0 < seq <= len(log):
         raise NotFound(f"{place}: has {len(log)} records, and so none at {seq}")
     if b"\n" in record or not is_redaction_of(log[seq - 1], record):
-        raise Conflict(f"{place}: what is to stand for record {seq} is no redaction of it")
+        raise Conflict(f"{place}: what is to stand for record {seq} is not a redaction of it")
 
 
 def stale(place: str, expected_seq: int, seq: int) -> Conflict:

@@ -17,7 +17,7 @@ _NO_TIME = 1 << 63
 def check_space(name: str) -> str:
     """The name of a space, if it may be one. Raises UsageError."""
     if not re.fullmatch("[a-z]{1,20}", name) or name == "jobs":
-        raise UsageError(f"{name!r} is no name of a space: use up to 20 of a-z, and not `jobs`")
+        raise UsageError(f"{name!r} is not a name of a space: use up to 20 of a-z, and not `jobs`")
     return name
 
 
@@ -72,5 +72,5 @@ def place_in_jobs(cursor: str) -> tuple[int, str]:
     written, separator, name = cursor.partition(":")
     place = int(written) if written.isascii() and written.isdigit() and len(written) < 20 else _NO_TIME
     if not separator or place >= _NO_TIME or not is_id(name):
-        raise UsageError(f"{cursor[:200]!r} is no place in the list of jobs: use `next` of the page before")
+        raise UsageError(f"{cursor[:200]!r} is not a place in the list of jobs: use `next` of the page before")
     return place, name

@@ -141,7 +141,7 @@ class SkillSession(Protocol):
     async def tools(self) -> Toolset:
         """What it offers now: asked before each generation, the same object while nothing has changed.
 
-        Raises SkillError, the first time only, if it cannot be reached: the Run goes on without it, and `close` is
+        Raises SkillError, the first time only, if it cannot be reached: the Run continues without it, and `close` is
         called.
         """
         ...

@@ -16,7 +16,7 @@ path in `[provider.setting] script = "script.json"` or in PERSTACK_SCRIPT:
     {"experts": {"[[writer]]": {"turns": [{"tools": [{"name": "todo", "input": {}}]}, {"text": "Done."}]}}}
 
 Which turn comes next is read from the request: as many turns are past as there are replies in its messages. So a Run
-that is resumed in another process goes on at the right place. Turns that fail are no replies: each is played once
+that is resumed in another process goes on at the right place. Turns that fail are not replies: each is played once
 in a process and Run, when the reply after it is due.
 """
 
@@ -54,7 +54,7 @@ class _Line(BaseModel):
 
 
 class ToolUse(_Line):
-    """A tool call. An `input` that is no object is sent as it is, as a model does that writes bad JSON."""
+    """A tool call. An `input` that is not an object is sent as it is, as a model does that writes bad JSON."""
 
     name: str
     input: JsonValue = Field(default_factory=dict)

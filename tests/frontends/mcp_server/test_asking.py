@@ -120,7 +120,7 @@ def test_a_client_without_forms_is_told_what_is_asked_and_answers_with_the_tool(
             gone = await editor.call("answer", job=job["id"], answer="x", question=job["questionId"])
             assert gone.is_error
             other = await editor.call("answer", job=job["id"], answer="x", question="other-1-1")
-            assert "is none of Job" in texts(other)[0]
+            assert "is not one of Job" in texts(other)[0]
             late = await editor.call("answer", job=job["id"], answer="more")
             assert late.is_error
             assert "asks nothing" in texts(late)[0]

@@ -127,7 +127,7 @@ def test_what_is_no_json_that_can_be_kept_is_a_bad_request(url: str, path: str, 
     accept = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
     answer = httpx.post(f"{url}{path}", content=body, headers={**KNOWN, **accept})
     assert answer.status_code == 400
-    assert "no JSON" in answer.text
+    assert "not JSON" in answer.text
 
 
 def test_a_number_that_only_looks_huge_is_taken() -> None:

@@ -172,7 +172,7 @@ def test_a_job_that_runs_is_stopped_and_goes_on_later(terminal: Terminal, era: s
         ("solo", {}, "`query` is missing"),
         ("solo", {"query": 7}, "`query` must be text"),
         ("solo", {"query": "x", "continueJob": "nosuch"}, "nosuch"),
-        ("get_job", {"job": "../etc"}, "no legal job id"),
+        ("get_job", {"job": "../etc"}, "not a valid job id"),
         ("get_checkpoint", {"checkpoint": "x"}, "there is no checkpoint x"),
         ("resume_job", {"job": "x", "settle": {"call": "maybe"}}, "`settle.call`"),
         ("list_jobs", {"limit": 0}, "`limit`"),

@@ -30,7 +30,7 @@ def test_a_task_lives_through_every_operation(server: httpx.Client) -> None:
     assert (made.status_code, made.json()["status"], made.json()["version"]) == (201, "running", 2)
     again = server.post("/v1/execution", json={"taskId": "report"})
     assert again.status_code == 409
-    assert "go on with it" in again.json()["detail"]
+    assert "continue it" in again.json()["detail"]
     kept = server.put("/v1/execution/report/checkpoint", json={"state": {"read": 1}, "name": "one"})
     assert kept.json()["state"] == {"read": 1}
     late = server.put("/v1/execution/report/checkpoint", json={"state": {"read": 9}, "expectedVersion": 2})
@@ -79,10 +79,10 @@ def test_tasks_are_listed_by_what_they_are(server: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "body", "words"),
     [
-        ("POST", "/v1/execution", b"{", "no JSON"),
+        ("POST", "/v1/execution", b"{", "not JSON"),
         ("POST", "/v1/execution", b"[]", "must be a JSON object"),
         ("POST", "/v1/execution", b"{}", "`taskId` is missing"),
-        ("POST", "/v1/execution", b'{"taskId": "../x"}', "no legal task id"),
+        ("POST", "/v1/execution", b'{"taskId": "../x"}', "not a valid task id"),
         ("POST", "/v1/execution", b'{"taskId": "x", "stat": {}}', "there is no argument `stat`; did you mean `state`?"),
         (
             "POST",

@@ -32,7 +32,7 @@ from perstack.frontends.tasks.next_steps import BASE
 from perstack.frontends.tasks.openapi import description_of_all
 from perstack.memory import ExecutionMemory
 from perstack.ports.tasks import TaskMemory
-from perstack.testing.memory_storage import MemoryStorages
+from perstack.testing.in_memory_storage import InMemoryStorages
 from perstack_memory.tools import kit_of
 
 NAMES = [one.name for one in OPERATIONS]
@@ -57,7 +57,7 @@ REMARK = Operation("remark", Remark, "POST", "/{taskId}/remark", "remarkTask")
 
 @pytest.fixture
 def memory(tmp_path: Path) -> ExecutionMemory:
-    return ExecutionMemory(MemoryStorages().open("tasks", tmp_path))
+    return ExecutionMemory(InMemoryStorages().open("tasks", tmp_path))
 
 
 def test_every_door_has_every_operation(memory: ExecutionMemory) -> None:

@@ -101,7 +101,7 @@ def test_half_a_line_of_a_write_that_failed_hides_nothing(terminal: Terminal, aw
     (away / "heads.jsonl").write_text('{"_type":"https://in-toto')
     run(terminal)
     shown = terminal.call("verify", "job")
-    assert (shown.code, "that are no records: 1" in shown.out) == (0, True)
+    assert (shown.code, "that are not records: 1" in shown.out) == (0, True)
     rewrite(terminal)
     assert terminal.call("verify", "job").code == 1
 

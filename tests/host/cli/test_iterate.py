@@ -92,7 +92,7 @@ def test_later_iterations_are_told_of_all_or_of_the_last(terminal: Terminal, acc
 
 
 BROKEN = [
-    ("this is no answer", "it should be a JSON object, and is 'this is no answer'"),
+    ("this is not an answer", "it should be a JSON object, and is 'this is not an answer'"),
     ({"metrics": {"score": "high"}}, "metric `score` should be a number, and is 'high'"),
     ({"metrics": [1]}, "`metrics` should be an object of numbers, and is [1]"),
     ({"other": 1}, "no metric 'score'; there are: other"),
@@ -122,7 +122,7 @@ def test_an_answer_of_no_use_fails_names_the_evaluator_and_is_put_right(
     ("command", "words"),
     [
         ("echo oops >&2; exit 3", "it is empty, and should be a JSON object with metrics; exit status 3, stderr: oops"),
-        ("echo no json", "its output: it is no JSON: no json"),
+        ("echo no json", "its output: it is not JSON: no json"),
         ("kill -9 $$", "was ended by signal 9"),
         ("sleep 300 & echo $! > child; wait", "was ended after its timeout of 300 ms"),
     ],
@@ -174,7 +174,7 @@ instruction = "You judge."
     )
     failed = iterate(terminal)
     assert failed.code == 1
-    assert "evaluator Expert `judge` (Job it-e1): its result: it is no JSON: I cannot say" in failed.err
+    assert "evaluator Expert `judge` (Job it-e1): its result: it is not JSON: I cannot say" in failed.err
     terminal.script(solo=[reply("made", usage=(10, 1))], judge=[reply(judged, usage=(5, 5))])
     assert terminal.call("resume", "it", *SCRIPTED).code == 0
     found = report(terminal)["iteration"]
@@ -291,7 +291,7 @@ def test_a_function_that_is_not_there_is_named(terminal: Terminal) -> None:
     )
     failed = iterate(terminal)
     assert failed.code == 1
-    assert "evaluator function `nowhere.at_all:it` cannot be had: No module named 'nowhere'" in failed.err
+    assert "evaluator function `nowhere.at_all:it` is not available: No module named 'nowhere'" in failed.err
 
 
 def test_more_iterations_and_a_better_target_can_be_asked_for(terminal: Terminal) -> None:
@@ -394,7 +394,7 @@ def test_nothing_is_written_before_the_provider_is_known_to_be_there(terminal: T
         ),
         (("iterate", "nobody", "q"), "there is no Expert 'nobody'"),
         (("iterate", "bare", "q"), "Expert bare does not say how it is measured"),
-        (("iterate", "solo", "q", "--id", "it"), "there are iterations it; go on with: perstack resume it"),
+        (("iterate", "solo", "q", "--id", "it"), "there are iterations it; continue with: perstack resume it"),
         (("iterate", "solo", "q", "--id", "it-i1"), "there is a Job it-i1"),
         (("iterate", "solo", "q", "--id", "x" * 101), "is too long for an id of iterations"),
         (("iterate", "solo", "q", "--target", "nan"), "use a number that has an end"),

@@ -146,9 +146,9 @@ def test_what_was_appended_since_is_named_as_not_vouched_for(signing: tuple[Term
     ("given", "words"),
     [
         (["--receipt", "nosuch.json"], "--receipt nosuch.json cannot be read: No such file or directory"),
-        (["--receipt", "perstack.toml"], "the receipt: it is no receipt of perstack: Invalid JSON"),
+        (["--receipt", "perstack.toml"], "the receipt: it is not a receipt of perstack: Invalid JSON"),
         (["--key", "nosuch.pem"], "the key nosuch.pem cannot be read: No such file or directory"),
-        (["--key", "perstack.toml"], "the key perstack.toml is no public key in PEM; write it with: openssl"),
+        (["--key", "perstack.toml"], "the key perstack.toml is not a public key in PEM; write it with: openssl"),
     ],
 )
 def test_wrong_files_are_named_in_one_line(team: Terminal, given: list[str], words: str) -> None:

@@ -81,7 +81,7 @@ def test_what_has_no_such_id_is_told(terminal: Terminal) -> None:
 
 def test_what_is_no_event_is_told_in_a_line(terminal: Terminal) -> None:
     terminal.project(ASKING, guest=[reply("ok")])
-    for text, words in (("{", "no JSON"), ("{}", "specversion"), ('{"specversion": "1.0", "id": "1"}', "source")):
+    for text, words in (("{", "not JSON"), ("{}", "specversion"), ('{"specversion": "1.0", "id": "1"}', "source")):
         shown = signal(terminal, "ask", text)
         assert shown.code == 2
         assert words in shown.err

@@ -85,18 +85,18 @@ def test_going_back_to_a_checkpoint_keeps_the_later_ones(terminal: Terminal) -> 
     ("words", "says"),
     [
         (("get", "nosuch"), "there is no task nosuch"),
-        (("create", "a/b"), "no legal task id"),
-        (("create", "t"), "task t exists already, and is running: go on with it"),
+        (("create", "a/b"), "not a valid task id"),
+        (("create", "t"), "task t exists already, and is running: continue it"),
         (("start", "t"), "allowed now: checkpoint, pause, complete, fail, cancel, delete"),
         (("resume", "t"), "task t is running, so it cannot be resumed"),
         (("checkpoint", "t", "--state", "[1]"), "--state must be a JSON object"),
-        (("checkpoint", "t", "--state", "{"), "--state is no JSON"),
+        (("checkpoint", "t", "--state", "{"), "--state is not JSON"),
         (("checkpoint", "t", "--state", "@nosuch.json"), "nosuch.json: no such file"),
         (("pause", "t", "--reason", "scheduled_wait"), "--reason scheduled_wait needs --resume-at"),
         (("pause", "t", "--reason", "scheduled_wait", "--resume-at", "soon"), "--resume-at soon: give a moment"),
-        (("complete", "t", "--result", '{"a":'), "--result is no JSON"),
+        (("complete", "t", "--result", '{"a":'), "--result is not JSON"),
         (("list", "--older-than", "long"), "--older-than long: give a time"),
-        (("list", "--after", "nonsense"), "is no place in the list"),
+        (("list", "--after", "nonsense"), "is not a place in the list"),
         (("cancel", "t", "--expected-version", "1"), "task t is of version 2, not 1"),
         (("pause", "t"), "--reason is missing: What it waits for: human_approval, "),
         (("pause", "t", "--reason", "human_aproval"), "did you mean 'human_approval'?"),
@@ -197,7 +197,7 @@ def test_what_a_task_waits_for_is_shown_with_what_became_of_it(terminal: Termina
     assert "held up" not in terminal.call("task", "get", "runs").out
     (item,) = terminal.call("inbox", "--json").events
     assert (item["id"], item["text"]) == ("waits", "waits for runs (failed: no disk)")
-    assert item["next"] == "perstack task retry runs; perstack task resume waits goes on without"
+    assert item["next"] == "perstack task retry runs; perstack task resume waits continues without"
     assert "help" in terminal.call("inbox").out
 
 

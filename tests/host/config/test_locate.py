@@ -159,7 +159,7 @@ def paths_in(value, path=()):
         yield from paths_in(one, (*path, name))
 
 
-@settings(deadline=None)  # other work on the machine is no fault of this code
+@settings(deadline=None)  # other work on the machine is not a fault of this code
 @given(pages())
 def test_every_key_that_tomllib_reads_is_found_where_it_was_written(page):
     lines = Lines(page.text)

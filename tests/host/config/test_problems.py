@@ -19,7 +19,7 @@ ASK = SKILL + 'type = "interactiveSkill"\n[experts.a.skills.s.tools.ask]\n'
 
 ERRORS = {
     # a wrong type
-    "model is no text": ("model = 3", 1, "model", 'must be text in "quotes", not a number'),
+    "model is not a text": ("model = 3", 1, "model", 'must be text in "quotes", not a number'),
     "model is blank": ('model = " "', 1, "model", "must not be empty"),
     "steps are text": ('# many\nmaxSteps = "50"', 2, "maxSteps", "must be a whole number, not text"),
     "steps are true": ("maxSteps = true", 1, "maxSteps", "must be a whole number, not true or false"),
@@ -37,7 +37,7 @@ ERRORS = {
     "no name in a sandbox": ('[sandbox]\nwritable = [" "]', 2, "sandbox.writable[0]", "must name a file or folder"),
     "provider as text": ('provider = "openai"', 1, "provider", "must be a table, not text"),
     "provider without a name": ("[provider]\nsetting = {}", 1, "provider.providerName", "is missing"),
-    "a setting that is no table": (
+    "a setting that is not a table": (
         '[provider]\nproviderName = "x"\nsetting = 3',
         3,
         "provider.setting",
@@ -66,9 +66,14 @@ ERRORS = {
         "experts.a.description",
         "has 2,049 characters: shorten it to 2,048",
     ),
-    "a key with a blank": ('[experts."a b"]\ninstruction = "x"', 1, 'experts."a b"', "is no legal Expert key"),
-    "a key with an upper-case scope": ('[experts."@Org/a"]\ninstruction = "x"', 1, 'experts."@Org/a"', "is no legal"),
-    "a key that is a path": ('[experts."../a"]\ninstruction = "x"', 1, 'experts."../a"', "is no legal Expert key"),
+    "a key with a blank": ('[experts."a b"]\ninstruction = "x"', 1, 'experts."a b"', "is not a valid Expert key"),
+    "a key with an upper-case scope": (
+        '[experts."@Org/a"]\ninstruction = "x"',
+        1,
+        'experts."@Org/a"',
+        "is not a valid",
+    ),
+    "a key that is a path": ('[experts."../a"]\ninstruction = "x"', 1, 'experts."../a"', "is not a valid Expert key"),
     "a key with a version": (
         '[experts."a@1.2.0"]\ninstruction = "x"',
         1,
@@ -108,7 +113,7 @@ ERRORS = {
     # skills
     "a skill as text": (f'{EXPERT}skills.s = "x"', 3, "experts.a.skills.s", "must be a table, not text"),
     "a skill without a type": (f'{SKILL}command = "x"', 3, "experts.a.skills.s.type", "is missing: one of mcpStdio"),
-    "a type that is no text": (f"{SKILL}type = 3", 4, "experts.a.skills.s.type", "must be one of mcpStdioSkill"),
+    "a type that is not a text": (f"{SKILL}type = 3", 4, "experts.a.skills.s.type", "must be one of mcpStdioSkill"),
     "an unknown type": (
         f'{SKILL}type = "mcpStdio"',
         4,
@@ -121,7 +126,7 @@ ERRORS = {
         f'{STDIO}allowedDomains = ["https://a.example"]',
         6,
         "experts.a.skills.s.allowedDomains[0]",
-        "is no domain",
+        "is not a domain",
     ),
     "a look-alike domain": (
         f'{STDIO}allowedDomains = ["a.example", "*.xn--e1afmkfd.example"]',
@@ -136,12 +141,17 @@ ERRORS = {
         "experts.a.skills.s.endpoint",
         "must be a public HTTPS address",
     ),
-    "an endpoint that is no address": (f'{SSE}endpoint = "example.com"', 5, "experts.a.skills.s.endpoint", "must be a"),
+    "an endpoint that is not an address": (
+        f'{SSE}endpoint = "example.com"',
+        5,
+        "experts.a.skills.s.endpoint",
+        "must be a",
+    ),
     "an endpoint with a broken host": (
         f'{SSE}endpoint = "https://[::1"',
         5,
         "experts.a.skills.s.endpoint",
-        "is no add",
+        "is not an add",
     ),
     "an endpoint of another scheme, local or not": (
         f'{SSE}allowLocalNetwork = true\nendpoint = "file:///etc/passwd"',
@@ -168,7 +178,7 @@ ERRORS = {
         "experts.a.skills.s.oauth.privateKey",
         'needs flow = "clientCredentials"',
     ),
-    "an issuer that is no address": (
+    "an issuer that is not an address": (
         f'{LOGIN}issuer = "a.b"',
         7,
         "experts.a.skills.s.oauth.issuer",
@@ -180,7 +190,7 @@ ERRORS = {
         "experts.a.skills.s.oauth",
         "cannot be beside an `Authorization`",
     ),
-    "headers that are no text": (
+    "headers that are not text": (
         f'{SSE}endpoint = "https://a.example"\nheaders = {{ a = 1 }}',
         6,
         "experts.a.skills.s.headers.a",
@@ -188,7 +198,7 @@ ERRORS = {
     ),
     "no tools": (f'{SKILL}type = "interactiveSkill"', 3, "experts.a.skills.s.tools", "is missing"),
     "a tool without a schema": (ASK, 5, "experts.a.skills.s.tools.ask.inputJsonSchema", "is missing"),
-    "a schema that is no JSON": (
+    "a schema that is not JSON": (
         f'{ASK}inputJsonSchema = "{{type: object}}"',
         6,
         "experts.a.skills.s.tools.ask.inputJsonSchema",

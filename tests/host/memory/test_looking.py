@@ -15,7 +15,7 @@ from perstack.host import Host
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import RunRef, Storage, StorageFactory
 from perstack.testing.crashing_storage import CrashingStorage
-from perstack.testing.memory_storage import MemoryStorage, MemoryStore
+from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack.testing.scripted import fail, text
 
 
@@ -79,7 +79,7 @@ ERRORS = [StorageError("the disk is full"), OSError(5, "Input/output error"), Va
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_a_list_that_cannot_be_had_is_told_and_had_at_a_later_look(tmp_path: Path, error: Exception) -> None:
-    storage = Failing(MemoryStorage())
+    storage = Failing(InMemoryStorage())
     host = Bench(tmp_path, "failing:").host([text("Done.")], expert("fixer"), plugins=(storage,))
 
     async def look(woken: asyncio.Queue[ScheduledWork]) -> None:
@@ -99,8 +99,8 @@ def test_a_list_that_cannot_be_had_is_told_and_had_at_a_later_look(tmp_path: Pat
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_what_fails_for_one_task_interrupts_no_job_and_is_tried_again(tmp_path: Path, error: Exception) -> None:
-    store = MemoryStore()
-    storage = Failing(MemoryStorage(store), {"append bad": error})
+    store = InMemoryStore()
+    storage = Failing(InMemoryStorage(store), {"append bad": error})
     script = {"[[slow]]": [text("At last.", delay_ms=500)], "[[quick]]": [text("Done.")]}
     bench = Bench(tmp_path, "failing:")
     host = bench.host(script, expert("slow"), expert("quick"), plugins=(storage,))
@@ -109,7 +109,7 @@ def test_what_fails_for_one_task_interrupts_no_job_and_is_tried_again(tmp_path: 
         await due(host, "long", "slow")
         while (await host.memory.get("long")).job_id is None:
             await asyncio.sleep(0.001)
-        await due(bench.host([], plugins=(Failing(MemoryStorage(store)),)), "bad", "quick")
+        await due(bench.host([], plugins=(Failing(InMemoryStorage(store)),)), "bad", "quick")
         first = await woken.get()
         assert (first.task_id, first.did) == ("bad", "failed")
         assert str(error) in (first.error or "")
@@ -124,7 +124,7 @@ def test_what_fails_for_one_task_interrupts_no_job_and_is_tried_again(tmp_path: 
 
 
 def test_once_looks_after_the_others_and_gives_back_what_failed(tmp_path: Path) -> None:
-    storage = Failing(MemoryStorage())
+    storage = Failing(InMemoryStorage())
     host = Bench(tmp_path, "failing:").host([], plugins=(storage,))
 
     async def work() -> None:
@@ -138,7 +138,7 @@ def test_once_looks_after_the_others_and_gives_back_what_failed(tmp_path: Path) 
 
 
 def test_a_job_that_cannot_be_looked_at_is_told_by_its_id(tmp_path: Path) -> None:
-    storage = Failing(MemoryStorage())
+    storage = Failing(InMemoryStorage())
     bench = Bench(tmp_path, "failing:")
     limited = bench.host([fail(429, "come back", retry_after=3600)], expert("a"), plugins=(storage,))
 

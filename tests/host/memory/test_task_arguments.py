@@ -12,7 +12,7 @@ from hosting import wait_for
 from perstack.errors import PerstackError, UsageError
 from perstack.memory import ExecutionMemory
 from perstack.ports.tasks import TaskMemory
-from perstack.testing.memory_storage import MemoryStorages
+from perstack.testing.in_memory_storage import InMemoryStorages
 
 DEEP: list[Any] = []
 for _ in range(300):
@@ -31,7 +31,7 @@ OPERATIONS = [
 
 @pytest.fixture
 def memory(tmp_path: Path) -> ExecutionMemory:
-    return ExecutionMemory(MemoryStorages().open("tasks", tmp_path))
+    return ExecutionMemory(InMemoryStorages().open("tasks", tmp_path))
 
 
 def parameters() -> list[tuple[str, str]]:
@@ -77,9 +77,9 @@ def test_what_is_wrong_is_named_with_what_it_must_be(memory: ExecutionMemory) ->
     async def work() -> None:
         for call, words in (
             (lambda: memory.create(5), "create: `task_id` must be text"),
-            (lambda: memory.create("a", state={"x": (1, 2)}), "create: `state.x` is no JSON value"),
-            (lambda: memory.create("a", state={"x": float("nan")}), "create: `state`: is no JSON: "),
-            (lambda: memory.create("a", state={"x": 10**5000}), "create: `state`: is no JSON: "),
+            (lambda: memory.create("a", state={"x": (1, 2)}), "create: `state.x` is not a JSON value"),
+            (lambda: memory.create("a", state={"x": float("nan")}), "create: `state`: is not JSON: "),
+            (lambda: memory.create("a", state={"x": 10**5000}), "create: `state`: is not JSON: "),
             (
                 lambda: memory.create("a", config={"maxRetires": 1}),
                 "create: `config`: has no 'maxRetires'; there are: ",

@@ -15,7 +15,7 @@ from hosting import Bench, wait_for
 from perstack.errors import Conflict, NotAllowed, NotFound
 from perstack.memory import ExecutionMemory
 from perstack.testing.crashing_storage import Crash
-from perstack.testing.memory_storage import MemoryStorage, MemoryStore
+from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 
 SCRIPT = Path(__file__).parents[2] / "support" / "refactoring.py"
 FILES = 42
@@ -117,13 +117,13 @@ def test_of_writing_to_a_task_and_deleting_it_at_one_version_one_succeeds(bench:
     wait_for(work())
 
 
-class DyingStorage(MemoryStorage):
+class DyingStorage(InMemoryStorage):
     """Dies at the n-th thing that it is asked to write."""
 
     left = 1 << 30
 
     def space(self, name: str) -> DyingStorage:
-        return DyingStorage(self.store.spaces.setdefault(name, MemoryStore()))
+        return DyingStorage(self.store.spaces.setdefault(name, InMemoryStore()))
 
     def write(self) -> None:
         self.left -= 1
@@ -146,7 +146,7 @@ class DyingStorage(MemoryStorage):
 def test_a_list_never_lies_wherever_a_writer_dies() -> None:
     async def work() -> None:
         for left in range(12):
-            store = MemoryStore()
+            store = InMemoryStore()
             storage = DyingStorage(store)
             storage.space("tasks").left = left
             dying = ExecutionMemory(storage)
@@ -156,7 +156,7 @@ def test_a_list_never_lies_wherever_a_writer_dies() -> None:
                 await dying.resume("t")
             except Crash:
                 pass
-            later = ExecutionMemory(MemoryStorage(store))
+            later = ExecutionMemory(InMemoryStorage(store))
             listed = (await later.list()).tasks
             if not await later.log.events("t"):
                 assert listed == ()

@@ -90,7 +90,7 @@ def test_what_a_task_waits_for_in_vain_is_said_in_the_inbox_and_it_goes_on_once_
         (item,) = await host.inbox()
         assert (item.id, item.text) == ("deploy", "waits for build (failed: the disk is full)")
         assert item.next_steps == (Retry("build"), GoOnWithout("deploy"))
-        with pytest.raises(UsageError, match="waits for no answer, but for build: resume it"):
+        with pytest.raises(UsageError, match="needs no answer, but waits for build: resume it"):
             await memory.answer("deploy", "yes")
         await memory.retry("build")
         assert await host.inbox() == ()

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from perstack.core.job import PauseReason
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
 from perstack.memory import ExecutionMemory, TaskConfig
-from perstack.testing.memory_storage import MemoryStorages
+from perstack.testing.in_memory_storage import InMemoryStorages
 
 IDS = st.sampled_from(["a", "b"])
 STATES = st.dictionaries(st.text(max_size=3), st.none() | st.integers() | st.text(max_size=5), max_size=3)
@@ -217,7 +217,7 @@ class TaskMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("scheme", ["file", "sqlite", "memory"])
 def test_any_sequence_of_operations_agrees_with_the_model(scheme: str, tmp_path: Path) -> None:
     def make() -> Callable[[], ExecutionMemory]:
-        name, stores = secrets.token_hex(4), MemoryStorages()
+        name, stores = secrets.token_hex(4), InMemoryStorages()
         if scheme == "memory":
             return lambda: ExecutionMemory(stores.open(name, tmp_path))
         return lambda: ExecutionMemory.open(workspace=tmp_path, storage=f"{scheme}:{name}")

@@ -61,7 +61,7 @@ def test_directories_are_made_with_their_parents_and_twice_is_once(tools: Any, w
     assert not tools("createDirectory", ".").is_error
     assert (workspace / "a/b/c").is_dir()
     (workspace / "f").touch()
-    assert "no directory" in tools("createDirectory", "f").error
+    assert "not a directory" in tools("createDirectory", "f").error
 
 
 def test_a_full_directory_is_deleted_only_when_asked_for(tools: Any, workspace: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_single_line_beyond_measure_is_cut_and_that_is_said(tools: Any, worksp
 
 def test_a_binary_file_is_not_read_as_text(tools: Any, workspace: Path) -> None:
     (workspace / "a.bin").write_bytes(b"\x7fELF\0\1\2")
-    assert "no text file" in tools("readTextFile", "a.bin").error
+    assert "not a text file" in tools("readTextFile", "a.bin").error
 
 
 def test_bytes_that_are_no_utf_8_are_shown_as_replaced_and_that_is_said(tools: Any, workspace: Path) -> None:

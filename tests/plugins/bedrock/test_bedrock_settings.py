@@ -97,7 +97,7 @@ def test_a_setting_that_cannot_be_is_refused(setting: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        ({"AWS_REGION": "evil.example/#"}, r"'evil\.example/#' is no region"),
+        ({"AWS_REGION": "evil.example/#"}, r"'evil\.example/#' is not a region"),
         ({"AWS_REGION": "eu-west-1", BASE_URLS[1]: "http://a.example"}, BASE_URLS[1]),
     ],
 )

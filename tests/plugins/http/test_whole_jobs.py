@@ -92,7 +92,7 @@ def test_a_job_whose_process_was_killed_goes_on_with_its_reasoning_in_another(wi
 def _shown(wire: Wire, row: str) -> bool:
     """Whether docs/provider-matrix.md says that the model is shown the content itself."""
     cells = {cells[0]: cells[1:] for cells in rows(PAGE.read_text())}
-    return cells[row][WIRES.index(wire)] != "told in words"
+    return cells[row][WIRES.index(wire)] != "as a line of text"
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=str)

@@ -225,7 +225,7 @@ def test_a_download_that_hangs_ends_at_its_deadline(monkeypatch: pytest.MonkeyPa
         raise subprocess.TimeoutExpired(command, 900)
 
     monkeypatch.setattr(module.subprocess, "run", run)
-    with pytest.raises(WeightsError, match="took more than 900 s: run it again, it goes on from there"):
+    with pytest.raises(WeightsError, match="took more than 900 s: run it again, it continues from there"):
         pip_download("part0", "1.0", tmp_path)
 
 

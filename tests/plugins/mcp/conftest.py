@@ -22,7 +22,7 @@ NPM = {
 
 @pytest.fixture
 def bed(tmp_path: Path) -> Iterator[Bed]:
-    # its second of imports is no part of any test's deadline
+    # its second of imports is not part of any test's deadline
     importlib.import_module("perstack_mcp.conversation")
     workspace = tmp_path / "workspace"
     workspace.mkdir()

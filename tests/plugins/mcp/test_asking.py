@@ -174,7 +174,7 @@ def test_a_question_that_may_be_of_either_call_waits_and_is_declined_in_time(bed
             return words(result)
 
     assert wait_for(run()) == "decline null"
-    assert any("it cannot be told which of its calls" in line for line in bed.shown)
+    assert any("it is not clear which of its calls" in line for line in bed.shown)
 
 
 def test_a_question_waits_until_its_call_is_the_only_one(bed: Bed) -> None:

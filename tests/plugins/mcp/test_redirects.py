@@ -157,7 +157,7 @@ def _json(value: object) -> Reply:
     [
         ("https://10.0.0.1/m", "10.0.0.1 is a private or local address"),
         ("https://inner.test/m", "inner.test (10.0.0.1) is a private or local address"),
-        ("http://other.test/m", "http://other.test is no https:// address"),
+        ("http://other.test/m", "http://other.test is not an https:// address"),
     ],
 )
 def test_metadata_at_a_private_address_or_by_plain_http_is_refused(bed: Bed, net: Open, there: str, why: str) -> None:

@@ -96,7 +96,7 @@ def test_a_setting_that_cannot_be_is_refused(setting: dict[str, Any]) -> None:
 
 
 def test_a_variable_that_cannot_be_is_named() -> None:
-    with pytest.raises(UsageError, match=r"CLOUD_ML_REGION: 'evil\.example/#' is no location"):
+    with pytest.raises(UsageError, match=r"CLOUD_ML_REGION: 'evil\.example/#' is not a location"):
         _create({"project": "p"}, {"CLOUD_ML_REGION": "evil.example/#"})
 
 

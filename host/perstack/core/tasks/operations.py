@@ -146,7 +146,7 @@ class Change(OnTask[TaskState]):
 
 @dataclass(frozen=True)
 class Create(OnTask[TaskState]):
-    """Create a task and start it. An id that exists is refused: go on with that task.
+    """Create a task and start it. An id that exists is refused: continue that task.
 
     With `checkpoint_data` it has a first checkpoint. One that depends on others is paused until all of them are
     completed, whatever else is said. Raises NotAllowed if the id exists, and UsageError if one that it depends on does
@@ -155,7 +155,7 @@ class Create(OnTask[TaskState]):
 
     _: KW_ONLY
     name: Annotated[Text | None, Field(description="What it is, in a few words; the id, if not given.")] = None
-    description: Annotated[Text, Field(description="What is to be done, for whoever goes on with it.")] = ""
+    description: Annotated[Text, Field(description="What is to be done, for whoever continues it.")] = ""
     agent_id: Annotated[Text, NOT_FOR_EXPERTS, Field(description="Who works on it: an Expert's key, or any name.")] = ""
     state: Annotated[State | None, Field(description="Where the work begins, as a JSON object.")] = None
     checkpoint_data: Annotated[State | None, Field(description="Kept as a first checkpoint.")] = None
@@ -266,10 +266,10 @@ class ListCheckpoints(OnTask[tuple[TaskCheckpoint, ...]]):
 class Pause(Change):
     """Let a task wait, for a reason. End your work on it after that: it is resumed when what it waits for has come.
 
-    With `state` or `checkpoint_data`, a checkpoint is made first. A `reason` that is no PauseReason is the message, and
-    the reason is `checkpoint`. With `depends_on` it waits for other tasks as well: without a reason, for them alone.
-    `scheduled_wait` needs `resume_at`, and `rate_limit` may have it. For `external_dependency` what is returned has the
-    `token` that `signal` takes; it is not kept anywhere, and shown this once.
+    With `state` or `checkpoint_data`, a checkpoint is made first. A `reason` that is not a PauseReason is the
+    message, and the reason is `checkpoint`. With `depends_on` it waits for other tasks as well: without a reason, for
+    them alone. `scheduled_wait` needs `resume_at`, and `rate_limit` may have it. For `external_dependency` what is
+    returned has the `token` that `signal` takes; it is not kept anywhere, and shown this once.
     """
 
     reason: Annotated[
@@ -283,7 +283,7 @@ class Pause(Change):
     checkpoint_data: Annotated[State | None, Field(description="Notes on that checkpoint.")] = None
     resume_at: Annotated[
         Moment | None,
-        Field(description="For scheduled_wait and rate_limit: when to go on, in milliseconds since 1970."),
+        Field(description="For scheduled_wait and rate_limit: when to continue, in milliseconds since 1970."),
     ] = None
     waiting_for: Annotated[
         WaitingFor | Text | None,
@@ -352,11 +352,11 @@ class Answer(Change):
         check_allowed(task, "answer")
         if waits_for_tasks_alone(task):
             raise UsageError(
-                f"task {task.task_id} waits for no answer, but for {', '.join(task.depends_on)}: resume it to go on"
-                " without that"
+                f"task {task.task_id} needs no answer, but waits for {', '.join(task.depends_on)}: resume it to"
+                " continue without that"
             )
         if task.pause_reason not in _ANSWERABLE:
-            raise UsageError(f"task {task.task_id} waits for no answer ({task.pause_reason}): resume it")
+            raise UsageError(f"task {task.task_id} needs no answer ({task.pause_reason}): resume it")
         told = _told(task, self.value, given)
         return [AnswerTask(task_id=task.task_id, timestamp=given.now, signal=self.event_id, **told)]
 
@@ -423,7 +423,7 @@ class Retry(Change):
         if task.retry_count >= task.config.max_retries:
             raise NotAllowed(
                 f"task {task.task_id} was retried as often as it may be ({task.retry_count} times);"
-                " resume it to go on all the same",
+                " resume it to continue all the same",
                 tuple(one for one in ALLOWED[task.status] if one != "retry"),
             )
         return [RetryTask(task_id=task.task_id, timestamp=given.now)]

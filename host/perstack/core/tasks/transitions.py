@@ -72,7 +72,7 @@ def check_allowed(task: TaskState, operation: Operation) -> None:
 
 
 def exists_already(task: TaskState) -> NotAllowed:
-    """Why a task is not created, and how to go on with it."""
+    """Why a task is not created, and how to continue it."""
     steps = (Resume(task.task_id, "task"),) if "resume" in allowed(task) else ()
     words = f"task {task.task_id} exists already, and is {task.status}: {_OFFERS[task.status]}, or choose another id"
     return NotAllowed(words, ALLOWED[task.status], next_steps=steps)
@@ -80,9 +80,9 @@ def exists_already(task: TaskState) -> NotAllowed:
 
 _OFFERS: dict[TaskStatus, str] = {
     "created": "start it",
-    "running": "go on with it",
-    "paused": "go on with it by resuming it",
-    "failed": "go on with it by resuming it",
+    "running": "continue it",
+    "paused": "continue it by resuming it",
+    "failed": "continue it by resuming it",
     "completed": "it is final",
 }
 

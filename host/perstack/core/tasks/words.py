@@ -37,7 +37,7 @@ def _kept(value: JsonValue) -> JsonValue:
         content = to_json(wrapped)
         from_json(content, allow_inf_nan=False)
     except (PydanticSerializationError, ValueError) as error:
-        raise ValueError(f"is no JSON: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"is not JSON: {str(error).splitlines()[0]}") from error
     size = len(content) - 2 * _WRAPPERS
     if size > MOST_STATE:
         raise ValueError(
@@ -119,7 +119,7 @@ def reason_of(said: str | None) -> tuple[PauseReason, str | None]:
 def check_pause(reason: PauseReason, resume_at: int | None, waiting_for: WaitingFor | None) -> None:
     """Raises UsageError if a pause for this reason needs another argument, or cannot have one."""
     if reason == "scheduled_wait" and resume_at is None:
-        raise UsageError("a scheduled wait needs `resumeAt`: when the task is to go on, in milliseconds since 1970")
+        raise UsageError("a scheduled wait needs `resumeAt`: when the task is to continue, in milliseconds since 1970")
     if resume_at is not None and reason not in _TIMED:
         raise UsageError(f"`resumeAt` is for {' and '.join(_TIMED)}, not for {reason}")
     if waiting_for is not None and reason != "external_dependency":

@@ -36,8 +36,8 @@ class Entry:
     """
 
     name = "its entry"
-    shorter = "its log has {found} events, and its entry tells of {had}: put it back from a copy"
-    anew = "its log was written anew: its hash there is not the one that its entry tells of; put it back from a copy"
+    shorter = "its log has {found} events, and its entry names {had}: put it back from a copy"
+    anew = "its log was written anew: its hash there is not the one in its entry; put it back from a copy"
 
     def __init__(self, summary: type[Fact]) -> None:
         self._summary = summary
@@ -66,7 +66,7 @@ class JobFile:
     """job.json."""
 
     name = "job.json"
-    shorter = "the log has {found} events, and job.json tells of {had}: put it back from a copy"
+    shorter = "the log has {found} events, and job.json names {had}: put it back from a copy"
     anew = "the log was written anew: its hash there is not the one in job.json; put it back from a copy"
 
     async def read(self, space: Storage, of: str) -> Kept:

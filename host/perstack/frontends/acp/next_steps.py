@@ -27,7 +27,7 @@ def said(step: NextStep) -> str:
         case Answer():
             return "answer in the next prompt"
         case Continue() | Resume(kind="job") | Start():
-            return "go on with a new prompt"
+            return "continue with a new prompt"
         case Trust():
             return f"agree to it by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
         case AnswerAgain() | Resume() | Retry() | GoOnWithout() | Look() | Give() | Install():

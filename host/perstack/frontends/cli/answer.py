@@ -34,7 +34,7 @@ def answer_command(ident: str, text: str, stream: bool, setup: Setup) -> None:
     said = given_text(text)
     found = asyncio.run(_looked_up(setup.host(), ident, said))
     if found is None:
-        err(f"task {ident}: answered; perstack task run-due lets it go on")
+        err(f"task {ident}: answered; perstack task run-due lets it continue")
         return
     host = setup.host()
 

@@ -13,7 +13,7 @@ from perstack.core.job import JobSummary
 from perstack.core.spending import By, Spent, spent_by
 from perstack.engine.clock import SYSTEM
 from perstack.errors import UsageError
-from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.frontends.shared.words import cost, local_time
 
@@ -38,7 +38,7 @@ def cost_command(
     where some were not it is what was spent at least.
     """
     start = 0 if since is None else _moment(since)
-    place = Place(config, workspace, storage)
+    place = PlaceOptions(config, workspace, storage)
 
     async def look() -> list[JobSummary]:
         async with place.reader() as host:

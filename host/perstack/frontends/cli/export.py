@@ -16,7 +16,7 @@ from perstack.core.ids import check_job_id
 from perstack.errors import UsageError
 from perstack.frontends.cli.log_print import print_damage
 from perstack.frontends.cli.log_select import in_order
-from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import err, stored
 from perstack.frontends.shared.words import count
 from perstack.host import Host
@@ -42,7 +42,7 @@ def export_command(
     job: str, form: str, output: str | None, config: str | None, workspace: str | None, storage: str | None
 ) -> None:
     """Write JOB in another form."""
-    host = Place(config, workspace, storage).reader()
+    host = PlaceOptions(config, workspace, storage).reader()
     sys.exit(asyncio.run(_export(host, check_job_id(job), form, output)))
 
 

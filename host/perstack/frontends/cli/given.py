@@ -17,7 +17,7 @@ MOST = 16 << 20
 
 
 def given_text(text: str) -> str:
-    """The text, or stdin for `-`. What is no UTF-8 is replaced. Raises UsageError if there is too much of it."""
+    """The text, or stdin for `-`. What is not UTF-8 is replaced. Raises UsageError if there is too much of it."""
     return _stdin("stdin").decode("utf-8", "replace") if text == "-" else text
 
 
@@ -63,7 +63,7 @@ def _json(data: bytes, what: str, remedy: str) -> JsonValue:
     try:
         return read_json(data)
     except ValueError as error:
-        raise UsageError(f"{what} is no JSON: {error}; {remedy}") from error
+        raise UsageError(f"{what} is not JSON: {error}; {remedy}") from error
 
 
 def _given(text: str, what: str) -> bytes:
@@ -89,5 +89,5 @@ def _stdin(what: str) -> bytes:
 
 
 def _bytes(typed: str) -> bytes:
-    # Python shows bytes of the command line that are no UTF-8 as halves of characters
+    # Python shows bytes of the command line that are not UTF-8 as halves of characters
     return typed.encode("utf-8", "surrogateescape")

@@ -11,7 +11,7 @@ from perstack.core.base import JsonObject
 from perstack.engine.clock import SYSTEM
 from perstack.engine.inbox import InboxItem
 from perstack.frontends.cli.next_steps import said
-from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.frontends.shared.words import ago
 
@@ -21,7 +21,7 @@ from perstack.frontends.shared.words import ago
 @place_options
 def inbox_command(as_json: bool, config: str | None, workspace: str | None, storage: str | None) -> None:
     """List what waits for you: every open question of every Job and task, the oldest first."""
-    place = Place(config, workspace, storage)
+    place = PlaceOptions(config, workspace, storage)
 
     async def look() -> tuple[InboxItem, ...]:
         async with place.reader() as host:

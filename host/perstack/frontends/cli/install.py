@@ -12,7 +12,7 @@ import click
 from perstack.config.settings import Overrides
 from perstack.core.plain import one_line
 from perstack.engine.install import Installed, InstallStep, OnInstall
-from perstack.frontends.cli.options import Place, Setup, place_options
+from perstack.frontends.cli.options import PlaceOptions, Setup, place_options
 from perstack.frontends.cli.terminal import LiveRows, err, is_attended, out
 from perstack.frontends.shared.words import count
 
@@ -30,7 +30,7 @@ def install_command(
     """
 
     async def main(on_step: OnInstall) -> Installed:
-        async with Setup(Place(config, workspace, storage), Overrides(), env_path).host() as host:
+        async with Setup(PlaceOptions(config, workspace, storage), Overrides(), env_path).host() as host:
             return await host.install(*experts, on_step=on_step)
 
     progress = _Table() if is_attended() else _Lines()

@@ -9,7 +9,7 @@ import click
 from perstack.core.iterations.summary import SeriesSummary
 from perstack.engine.clock import SYSTEM
 from perstack.engine.logs.series import SeriesPage
-from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.frontends.shared.words import ago
 
@@ -24,7 +24,7 @@ def iterations_command(
     as_json: bool, take: int, config: str | None, workspace: str | None, storage: str | None
 ) -> None:
     """List what was iterated, the one written to last first."""
-    place = Place(config, workspace, storage)
+    place = PlaceOptions(config, workspace, storage)
 
     async def look() -> SeriesPage:
         async with place.reader() as host:

@@ -10,7 +10,7 @@ import click
 from perstack.core.job import JobSummary
 from perstack.core.labels import parse_labels
 from perstack.engine.clock import SYSTEM
-from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.frontends.shared.words import STATUS_WORDS, ago, cost, count
 from perstack.host import Host
@@ -39,7 +39,7 @@ def jobs_command(
 ) -> None:
     """List Jobs, the one written to last first, with the question of those that wait for an answer."""
     labels = parse_labels(label)
-    host = Place(config, workspace, storage).reader()
+    host = PlaceOptions(config, workspace, storage).reader()
     jobs, has_more = asyncio.run(_some(host, None if everything else take, offset, labels))
     if as_json:
         for job in jobs:

@@ -16,7 +16,7 @@ from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.log_messages import print_checkpoint, print_messages
 from perstack.frontends.cli.log_print import print_damage, print_events, print_summary, visible
 from perstack.frontends.cli.log_select import Wanted, in_order, newest, parse_steps, parse_types, select
-from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import Screen, data, out, stored
 from perstack.frontends.shared.words import count
 from perstack.host import Host
@@ -92,7 +92,7 @@ def log_command(
     request = _Request(
         _job_of(job_id, run_id, checkpoint_id), run_id, checkpoint_id, wanted, as_json, full, take, offset
     )
-    host = Place(config, workspace, storage).reader()
+    host = PlaceOptions(config, workspace, storage).reader()
     show = _show_state(host, request, messages) if messages or checkpoint_id else _show_events(host, request)
     sys.exit(asyncio.run(_closing(host, show)))
 

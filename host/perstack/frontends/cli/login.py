@@ -13,7 +13,7 @@ from typing import TypeVar
 import click
 
 from perstack.config.settings import Overrides
-from perstack.frontends.cli.options import Place, Setup, place_options
+from perstack.frontends.cli.options import PlaceOptions, Setup, place_options
 from perstack.frontends.cli.terminal import err
 from perstack.host import Host
 
@@ -57,7 +57,7 @@ def login_command(
     async def work(host: Host) -> None:
         await host.login(skill, present, expert_key=expert)
 
-    _with_host(Place(config, workspace, storage), env_path, work)
+    _with_host(PlaceOptions(config, workspace, storage), env_path, work)
     err(f"logged in: {skill}")
 
 
@@ -72,16 +72,16 @@ def logout_command(
     workspace: str | None,
     storage: str | None,
 ) -> None:
-    """Forget the login of a skill: its tokens are deleted here. The server is not told."""
+    """Forget the login of a skill: its tokens are deleted here. The server does not hear of it."""
 
     async def work(host: Host) -> bool:
         return await host.logout(skill, expert_key=expert)
 
-    was_there = _with_host(Place(config, workspace, storage), env_path, work)
+    was_there = _with_host(PlaceOptions(config, workspace, storage), env_path, work)
     err(f"logged out: {skill}" if was_there else f"there was no login: {skill}")
 
 
-def _with_host(place: Place, env_path: tuple[str, ...], work: Callable[[Host], Awaitable[_T]]) -> _T:
+def _with_host(place: PlaceOptions, env_path: tuple[str, ...], work: Callable[[Host], Awaitable[_T]]) -> _T:
     async def main() -> _T:
         async with Setup(place, Overrides(), env_path).host() as host:
             return await work(host)

@@ -31,12 +31,12 @@ EXIT_CODES = {
 
 _COMMANDS = {
     "run": ("run", "Run an Expert: a new Job, or with --continue the next Run of one."),
-    "resume": ("resume", "Go on with a Job, or with iterations, after a crash, Ctrl-C, an error or a limit."),
+    "resume": ("resume", "Continue a Job, or iterations, after a crash, Ctrl-C, an error or a limit."),
     "iterate": ("iterate", "Run an Expert again and again, until what it makes is good enough."),
     "iterations": ("iterations", "List what was iterated, newest first."),
     "report": ("report", "Show the best of some iterations, and how the others did."),
     "inbox": ("inbox", "List what waits for you: every open question of every Job and task."),
-    "answer": ("answer", "Answer a question, and let its Job or task go on."),
+    "answer": ("answer", "Answer a question, and let its Job or task continue."),
     "task": ("task", "Keep tasks that agents pause and resume, from whichever process."),
     "signal": ("signal", "Tell a Job or a task of an event from outside."),
     "log": ("log", "Show what happened in a Job, the latest one by default."),
@@ -70,7 +70,7 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"perstack.frontends.cli.{_COMMANDS[cmd_name][0]}")
         command = getattr(module, f"{cmd_name}_command")
         if not isinstance(command, click.Command):
-            raise TypeError(f"{module.__name__}.{cmd_name}_command is no command")
+            raise TypeError(f"{module.__name__}.{cmd_name}_command is not a command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

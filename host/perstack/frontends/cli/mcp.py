@@ -15,7 +15,7 @@ from perstack.config.load import LoadedProject
 from perstack.config.places import find_config
 from perstack.core.definitions import Project
 from perstack.errors import DefinitionError, PerstackError, UsageError
-from perstack.frontends.cli.options import Place, Setup, driving_options
+from perstack.frontends.cli.options import PlaceOptions, Setup, driving_options
 from perstack.frontends.cli.terminal import err, out
 from perstack.frontends.mcp_server.greeting import greet, offers_roots
 from perstack.frontends.mcp_server.names import only_experts
@@ -182,7 +182,7 @@ def _print_remote(client: str, setup: Setup, text: str, names: tuple[str, ...]) 
     out(CLIENTS[client].remote(guard.address.url(names[0] if names else None), guard.token))
 
 
-def _places(place: Place) -> dict[str, object]:
+def _places(place: PlaceOptions) -> dict[str, object]:
     """Where the project is. A workspace that perstack.toml names need not be below that."""
     found = place.find()
     try:

@@ -12,10 +12,10 @@ from perstack.next_steps import (
     GoOnWithout,
     Install,
     Kind,
+    Listing,
     Look,
     NextStep,
     Option,
-    Place,
     Resume,
     Retry,
     Start,
@@ -38,7 +38,7 @@ _OPTIONS: dict[Option, str] = {
 _ANSWER = '"ANSWER"'
 _NEEDED: dict[Option, str] = {"max_steps": " --max-steps N"}
 _RESUME: dict[Kind, str] = {"job": "perstack resume", "task": "perstack task resume", "series": "perstack resume"}
-_LISTS: dict[Place, str] = {
+_LISTS: dict[Listing, str] = {
     "log": "`perstack log{job}` shows them",
     "questions": "`perstack log{job} --type stopRunByInteractiveTool` shows where something was",
     "tasks": "`perstack task list` shows what there is",
@@ -55,9 +55,9 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
         case Answer():
             return f"answer with: {command(step)}"
         case Resume():
-            return f"go on with: {command(step)}"
+            return f"continue with: {command(step)}"
         case Continue():
-            return f"go on with a new query: {command(step)}"
+            return f"continue with a new query: {command(step)}"
         case Start():
             return f"{'start one' if step.job_id is None else 'begin it again'} with `{command(step)}`"
         case Install():
@@ -65,7 +65,7 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
         case Trust():
             return f"agree to it with `{command(step)}`{'' if step.folder is None else ' in its folder'}"
         case GoOnWithout():
-            return f"{command(step)} goes on without"
+            return f"{command(step)} continues without"
         case Retry():
             return command(step)
         case AnswerAgain():

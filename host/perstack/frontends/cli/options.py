@@ -46,7 +46,7 @@ def place_options(command: _F) -> _F:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlaceOptions:
     """The values of `place_options`."""
 
     config: str | None
@@ -141,7 +141,7 @@ def parse_budget(text: str | None) -> Budget | None:
 class Setup:
     """What a Job is driven with: the values of `driving_options`."""
 
-    place: Place
+    place: PlaceOptions
     overrides: Overrides
     env_paths: tuple[str, ...]
 
@@ -201,7 +201,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         overrides = replace(overrides, runtime=runtime)
         if permissions is not None:
             overrides = replace(overrides, widening=_widening(permissions), widened_by=this_user("cli"))
-        command(setup=Setup(Place(config, workspace, storage), overrides, env_path), **others)
+        command(setup=Setup(PlaceOptions(config, workspace, storage), overrides, env_path), **others)
 
     return _model_options(place_options(gather))
 

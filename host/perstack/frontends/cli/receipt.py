@@ -10,7 +10,7 @@ import click
 from perstack.config.env import read_env
 from perstack.core.ids import check_job_id
 from perstack.frontends.cli.export import write_output
-from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import err
 
 
@@ -26,7 +26,7 @@ def receipt_command(
     It is an in-toto Statement in JSON, in a DSSE envelope that the key of `[audit] signingKey` has signed. Without such
     a key it is not signed, and stderr says so. `perstack verify --receipt` compares the logs with it.
     """
-    place = Place(config, workspace, storage)
+    place = PlaceOptions(config, workspace, storage)
     project = place.project(required=False)
     host = place.host(project, env=read_env(place.find().folder, project.env_path))
 

@@ -10,7 +10,7 @@ import click
 from perstack.core.iterations.state import Iteration, SeriesState
 from perstack.core.iterations.summary import summary_of_series
 from perstack.errors import NotFound, UsageError
-from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.series import SERIES_COLOURS, chart
 from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.frontends.shared.words import cost, count, duration
@@ -25,7 +25,7 @@ def report_command(
     series_id: str, iteration: int | None, as_json: bool, config: str | None, workspace: str | None, storage: str | None
 ) -> None:
     """Show what the best of the iterations ID has made, how it was measured, and how the others did."""
-    place = Place(config, workspace, storage)
+    place = PlaceOptions(config, workspace, storage)
 
     async def look() -> SeriesState:
         async with place.reader() as host:

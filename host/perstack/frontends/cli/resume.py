@@ -32,7 +32,7 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
     "--settle",
     multiple=True,
     metavar="CALL=done|retry|ask",
-    help="What became of a call that began and has no result; by default the model is told that it was interrupted.",
+    help="What became of a call that began and has no result; by default the model sees that it was interrupted.",
 )
 @click.option(
     "--max-iterations", type=click.IntRange(min=1), metavar="N", help="For iterations: how many more there may be."

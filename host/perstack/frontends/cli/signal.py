@@ -33,7 +33,7 @@ def signal_command(target: str, setup: Setup) -> None:
     host = setup.host()
     task = asyncio.run(_told(host, target, event))
     if task is not None:
-        err(f"task {target}: {task.status}, answered; perstack task run-due lets it go on")
+        err(f"task {target}: {task.status}, answered; perstack task run-due lets it continue")
         return
 
     async def work(on_event: OnEvent) -> JobSummary:

@@ -36,7 +36,7 @@ def _paused(given: Mapping[str, object]) -> dict[str, object]:
     if "reason" not in given and not given.get("depends_on"):
         raise UsageError(f"--reason is missing: {_REASON}")
     if given.get("reason") == "scheduled_wait" and "resume_at" not in given:
-        raise UsageError("--reason scheduled_wait needs --resume-at: when it is to go on, such as +5m")
+        raise UsageError("--reason scheduled_wait needs --resume-at: when it is to continue, such as +5m")
     outside = {name: cast("str", given[name]) for name in ("waiting_for", "command") if name in given}
     rest = {name: value for name, value in given.items() if name not in ("waiting_for", "command")}
     if not outside:
@@ -104,7 +104,7 @@ SAID: dict[str, Said] = {
                 show_default=True,
                 help="How many at most.",
             ),
-            "after": option("--after", metavar="CURSOR", help="Go on where another list ended."),
+            "after": option("--after", metavar="CURSOR", help="Continue where another list ended."),
         },
     ),
     "checkpoint": Said(
@@ -148,11 +148,11 @@ SAID: dict[str, Said] = {
     ),
     "answer": Said(
         "Give TASK what it waits for.\n\n"
-        "ANSWER is words, JSON, @FILE, or - for stdin. The task goes on when it is resumed.",
+        "ANSWER is words, JSON, @FILE, or - for stdin. The task continues when it is resumed.",
         {"value": argument("value", metavar="ANSWER", type=ANSWER)},
     ),
     "resume": Said(
-        "Go on with TASK, paused or failed.\n\nIt goes on from where it stands, or from an earlier checkpoint.",
+        "Continue TASK, paused or failed.\n\nIt continues from where it stands, or from an earlier checkpoint.",
         {
             "checkpoint": option(
                 "--checkpoint", metavar="ID", help="Go back to this checkpoint, by id or name; later ones are kept."
@@ -177,7 +177,7 @@ SAID: dict[str, Said] = {
     ),
     "retry": Said(
         "Try TASK, which has failed, again.\n\n"
-        "It goes on from where it stood. That is allowed as often as it was created to be retried."
+        "It continues from where it stood. That is allowed as often as it was created to be retried."
     ),
     "cancel": Said(
         "Give TASK up: it is failed, and may be resumed.",

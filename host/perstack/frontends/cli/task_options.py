@@ -22,7 +22,7 @@ from perstack.engine.clock import SYSTEM
 from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.given import given_answer, given_error, given_object
-from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import Screen, table
 from perstack.frontends.shared.words import ago, local_time, shorten
 
@@ -40,7 +40,7 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 class Tasks:
     """The tasks of one place: the values of `task_options`."""
 
-    place: Place
+    place: PlaceOptions
     as_json: bool
 
     def do(self, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
@@ -60,7 +60,7 @@ def task_options(command: Callable[..., None]) -> Callable[..., None]:
     def gather(
         *, as_json: bool, config: str | None, workspace: str | None, storage: str | None, **others: object
     ) -> None:
-        command(tasks=Tasks(Place(config, workspace, storage), as_json), **others)
+        command(tasks=Tasks(PlaceOptions(config, workspace, storage), as_json), **others)
 
     return click.option("--json", "as_json", is_flag=True, help="The whole task as one JSON object.")(
         place_options(gather)

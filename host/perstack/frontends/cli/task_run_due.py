@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 @click.command("run-due")
-@click.option("--watch", is_flag=True, help="Go on looking until Ctrl-C, in place of once.")
+@click.option("--watch", is_flag=True, help="Keep looking until Ctrl-C, in place of once.")
 @click.option("--interval", metavar="TIME", default="10s", show_default=True, help="With --watch: how often to look.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each task that was looked after.")
 @driving_options
 def run_due(watch: bool, interval: str, as_json: bool, setup: Setup) -> None:
-    """Let tasks go on that are due, once.
+    """Resume the tasks that are due, once.
 
-    That is waits that are over, answers that came, commands that say yes. Tasks of Experts get a Job. Jobs and
-    iterations that pause for their provider's rate go on as well. Tasks that were silent for too long are taken for
+    That is: waits that are over, answers that came, commands that say yes. Tasks of Experts get a Job. Jobs and
+    iterations that pause for their provider's rate are resumed as well. Tasks that were silent for too long count as
     failed. What goes wrong with one is a line on stderr, and ends nothing else; exit status 1 if something did.
     """
     pause = read_span(interval, "--interval") or 0

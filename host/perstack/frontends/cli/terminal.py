@@ -101,7 +101,7 @@ def data(line: str | bytes) -> None:
 
     Raises OSError if nobody reads stdout.
     """
-    # what is no character has in JSON the form that Python gives it here
+    # what is not a character has in JSON the form that Python gives it here
     stored(line.encode("utf-8", "backslashreplace") + b"\n" if isinstance(line, str) else line + b"\n")
 
 

@@ -13,13 +13,13 @@ from perstack.core.tools import ToolSpec
 from perstack.core.toolsearch import tokens_of
 from perstack.engine.tooling import OfferedTools
 from perstack.errors import SkillError
-from perstack.frontends.cli.options import Place, Setup
+from perstack.frontends.cli.options import PlaceOptions, Setup
 from perstack.frontends.cli.terminal import Screen, err, out, table
 from perstack.frontends.shared.words import count
 from perstack.host import Host
 
 
-def tools_of(project: Project, place: Place) -> dict[str, OfferedTools]:
+def tools_of(project: Project, place: PlaceOptions) -> dict[str, OfferedTools]:
     """By Expert. Starts the skills of one Expert after the other, and ends them."""
 
     async def ask() -> dict[str, OfferedTools]:

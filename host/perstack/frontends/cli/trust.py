@@ -13,7 +13,7 @@ from perstack.engine.executed import Agreed, Item, addresses, digests_of, execut
 from perstack.engine.trust import TrustStore, folder_of
 from perstack.errors import UsageError
 from perstack.frontends.cli.confirm import confirm
-from perstack.frontends.cli.options import CONFIG, WORKSPACE, Place, Setup
+from perstack.frontends.cli.options import CONFIG, WORKSPACE, PlaceOptions, Setup
 from perstack.frontends.cli.terminal import err, out
 
 
@@ -30,7 +30,7 @@ def trust_command(show: bool, revoke: bool, yes: bool, config: str | None, works
     """
     if sum((show, revoke, yes)) > 1:
         raise UsageError("--show, --revoke and --yes exclude each other: choose one")
-    place = Place(config, workspace, None)
+    place = PlaceOptions(config, workspace, None)
     if revoke and config is None and place.find().config is None:
         raise UsageError("there is no perstack.toml here: nothing can be taken back")
     project = place.load().project

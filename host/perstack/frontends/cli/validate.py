@@ -15,7 +15,7 @@ from perstack.config.problems import describe_problems, problems_to_json
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, Project
 from perstack.errors import DefinitionError, PluginError, Problem, UsageError
-from perstack.frontends.cli.options import CONFIG, WORKSPACE, Place, Setup
+from perstack.frontends.cli.options import CONFIG, WORKSPACE, PlaceOptions, Setup
 from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.frontends.cli.tool_costs import can_run, print_tools, tools_of, tools_to_json
 from perstack.frontends.shared.words import count
@@ -33,7 +33,7 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, config: str 
     Every problem is named at once, with file, line and key. Exit status 0 if the file can be used, 2 if not; with
     --tools, 1 if an Expert could not begin, because a skill of it lacks a variable or a plugin.
     """
-    place = Place(config, workspace, None)
+    place = PlaceOptions(config, workspace, None)
     path = place.find().required()
     project, problems = _checked(path, place)
     is_usable = project is not None and not (strict and problems)
@@ -49,7 +49,7 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, config: str 
     sys.exit(int(lacking) if is_usable else 2)
 
 
-def _checked(path: Path, place: Place) -> tuple[Project | None, tuple[Problem, ...]]:
+def _checked(path: Path, place: PlaceOptions) -> tuple[Project | None, tuple[Problem, ...]]:
     """The project, if it has no errors, and all that is wrong in the file and for the plugins that are installed."""
     definition = DefinitionFile(path)
     if not definition.drafts and not definition.problems and definition.report is not None:
@@ -64,7 +64,7 @@ def _checked(path: Path, place: Place) -> tuple[Project | None, tuple[Problem, .
         return None, error.problems
 
 
-def _ask_plugins(definition: DefinitionFile, place: Place) -> None:
+def _ask_plugins(definition: DefinitionFile, place: PlaceOptions) -> None:
     from perstack.engine.checking import check_with_plugins
     from perstack.engine.plugins import EXTRA_MODULES, load_plugins
 

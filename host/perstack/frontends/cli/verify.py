@@ -14,7 +14,7 @@ import click
 from perstack.core.receipts import MOST_BYTES
 from perstack.core.verification import Kind, Report
 from perstack.errors import UsageError
-from perstack.frontends.cli.options import Place, place_options
+from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import data, out
 from perstack.frontends.shared.words import count, local_time
 from perstack.host import Host
@@ -50,7 +50,7 @@ def verify_command(
     blobs with what the logs say. What cannot be checked is named. Nothing is written. Exit status 0 if all that can be
     checked holds, 1 if not.
     """
-    place = Place(config, workspace, storage)
+    place = PlaceOptions(config, workspace, storage)
     if every and (job is not None or receipt is not None):
         raise UsageError(f"{job or '--receipt'} and --all: give one of them")
     if every:
@@ -81,7 +81,11 @@ def replay_command(
     def check(host: Host) -> Awaitable[Report]:
         return host.replay(job)
 
-    sys.exit(_report(Place(config, workspace, storage), check, as_json, "every decision and request is the same again"))
+    sys.exit(
+        _report(
+            PlaceOptions(config, workspace, storage), check, as_json, "every decision and request is the same again"
+        )
+    )
 
 
 _WORDS: dict[Kind, str] = {"job": "Job", "task": "Task", "iterations": "Iterations", "store": "Store"}
@@ -95,7 +99,7 @@ def _read_receipt(path: Path) -> bytes:
         raise UsageError(f"--receipt {path} cannot be read: {error.strerror}") from error
 
 
-def _report(place: Place, check: Callable[[Host], Awaitable[Report]], as_json: bool, all_well: str) -> int:
+def _report(place: PlaceOptions, check: Callable[[Host], Awaitable[Report]], as_json: bool, all_well: str) -> int:
     host = place.reader()
 
     async def checked() -> Report:
@@ -110,7 +114,7 @@ def _report(place: Place, check: Callable[[Host], Awaitable[Report]], as_json: b
     return 0 if report.ok else 1
 
 
-def _report_all(place: Place, as_json: bool, key: str | None, anchor: str | None) -> int:
+def _report_all(place: PlaceOptions, as_json: bool, key: str | None, anchor: str | None) -> int:
     """Each as it comes, and how many there were."""
     host = place.reader()
     found: Counter[str] = Counter()

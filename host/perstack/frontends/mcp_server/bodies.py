@@ -40,11 +40,11 @@ def replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def problem_of(body: bytes) -> str | None:
-    """What is wrong with a body, if it is no JSON that can be read again: too deep, a number that is none, or half of
+    """What is wrong with a body, if it is not JSON that can be read again: too deep, a number that is none, or half of
     a character.
     """
     try:
         read_json(body)
     except ValueError as error:
-        return f"the body is no JSON: {error}"
+        return f"the body is not JSON: {error}"
     return None

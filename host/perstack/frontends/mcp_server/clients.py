@@ -92,7 +92,7 @@ class Clients:
             self._subscribed.pop(uri, None)
 
     async def definitions_changed(self) -> None:
-        """The three `list_changed` notifications to all of them. To one that has gone it is no error."""
+        """The three `list_changed` notifications to all of them. To one that has gone it is not an error."""
         for event in (ToolsListChanged(), PromptsListChanged(), ResourcesListChanged()):
             await self._bus.publish(event)
         await _all_in_time(tell_lists_changed(session) for session in self._sessions.values())

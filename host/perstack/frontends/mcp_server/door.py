@@ -49,7 +49,7 @@ class Guard:
                 " more, as with `openssl rand -hex 32`"
             )
         if self.address.is_everywhere and not self.names:
-            raise UsageError(f"{self.address.host} is no name for clients: say by --allow-host which one they use")
+            raise UsageError(f"{self.address.host} is not a name for clients: say by --allow-host which one they use")
 
     def security(self) -> TransportSecuritySettings:
         """Which Host and Origin are answered: against DNS rebinding (MCP, transports, security warning)."""

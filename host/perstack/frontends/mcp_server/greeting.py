@@ -22,10 +22,10 @@ NAME = "perstack"
 
 INSTRUCTIONS = (
     "Each Expert is a tool of its own: a small agent that works on a query in the project's directory. A call is a Job,"
-    " which is recorded step by step and never lost. Its result names the Job: go on with a new query by continueJob,"
-    " or by the tool continue_job. A Job that asks a person something waits until it is answered with the tool answer."
-    " One that was interrupted, failed or reached its step limit goes on with resume_job. For long work call with"
-    " wait: false, and look with get_job."
+    " which is recorded step by step and never lost. Its result names the Job: continue with a new query by"
+    " continueJob, or by the tool continue_job. A Job that asks a person something waits until it is answered with"
+    " the tool answer. One that was interrupted, failed or reached its step limit continues with resume_job. For"
+    " long work call with wait: false, and look with get_job."
 )
 
 CAPABILITIES: JsonTable = {
@@ -57,7 +57,7 @@ class Reply:
 
 
 def greet(line: bytes) -> Reply | None:
-    """The answer to a client's first message; None if that is no well-formed opening, which the SDK is to judge."""
+    """The answer to a client's first message; None if that is not a well-formed opening, which the SDK is to judge."""
     message = _message(line)
     request_id, params = message.get("id"), message.get("params")
     if not isinstance(request_id, str | int) or isinstance(request_id, bool) or not isinstance(params, dict):

@@ -11,9 +11,9 @@ from perstack.next_steps import (
     Give,
     GoOnWithout,
     Install,
+    Listing,
     Look,
     NextStep,
-    Place,
     Resume,
     Retry,
     Start,
@@ -21,7 +21,7 @@ from perstack.next_steps import (
     in_words,
 )
 
-_LISTS: dict[Place, str] = {
+_LISTS: dict[Listing, str] = {
     "tasks": "task_list shows what there is",
     "inbox": "the tool inbox lists what is open",
 }
@@ -36,15 +36,15 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
             command = f'perstack answer {step.id} "ANSWER"'
             return f"give a person's answer with the tool answer (job {step.id}), or by: {command}"
         case Resume(kind="job"):
-            return f"go on where it was: resume_job {step.id}" if step.needs is None else _with_limit(step.id)
+            return f"resume it where it was: resume_job {step.id}" if step.needs is None else _with_limit(step.id)
         case Resume(kind="task"):
-            return f"go on with it: task_resume {step.id}"
+            return f"continue it: task_resume {step.id}"
         case Retry():
             return f"try it again: task_retry {step.task_id}"
         case GoOnWithout():
-            return f"task_resume {step.task_id} goes on without"
+            return f"task_resume {step.task_id} continues without"
         case Continue():
-            return f"go on with a new query: continue_job {step.job_id}"
+            return f"continue with a new query: continue_job {step.job_id}"
         case Start():
             return "call the tool of an Expert"
         case Look():
@@ -60,7 +60,7 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
 
 
 def _with_limit(job_id: str) -> str:
-    return f"go on with a higher limit: resume_job {job_id} with maxSteps"
+    return f"continue with a higher limit: resume_job {job_id} with maxSteps"
 
 
 def as_sentence(step: NextStep) -> str:

@@ -93,7 +93,7 @@ def job_details(job: JobSummary, open_calls: Sequence[UnsettledCall]) -> JobDeta
 
 
 def standing(job: JobSummary) -> str:
-    """One line: which Job, how it stands, and how it goes on."""
+    """One line: which Job, how it stands, and how it continues."""
     word = STATUS_WORDS[job.status]
     did = spent(job)
     told = {"stoppedByInteractiveTool": job.asks, "stoppedByError": job.error}.get(job.status)
@@ -102,10 +102,10 @@ def standing(job: JobSummary) -> str:
 
 
 def next_step(job: JobSummary) -> str:
-    """How the Job goes on."""
+    """How the Job continues."""
     step = after_job(job)
     if step is None:
-        return f"It goes on; look with get_job {job.id}, stop it with cancel_job."
+        return f"It continues; look with get_job {job.id}, stop it with cancel_job."
     asked = asked_by(job.asking) if job.asking is not None else ANYTHING
     form = f" To answer, {accepted(asked)}." if asked.is_bound else ""
     return f"{as_sentence(step)}{form}"

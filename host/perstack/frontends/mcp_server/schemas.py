@@ -16,8 +16,8 @@ from perstack.frontends.shared.arguments import Arguments
 _Wait = Annotated[
     bool,
     Field(
-        description="Whether to wait for the end. false: return the Job's id at once, and let it go on; get_job tells"
-        " how it stands."
+        description="Whether to wait for the end. false: return the Job's id at once, and let it continue;"
+        " get_job tells how it stands."
     ),
 ]
 _JobId = Annotated[str, Field(description="The Job's id.")]
@@ -28,7 +28,7 @@ class ExpertArguments(Arguments):
 
     query: str = Field(description="What the Expert is to do. It sees this and nothing of your conversation.")
     continue_job: str | None = Field(
-        default=None, description="The id of an earlier Job of this Expert, to go on in it with its history kept."
+        default=None, description="The id of an earlier Job of this Expert, to continue it with its history kept."
     )
     wait: _Wait = True
 
@@ -80,7 +80,7 @@ class ResumeJobArguments(Arguments):
     settle: dict[str, Settlement] = Field(
         default_factory=dict[str, Settlement],
         description="For calls that began and have no result, by their key: done, retry, or ask (the default: the model"
-        " is told that it was interrupted). get_job lists them.",
+        " sees that it was interrupted). get_job lists them.",
     )
     wait: _Wait = True
 
@@ -113,7 +113,7 @@ class JobView(Fact):
         default=None, description="US dollars for the tokens whose price is known; `unknown` if none is."
     )
     updated_at: int = Field(description="Milliseconds since 1970, UTC.")
-    next: str | None = Field(default=None, description="How to go on.")
+    next: str | None = Field(default=None, description="How to continue.")
 
 
 class RunView(Fact):

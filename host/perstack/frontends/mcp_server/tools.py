@@ -115,7 +115,7 @@ async def _continue_job(call: Call, args: ContinueJobArguments) -> Outcome:
 async def _answer(call: Call, args: AnswerArguments) -> Outcome:
     await _expert_of(call, args.job)
     if args.question is not None and place_of(args.question)[0] != args.job:
-        raise UsageError(f"question {args.question} is none of Job {args.job}; get_job tells what is asked")
+        raise UsageError(f"question {args.question} is not one of Job {args.job}; get_job tells what is asked")
     job, question = await call.host.job(args.job), args.question
     if job.asking is not None and job.asking.call_digest:
         if not is_refusal(job.asking, args.answer):
@@ -175,7 +175,7 @@ JOB_TOOLS = {
         ),
         JobTool(
             "continue_job",
-            "Go on with a Job",
+            "Continue a Job",
             "Gives a Job's Expert a new query, its history kept; or branches from an earlier checkpoint.",
             ContinueJobArguments,
             JobView,
@@ -194,7 +194,7 @@ JOB_TOOLS = {
         JobTool(
             "resume_job",
             "Resume a Job",
-            "Goes on with a Job that was interrupted, failed or reached its step limit, where it was.",
+            "Continues a Job that was interrupted, failed or reached its step limit, where it was.",
             ResumeJobArguments,
             JobView,
             _DRIVES,

@@ -21,7 +21,7 @@ _MOST = 1 << 20
 
 
 def is_refusal(asking: OpenQuestion, text: str) -> bool:
-    """Whether an answer denies the call. Raises UsageError for what is no answer."""
+    """Whether an answer denies the call. Raises UsageError for what is not an answer."""
     return read_approval(asking, text).decision == "no"
 
 
@@ -63,7 +63,7 @@ def _text(value: JsonValue) -> str | None:
 
 
 def _content(workspace: Path, path: str) -> str | None:
-    """What is in a file of the workspace; None if there is none, or it is no text that is looked at."""
+    """What is in a file of the workspace; None if there is none, or it is not a text that is looked at."""
     try:
         place = (workspace / path).resolve()
         if not place.is_relative_to(workspace.resolve()) or not place.is_file():

@@ -14,7 +14,7 @@ AfterJob: TypeAlias = Answer | Continue | Resume
 
 
 def after_job(job: JobSummary) -> AfterJob | None:
-    """How a Job goes on; None while it runs."""
+    """How a Job continues; None while it runs."""
     if job.status == "stoppedByInteractiveTool" and job.asking is not None and job.asking.call_digest:
         return Answer(job.asking.id, is_approval=True)  # an approval names its question
     return _after(job.id, job.status, job.expert_key)

@@ -26,7 +26,7 @@ _PIECE = 1 << 18
 _AHEAD = 16
 """Messages that a client may be ahead of us."""
 _SHOWN = 200
-"""Bytes of a line that is no message, as it is shown."""
+"""Bytes of a line that is not a message, as it is shown."""
 
 _Message = TypeVar("_Message")
 

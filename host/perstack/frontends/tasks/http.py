@@ -125,7 +125,7 @@ async def _body(request: Request) -> JsonValue:
     try:
         return read_json(bytes(content))
     except ValueError as error:
-        raise UsageError(f"the body is no JSON: {error}") from error
+        raise UsageError(f"the body is not JSON: {error}") from error
 
 
 def _json(fact: Fact, status: int) -> Response:

@@ -31,7 +31,7 @@ def said(step: NextStep) -> str:
         case Retry():
             return f"POST {BASE}/{step.task_id}/retry"
         case GoOnWithout():
-            return f"POST {BASE}/{step.task_id}/resume goes on without"
+            return f"POST {BASE}/{step.task_id}/resume continues without"
         case Look(place="tasks"):
             return f"GET {BASE} lists what there is"
         case Answer() | AnswerAgain() | Resume() | Continue() | Start() | Look() | Give() | Install() | Trust():

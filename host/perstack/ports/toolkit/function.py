@@ -33,7 +33,7 @@ class _Schemas(GenerateJsonSchema):
         return False
 
     def emit_warning(self, kind: str, detail: str) -> None:
-        """Say nothing: a default that is no JSON is a default all the same."""
+        """Say nothing: a default that is not JSON is a default all the same."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def tool_function(
         raise PluginError(f"{place}: write `async def`; blocking work goes into `await asyncio.to_thread(…)`")
     name = name or function.__name__
     if not LEGAL_TOOL_NAME.fullmatch(name):
-        raise PluginError(f"{place}: {name!r} is no name of a tool; use up to 64 of a-z, A-Z, 0-9, _ and -")
+        raise PluginError(f"{place}: {name!r} is not a name of a tool; use up to 64 of a-z, A-Z, 0-9, _ and -")
     documented = read_docstring(function.__doc__ or "")
     description = description or documented.description
     if not description:
@@ -120,7 +120,7 @@ def tool_function(
         raise PluginError(f"{place}: take one ToolContext, not {len(contexts)}")
     unknown = set(documented.parameters) - {one.name for one in given} - set(contexts)
     if unknown:
-        raise PluginError(f"{place}: the docstring describes {', '.join(sorted(unknown))}, which is no parameter")
+        raise PluginError(f"{place}: the docstring describes {', '.join(sorted(unknown))}, which is not a parameter")
     return ToolFunction(name, description, effect, polling, function, tuple(given), contexts[0] if contexts else None)
 
 

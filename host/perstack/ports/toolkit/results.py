@@ -15,7 +15,7 @@ from perstack.ports.toolkit.context import Blob
 
 
 async def as_result(value: object, blobs: BlobStore) -> ToolResult | Question:
-    """Text as it is, bytes as a blob of the Job, anything else as JSON. Raises SkillError for what is no JSON."""
+    """Text as it is, bytes as a blob of the Job, anything else as JSON. Raises SkillError for what is not JSON."""
     if isinstance(value, ToolResult | Question):
         return value
     return ToolResult(tuple([await _part(one, blobs) for one in _parts(value)]))
@@ -48,4 +48,4 @@ def _json(value: object) -> str:
     try:
         return to_json(value, by_alias=True, inf_nan_mode="strings").decode()
     except PydanticSerializationError as error:
-        raise SkillError(f"the tool returned what is no JSON: {str(error).splitlines()[0]}") from error
+        raise SkillError(f"the tool returned what is not JSON: {str(error).splitlines()[0]}") from error

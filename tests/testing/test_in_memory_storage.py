@@ -17,16 +17,16 @@ from perstack.ports.storage import (
     RunRef,
     StorageFactory,
 )
-from perstack.testing.memory_storage import MemoryStorages
+from perstack.testing.in_memory_storage import InMemoryStorages
 from perstack.testing.scripted import text, tool
 from perstack.testing.storage_contract import Opener, StorageContract
 
 
-class TestMemoryStorage(StorageContract):
+class TestInMemoryStorage(StorageContract):
     @pytest.fixture
     def make_opener(self):
         def make() -> Opener:
-            storages = MemoryStorages()
+            storages = InMemoryStorages()
 
             def damage(run: RunRef, index: int) -> None:
                 log = storages.stores["test"].jobs[run.job_id].logs[run.run_id]
@@ -38,7 +38,7 @@ class TestMemoryStorage(StorageContract):
 
 
 def test_a_host_needs_no_more_of_a_storage_than_log_blobs_lease_and_cache(tmp_path: Path) -> None:
-    storages = MemoryStorages()
+    storages = InMemoryStorages()
     for ability in (KeepsCopies, CheckpointFiles, ReadsSummaries, FindsLostJobs, LocalStorage):
         assert not isinstance(storages.open("", tmp_path), ability)
 

@@ -1,0 +1,205 @@
+"""A storage that keeps everything in memory: for tests, and gone with the process. Start your own from it: it has what
+the host needs, and of all further abilities only that of taking content out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256 as new_sha256
+from pathlib import Path
+
+from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check
+from perstack.core.ids import check_id, check_job_id
+from perstack.errors import Conflict, Damaged, NotFound
+from perstack.ports.appending import check_redaction, head_after, stale
+from perstack.ports.paging import check_space, newest_first, page_of, run_order
+from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
+
+
+@dataclass
+class InMemoryJob:
+    """One Job's state."""
+
+    written: int
+    """When its summary was written, as a count."""
+    summary: bytes | None = None
+    logs: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
+    heads: dict[str, Head] = field(default_factory=dict[str, Head])
+    blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    entry: tuple[int, bytes] = (0, b"")
+
+
+@dataclass
+class InMemoryStore:
+    """What several storages on one store share. A test that reopens makes a new InMemoryStorage on the same one."""
+
+    jobs: dict[str, InMemoryJob] = field(default_factory=dict[str, InMemoryJob])
+    leases: dict[str, str] = field(default_factory=dict[str, str])
+    spaces: dict[str, InMemoryStore] = field(default_factory=dict[str, "InMemoryStore"])
+    clock: int = 0
+
+
+class InMemoryStorages:
+    """`storage = "memory:name"`: one store a name, for as long as this object lives."""
+
+    scheme = "memory"
+
+    def __init__(self) -> None:
+        self.stores: dict[str, InMemoryStore] = {}
+
+    def open(self, location: str, workspace: Path) -> Storage:
+        """A storage on the store of that name."""
+        return InMemoryStorage(self.stores.setdefault(location, InMemoryStore()), location)
+
+
+class InMemoryStorage:
+    """One process's view of a InMemoryStore."""
+
+    def __init__(self, store: InMemoryStore | None = None, name: str = "") -> None:
+        self.store = InMemoryStore() if store is None else store
+        self._name = name
+        self._spaces: dict[str, InMemoryStorage] = {}
+
+    @property
+    def location(self) -> str:
+        """The name of the store."""
+        return f"memory:{self._name}"
+
+    def space(self, name: str) -> Storage:
+        """Another set of Jobs in the same store."""
+        if name not in self._spaces:
+            store = self.store.spaces.setdefault(check_space(name), InMemoryStore())
+            self._spaces[name] = InMemoryStorage(store, f"{self._name}/{name}")
+        return self._spaces[name]
+
+    async def create_job(self, job_id: str) -> None:
+        """Make an empty Job. Raises Conflict if the id exists."""
+        if check_job_id(job_id) in self.store.jobs:
+            raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
+        self.store.jobs[job_id] = InMemoryJob(self._tick())
+
+    async def has_job(self, job_id: str) -> bool:
+        """Whether there is a Job of that id."""
+        return check_job_id(job_id) in self.store.jobs
+
+    async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
+        """Job ids, the one whose summary was written last first."""
+        return newest_first(((job.written, name) for name, job in self.store.jobs.items()), limit, after)
+
+    async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        """Ids of the Runs that have a log, by their number."""
+        return page_of(self._job(job_id).logs, run_order, limit, after)
+
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        """Add records after the first `expected_seq`. Raises Conflict."""
+        check_id(run.run_id, "run")
+        job = self._job(run.job_id)
+        log = job.logs.get(run.run_id, [])
+        if len(log) != expected_seq:
+            raise stale(run.run_id, expected_seq, len(log))
+        head = head_after(job.heads.get(run.run_id, EMPTY_LOG), records, run.run_id)
+        if records:
+            job.heads[run.run_id] = head
+            job.logs[run.run_id] = [*log, *records]
+
+    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        """The records after place `after`, at most `limit`. Raises Damaged."""
+        job = self.store.jobs.get(check_job_id(run.job_id))
+        log = [] if job is None else job.logs.get(check_id(run.run_id, "run"), [])
+        wanted = log[: None if limit is None else after + limit]
+        head = EMPTY_LOG
+        for line in wanted:
+            try:
+                _, head = check(head, line)
+            except BrokenSeal as broken:
+                raise Damaged(
+                    f"{self.location}, run {run.run_id}, record {head.seq + 1}: {broken}", readable=head.seq
+                ) from broken
+        return wanted[after:]
+
+    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+        """Put a record without content in the place of one. Raises NotFound and Conflict."""
+        log = self._job(run.job_id).logs.get(run.run_id, [])
+        check_redaction(log, seq, record, run.run_id)
+        self._job(run.job_id).logs[run.run_id] = [*log[: seq - 1], record, *log[seq:]]
+
+    async def put_summary(self, job_id: str, summary: bytes) -> None:
+        """Replace the Job's summary."""
+        job = self._job(job_id)
+        job.summary, job.written = summary, self._tick()
+
+    async def summary(self, job_id: str) -> bytes | None:
+        """The summary; None if there is none."""
+        job = self.store.jobs.get(check_job_id(job_id))
+        return None if job is None else job.summary
+
+    async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
+        """Replace a Job's entry, unless it is of a later place."""
+        job = self._job(job_id)
+        if seq >= job.entry[0]:
+            job.entry = (seq, entry)
+
+    async def entries(self) -> Mapping[str, bytes]:
+        """The entry of every Job."""
+        return {name: job.entry[1] for name, job in self.store.jobs.items()}
+
+    async def entry(self, job_id: str) -> tuple[int, bytes] | None:
+        """The entry of one Job."""
+        job = self.store.jobs.get(check_job_id(job_id))
+        return None if job is None or not job.entry[0] else job.entry
+
+    async def put_blob(self, job_id: str, data: bytes) -> str:
+        """Keep bytes, once; returns their sha256 in hex."""
+        name = new_sha256(data).hexdigest()
+        self._job(job_id).blobs[name] = data
+        return name
+
+    async def blob(self, job_id: str, sha256: str) -> bytes:
+        """Raises NotFound."""
+        job = self.store.jobs.get(check_job_id(job_id))
+        data = None if job is None else job.blobs.get(check_id(sha256, "blob"))
+        if data is None:
+            raise NotFound(f"job {job_id} has no blob {sha256}")
+        return data
+
+    @asynccontextmanager
+    async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
+        """The right to drive a Job. Raises Conflict, naming the holder."""
+        self._job(job_id)
+        if job_id in self.store.leases:
+            held = self.store.leases[job_id]
+            raise Conflict(f"job {job_id} is being driven by {held}: wait until it ends, or stop it")
+        self.store.leases[job_id] = holder
+        try:
+            yield
+        finally:
+            del self.store.leases[job_id]
+
+    async def lease_info(self, job_id: str) -> LeaseInfo | None:
+        """Who holds the lease now; None if nobody does."""
+        holder = self.store.leases.get(check_job_id(job_id))
+        return None if holder is None else LeaseInfo(holder)
+
+    async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
+        """Remove a Job. Raises NotFound, and Conflict while it is driven or if its log is not as expected."""
+        async with self.lease(job_id, "the deletion of it"):
+            if expected is not None:
+                run, seq = expected
+                found = len(self._job(job_id).logs.get(run.run_id, []))
+                if found != seq:
+                    raise stale(run.run_id, seq, found)
+            del self.store.jobs[job_id]
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def _job(self, job_id: str) -> InMemoryJob:
+        job = self.store.jobs.get(check_job_id(job_id))
+        if job is None:
+            raise NotFound(f"no job {job_id} in {self.location}")
+        return job
+
+    def _tick(self) -> int:
+        self.store.clock += 1
+        return self.store.clock
