@@ -6,35 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from perstack.config.runtimes import runtime_of
-from perstack.core.by import By
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
 from perstack.core.events import Override, StartRun
-from perstack.core.policy.widening import Widening
+from perstack.core.overrides import Overrides as Overrides
 from perstack.core.sandbox import SandboxPolicy, policy_of
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Overrides:
-    """What the caller asked for; None leaves it to the definitions."""
-
-    model: str | None = None
-    provider: str | None = None
-    reasoning_budget: ReasoningBudget | None = None
-    max_steps: int | None = None
-    max_retries: int | None = None
-    timeout: int | None = None
-    unattended: bool = False
-    """Nobody answers what a tool asks: it is declined at once."""
-    strict_skills: bool = False
-    """Every skill is taken for required."""
-    widening: Widening | None = None
-    """Rules that are laid over those in force, in every Run that is begun or goes on."""
-    widened_by: By | None = None
-    """Who asked for that; this process's user if not given."""
-    runtime: str | None = None
-    """Where programs of tools run, whatever the definitions say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ As with a Run, secrets are left out: they are those of today's perstack.toml.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perstack.core.base import Fact
 from perstack.core.definition_secrets import with_secrets, without_secrets
 from perstack.core.definitions import (
@@ -15,19 +17,8 @@ from perstack.core.definitions import (
     ToolSearch,
     with_delegates,
 )
+from perstack.core.overrides import Overrides
 from perstack.core.sandbox import Sandbox
-
-
-class RecordedOverrides(Fact):
-    """What was asked for besides perstack.toml, on the command line or in Python; it goes before what is written."""
-
-    model: str | None = None
-    provider: str | None = None
-    reasoning_budget: ReasoningBudget | None = None
-    max_steps: int | None = None
-    max_retries: int | None = None
-    timeout: int | None = None
-    runtime: str | None = None
 
 
 class SeriesDefinition(Fact):
@@ -47,10 +38,10 @@ class SeriesDefinition(Fact):
     tool_search: ToolSearch | None = None
     runtime: str | None = None
     sandbox: Sandbox | None = None
-    chosen: RecordedOverrides = RecordedOverrides()
+    chosen: Overrides = Overrides()
 
 
-def definition_of(project: Project, expert: Expert, chosen: RecordedOverrides) -> SeriesDefinition:
+def definition_of(project: Project, expert: Expert, chosen: Overrides) -> SeriesDefinition:
     """What is recorded of an Expert of a project."""
     return SeriesDefinition(
         experts=tuple(without_secrets(one) for one in with_delegates(project, (expert.key,))),
@@ -66,7 +57,7 @@ def definition_of(project: Project, expert: Expert, chosen: RecordedOverrides) -
         tool_search=project.tool_search,
         runtime=project.runtime,
         sandbox=project.sandbox,
-        chosen=chosen,
+        chosen=chosen.recorded(),
     )
 
 
@@ -93,8 +84,8 @@ def in_force(definition: SeriesDefinition, today: Project) -> Project:
 
 def for_begun(definition: SeriesDefinition) -> SeriesDefinition:
     """The same for a Job that has begun: it has limits of its own, which may have been raised since."""
-    unset = {"max_steps": None, "max_retries": None, "timeout": None}
-    return definition.model_copy(update={"chosen": definition.chosen.model_copy(update=unset)})
+    chosen = replace(definition.chosen, max_steps=None, max_retries=None, timeout=None)
+    return definition.model_copy(update={"chosen": chosen})
 
 
 def _with_secrets(recorded: Expert, today: Project) -> Expert:

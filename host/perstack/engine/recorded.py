@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from perstack.config.settings import Overrides, resolve_settings
 from perstack.core.definitions import Expert, Project
-from perstack.core.recorded import RecordedOverrides, SeriesDefinition, definition_of, in_force
+from perstack.core.recorded import SeriesDefinition, definition_of, in_force
 from perstack.engine.providers import ProviderPool
 
 
@@ -17,15 +15,9 @@ def record_definition(pool: ProviderPool, project: Project, expert: Expert, over
     # what nobody has chosen stays what it is today, though a key for another provider may come
     if resolve_settings(project, expert, overrides).provider is None:
         update = {"provider": settings.provider, "model": project.model or settings.model}
-    return definition_of(project.model_copy(update=update), expert, _chosen(overrides))
+    return definition_of(project.model_copy(update=update), expert, overrides)
 
 
 def in_force_now(definition: SeriesDefinition, today: Project, overrides: Overrides) -> tuple[Project, Overrides]:
     """The project as it was recorded; and what is asked for now, or, where nothing is, what was asked for then."""
-    then = {name: getattr(definition.chosen, name) for name in RecordedOverrides.model_fields}
-    asked = replace(overrides, **{name: value for name, value in then.items() if getattr(overrides, name) is None})
-    return in_force(definition, today), asked
-
-
-def _chosen(overrides: Overrides) -> RecordedOverrides:
-    return RecordedOverrides.model_validate({name: getattr(overrides, name) for name in RecordedOverrides.model_fields})
+    return in_force(definition, today), overrides.or_else(definition.chosen)

@@ -7,6 +7,8 @@ import pytest
 from perstack.config import ChosenSettings, Overrides, resolve_settings
 from perstack.config.settings import chosen
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting
+from perstack.core.policy.widening import Widening
+from perstack.core.recorded import definition_of
 
 ANTHROPIC = ProviderSetting(provider_name="anthropic", setting={"baseUrl": "https://a.example"})
 OPENAI = ProviderSetting(provider_name="openai", setting={"organization": "o"})
@@ -113,3 +115,11 @@ def test_tables_of_one_provider_at_two_levels_are_not_merged():
     own = expert(provider=ProviderSetting(provider_name="anthropic"))
     settings = resolve_settings(Project(model="claude", provider=ANTHROPIC), own)
     assert (settings.model, settings.provider) == ("claude", ProviderSetting(provider_name="anthropic"))
+
+
+def test_what_holds_for_one_process_is_neither_recorded_nor_taken_from_a_record() -> None:
+    asked = Overrides(model="m", max_steps=2, unattended=True, strict_skills=True, widening=Widening(source="f"))
+    recorded = definition_of(Project(), expert(), asked)
+    assert b'"chosen":{"model":"m","maxSteps":2}}' in recorded.to_json()
+    read = type(recorded).model_validate_json(recorded.to_json().replace(b'"model":"m"', b'"widening":{"source":"f"}'))
+    assert Overrides(max_steps=3).or_else(read.chosen) == Overrides(max_steps=3)

@@ -1,0 +1,57 @@
+"""What is asked for besides the definitions, on the command line or in Python."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any, cast
+
+from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic.alias_generators import to_camel
+from pydantic.dataclasses import dataclass
+
+from perstack.core.by import By
+from perstack.core.definitions import ReasoningBudget
+from perstack.core.policy.widening import Widening
+
+
+@dataclass(frozen=True, config=ConfigDict(alias_generator=to_camel, populate_by_name=True, defer_build=True))
+class Overrides:
+    """What the caller asked for, which takes precedence over the definitions; None leaves it to them.
+
+    Iterations record it, without what holds for one process alone: that is excluded.
+    """
+
+    model: str | None = None
+    provider: str | None = None
+    reasoning_budget: ReasoningBudget | None = None
+    max_steps: int | None = None
+    max_retries: int | None = None
+    timeout: int | None = None
+    unattended: bool = Field(default=False, exclude=True)
+    """Nobody answers what a tool asks: it is declined at once."""
+    strict_skills: bool = Field(default=False, exclude=True)
+    """Every skill is taken for required."""
+    widening: Widening | None = Field(default=None, exclude=True)
+    """Rules that are laid over those in force, in every Run that is begun or resumed."""
+    widened_by: By | None = Field(default=None, exclude=True)
+    """Who asked for that; this process's user if not given."""
+    runtime: str | None = None
+    """Where programs of tools run, whatever the definitions say."""
+
+    def recorded(self) -> Overrides:
+        """Without what is not recorded."""
+        return Overrides(**_recorded(self))
+
+    def or_else(self, earlier: Overrides) -> Overrides:
+        """This; and where it leaves something open, what was recorded earlier."""
+        return replace(self, **{name: one for name, one in _recorded(earlier).items() if getattr(self, name) is None})
+
+
+@cache
+def _form() -> TypeAdapter[Overrides]:
+    return TypeAdapter(Overrides)
+
+
+def _recorded(overrides: Overrides) -> dict[str, Any]:
+    return cast("dict[str, Any]", _form().dump_python(overrides))
