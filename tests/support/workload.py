@@ -35,9 +35,9 @@ def _append(name: str) -> tuple[str, dict[str, Any]]:
     return "appendTextFile", {"path": f"{name}.txt", "text": f"{name}\n"}
 
 
-def team(folder: Path, aside: Path, storage: str) -> None:
-    """Write the project into `folder`, and its script beside it."""
-    (folder / "perstack.toml").write_text(TEAM.format(storage=storage))
+def team(folder: Path, aside: Path, storage: str, rules: str = "") -> None:
+    """Write the project into `folder`, with these rules of permissions, and its script beside it."""
+    (folder / "perstack.toml").write_text(TEAM.format(storage=storage) + rules)
     for name in FILES:
         (folder / name).touch()
     paid = (10, 1)

@@ -37,7 +37,8 @@ def call_shown(asking: OpenQuestion, workspace: Path | None = None) -> str:
 
 
 def _value(value: JsonValue) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return shown.replace("\n", "\n    | ")  # what is in a text is never taken for a line of ours
 
 
 def _change(asking: OpenQuestion, workspace: Path | None) -> list[str]:

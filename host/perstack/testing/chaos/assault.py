@@ -178,7 +178,7 @@ class Assault:
         if evidence.status is None:
             return ("run", target.expert, target.query, "--job-id", job_id, *target.options, *where)
         if evidence.question is not None:
-            return ("answer", job_id, target.answer, *target.options, *where)
+            return ("answer", evidence.approval or job_id, target.answer, *target.options, *where)
         return ("resume", job_id, *target.options, *where)
 
     async def _look(self, folder: Path, job_id: str) -> Evidence:

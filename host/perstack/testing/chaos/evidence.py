@@ -49,6 +49,8 @@ class Evidence:
     status: str | None = None
     """None: it has no event."""
     question: str | None = None
+    approval: str | None = None
+    """The id of the question, if it asks for approval of a call."""
     text: str | None = None
     steps: int = 0
     tokens: int = 0
@@ -78,6 +80,7 @@ async def evidence_of(host: Host, job_id: str) -> Evidence:
     return Evidence(
         status=job.status,
         question=job.question,
+        approval=job.asking.id if job.asking is not None and job.asking.call_digest else None,
         text=job.text,
         steps=job.total_steps,
         tokens=job.usage.total_tokens,

@@ -1,0 +1,105 @@
+"""Approvals from the command line: in place at a terminal, later by `perstack answer`, and rules laid over others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from terminal import Terminal, reply
+
+TOML = """
+[permissions]
+ask = ["editTextFile", "exec"]
+[experts.a]
+instruction = "You write."
+"""
+EDIT = ("editTextFile", {"path": "a.txt", "oldText": "old", "newText": "new"})
+
+
+def _project(tmp_path: Path, *turns) -> Terminal:
+    (tmp_path / "a.txt").write_text("old\n")
+    return Terminal(tmp_path).project(TOML, a=[*turns, reply("done")])
+
+
+def test_at_a_terminal_a_call_is_shown_with_its_change_and_approved_in_place(tmp_path: Path) -> None:
+    terminal = _project(tmp_path, reply("", EDIT))
+    seen = terminal.look("run", "a", "q", "--job-id", "job", types="yes\n")
+    assert "a wants to call editTextFile of skill @perstack/base, which needs approval (editTextFile)" in seen
+    assert "  path: a.txt\n" in seen
+    assert "  -old\n  +new\n" in seen
+    assert "approve? (say yes, always, always: editTextFile, no;" in seen
+    assert (tmp_path / "a.txt").read_text() == "new\n"
+    decided = json.loads(terminal.call("log", "--job", "job", "--type", "decideApproval", "--json").lines[0])
+    assert (decided["decision"], decided["by"]["door"]) == ("once", "cli")
+
+
+def test_words_that_are_no_answer_are_asked_again_and_an_empty_line_leaves_it_for_later(tmp_path: Path) -> None:
+    terminal = _project(tmp_path, reply("", EDIT))
+    seen = terminal.look("run", "a", "q", types="perhaps\n\n")
+    assert "the answer does not fit" in seen
+    assert "perstack answer" in seen
+    assert (tmp_path / "a.txt").read_text() == "old\n"
+    (item,) = terminal.call("inbox", "--json").events
+    assert (item["approval"], item["rule"], item["args"]["newText"]) == (True, "editTextFile", "new")
+    assert "editTextFile" in terminal.call("inbox").out
+
+
+def test_an_approval_names_its_question_and_is_given_once(tmp_path: Path) -> None:
+    terminal = _project(tmp_path, reply("", EDIT))
+    stopped = terminal.call("run", "a", "q", "--job-id", "job", attended=True)
+    assert stopped.code == 3
+    asked = next(event["id"] for event in stopped.events if event["type"] == "requestApproval")
+    assert f"perstack answer {asked} yes|always|no" in stopped.err
+    refused = terminal.call("answer", "job", "yes")
+    assert (refused.code, f"answer with: perstack answer {asked} yes|always|no" in refused.err) == (2, True)
+    assert (tmp_path / "a.txt").read_text() == "old\n"
+    assert terminal.call("answer", asked, "yes").code == 0
+    assert (tmp_path / "a.txt").read_text() == "new\n"
+    again = terminal.call("answer", asked, "yes")
+    assert (again.code, "has been answered already" in again.err) == (1, True)
+
+
+def test_what_is_denied_with_words_tells_the_model_and_the_log_shows_who(tmp_path: Path) -> None:
+    terminal = _project(tmp_path, reply("", EDIT))
+    stopped = terminal.call("run", "a", "q", "--job-id", "job")
+    asked = next(event["id"] for event in stopped.events if event["type"] == "requestApproval")
+    done = terminal.call("answer", asked, "no: not this file")
+    result = next(event for event in done.events if event["type"] == "finishToolCall")
+    assert result["contents"][0]["text"] == "Not run: a person did not approve this call: not this file"
+    log = terminal.call("log", "--job", "job").out
+    assert "no: not this file" in log
+    assert "approval of editTextFile" in log
+
+
+def test_unattended_it_is_denied(tmp_path: Path) -> None:
+    terminal = _project(tmp_path, reply("", EDIT))
+    done = terminal.call("run", "a", "q", "--unattended")
+    assert done.code == 0
+    assert (tmp_path / "a.txt").read_text() == "old\n"
+
+
+def test_rules_of_a_file_are_laid_over_those_in_force_and_who_did_it_is_on_record(tmp_path: Path) -> None:
+    terminal = _project(tmp_path, reply("", EDIT))
+    (tmp_path / "wide.toml").write_text('[permissions]\nallow = ["editTextFile"]\n')
+    done = terminal.call("run", "a", "q", "--permissions", "wide.toml")
+    assert done.code == 0, done.err
+    assert (tmp_path / "a.txt").read_text() == "new\n"
+    (event,) = [event for event in done.events if event["type"] == "widenPermissions"]
+    assert event["widening"] == {"source": "wide.toml [permissions]", "allow": ["editTextFile"]}
+    assert event["by"]["door"] == "cli"
+
+
+def test_a_file_of_permissions_that_is_wrong_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    terminal = _project(tmp_path, reply("", EDIT))
+    for text, words in (
+        ('[permission]\nallow = ["x"]\n', "has one table, [permissions], and nothing else"),
+        ('[permissions]\nalow = ["x"]\n', "alow"),
+        ('[permissions]\nallow = ["x("]\n', "has no `)` at its end"),
+        ("[permissions", "is not TOML"),
+    ):
+        (tmp_path / "wide.toml").write_text(text)
+        refused = terminal.call("run", "a", "q", "--permissions", "wide.toml")
+        assert refused.code == 2
+        assert words in refused.err
+    assert terminal.call("run", "a", "q", "--permissions", "none.toml").code == 2
+    assert not terminal.jobs().exists() or not list(terminal.jobs().iterdir())
