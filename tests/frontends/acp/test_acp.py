@@ -162,6 +162,35 @@ def test_an_approval_is_a_permission_request(terminal: Terminal, choose: str | N
     assert (answer["by"]["door"], answer["by"]["client"]) == ("acp", "zed 1.2")
 
 
+def test_a_call_that_a_rule_asks_about_is_a_permission_request(terminal: Terminal) -> None:
+    terminal.project(
+        '[permissions]\nask = ["writeTextFile"]\n[experts.guest]\ninstruction = "You write."\n',
+        guest=[
+            reply("", ("writeTextFile", {"path": "a.txt", "text": "new\n"})),
+            reply("", ("writeTextFile", {"path": "a.txt", "text": "new\n"})),
+            reply("Written."),
+        ],
+    )
+    (terminal.workspace / "a.txt").write_text("old\n")
+
+    async def work() -> str:
+        editor = Editor("always")
+        async with editing(terminal, editor) as agent:
+            session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
+            await agent.prompt(session_id=session.session_id, prompt=[text_block("Write")])
+            ((title, options),) = editor.asked
+            assert "guest wants to call writeTextFile" in title
+            assert "  -old\n  +new" in title
+            assert options == ["yes", "always", "always: writeTextFile", "no"]
+            assert editor.texts().endswith("Written.")
+            return session.session_id
+
+    session_id = run(work())
+    assert (terminal.workspace / "a.txt").read_text() == "new\n"
+    (decided,) = terminal.run("log", "--job", session_id, "--type", "decideApproval", "--json").events
+    assert (decided["decision"], decided["by"]["door"], decided["by"]["client"]) == ("job", "acp", "zed 1.2")
+
+
 def test_a_turn_that_is_cancelled_while_a_permission_is_asked_for_ends_as_cancelled(terminal: Terminal) -> None:
     toml = ASKING.replace("tools.askUser]", "tools.askUser]\napproval = true")
     terminal.project(toml, guest=[reply("", ("askUser", {"question": "Pay 5?"})), reply("Paid.")])

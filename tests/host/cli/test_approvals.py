@@ -103,3 +103,12 @@ def test_a_file_of_permissions_that_is_wrong_is_refused_before_anything_is_writt
         assert words in refused.err
     assert terminal.call("run", "a", "q", "--permissions", "none.toml").code == 2
     assert not terminal.jobs().exists() or not list(terminal.jobs().iterdir())
+
+
+def test_a_tool_of_an_expert_cannot_approve(tmp_path: Path) -> None:
+    terminal = _project(tmp_path, reply("", EDIT))
+    stopped = terminal.call("run", "a", "q", "--job-id", "job")
+    asked = next(event["id"] for event in stopped.events if event["type"] == "requestApproval")
+    terminal.env["PERSTACK_CALL_ID"] = "job-1-1-call"
+    refused = terminal.call("answer", asked, "always")
+    assert (refused.code, "a tool approves of no call" in refused.err) == (2, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 import click
@@ -17,8 +18,12 @@ from perstack.frontends.cli.drive import drive
 from perstack.frontends.cli.given import given_text
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.terminal import err
+from perstack.frontends.shared.approvals import is_refusal
 from perstack.host import Host
 from perstack.next_steps import Answer
+
+_CALL_ID = "PERSTACK_CALL_ID"
+"""What processes of tools are given."""
 
 
 @click.command("answer")
@@ -49,7 +54,7 @@ async def _looked_up(host: Host, ident: str, said: str) -> str | None:
     async with host:
         item = next((one for one in await host.inbox() if ident in (one.id, one.job_id)), None)
         if item is not None and item.asking is not None:
-            _check_named(item, ident)
+            _check_approval(item, ident, said)
             return item.id
         if (item is None or item.task_id is None) and not await _is_task(host, ident):
             return await _question(host, ident)
@@ -57,9 +62,14 @@ async def _looked_up(host: Host, ident: str, said: str) -> str | None:
         return None
 
 
-def _check_named(item: InboxItem, ident: str) -> None:
-    """Raises UsageError for an approval that names only its Job: another call may wait there by now."""
-    if item.asking is not None and item.asking.call_digest and ident != item.id:
+def _check_approval(item: InboxItem, ident: str, said: str) -> None:
+    """Raises UsageError for an approval that names only its Job, where another call may wait by now, and for one that a
+    tool of an Expert gives."""
+    if item.asking is None or not item.asking.call_digest:
+        return
+    if os.environ.get(_CALL_ID) and not is_refusal(item.asking, said):
+        raise UsageError(f"a tool approves of no call: {_CALL_ID} is set, so this is the process of one")
+    if ident != item.id:
         step = Answer(item.id, is_approval=True)
         raise UsageError(f"{item.asking.shown}: an approval names the question that it answers", next_steps=(step,))
 

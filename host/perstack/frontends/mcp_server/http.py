@@ -8,19 +8,25 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import uvicorn
 
 from perstack.config.places import find_config
+from perstack.core.by import By
+from perstack.core.ids import place_of as place_of_event
+from perstack.core.job import JobSummary
 from perstack.engine.notices import notice
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.connections import Census, protocol
 from perstack.frontends.mcp_server.door import LARGEST_REQUEST, Door, Guard
 from perstack.frontends.mcp_server.listening import PATH, listening, place_of
 from perstack.frontends.mcp_server.server import build_server
+from perstack.frontends.mcp_server.state import ServerState
 from perstack.frontends.mcp_server.workspaces import Offer, OpenRoot, Workspace, Workspaces, serving_all
 from perstack.frontends.shared.stopping import on_stop_signals
+from perstack.frontends.tasks.approvals import approval_routes
 from perstack.frontends.tasks.http import routes
 
 _LONGEST_HEAD = 64 << 10
@@ -42,7 +48,10 @@ async def serve_http(offer: Offer, guard: Guard, idle: float = _LONGEST_IDLE) ->
     async with serving_all(replace(offer, open_root=_only_own(offer.open_root))) as workspaces:
         with listening(guard.address) as listener:
             app = build_server(workspaces).streamable_http_app(
-                custom_starlette_routes=routes(workspaces.home.host.memory),
+                custom_starlette_routes=[
+                    *routes(workspaces.home.host.memory),
+                    *approval_routes(workspaces.home.host, partial(_decide, workspaces.home)),
+                ],
                 streamable_http_path=PATH,
                 transport_security=guard.security(),
                 max_request_body_size=LARGEST_REQUEST,
@@ -63,6 +72,13 @@ async def serve_http(offer: Offer, guard: Guard, idle: float = _LONGEST_IDLE) ->
             with _stopped_by_signals(workspaces, server):
                 notice(f"serving MCP at {place_of(guard.address, listener)}")
                 await server.serve([listener])
+
+
+async def _decide(state: ServerState, question: str, answer: str, by: By, wait: bool) -> JobSummary:
+    """Answer a question and drive its Job, which outlives the request. Raises PerstackError."""
+    state.definitions.check_offered((await state.host.job(place_of_event(question)[0])).expert_key)
+    running = state.jobs.start(partial(state.host.answer, answer, question_id=question, by=by), None)
+    return await running.outcome() if wait else await state.host.job(await running.begun())
 
 
 def _only_own(open_root: OpenRoot | None) -> OpenRoot | None:

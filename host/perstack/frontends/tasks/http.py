@@ -51,11 +51,11 @@ def is_open(path: str) -> bool:
 def _endpoint(memory: ExecutionMemory, operation: Operation) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
-            given = _with_path(await _given(request), request.path_params)
+            given = _with_path(await given_to(request), request.path_params)
             arguments = read_arguments(arguments_of(operation), given)
-            done = await perform(operation, memory.signed(_caller(request)), arguments)
+            done = await perform(operation, memory.signed(caller_of(request)), arguments)
         except PerstackError as error:
-            return _refusal(error)
+            return refusal(error)
         return _json(done, 201 if operation.makes else 200)
 
     return answer
@@ -68,16 +68,17 @@ def _webhook(memory: ExecutionMemory) -> Endpoint:
             headers = dict(request.headers)
             event = read_cloud_event(body, headers) if is_cloud_event(body, headers) else None
             value, event_id = (body, None) if event is None else (event.data, event.key)
-            by = _caller(request).bringing("" if event is None else event.source)
+            by = caller_of(request).bringing("" if event is None else event.source)
             task = await memory.signed(by).signal(request.path_params["token"], value, event_id=event_id)
         except PerstackError as error:
-            return _refusal(error)
+            return refusal(error)
         return JSONResponse({"taskId": task.task_id, "status": task.status, "answered": task.answered}, 202)
 
     return answer
 
 
-def _caller(request: Request) -> By:
+def caller_of(request: Request) -> By:
+    """Who an answer that comes with a request is from; of a person nothing is known."""
     return By(door="http", client=request.headers.get("user-agent", ""))
 
 
@@ -92,8 +93,8 @@ async def _page(request: Request) -> Response:
     return HTMLResponse(page())
 
 
-async def _given(request: Request) -> JsonObject:
-    """The arguments: of a GET or DELETE its query, else its body."""
+async def given_to(request: Request) -> JsonObject:
+    """The arguments: of a GET or DELETE its query, else its body. Raises UsageError for a body that is no object."""
     if request.method in ("GET", "DELETE"):
         return dict(request.query_params.items())
     body = await _body(request)
@@ -132,7 +133,7 @@ def _json(fact: Fact, status: int) -> Response:
     return Response(fact.to_json(), status, media_type="application/json")
 
 
-def _refusal(error: PerstackError) -> Response:
+def refusal(error: PerstackError) -> Response:
     """Problem details (RFC 9457): what is wrong, and what may be done."""
     told: JsonObject = {"title": type(error).__name__, "detail": error.said(said)}
     if isinstance(error, NotAllowed):

@@ -13,11 +13,13 @@ from pydantic.json_schema import models_json_schema
 from perstack.core.base import Fact, JsonObject
 from perstack.core.tasks.table import OPERATIONS, Operation
 from perstack.frontends.shared.arguments import Arguments
+from perstack.frontends.tasks.approval_models import Decision, OpenApproval
 from perstack.frontends.tasks.next_steps import BASE
 from perstack.frontends.tasks.operations import arguments_of
 from perstack.version import VERSION
 
 HOOKS = "/v1/hooks"
+APPROVALS = "/v1/approvals"
 
 _SCHEMAS = "#/components/schemas/"
 _PROBLEM: JsonObject = {
@@ -30,7 +32,16 @@ _PROBLEM: JsonObject = {
     },
     "required": ["title", "status", "detail"],
 }
-_REFUSALS = {"400": "wrong arguments", "401": "no token", "404": "no such task", "409": "not in this status or version"}
+_OF_APPROVALS: tuple[tuple[type[Arguments | Fact], Any], ...] = (
+    (Decision, "validation"),
+    (OpenApproval, "serialization"),
+)
+_REFUSALS = {
+    "400": "wrong arguments",
+    "401": "no token",
+    "404": "no such task or Job",
+    "409": "not in this status or version",
+}
 
 
 def description_of_all(server: str, operations: Sequence[Operation] = OPERATIONS) -> JsonObject:
@@ -40,6 +51,8 @@ def description_of_all(server: str, operations: Sequence[Operation] = OPERATIONS
     for operation in operations:
         paths.setdefault(f"{BASE}{operation.path}", {})[operation.method.lower()] = _described(operation, schemas)
     paths[f"{HOOKS}/{{token}}"] = {"post": _hook()}
+    paths[APPROVALS] = {"get": _approvals()}
+    paths[f"{APPROVALS}/{{id}}"] = {"post": _decision()}
     components: JsonObject = {
         "schemas": {**schemas, "Problem": _PROBLEM},
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -78,7 +91,7 @@ def _schemas(operations: Sequence[Operation]) -> dict[str, JsonObject]:
     models = {operation.gives: "serialization" for operation in operations}
     taken = {arguments_of(operation): "validation" for operation in operations}
     _, made = models_json_schema(
-        [(model, cast("Any", mode)) for model, mode in (*models.items(), *taken.items())],
+        [(model, cast("Any", mode)) for model, mode in (*models.items(), *taken.items(), *_OF_APPROVALS)],
         ref_template=_SCHEMAS + "{model}",
     )
     return cast("dict[str, JsonObject]", made["$defs"])
@@ -138,14 +151,17 @@ def _parameter(name: str, place: str, schema: JsonObject, *, required: bool) -> 
 def _responses(operation: Operation, schemas: dict[str, JsonObject]) -> JsonObject:
     done = "201" if operation.makes else "200"
     gives: JsonObject = {"$ref": _SCHEMAS + _name_of(operation.gives, schemas)}
-    refusals: JsonObject = {
+    return {done: {"description": "done", "content": _content(gives)}, **_refusals()}
+
+
+def _refusals() -> JsonObject:
+    return {
         status: {
             "description": words,
             "content": {"application/problem+json": {"schema": {"$ref": f"{_SCHEMAS}Problem"}}},
         }
         for status, words in _REFUSALS.items()
     }
-    return {done: {"description": "done", "content": _content(gives)}, **refusals}
 
 
 def _hook() -> JsonObject:
@@ -160,6 +176,35 @@ def _hook() -> JsonObject:
             "400": {"description": "no JSON, or no CloudEvent 1.0"},
             "404": {"description": "no task waits for this token"},
             "409": {"description": "the token was used already"},
+        },
+    }
+
+
+def _approvals() -> JsonObject:
+    items: JsonObject = {"type": "array", "items": {"$ref": f"{_SCHEMAS}OpenApproval"}}
+    listed: JsonObject = {"type": "object", "properties": {"approvals": items}, "required": ["approvals"]}
+    return {
+        "operationId": "listApprovals",
+        "summary": "The calls of Jobs that wait for a person's approval, the oldest first.",
+        "responses": {"200": {"description": "done", "content": _content(listed)}},
+    }
+
+
+def _decision() -> JsonObject:
+    done: JsonObject = {
+        "type": "object",
+        "properties": {"jobId": {"type": "string"}, "status": {"type": "string"}, "text": {"type": "string"}},
+        "required": ["jobId", "status"],
+    }
+    return {
+        "operationId": "decideApproval",
+        "summary": "Say whether a call may run: its Job goes on.",
+        "parameters": [_parameter("id", "path", {"type": "string"}, required=True)],
+        "requestBody": {"required": True, "content": _content({"$ref": f"{_SCHEMAS}Decision"})},
+        "responses": {
+            "200": {"description": "with `wait`: the Job has ended or stopped", "content": _content(done)},
+            "202": {"description": "the Job goes on", "content": _content(done)},
+            **_refusals(),
         },
     }
 

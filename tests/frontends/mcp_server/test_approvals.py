@@ -1,0 +1,88 @@
+"""Calls that a rule asks about, put to the person behind an MCP client, and never to the client's model."""
+
+from __future__ import annotations
+
+import pytest
+from editor import connected, structure, texts
+from hosting import wait_for
+from mcp_types import ElicitRequestFormParams, ElicitResult
+from terminal import Terminal, reply
+
+RULES = """
+[permissions]
+ask = ["appendTextFile"]
+[experts.guest]
+instruction = "You write."
+"""
+
+
+@pytest.fixture
+def asking(terminal: Terminal) -> Terminal:
+    """An Expert that writes two files, each after an approval."""
+    for name in ("a.txt", "b.txt"):
+        (terminal.workspace / name).write_text("")
+    calls = [reply("", ("appendTextFile", {"path": name, "text": "x"})) for name in ("a.txt", "b.txt")]
+    return terminal.project(RULES, guest=[*calls, reply("Done.")])
+
+
+def written(terminal: Terminal) -> tuple[str, ...]:
+    return tuple((terminal.workspace / name).read_text() for name in ("a.txt", "b.txt"))
+
+
+def test_each_call_is_a_form_with_all_its_arguments_and_the_answer_is_recorded(asking: Terminal, era: str) -> None:
+    def fill(params: ElicitRequestFormParams) -> ElicitResult:
+        if "a.txt" in params.message:
+            return ElicitResult(action="accept", content={"answer": "yes"})
+        return ElicitResult(action="accept", content={"answer": "no", "words": "not that one"})
+
+    async def work() -> str:
+        async with connected(asking, era=era, fill=fill) as editor:
+            result = await editor.call("guest", query="Write")
+            assert texts(result)[0] == "Done."
+            first = editor.shown[0]
+            assert first.message.startswith("guest wants to call appendTextFile of skill @perstack/base")
+            assert "\n  path: a.txt\n  text: x" in first.message
+            options = first.requested_schema["properties"]["answer"]["enum"]
+            assert options == ["yes", "always", "always: appendTextFile", "no"]
+            return structure(result)["id"]
+
+    job_id = wait_for(work(), 60)
+    assert written(asking) == ("x", "")
+    decided = asking.run("log", "--job", job_id, "--type", "decideApproval", "--json").events
+    assert [(one["decision"], one.get("text"), one["by"]["door"]) for one in decided] == [
+        ("once", None, "mcp"),
+        ("no", "not that one", "mcp"),
+    ]
+
+
+def test_declining_the_form_denies_the_call(asking: Terminal, era: str) -> None:
+    async def work() -> None:
+        async with connected(asking, era=era, fill=lambda params: ElicitResult(action="decline")) as editor:
+            assert texts(await editor.call("guest", query="Write"))[0] == "Done."
+
+    wait_for(work(), 60)
+    assert written(asking) == ("", "")
+
+
+def test_the_tool_answer_approves_of_nothing_and_puts_the_form_to_the_person(asking: Terminal, era: str) -> None:
+    assert asking.run("run", "guest", "Go", "--provider", "scripted", "--job-id", "ask").code == 3
+
+    async def model() -> None:
+        async with connected(asking, era=era) as editor:
+            job = structure(await editor.call("get_job", job="ask"))
+            assert f"perstack answer {job['questionId']} yes|always|no" in job["next"]
+            refused = await editor.call("answer", job="ask", answer="yes", question=job["questionId"])
+            assert refused.is_error
+            assert "only a person approves of a call" in texts(refused)[0]
+
+    async def person() -> None:
+        fill = ElicitResult(action="accept", content={"answer": "no"})
+        async with connected(asking, era=era, fill=lambda params: fill) as editor:
+            done = await editor.call("answer", job="ask", answer="yes")
+            assert texts(done)[0] == "Done."
+            assert len(editor.shown) == 2
+
+    wait_for(model(), 60)
+    assert written(asking) == ("", "")
+    wait_for(person(), 60)
+    assert written(asking) == ("", "")

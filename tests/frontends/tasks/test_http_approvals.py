@@ -1,0 +1,51 @@
+"""Approvals over HTTP: what waits for one, and a person's decision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+from http_server import KNOWN, serving
+from terminal import SECONDS, Terminal, reply
+
+RULES = """
+[permissions]
+ask = ["appendTextFile"]
+[experts.guest]
+instruction = "You write."
+"""
+
+
+def test_what_waits_is_listed_and_decided_on_by_its_question_and_its_digest(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("")
+    calls = [reply("", ("appendTextFile", {"path": name, "text": "x"})) for name in ("a.txt", "b.txt")]
+    terminal = Terminal(tmp_path).project(RULES, guest=[*calls, reply("Done.")])
+    assert terminal.call("run", "guest", "Go", "--provider", "scripted", "--job-id", "job").code == 3
+    with serving(terminal) as (url, _):
+        base = url.removesuffix("/mcp")
+        assert httpx.get(f"{base}/v1/approvals").status_code == 401
+        with httpx.Client(base_url=base, headers=KNOWN, timeout=SECONDS) as client:
+            (first,) = client.get("/v1/approvals").json()["approvals"]
+            assert (first["jobId"], first["rule"], first["args"]["path"]) == ("job", "appendTextFile", "a.txt")
+            assert "guest wants to call appendTextFile" in first["text"]
+            place = f"/v1/approvals/{first['id']}"
+            for body, status, words in (
+                ({"answer": "yes", "callDigest": "v1:other"}, 409, "is about another call"),
+                ({"answer": "perhaps"}, 400, "`answer`"),
+                ({"answer": "yes", "text": "but"}, 400, "goes with the answer `no`"),
+                ({"answer": "always", "rule": "*"}, 400, "does not fit"),
+            ):
+                refused = client.post(place, json=body)
+                assert (refused.status_code, words in refused.json()["detail"]) == (status, True), refused.text
+            went = client.post(place, json={"answer": "yes", "callDigest": first["callDigest"], "wait": True})
+            assert (went.status_code, went.json()["status"]) == (200, "stoppedByInteractiveTool")
+            assert client.post(place, json={"answer": "yes"}).status_code == 409
+            (second,) = client.get("/v1/approvals").json()["approvals"]
+            body = {"answer": "no", "text": "not that one", "wait": True}
+            done = client.post(f"/v1/approvals/{second['id']}", json=body)
+            assert done.json() == {"jobId": "job", "status": "completed", "text": "Done."}
+            assert client.get("/v1/approvals").json() == {"approvals": []}
+    assert [(tmp_path / name).read_text() for name in ("a.txt", "b.txt")] == ["x", ""]
+    decided = terminal.call("log", "--job", "job", "--type", "decideApproval", "--json").events
+    assert {one["by"]["door"] for one in decided} == {"http"}
