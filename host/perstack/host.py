@@ -258,28 +258,16 @@ class Host:
     @cached_property
     def scheduler(self) -> Scheduler:
         """Resumes tasks that are due; those of Experts by a Job on this Host."""
-        from perstack.engine.scheduler import Jobs as Wanted
         from perstack.engine.scheduler import Scheduler
 
-        jobs = self.jobs
-        wanted = Wanted(
-            self.storage,
-            jobs.run,
-            jobs.resume,
-            jobs.job,
-            jobs.reader,
-            self.experts.check_ready,
-            self.iterations,
-            lambda expert_key: self._setup.ground(expert_key),
-        )
-        return Scheduler(self.tasks, wanted, self.project.experts, self.workspace, self._setup.env, self.clock)
+        return Scheduler(self.tasks, self.jobs, self.iterations, self._now)
 
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Every open question of every Job and task, and each of them that does not read, the oldest first."""
         from perstack.engine.inbox import damaged_tasks, in_order, waiting_jobs, waiting_tasks
 
         of_tasks = (await waiting_tasks(self.tasks), await damaged_tasks(self.tasks))
-        return in_order(await waiting_jobs(self.jobs.reader), *of_tasks)
+        return in_order(await waiting_jobs(self.jobs), *of_tasks)
 
     # --- short names ----------------------------------------------------------------------------------------------
 

@@ -86,7 +86,8 @@ HOST = {
     "use": ("project",),
 }
 PARTS = {
-    Jobs: {*HOST, "list", "under"} - {"open", "close", "inbox", "use", "login", "logout", "install", "tools"},
+    Jobs: {*HOST, "list", "under", "waiting"}
+    - {"open", "close", "inbox", "use", "login", "logout", "install", "tools"},
     Experts: {"all", "get", "check_ready", "tools"},
     Skills: {"login", "logout", "install"},
 }

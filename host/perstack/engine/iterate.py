@@ -18,8 +18,9 @@ from perstack.core.iterations.state import SeriesState
 from perstack.engine.audit import Auditing
 from perstack.engine.clock import SYSTEM, new_ids
 from perstack.engine.emit import OnEvent
+from perstack.engine.jobs import Jobs
 from perstack.engine.logs.series import SeriesLog, SeriesPage
-from perstack.engine.series_drive import Definitions, Jobs, OnFact, SeriesDrive, SeriesWiring
+from perstack.engine.series_drive import Definitions, OnFact, SeriesDrive, SeriesWiring
 from perstack.errors import UsageError
 from perstack.ports.clock import Clock
 from perstack.ports.storage import Storage

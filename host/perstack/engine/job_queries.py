@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.core.base import JsonObject
-from perstack.core.checkpoint import Checkpoint
 from perstack.core.events import StoredEvent
-from perstack.core.ids import check_job_id
-from perstack.core.job import JobSummary
-from perstack.core.runs.resuming import UnsettledCall
 from perstack.engine.audit import Auditing
 from perstack.engine.logs.log import StoredLine
-from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.plugins import Plugins
-from perstack.engine.read import JobPage, JobReader, RunLog, RunPage
+from perstack.engine.read import JobPage, JobReader
 from perstack.errors import NotFound
-from perstack.ports.storage import Page, Storage
+from perstack.ports.storage import Storage
 
 if TYPE_CHECKING:
     from perstack.core.verification import Report
 
 
-class JobQueries:
-    """What a Host tells of the Jobs in its storage. Nothing here changes a log."""
+class JobQueries(JobReader):
+    """What a Host says of the Jobs in its storage, beside what is read of them. Nothing here changes a log."""
 
     def __init__(self, storage: Storage, audit: Auditing, plugins: Plugins) -> None:
-        self.storage = storage
+        super().__init__(storage)
         self.audit = audit
         self.plugins = plugins
-        self.reader = JobReader(storage)
-
-    async def job(self, job_id: str | None = None) -> JobSummary:
-        """Where a Job, or the latest one, stands."""
-        return await self.reader.job(await self._job_id(job_id))
 
     async def list(
         self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None
@@ -44,48 +34,7 @@ class JobQueries:
 
         With `labels` only those that have all of them; such a page may have more than `limit`.
         """
-        return await self.reader.jobs(limit=limit, after=after, labels=labels or {})
-
-    async def runs(self, job_id: str | None = None, *, limit: int = 100, after: str | None = None) -> RunPage:
-        """The Runs of a Job, in the order they were decided on; `after` is the `next` of the page before.
-
-        Without an id those of all Jobs, the Job written to last first, each with its `job_id`.
-        """
-        if job_id is None:
-            return await self.reader.all_runs(limit=limit, after=after)
-        return await self.reader.runs(job_id, limit=limit, after=after)
-
-    async def events(
-        self,
-        run_id: str,
-        *,
-        job_id: str | None = None,
-        after: int = 0,
-        limit: int | None = None,
-        through_step: int | None = None,
-    ) -> Sequence[StoredLine[StoredEvent]]:
-        """A Run's events after place `after`, at most `limit`, up to the end of step `through_step`."""
-        return await self.reader.events(run_id, job_id=job_id, after=after, limit=limit, through_step=through_step)
-
-    async def logs(self, job_id: str | None = None, *, run_id: str | None = None) -> Sequence[RunLog]:
-        """The logs of a Job's Runs, or of one, as they stand: unparsed, and as far as they can be read."""
-        return await self.reader.logs(await self._job_id(job_id), run_id)
-
-    async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """The ids of a Job's checkpoints, oldest first; `after` is the `next` of the page before."""
-        return await self.reader.checkpoints(job_id, limit=limit, after=after)
-
-    async def checkpoint(self, checkpoint_id: str, *, job_id: str | None = None) -> Checkpoint:
-        """A checkpoint whole, with its messages."""
-        return await self.reader.checkpoint(checkpoint_id, job_id)
-
-    async def checkpoint_path(self, checkpoint_id: str, *, job_id: str | None = None) -> Path | None:
-        """The file of a checkpoint; None on storages without files."""
-        return await self.reader.checkpoint_path(checkpoint_id, job_id)
-
-    async def unsettled(self, job_id: str | None = None) -> tuple[UnsettledCall, ...]:
-        """The calls that began, may have had a side effect, and have no result."""
-        return await self.reader.unsettled(await self._job_id(job_id))
+        return await self._page(limit=limit, after=after, labels=labels)
 
     async def watch(self, job_id: str | None = None) -> AsyncGenerator[StoredLine[StoredEvent]]:
         """Every stored event of a Job, whoever drives it, until nobody does and all was shown."""
@@ -178,10 +127,3 @@ class JobQueries:
     async def original_files(self, job_id: str | None = None) -> Mapping[str, bytes]:
         """The older name of `export("perstack")`."""
         return await self.export("perstack", job_id)
-
-    async def load(self, job_id: str | None = None) -> LoadedJob:
-        """A Job with the whole state of each of its Runs."""
-        return await self.reader.load(await self._job_id(job_id))
-
-    async def _job_id(self, job_id: str | None) -> str:
-        return await self.reader.latest_job_id() if job_id is None else check_job_id(job_id)

@@ -152,7 +152,7 @@ class Jobs(JobQueries):
             if resume_from is None:
                 return answer_open(loaded, _coordinator(loaded), given, setup.overrides)
             base = await self._base(loaded, resume_from)
-            return await answer_again(self.reader, base, resume_from, setup.expert(base.start.expert_key), given)
+            return await answer_again(self, base, resume_from, setup.expert(base.start.expert_key), given)
 
         return await self._go_on(setup, job_id, begin, on_event)
 
@@ -243,7 +243,7 @@ class Jobs(JobQueries):
 
         async def work() -> JobSummary:
             async with job_slots().taken(), self._leased(job_id):
-                loaded = await self.reader.load(job_id)
+                loaded = await self.load(job_id)
                 return await self._drive(setup, loaded, await begin(loaded), on_event, lock)
 
         return await in_own_task(work())
@@ -319,7 +319,7 @@ class Jobs(JobQueries):
 
         Where a head of a log is known that is not there, somebody removed the log: that id is not used again.
         """
-        begun = await self.reader.begun(job_id)
+        begun = await self._begun(job_id)
         if begun == "begun":
             raise UsageError(f"Job {job_id} exists", next_steps=(Continue(job_id), Give("job_id")))
         if begun == "removed":
@@ -329,7 +329,7 @@ class Jobs(JobQueries):
     async def _base(self, loaded: LoadedJob, resume_from: str | None) -> Run:
         if resume_from is None:
             return _coordinator(loaded)
-        base = await self.reader.state_at(resume_from, loaded.job.id)
+        base = await self._state_at(resume_from, loaded.job.id)
         if not base.is_coordinator:
             raise UsageError(f"{resume_from} is a delegate's checkpoint; only the Coordinator's can be branched from")
         return base

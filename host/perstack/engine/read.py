@@ -73,12 +73,12 @@ class JobReader:
     """Reads what a storage holds. Summaries are trusted unless they say «running»: more has happened since."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
 
-    async def job(self, job_id: str) -> JobSummary:
-        """Where a Job stands. Raises NotFound."""
-        check_job_id(job_id)
-        cached = await self._storage.summary(job_id)
+    async def job(self, job_id: str | None = None) -> JobSummary:
+        """Where a Job, or the latest one, stands. Raises NotFound."""
+        job_id = await self._job_id(job_id)
+        cached = await self.storage.summary(job_id)
         if cached is not None:
             try:
                 summary = JobSummary.model_validate_json(cached)
@@ -88,19 +88,19 @@ class JobReader:
                 summary = None  # a copy of another Job's
             if summary is not None and summary.status != "running":
                 return summary
-            if summary is not None and await self._storage.lease_info(job_id):
+            if summary is not None and await self.storage.lease_info(job_id):
                 with suppress(NotFound):  # it is about to begin
                     return await self._derive(job_id)
                 return summary
         return await self._derive(job_id)
 
-    async def jobs(
+    async def _page(
         self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None
     ) -> JobPage:
-        """Jobs, the one written to last first; only those with these labels, if any are given."""
+        """What `JobQueries.list` says."""
         found: list[JobSummary] = []
         while True:
-            page = await self._storage.jobs(limit=limit, after=after)
+            page = await self.storage.jobs(limit=limit, after=after)
             found += [job for job in await self._summaries(page.ids) if has_labels(job.labels, labels or {})]
             after = page.next
             if after is None or not labels or len(found) >= limit:
@@ -112,11 +112,11 @@ class JobReader:
         A Job whose summary is whole is not read further: damage of its logs is for `verify` to find.
         """
         found: list[Waiting] = []
-        if not isinstance(self._storage, ReadsSummaries):
-            async for page in pages(lambda after: self.jobs(limit=_EVERY, after=after)):
+        if not isinstance(self.storage, ReadsSummaries):
+            async for page in pages(lambda after: self._page(limit=_EVERY, after=after)):
                 found += map(_waiting, page.jobs)
         else:
-            for job_id, written in (await self._storage.summaries()).items():
+            for job_id, written in (await self.storage.summaries()).items():
                 known, asking = _asking(job_id, written)
                 found += [Waiting(job_id, asking)] if known else map(_waiting, await self._summaries((job_id,)))
         return [one for one in found if one.asking is not None or one.damaged is not None]
@@ -132,46 +132,58 @@ class JobReader:
                 found.append(_unreadable(job_id, error))
         return found
 
-    async def latest_job_id(self) -> str:
+    async def _latest_job_id(self) -> str:
         """The Job written to last, of those that have begun. Raises NotFound if there is none."""
-        async for page in pages(lambda after: self._storage.jobs(limit=20, after=after)):
+        async for page in pages(lambda after: self.storage.jobs(limit=20, after=after)):
             for job_id in page.ids:
-                if (await self._storage.runs(job_id, limit=1)).ids:
+                if (await self.storage.runs(job_id, limit=1)).ids:
                     return job_id
-        raise NotFound(f"there is no Job yet in {self._storage.location}", next_steps=(Start(),))
+        raise NotFound(f"there is no Job yet in {self.storage.location}", next_steps=(Start(),))
 
-    async def load(self, job_id: str) -> LoadedJob:
-        """A Job's whole state. Raises NotFound, and StorageError if job.json knows of events that are not there."""
-        check_job_id(job_id)
-        loaded = await load_job(self._storage, job_id)
+    async def _job_id(self, job_id: str | None) -> str:
+        return await self._latest_job_id() if job_id is None else check_job_id(job_id)
+
+    async def load(self, job_id: str | None = None) -> LoadedJob:
+        """A Job with the whole state of each of its Runs.
+
+        Raises NotFound, and StorageError if job.json knows of events that are not there.
+        """
+        job_id = await self._job_id(job_id)
+        loaded = await load_job(self.storage, job_id)
         if loaded.runs and not loaded.job.coordinators:
             raise Damaged(
                 f"Job {job_id}: the log of the Run that began it is empty or gone; put it back from a copy", readable=0
             )
         if not loaded.runs:
-            if await self.begun(job_id) == "removed":
+            if await self._begun(job_id) == "removed":
                 raise StorageError(
                     f"Job {job_id} had events, and its logs are gone or empty: put them back from a copy"
                 )
             raise NotFound(f"Job {job_id} ended before its first event", next_steps=(Start(job_id),))
         return loaded
 
-    async def begun(self, job_id: str) -> Literal["no", "begun", "removed"]:
+    async def _begun(self, job_id: str) -> Literal["no", "begun", "removed"]:
         """Whether a Job that exists has events; `removed` if job.json knows of some that are not there."""
-        for run_id in await run_ids(self._storage, job_id):
+        for run_id in await run_ids(self.storage, job_id):
             with suppress(Damaged):
-                if not await self._storage.read(RunRef(job_id, run_id), limit=1):
+                if not await self.storage.read(RunRef(job_id, run_id), limit=1):
                     continue
             return "begun"
-        kept = await self._storage.summary(job_id)
+        kept = await self.storage.summary(job_id)
         try:
             heads = () if kept is None else JobSummary.model_validate_json(kept).runs
         except ValidationError:
             return "no"
         return "removed" if any(run.head_seq for run in heads) else "no"
 
-    async def runs(self, job_id: str, *, limit: int = 100, after: str | None = None) -> RunPage:
-        """The Runs of a Job, from after the Run `after` on. Raises NotFound."""
+    async def runs(self, job_id: str | None = None, *, limit: int = 100, after: str | None = None) -> RunPage:
+        """The Runs of a Job, in the order they were decided on; `after` is the `next` of the page before.
+
+        Without an id those of all Jobs, the Job written to last first, each with its `job_id`. Raises NotFound, and
+        UsageError for a cursor that is none.
+        """
+        if job_id is None:
+            return await self._all_runs(limit, after)
         every = (await self.job(job_id)).runs
         begin = 0 if after is None else next((n for n, run in enumerate(every, 1) if run.id == after), None)
         if begin is None:
@@ -179,12 +191,11 @@ class JobReader:
         page = every[begin : begin + limit]
         return RunPage(page, page[-1].id if begin + limit < len(every) else None)
 
-    async def all_runs(self, *, limit: int = 100, after: str | None = None) -> RunPage:
-        """The Runs of all Jobs, the Job written to last first. Raises UsageError for a cursor that is none."""
+    async def _all_runs(self, limit: int, after: str | None) -> RunPage:
         place, run_id = _cursor(after)
         found: list[RunSummary] = []
         while True:
-            page = await self._storage.jobs(limit=1, after=place)
+            page = await self.storage.jobs(limit=1, after=place)
             for job in await self._summaries(page.ids):
                 runs = _after(job.runs, run_id)
                 room = limit - len(found)
@@ -204,30 +215,31 @@ class JobReader:
         limit: int | None = None,
         through_step: int | None = None,
     ) -> list[StoredLine[StoredEvent]]:
-        """A Run's events from place `after` on, up to the end of step `through_step`.
+        """A Run's events after place `after`, at most `limit`, up to the end of step `through_step`.
 
         `job_id` is needed only for Runs that another program wrote.
         """
         ref = RunRef(job_id or job_of_run(run_id), check_id(run_id, "run"))
         lines: list[StoredLine[StoredEvent]] = []
-        async with aclosing(run_logs(self._storage).events(ref, after=after, limit=limit)) as found:
+        async with aclosing(run_logs(self.storage).events(ref, after=after, limit=limit)) as found:
             async for line in found:
                 if through_step is not None and line.event.step_number > through_step:
                     break
                 lines.append(line)
         return lines
 
-    async def logs(self, job_id: str, run_id: str | None = None) -> list[RunLog]:
-        """The logs of a Job's Runs, or of one, unparsed. A damaged one is cut where the damage begins."""
-        ids = await run_ids(self._storage, check_job_id(job_id))
+    async def logs(self, job_id: str | None = None, *, run_id: str | None = None) -> list[RunLog]:
+        """The logs of a Job's Runs, or of one, as they stand: unparsed, and as far as they can be read."""
+        job_id = await self._job_id(job_id)
+        ids = await run_ids(self.storage, job_id)
         if run_id is not None and run_id not in ids:
             raise NotFound(f"Job {job_id} has no Run {run_id}; it has: {', '.join(ids) or 'none'}")
         wanted = ids if run_id is None else [run_id]
-        return [RunLog(one, *await readable(self._storage, RunRef(job_id, one))) for one in wanted]
+        return [RunLog(one, *await readable(self.storage, RunRef(job_id, one))) for one in wanted]
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """The ids of a Job's checkpoints, Run by Run, oldest first, from after the checkpoint `after` on."""
-        ids = await run_ids(self._storage, check_job_id(job_id))
+        ids = await run_ids(self.storage, check_job_id(job_id))
         ref = None if after is None else (await self._place_of(after, job_id))[0]
         found: list[str] = []
         for run_id in ids if ref is None else ids[ids.index(ref.run_id) :]:
@@ -238,31 +250,31 @@ class JobReader:
                 return Page(tuple(found[:limit]), found[limit - 1])
         return Page(tuple(found))
 
-    async def state_at(self, checkpoint_id: str, job_id: str | None = None) -> Run:
+    async def _state_at(self, checkpoint_id: str, job_id: str | None = None) -> Run:
         """The Run as it was at a checkpoint. Raises NotFound."""
         ref, place = await self._place_of(checkpoint_id, job_id)
-        run = await load_run(self._storage, ref, through=place)
+        run = await load_run(self.storage, ref, through=place)
         if run is None:
             raise NotFound(f"there is no checkpoint {checkpoint_id}")
         return run
 
-    async def checkpoint(self, checkpoint_id: str, job_id: str | None = None) -> Checkpoint:
+    async def checkpoint(self, checkpoint_id: str, *, job_id: str | None = None) -> Checkpoint:
         """A checkpoint whole, with its messages, folded from the log."""
-        run = await self.state_at(checkpoint_id, job_id)
+        run = await self._state_at(checkpoint_id, job_id)
         return checkpoint_of(run).model_copy(update={"id": checkpoint_id})
 
-    async def checkpoint_path(self, checkpoint_id: str, job_id: str | None = None) -> Path | None:
+    async def checkpoint_path(self, checkpoint_id: str, *, job_id: str | None = None) -> Path | None:
         """The file of a checkpoint, written now if it was not there; None where checkpoints are not files."""
         ref, _ = await self._place_of(checkpoint_id, job_id)
-        storage = self._storage
+        storage = self.storage
         if not isinstance(storage, CheckpointFiles):
             return None
         if await storage.checkpoint(ref.job_id, checkpoint_id) is None:
-            file = checkpoint_file(await self.state_at(checkpoint_id, job_id))
+            file = checkpoint_file(await self._state_at(checkpoint_id, job_id))
             await storage.put_checkpoint(ref.job_id, checkpoint_id, file.to_json())
         return storage.checkpoint_path(ref.job_id, checkpoint_id)
 
-    async def unsettled(self, job_id: str) -> tuple[UnsettledCall, ...]:
+    async def unsettled(self, job_id: str | None = None) -> tuple[UnsettledCall, ...]:
         """The calls that began, may have had a side effect, and have no result."""
         return unsettled_calls((await self.load(job_id)).runs.values())
 
@@ -271,19 +283,17 @@ class JobReader:
             loaded = await self.load(job_id)
         except Damaged as damage:
             return await self._of_damaged(job_id, damage)
-        driven = await self._storage.lease_info(job_id) is not None
+        driven = await self.storage.lease_info(job_id) is not None
         # not kept: writing it would make this the Job written to last, and the heads in the old one are evidence
         return summarize(loaded.job, is_driven=driven)
 
     async def _of_damaged(self, job_id: str, damage: Damaged) -> JobSummary:
         """What the readable part of the logs adds up to, as a Job that failed: a list of Jobs must not end at it."""
         job, known = Job(job_id), dict[str, Run]()
-        for run_id in await run_ids(self._storage, job_id):
-            ref = RunRef(job_id, run_id)
-            with suppress(Damaged):
-                async for _, run in run_logs(self._storage, known).folded(ref):
-                    known[run_id] = run
-            if run_id in known:
+        for run_id in await run_ids(self.storage, job_id):
+            found = await run_logs(self.storage, known).readable(RunRef(job_id, run_id))
+            if found.loaded is not None:
+                known[run_id] = found.loaded.state
                 job.take(known[run_id])
         if not job.coordinators:
             return _unreadable(job_id, damage)
@@ -296,7 +306,7 @@ class JobReader:
         check_id(checkpoint_id, "checkpoint")
         if is_place(checkpoint_id):
             owner, run_id, _ = place_of(checkpoint_id)
-            if job_id is None or run_id in await run_ids(self._storage, check_job_id(job_id)):
+            if job_id is None or run_id in await run_ids(self.storage, check_job_id(job_id)):
                 return RunRef(job_id or owner, run_id), checkpoint_id
         else:
             owner, place = await self._of_foreign(checkpoint_id, job_id)
@@ -307,15 +317,15 @@ class JobReader:
 
     async def _of_foreign(self, checkpoint_id: str, job_id: str | None) -> tuple[str, str | None]:
         """The Job, and our id, of a checkpoint that another program wrote. Without a Job, the one that has its file."""
-        if not isinstance(self._storage, ShowsForeign):
+        if not isinstance(self.storage, ShowsForeign):
             return "", None
-        copies = self._storage if isinstance(self._storage, KeepsCopies) else None
+        copies = self.storage if isinstance(self.storage, KeepsCopies) else None
         if job_id is not None:
-            return job_id, await self._storage.foreign_checkpoint(check_job_id(job_id), checkpoint_id)
-        for one in await every_id(lambda after: self._storage.jobs(limit=_PAGE, after=after)):
+            return job_id, await self.storage.foreign_checkpoint(check_job_id(job_id), checkpoint_id)
+        for one in await every_id(lambda after: self.storage.jobs(limit=_PAGE, after=after)):
             # of a Job without its file it is not asked: that would read all that other programs wrote
             if copies is not None and await copies.checkpoint(one, checkpoint_id) is not None:
-                return one, await self._storage.foreign_checkpoint(one, checkpoint_id)
+                return one, await self.storage.foreign_checkpoint(one, checkpoint_id)
         return "", None
 
 

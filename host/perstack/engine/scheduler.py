@@ -7,11 +7,9 @@ look at the same time one wakes a task, and the others find it woken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, assert_never
+from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
 from perstack.core.iterations.state import SeriesState
 from perstack.core.iterations.summary import SeriesSummary
@@ -32,18 +30,16 @@ from perstack.core.tasks.waking import (
     settled,
 )
 from perstack.core.undriven import Paused, are_old, is_over, stands
-from perstack.engine.clock import SYSTEM, new_ulid
+from perstack.engine.clock import new_ulid
 from perstack.engine.groups import leaves
 from perstack.engine.guarding import guarded, programs_of
+from perstack.engine.jobs import Jobs
 from perstack.engine.memory import ExecutionMemory
 from perstack.engine.pages import pages
 from perstack.engine.polling import ask_command
-from perstack.engine.read import JobReader
-from perstack.engine.runtimes import NO_SANDBOX, Ground
+from perstack.engine.setup import Setup
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
-from perstack.ports.clock import Clock
 from perstack.ports.processes.environment import inherited
-from perstack.ports.storage import Storage
 
 if TYPE_CHECKING:
     from perstack.engine.iterate import Iterations
@@ -87,86 +83,15 @@ class ScheduledWork:
     error: str | None = None
 
 
-class Run(Protocol):
-    """`Host.run`."""
-
-    async def __call__(self, expert_key: str, query: str, *, job_id: str) -> JobSummary: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Jobs:
-    """What is needed of a Host."""
-
-    storage: Storage
-    run: Run
-    resume: Callable[[str], Awaitable[JobSummary]]
-    job: Callable[[str], Awaitable[JobSummary]]
-    reader: JobReader
-    check: Callable[[str], None]
-    """Raises UsageError or MissingCredential if a Job of an Expert could not begin."""
-    iterations: Iterations
-    ground: Callable[[str | None], AbstractAsyncContextManager[Ground]] = lambda expert_key: nullcontext(NO_SANDBOX)
-    """Where a program of an Expert's, or of none, runs."""
-
-    async def work_on(self, expert_key: str, query: str, job_id: str) -> JobSummary:
-        """Start the Job of that id, or go on with it, to its end or stop."""
-        if await self.storage.has_job(job_id):
-            return await self._resumed(job_id)
-        return await self.run(expert_key, query, job_id=job_id)
-
-    async def _resumed(self, job_id: str) -> JobSummary:
-        try:
-            return await self.resume(job_id)
-        except UsageError:
-            job = await self.job(job_id)
-            if stands(job):
-                return job  # another process was quicker
-            raise
-
-    async def find(self, job_id: str) -> JobSummary | None:
-        """Where a Job stands; None if it has no Run."""
-        try:
-            return await self.job(job_id)
-        except NotFound:
-            return None
-
-    async def due(self, now: int) -> list[str]:
-        """Those that pause for a limit of their provider's rate, and may go on."""
-        found: list[str] = []
-        async for page in pages(lambda after: self.reader.jobs(limit=_PAGE, after=after)):
-            found += [job.id for job in page.jobs if is_over(job, now)]
-            if are_old(page.jobs, now):
-                break
-        return found
-
-    async def due_iterations(self, now: int) -> list[SeriesSummary]:
-        """Those that pause for the same, and those that do not read, which may be due."""
-        found: list[SeriesSummary] = []
-        async for page in pages(lambda after: self.iterations.list(limit=_PAGE, after=after)):
-            found += [one for one in page.series if one.damaged or (one.status == "paused" and is_over(one, now))]
-            if are_old(page.series, now):
-                break
-        return found
-
-
 class Scheduler:
     """Looks after the tasks of one storage."""
 
-    def __init__(
-        self,
-        memory: ExecutionMemory,
-        jobs: Jobs,
-        experts: Container[str],
-        directory: Path,
-        env: Mapping[str, str],
-        clock: Clock = SYSTEM,
-    ) -> None:
+    def __init__(self, memory: ExecutionMemory, jobs: Jobs, iterations: Iterations, setup: Callable[[], Setup]) -> None:
+        """`setup` is what is worked with now."""
         self._memory = memory
         self._jobs = jobs
-        self._experts = experts
-        self._directory = directory
-        self._env = env
-        self._clock = clock
+        self._iterations = iterations
+        self._setup = setup
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._busy: set[_Due] = set()
 
@@ -206,18 +131,36 @@ class Scheduler:
 
     async def _candidates(self) -> list[_Due]:
         """Whatever may be due. A list that cannot be had is one of them, with what is wrong with it."""
-        now = self._clock.now()
+        now = self._now()
         rows, no_rows = await _had("tasks", self._memory.log.rows())
         due = [*no_rows, *map(_due_task, to_look_after(rows, now))]
-        paused, no_series = await _had("iterations", self._jobs.due_iterations(now))
+        paused, no_series = await _had("iterations", self._due_iterations(now))
         due += [*no_series, *(_Due(one.id, "iterations", one.message if one.damaged else None) for one in paused)]
         if no_rows or no_series:
             return due  # whose the Jobs are is not known
         of_tasks = {row.get("jobId") for row in rows}
         of_series = tuple(f"{one.id}-" for one in paused)
-        jobs, no_jobs = await _had("Jobs", self._jobs.due(now))
+        jobs, no_jobs = await _had("Jobs", self._due_jobs(now))
         mine = [one for one in jobs if one not in of_tasks and not one.startswith(of_series)]
         return [*due, *no_jobs, *(_Due(one, "job") for one in mine)]
+
+    async def _due_jobs(self, now: int) -> list[str]:
+        """Those that pause for a limit of their provider's rate, and may go on."""
+        found: list[str] = []
+        async for page in pages(lambda after: self._jobs.list(limit=_PAGE, after=after)):
+            found += [job.id for job in page.jobs if is_over(job, now)]
+            if are_old(page.jobs, now):
+                break
+        return found
+
+    async def _due_iterations(self, now: int) -> list[SeriesSummary]:
+        """Those that pause for the same, and those that do not read, which may be due."""
+        found: list[SeriesSummary] = []
+        async for page in pages(lambda after: self._iterations.list(limit=_PAGE, after=after)):
+            found += [one for one in page.series if one.damaged or (one.status == "paused" and is_over(one, now))]
+            if are_old(page.series, now):
+                break
+        return found
 
     async def _wake(self, one: _Due) -> ScheduledWork | None:
         """Look after one of them. Whatever goes wrong with it, others are looked after all the same."""
@@ -238,10 +181,10 @@ class Scheduler:
             case "task":
                 return ScheduledWork(did="failed", task_id=one.id, error=error)
             case "job":
-                job = await _or_nothing(self._jobs.find(one.id))
+                job = await _or_nothing(self._find(one.id))
                 return ScheduledWork(did="failed", job_id=one.id, job=job, error=error)
             case "iterations":
-                series = await _or_nothing(self._jobs.iterations.get(one.id))
+                series = await _or_nothing(self._iterations.get(one.id))
                 return ScheduledWork(did="failed", series_id=one.id, series=series, error=error)
             case "list":
                 return ScheduledWork(did="failed", error=f"what there is of {one.id} cannot be listed: {error}")
@@ -257,7 +200,7 @@ class Scheduler:
                 job = await self._if_over(one.id, self._jobs.job, self._jobs.resume)
                 return None if job is None else ScheduledWork(did="resumed", job_id=one.id, job=job)
             case "iterations":
-                series = await self._if_over(one.id, self._jobs.iterations.get, self._jobs.iterations.resume)
+                series = await self._if_over(one.id, self._iterations.get, self._iterations.resume)
                 return None if series is None else ScheduledWork(did="resumed", series_id=one.id, series=series)
             case "list":
                 return None
@@ -267,25 +210,25 @@ class Scheduler:
         self, paused_id: str, look: Callable[[str], Awaitable[_P]], resume: Callable[[str], Awaitable[_P]]
     ) -> _P | None:
         """A Job or a series that paused for its provider's rate goes on; None if another process was quicker."""
-        if not is_over(await look(paused_id), self._clock.now()):
+        if not is_over(await look(paused_id), self._now()):
             return None
         try:
             return await resume(paused_id)
         except UsageError:
-            if is_over(await look(paused_id), self._clock.now()):
+            if is_over(await look(paused_id), self._now()):
                 raise
             return None
 
     async def _attend(self, task_id: str) -> ScheduledWork | None:
         """What is due of a task, as it stands and as what has to be looked at stands."""
         task = await self._memory.get(task_id)
-        known = Known(task.agent_id in self._experts)
-        while (step := next_step(task, known, self._clock.now())) is not None:
+        known = Known(task.agent_id in self._setup().project.experts)
+        while (step := next_step(task, known, self._now())) is not None:
             match step:
                 case AskCommand():
                     known = replace(known, poll=await self._ask(task.agent_id, step.command))
                 case LookAtJob():
-                    known = replace(known, jobs={step.job_id: await self._jobs.find(step.job_id)})
+                    known = replace(known, jobs={step.job_id: await self._find(step.job_id)})
                 case Work():
                     return await self._work(task, step.job_id, known)
                 case GoOn():
@@ -294,13 +237,32 @@ class Scheduler:
                     assert_never(step)
         return None
 
+    def _now(self) -> int:
+        return self._setup().clock.now()
+
+    async def _taken_up(self, job_id: str) -> JobSummary:
+        try:
+            return await self._jobs.resume(job_id)
+        except UsageError:
+            job = await self._jobs.job(job_id)
+            if stands(job):
+                return job  # another process was quicker
+            raise
+
+    async def _find(self, job_id: str) -> JobSummary | None:
+        """Where a Job stands; None if it has no Run."""
+        try:
+            return await self._jobs.job(job_id)
+        except NotFound:
+            return None
+
     async def _ask(self, agent_id: str, command: Sequence[str]) -> PollResult:
-        programs = programs_of(self._jobs.storage)
-        expert_key = agent_id if agent_id in self._experts else None
-        async with guarded(self._jobs.storage), self._jobs.ground(expert_key) as ground:
+        setup = self._setup()
+        expert_key = agent_id if agent_id in setup.project.experts else None
+        async with guarded(setup.storage), setup.ground(expert_key) as ground:
             # without a sandbox it has all variables of the host
-            env = inherited(self._env, ground.variables) if ground.confines else self._env
-            return await ask_command(command, self._directory, env, programs, ground.runtime)
+            env = inherited(setup.env, ground.variables) if ground.confines else setup.env
+            return await ask_command(command, setup.workspace, env, programs_of(setup.storage), ground.runtime)
 
     async def _go_on(self, task: TaskState, step: GoOn, known: Known) -> ScheduledWork:
         """Append what was decided, and let the agent work, if it is an Expert and the task runs after that.
@@ -309,8 +271,8 @@ class Scheduler:
         """
         events, job_id = step.events, None
         if step.needs_job(task, known):
-            self._jobs.check(task.agent_id)
-            now = self._clock.now()
+            self._setup().check_ready(task.agent_id)
+            now = self._now()
             # whole, because short ones of one moment may be the same, and nothing is made before the task is won
             job_id = step.job_id or new_ulid(now).lower()
             events = (*events, WakeTask(task_id=task.task_id, timestamp=now, job_id=job_id))
@@ -320,9 +282,12 @@ class Scheduler:
         return ScheduledWork(task_id=task.task_id, did=step.did, task=task)
 
     async def _work(self, task: TaskState, job_id: str, known: Known) -> ScheduledWork:
-        job = await self._jobs.work_on(task.agent_id, query_for(task), job_id)
+        if await self._setup().storage.has_job(job_id):
+            job = await self._taken_up(job_id)
+        else:
+            job = await self._jobs.run(task.agent_id, query_for(task), job_id=job_id)
         task = await self._memory.get(task.task_id)
-        step = settled(task, job, self._clock.now())
+        step = settled(task, job, self._now())
         if step is not None:
             return await self._go_on(task, step, known)
         return ScheduledWork(task_id=task.task_id, did="worked", task=task, question=job.asks)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from perstack.core.definitions import Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate, Project
 from perstack.core.iterations.decide import (
@@ -42,6 +42,7 @@ from perstack.engine.clock import SYSTEM
 from perstack.engine.emit import OnEvent
 from perstack.engine.evaluate import measure_by_command, measure_by_function, name_of
 from perstack.engine.guarding import programs_of
+from perstack.engine.jobs import Jobs
 from perstack.engine.logs.log import Loaded
 from perstack.engine.logs.series import SeriesLog
 from perstack.engine.runtimes import Ground
@@ -54,20 +55,6 @@ from perstack.ports.storage import Storage
 
 OnFact = Callable[[StoredSeriesEvent, SeriesState, bytes], None]
 """A fact of the series, the state after it, and its line as it stands in the log."""
-
-
-class Jobs(Protocol):
-    """What iterations need of a Host."""
-
-    async def run(
-        self, expert_key: str, query: str, *, job_id: str | None = None, on_event: OnEvent | None = None
-    ) -> JobSummary: ...
-
-    async def resume(self, job_id: str | None = None, *, on_event: OnEvent | None = None) -> JobSummary: ...
-
-    async def job(self, job_id: str | None = None) -> JobSummary: ...
-
-    async def delete(self, job_id: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
