@@ -7,10 +7,8 @@ import json
 from perstack.core.base import JsonObject
 from perstack.ports.skill import ToolResult
 
-
-def compact(value: JsonObject) -> str:
-    """JSON without spaces."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""A value as JSON without spaces."""
 
 
 def answer(value: JsonObject, *, is_error: bool = False) -> ToolResult:

@@ -40,7 +40,8 @@ class Prices:
         if own is not None:
             cost = own.cost_of(usage)
         cost = None if cost is None else round(cost, 9)
-        return usage.model_copy(update={"cost_usd": cost}), generation.context_window or window
+        priced = usage if cost == usage.cost_usd else usage.model_copy(update={"cost_usd": cost})
+        return priced, generation.context_window or window
 
     async def _looked_up(
         self, provider: str, loading: asyncio.Future[PriceList], model: str, usage: Usage

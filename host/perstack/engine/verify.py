@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perstack.core.chain import Head, Sealed, taken_out
+from perstack.core.checkpoint import checkpoint_file
 from perstack.core.events import (
     CallDelegate,
     FinishToolCall,
@@ -16,12 +17,19 @@ from perstack.core.events import (
 from perstack.core.ids import number_of_run, place_of, run_id_of
 from perstack.core.messages import BlobPart
 from perstack.core.redaction import parse_remains, redaction_of
+from perstack.core.runs.state import Run
 from perstack.core.verification import Report, against_head
 from perstack.engine.logs.lines import run_ids
-from perstack.engine.logs.log import StoredLine
+from perstack.engine.logs.log import CheckedLog, StoredLine
 from perstack.engine.logs.runs import redactions_in, run_logs
 from perstack.engine.requests import KeptToolsCheck
-from perstack.engine.verify_caches import check_caches, checkpoint_anchors, checkpoint_files, summary_anchors
+from perstack.engine.verify_caches import (
+    Files,
+    check_caches,
+    checkpoint_anchors,
+    checkpoint_files,
+    summary_anchors,
+)
 from perstack.engine.verify_state import Check
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.ports.formats import ShowsForeign
@@ -37,7 +45,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
     unsealed = await storage.unsealed_runs(job_id) if isinstance(storage, ShowsForeign) else dict[str, str]()
     check = Check(job_id, unsealed)
     for run_id in await run_ids(storage, job_id):
-        await _check_log(check, storage, RunRef(job_id, run_id))
+        await _check_log(check, storage, RunRef(job_id, run_id), checkpoints)
     check.anchors += [*summary_anchors(summary), *checkpoint_anchors(checkpoints)]
     for run_id, anchor in check.anchors:
         check.findings += against_head(run_id, anchor, check.heads.get(run_id, {}))
@@ -51,16 +59,21 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
 # --- logs ---------------------------------------------------------------------------------------------------------
 
 
-async def _check_log(check: Check, storage: Storage, ref: RunRef) -> None:
-    """One log against its own chain; what it tells of others is taken down."""
+async def _check_log(check: Check, storage: Storage, ref: RunRef, checkpoints: Files) -> None:
+    """One log against its own chain; what it tells of others, and what is derived from it, is taken down."""
     redacted: dict[str, int] = {}
 
-    def observe(line: StoredLine[StoredEvent], sealed: Sealed) -> None:
+    def observe(line: StoredLine[StoredEvent], sealed: Sealed, run: Run | None) -> None:
         if taken_out(sealed.payload) is not None:
             redacted[line.event.id] = line.seq
+        if run is not None and line.event.id in checkpoints:
+            check.checkpoints[line.event.id] = checkpoint_file(run)
         _take_down(check, ref, line.seq, line.event)
 
-    log = await run_logs(storage).check(ref, observe)
+    log = await run_logs(storage, check.states).check(ref, observe)
+    check.misfit = check.misfit or log.misfit
+    if log.state is not None:
+        check.states[ref.run_id] = log.state
     check.heads[ref.run_id] = log.chain
     for seq, words in log.wrong:
         check.found(ref.run_id, seq, words)
@@ -69,6 +82,11 @@ async def _check_log(check: Check, storage: Storage, ref: RunRef) -> None:
         check.redactions += [redaction_of(one, seq) for one in redactions if one.event_id == event_id][:1]
     for redaction in redactions:
         _check_redaction(check, ref, redaction, log.lines)
+    _say_how_far(check, ref, log)
+
+
+def _say_how_far(check: Check, ref: RunRef, log: CheckedLog[Run]) -> None:
+    """How far a log could be checked."""
     if log.damage is not None:
         check.found(ref.run_id, log.damage.readable + 1, str(log.damage))
     if log.unknown:

@@ -8,14 +8,13 @@ from pydantic import ValidationError
 
 from perstack.core.base import Fact
 from perstack.core.chain import Head
-from perstack.core.checkpoint import CheckpointFile
+from perstack.core.checkpoint import CheckpointFile, run_setting
 from perstack.core.ids import is_place, place_of
-from perstack.core.job import JobSummary
+from perstack.core.job import Job, JobSummary
 from perstack.core.verification import against, against_logs
-from perstack.engine.derived import Derived, checkpoint_ids, derive
+from perstack.engine.derived import checkpoint_ids
 from perstack.engine.logs.damage import DoesNotFollow
 from perstack.engine.verify_state import Check
-from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import KeepsCopies, RunRef, Storage
 
 Files = Mapping[str, bytes]
@@ -61,32 +60,30 @@ async def check_caches(check: Check, storage: Storage, summary: bytes | None, ch
     read = _read_summary(check, summary)
     if check.findings:
         return
-    try:
-        derived = await derive(storage, check.job_id)
-    except DoesNotFollow as error:
-        check.found(error.ref.run_id, error.seq, error.reason)
+    if isinstance(check.misfit, DoesNotFollow):
+        check.found(check.misfit.ref.run_id, check.misfit.seq, check.misfit.reason)
         return
-    except (Damaged, NotFound):
+    if check.misfit is not None:
         words = "what it says cannot be derived from logs that do not read as a whole"
         check.passed_over("summary", "", 1, f"job.json: {words}")
         check.passed_over("caches", "", len(checkpoints) + len(check.heads), f"checkpoints and settings: {words}")
         return
     if summary is not None and read is not None:
         is_driven = await storage.lease_info(check.job_id) is not None
-        _check_summary(check, summary, read, derived, is_driven=is_driven)
+        _check_summary(check, summary, read, is_driven=is_driven)
     if isinstance(storage, KeepsCopies):
-        await _check_copies(check, storage, derived, checkpoints)
+        await _check_copies(check, storage, checkpoints)
 
 
-async def _check_copies(check: Check, storage: KeepsCopies, derived: Derived, checkpoints: Files) -> None:
-    for run_id, setting in derived.settings.items():
+async def _check_copies(check: Check, storage: KeepsCopies, checkpoints: Files) -> None:
+    for run_id, run in check.states.items():
         data = await storage.run_setting(RunRef(check.job_id, run_id))
         if data is None:
             check.passed_over("caches", run_id, 0, "there is no run-setting.json; what it says is in the log")
         elif run_id not in check.unsealed:
-            _compare(check, "run-setting.json", run_id, data, setting)
+            _compare(check, "run-setting.json", run_id, data, run_setting(run.start))
     for checkpoint_id, data in checkpoints.items():
-        file = derived.checkpoints.get(checkpoint_id)
+        file = check.checkpoints.get(checkpoint_id)
         if file is None:
             check.found("", 0, f"checkpoint {checkpoint_id} is of no event in these logs")
         else:
@@ -116,12 +113,16 @@ def _read_summary(check: Check, written: bytes | None) -> JobSummary | None:
         return None
 
 
-def _check_summary(check: Check, written: bytes, summary: JobSummary, derived: Derived, *, is_driven: bool) -> None:
-    if not derived.job.coordinators:
+def _check_summary(check: Check, written: bytes, summary: JobSummary, *, is_driven: bool) -> None:
+    job = Job(check.job_id)
+    for run in check.states.values():
+        job.take(run)
+        job.heads[run.id] = run.head
+    if not job.coordinators:
         return
     if summary.status == "running" or is_driven:
         check.passed_over("summary", "", 1, "job.json was written while the Job ran; what is shown is from the logs")
         return
     check.summaries += 1
-    for words in against_logs(written, derived.job):
+    for words in against_logs(written, job):
         check.found("", 0, f"job.json {words}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from perstack.core.base import Fact
+from perstack.core.chain import Sealed
 from perstack.core.verification import Checked, Finding, Report, Unchecked, against, against_head
 from perstack.engine.logs.damage import DoesNotFollow
 from perstack.engine.logs.kept import Kept
 from perstack.engine.logs.lines import run_ids
-from perstack.engine.logs.log import CheckedLog, E, EventLog, S
+from perstack.engine.logs.log import CheckedLog, E, EventLog, S, StoredLine
 from perstack.engine.logs.series import SERIES
 from perstack.engine.logs.summarized import M, Summarized, log_of
 from perstack.engine.logs.tasks import TASKS
@@ -32,10 +33,16 @@ async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) ->
     others = [run_id for run_id in await run_ids(space, of) if run_id != ref.run_id]
     findings = [Finding(run_id, 0, "a log that is not part of it") for run_id in others]
     events = EventLog(space, definition)
-    log = await events.check(ref)
-    found = await events.readable(ref, limit=len(log.chain))
-    if isinstance(found.damage, DoesNotFollow):  # what else may be wrong the check has found
-        log.wrong.append((found.damage.seq, found.damage.reason))
+    then: S | None = None
+
+    def observe(line: StoredLine[E], _: Sealed, state: S | None) -> None:
+        nonlocal then
+        if kept.head is None or line.seq == kept.head.seq:
+            then = state
+
+    log = await events.check(ref, observe)
+    if isinstance(log.misfit, DoesNotFollow):  # what else may be wrong the check has found
+        log.wrong.append((log.misfit.seq, log.misfit.reason))
     if log.damage is not None:
         findings.append(Finding("", log.damage.readable + 1, str(log.damage)))
     findings += [Finding("", seq, words) for seq, words in sorted(log.wrong)]
@@ -46,21 +53,20 @@ async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) ->
         findings += against_head("", kept.head, log.chain)
     unchecked = _unchecked(name, kept, log)
     compared = 0
-    if found.loaded is not None and not findings and not log.unknown:
+    if log.state is not None and not findings and not log.unknown:
         # a process that was killed right after an event leaves the summary of the state before
-        then = found if kept.head is None else await events.readable(ref, limit=kept.head.seq)
         compared = int(kept.text is not None)
-        if kept.text is None or then.loaded is None:
+        if kept.text is None or then is None:
             words = f"{name} is not there, or was being written; what is shown is from the log"
             unchecked.append(Unchecked("summary", "", 1, words))
         else:
-            findings += _against_summary(name, kept.text, definition.summary(then.loaded.state))
-        unchecked += await _missing_jobs(storage, definition.jobs(found.loaded.state))
+            findings += _against_summary(name, kept.text, definition.summary(then))
+        unchecked += await _missing_jobs(storage, definition.jobs(log.state))
     checked = Checked(len(log.chain), int(kept.head is not None or kept.floor > 0), compared)
     return Report(of, 1, len(log.chain), tuple(findings), tuple(unchecked), checked, definition.kind)
 
 
-def _unchecked(name: str, kept: Kept, log: CheckedLog) -> list[Unchecked]:
+def _unchecked(name: str, kept: Kept, log: CheckedLog[S]) -> list[Unchecked]:
     unchecked: list[Unchecked] = []
     if log.unknown:
         first = log.unknown[0]

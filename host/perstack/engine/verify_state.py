@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from perstack.core.chain import Head
+from perstack.core.checkpoint import CheckpointFile
 from perstack.core.events import StartGeneration, StartRun
 from perstack.core.redaction import Redaction
+from perstack.core.runs.state import Run
 from perstack.core.verification import Checked, Finding, Report, Unchecked, UncheckedKind
+from perstack.errors import Damaged, NotFound
 
 
 @dataclass(slots=True)
@@ -31,6 +34,12 @@ class Check:
     """The blobs that are named: by which Run, at which place, with which size."""
     offers: list[tuple[str, int, StartGeneration]] = field(default_factory=list[tuple[str, int, StartGeneration]])
     """The generations that name the tools which the model was offered: of which Run, at which place."""
+    states: dict[str, Run] = field(default_factory=dict[str, Run])
+    """The ends of the Runs, as far as their events follow."""
+    misfit: Damaged | NotFound | None = None
+    """Why one of them is not that of its whole log, if one is not."""
+    checkpoints: dict[str, CheckpointFile] = field(default_factory=dict[str, CheckpointFile])
+    """What the checkpoints that were put ought to say."""
     digests: int = 0
     summaries: int = 0
     caches: int = 0

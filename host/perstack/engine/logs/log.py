@@ -94,7 +94,7 @@ class Appended(Loaded[S]):
 
 
 @dataclass(slots=True)
-class CheckedLog:
+class CheckedLog(Generic[S]):
     """What a check of one log came to."""
 
     lines: list[bytes]
@@ -107,6 +107,10 @@ class CheckedLog:
     """What does not hold, and at which place."""
     unknown: list[int] = field(default_factory=list[int])
     """The places of events that this version cannot read."""
+    state: S | None = None
+    """The state after the last event that could follow; None if there is none."""
+    misfit: Damaged | NotFound | None = None
+    """Why `state` is not that of the whole log, if it is not, though the chain holds."""
 
 
 class EventLog(Generic[S, E]):
@@ -169,22 +173,31 @@ class EventLog(Generic[S, E]):
         await self._storage.append(ref, start.seq, lines)
         return Appended(loaded.state, loaded.head, lines)
 
-    async def check(
-        self, ref: RunRef, observe: Callable[[StoredLine[E], Sealed], None] = lambda line, sealed: None
-    ) -> CheckedLog:
-        """Check each line of a log against the chain; `observe` sees the events that this version can read."""
-        found = CheckedLog(*await readable(self._storage, ref))
+    async def check(self, ref: RunRef, observe: Callable[[StoredLine[E], Sealed, S | None], None]) -> CheckedLog[S]:
+        """Check each line of a log against the chain, and each event against those before it.
+
+        `observe` sees the events that this version can read, with the state after them as far as they can follow.
+        """
+        found = CheckedLog[S](*await readable(self._storage, ref))
         try:
             for sealed, head in checked(found.lines):
                 found.chain[head.seq] = head.hash
                 try:
                     event = await self._definition.event(ref, head.seq, sealed)
-                except UnknownEvent:
-                    found.unknown.append(head.seq)
                 except BadEvent as error:
-                    found.wrong.append((head.seq, error.reason))
-                else:
-                    observe(StoredLine(head, event, found.lines[head.seq - 1]), sealed)
+                    found.misfit = found.misfit or error
+                    if isinstance(error, UnknownEvent):
+                        found.unknown.append(head.seq)
+                    else:
+                        found.wrong.append((head.seq, error.reason))
+                    continue
+                if found.misfit is None:
+                    try:
+                        found.state = await self._after(ref, found.state, event, head)
+                    except (Damaged, NotFound) as error:
+                        found.misfit = error
+                line = StoredLine(head, event, found.lines[head.seq - 1])
+                observe(line, sealed, found.state if found.misfit is None else None)
         except BrokenSeal as error:
             found.wrong.append((len(found.chain) + 1, str(error)))
         return found
