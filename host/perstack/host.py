@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -40,11 +39,9 @@ from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
 
 if TYPE_CHECKING:
-    from perstack.core.recorded import SeriesDefinition
     from perstack.engine.inbox import InboxItem
     from perstack.engine.iterate import Iterations
     from perstack.engine.memory import ExecutionMemory
-    from perstack.engine.runtimes import Ground
     from perstack.engine.scheduler import Scheduler
 
 _Part = TypeVar("_Part")
@@ -224,31 +221,8 @@ class Host:
     def iterations(self) -> Iterations:
         """Runs Experts again and again until what they make is good enough."""
         from perstack.engine.iterate import Iterations
-        from perstack.engine.series_drive import Definitions
 
-        setup = self._setup
-
-        def under(definition: SeriesDefinition) -> Jobs:
-            recorded = setup.under(definition)
-            return self.jobs.under(lambda: recorded)
-
-        def check(expert_key: str, definition: SeriesDefinition | None) -> None:
-            (self._setup if definition is None else setup.under(definition)).check_ready(expert_key)
-
-        def ground(expert_key: str, definition: SeriesDefinition | None) -> AbstractAsyncContextManager[Ground]:
-            return (self._setup if definition is None else setup.under(definition)).ground(expert_key)
-
-        definitions = Definitions(lambda key: self._setup.definition(key), under, check, ground)
-        return Iterations(
-            self.storage,
-            self.jobs,
-            definitions,
-            setup.project,
-            setup.workspace,
-            setup.env,
-            setup.audit,
-            setup.clock,
-        )
+        return Iterations(self.jobs, self._setup)
 
     @property
     def waker(self) -> Scheduler:

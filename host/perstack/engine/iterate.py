@@ -6,42 +6,28 @@ print(series.best_iteration, series.status)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
 from perstack.core.definition_secrets import measured_without_secrets
-from perstack.core.definitions import Expert, Iterate, Project
+from perstack.core.definitions import Expert, Iterate
 from perstack.core.ids import check_job_id
 from perstack.core.iterations.events import ResumeSeries, StartSeries
 from perstack.core.iterations.evolve import aimed, check_resumable
 from perstack.core.iterations.state import SeriesState
-from perstack.engine.audit import Auditing
-from perstack.engine.clock import SYSTEM, new_ids
+from perstack.engine.clock import new_ids
 from perstack.engine.emit import OnEvent
 from perstack.engine.jobs import Jobs
 from perstack.engine.logs.series import SeriesLog, SeriesPage
-from perstack.engine.series_drive import Definitions, OnFact, SeriesDrive, SeriesWiring
+from perstack.engine.series_drive import OnFact, SeriesDrive, SeriesWiring
+from perstack.engine.setup import Setup
 from perstack.errors import UsageError
-from perstack.ports.clock import Clock
-from perstack.ports.storage import Storage
 
 
 class Iterations:
     """All series of iterations of one storage."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        jobs: Jobs,
-        definitions: Definitions,
-        project: Project,
-        workspace: Path,
-        env: Mapping[str, str],
-        audit: Auditing,
-        clock: Clock = SYSTEM,
-    ) -> None:
-        self._log = SeriesLog(storage, audit)
-        self._wiring = SeriesWiring(self._log, storage, jobs, definitions, project, workspace, env, clock)
+    def __init__(self, jobs: Jobs, setup: Setup) -> None:
+        self._log = SeriesLog(setup.storage, setup.audit)
+        self._wiring = SeriesWiring(self._log, jobs, setup)
+        self._setup = setup
 
     async def begin(
         self,
@@ -60,18 +46,18 @@ class Iterations:
         pause, and what goes wrong as a failure: `resume` goes on. Nothing is written before Expert, model and provider
         are known to be there. Raises UsageError if they are not, if the Expert has no `iterate`, or if the id is taken.
         """
-        definition = self._wiring.definitions.current(expert_key)
+        definition = self._setup.definition(expert_key)
         expert = definition.experts[0]
         written = _settings(expert)
         settings = aimed(written, written.max_iterations if max_iterations is None else max_iterations, target)
         self._wiring.check_ready(expert.key, settings, definition)
         series_id = await self._new_id() if series_id is None else _checked(series_id)
-        if await self._wiring.storage.has_job(series_id):
+        if await self._setup.storage.has_job(series_id):
             raise UsageError(f"there is a Job {series_id}: choose another id")
         await self._log.reserve(series_id)
         first = StartSeries(
             series_id=series_id,
-            timestamp=self._wiring.clock.now(),
+            timestamp=self._setup.clock.now(),
             expert_key=expert.key,
             query=query,
             iterate=measured_without_secrets(settings),
@@ -104,20 +90,20 @@ class Iterations:
             check_resumable(loaded.state, more, target)
             key, definition, new = loaded.state.expert_key, loaded.state.definition, None
             if current or definition is None:
-                definition = new = self._wiring.definitions.current(key)
+                definition = new = self._setup.definition(key)
             self._wiring.check_ready(key, loaded.state.settings, definition)
             drive = SeriesDrive(self._wiring, on_event, on_fact, loaded)
             resumed = ResumeSeries(
-                series_id=series_id, timestamp=self._wiring.clock.now(), more=more, target=target, definition=new
+                series_id=series_id, timestamp=self._setup.clock.now(), more=more, target=target, definition=new
             )
             await drive.record(resumed)
             return await drive.to_the_end()
 
     async def _new_id(self) -> str:
-        ids = new_ids(self._wiring.clock.now())
+        ids = new_ids(self._setup.clock.now())
         while True:
             series_id = next(ids)
-            if not await self._wiring.storage.has_job(series_id) and not await self._log.has(series_id):
+            if not await self._setup.storage.has_job(series_id) and not await self._log.has(series_id):
                 return series_id
 
     async def has(self, series_id: str) -> bool:

@@ -7,13 +7,12 @@ and goes on with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import assert_never
 
-from perstack.core.definitions import Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate, Project
+from perstack.core.definitions import Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate
 from perstack.core.iterations.decide import (
     Stamp,
     interrupted,
@@ -38,7 +37,6 @@ from perstack.core.measurements import Measurement, measurement_in
 from perstack.core.recorded import SeriesDefinition, for_begun
 from perstack.core.undriven import stands
 from perstack.core.usage import NO_USAGE
-from perstack.engine.clock import SYSTEM
 from perstack.engine.emit import OnEvent
 from perstack.engine.evaluate import measure_by_command, measure_by_function, name_of
 from perstack.engine.guarding import programs_of
@@ -47,28 +45,13 @@ from perstack.engine.logs.log import Loaded
 from perstack.engine.logs.series import SeriesLog
 from perstack.engine.runtimes import Ground
 from perstack.engine.session import uninterrupted
+from perstack.engine.setup import Setup
 from perstack.engine.signing import key_variable
 from perstack.errors import NotFound, PerstackError, SkillError, UsageError
-from perstack.ports.clock import Clock
 from perstack.ports.evaluator import Artifact
-from perstack.ports.storage import Storage
 
 OnFact = Callable[[StoredSeriesEvent, SeriesState, bytes], None]
 """A fact of the series, the state after it, and its line as it stands in the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Definitions:
-    """How a Host tells and takes up definitions."""
-
-    current: Callable[[str], SeriesDefinition]
-    """What a Job of an Expert would be started with now. Raises UsageError or MissingCredential if it could not."""
-    under: Callable[[SeriesDefinition], Jobs]
-    """The same Jobs, but that new ones are started with a recorded definition."""
-    check: Callable[[str, SeriesDefinition | None], None]
-    """Raises UsageError or MissingCredential if a Job of an Expert, by a definition or today's, could not begin."""
-    ground: Callable[[str, SeriesDefinition | None], AbstractAsyncContextManager[Ground]]
-    """Where an evaluator of an Expert, by a definition or today's, runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,31 +59,30 @@ class SeriesWiring:
     """What driving needs."""
 
     log: SeriesLog
-    storage: Storage
-    """Where the Jobs are."""
     jobs: Jobs
-    definitions: Definitions
-    project: Project
-    workspace: Path
-    env: Mapping[str, str]
-    clock: Clock = SYSTEM
+    setup: Setup
 
     @property
     def key_variable(self) -> str | None:
         """The variable that the project's signing key is in, if it is in one: no evaluator is given it."""
-        return None if self.project.audit is None else key_variable(self.project.audit.signing_key)
+        audit = self.setup.project.audit
+        return None if audit is None else key_variable(audit.signing_key)
 
     def evaluator(self, key: str, recorded: Iterate) -> Iterate:
         """How an Expert's results are measured: as perstack.toml says now, so that a wrong one can be put right."""
-        expert = self.project.expert(key)
+        expert = self.setup.project.expert(key)
         return recorded if expert is None or expert.iterate is None else expert.iterate
 
     def check_ready(self, key: str, recorded: Iterate, definition: SeriesDefinition) -> None:
         """Raises UsageError or MissingCredential if a Job of the Expert, or of the one that evaluates, cannot begin."""
-        self.definitions.check(key, definition)
+        self.setup.under(definition).check_ready(key)
         evaluator = self.evaluator(key, recorded).evaluator
         if isinstance(evaluator, ExpertEvaluator):
-            self.definitions.check(evaluator.expert, None)
+            self.setup.check_ready(evaluator.expert)
+
+    def under(self, definition: SeriesDefinition | None) -> Setup:
+        """What a series with this definition is driven with; one whose log has none, with today's."""
+        return self.setup if definition is None else self.setup.under(definition)
 
 
 class SeriesDrive:
@@ -168,35 +150,36 @@ class SeriesDrive:
 
     async def _new_job_id(self, number: int) -> str:
         job_id = job_of_iteration(self.series.id, number)
-        if await self._wiring.storage.has_job(job_id):
+        if await self._wiring.setup.storage.has_job(job_id):
             raise UsageError(f"there is a Job {job_id}, which is not one of these iterations: delete it, or begin anew")
         return job_id
 
     async def _run(self, command: RunExpert) -> StoredSeriesEvent:
-        series, began = self.series, self._wiring.clock.now()
-        new = begun = self._wiring.jobs
-        if series.definition is not None:
-            under = self._wiring.definitions.under
-            new, begun = under(series.definition), under(for_begun(series.definition))
-        job = await self._job(new, begun, command.job_id, series.expert_key, command.query)
+        series, began = self.series, self._wiring.setup.clock.now()
+        jobs, recorded = self._wiring.jobs, series.definition
+        new = self._wiring.under(recorded)
+        begun = self._wiring.under(None if recorded is None else for_begun(recorded))
+        job = await self._job(
+            jobs.under(lambda: new), jobs.under(lambda: begun), command.job_id, series.expert_key, command.query
+        )
         if job.status != "completed":
             return stopped(job, self._stamp)
         return FinishArtefact(
             **self._stamp,
             number=command.number,
             artefact=job.text or "",
-            duration=self._wiring.clock.now() - began,
+            duration=self._wiring.setup.clock.now() - began,
             usage=job.usage,
         )
 
     def _ground(self) -> AbstractAsyncContextManager[Ground]:
-        return self._wiring.definitions.ground(self.series.expert_key, self.series.definition)
+        return self._wiring.under(self.series.definition).ground(self.series.expert_key)
 
     async def _evaluate(self, command: Evaluate) -> StoredSeriesEvent:
-        series, began, usage = self.series, self._wiring.clock.now(), NO_USAGE
+        series, began, usage = self.series, self._wiring.setup.clock.now(), NO_USAGE
         iterate = self._wiring.evaluator(series.expert_key, series.settings)
-        made = Artifact(command.artefact, series.user_input, command.number, self._wiring.workspace)
-        programs = programs_of(self._wiring.storage)
+        made = Artifact(command.artefact, series.user_input, command.number, self._wiring.setup.workspace)
+        programs = programs_of(self._wiring.setup.storage)
         match iterate.evaluator:
             case ExpertEvaluator() as evaluator:
                 job = await self._ask(evaluator, command)
@@ -211,7 +194,7 @@ class SeriesDrive:
             case evaluator:
                 async with self._ground() as ground:
                     found = await measure_by_command(
-                        evaluator, made, self._wiring.env, iterate.timeout, programs, ground
+                        evaluator, made, self._wiring.setup.env, iterate.timeout, programs, ground
                     )
         _check_metrics(evaluator, series.settings, found)
         return FinishIteration(
@@ -220,7 +203,7 @@ class SeriesDrive:
             metrics=found.metrics,
             analysis=found.analysis,
             cases=found.cases,
-            duration=self._wiring.clock.now() - began,
+            duration=self._wiring.setup.clock.now() - began,
             usage=usage,
         )
 
@@ -233,14 +216,14 @@ class SeriesDrive:
         try:
             job = await begun.job(job_id)
         except NotFound:
-            if await self._wiring.storage.has_job(job_id):  # its process died before the first event
+            if await self._wiring.setup.storage.has_job(job_id):  # its process died before the first event
                 await new.delete(job_id)
             return await new.run(expert_key, query, job_id=job_id, on_event=self._on_event)
         return job if stands(job) else await begun.resume(job_id, on_event=self._on_event)
 
     @property
     def _stamp(self) -> Stamp:
-        return Stamp(series_id=self.series.id, timestamp=self._wiring.clock.now())
+        return Stamp(series_id=self.series.id, timestamp=self._wiring.setup.clock.now())
 
 
 def _read_answer(evaluator: ExpertEvaluator, job: JobSummary) -> Measurement:
