@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from perstack.core.job import JobSummary, PauseReason
+from perstack.core.iterations.state import SeriesState
+from perstack.core.iterations.summary import SeriesSummary
+from perstack.core.job import JobSummary
 
 _LONGEST_PAUSE = 7 * 24 * 3_600_000
 """Milliseconds that one is looked for which pauses; nobody's rate is limited for longer."""
 
 
-class Paused(Protocol):
-    """A Job or a series, or its summary."""
-
-    @property
-    def pause_reason(self) -> PauseReason | None: ...
-
-    @property
-    def resume_at(self) -> int | None: ...
-
-
-class Listed(Protocol):
-    """One of a list."""
-
-    @property
-    def updated_at(self) -> int: ...
+Paused = JobSummary | SeriesSummary | SeriesState
 
 
 def is_over(paused: Paused, now: int) -> bool:
@@ -33,7 +20,7 @@ def is_over(paused: Paused, now: int) -> bool:
     return paused.pause_reason == "rate_limit" and (paused.resume_at or 0) <= now
 
 
-def are_old(page: Sequence[Listed], now: int) -> bool:
+def are_old(page: Sequence[Paused], now: int) -> bool:
     """Whether none of a page, and so none after it, can pause any more; what does not read says nothing of its age."""
     written = [one.updated_at for one in page if one.updated_at]
     return bool(written) and max(written) < now - _LONGEST_PAUSE

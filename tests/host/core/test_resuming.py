@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from simulation import Simulation
 
-from perstack.config.settings import NO_OVERRIDES, Overrides
 from perstack.core.definitions import Iterate
 from perstack.core.iterations.decide import job_of_evaluation, question_of, stopped
 from perstack.core.iterations.events import FailSeries, StartSeries
 from perstack.core.iterations.evolve import evolve_series
 from perstack.core.iterations.pending import Evaluate
 from perstack.core.job import Job, JobSummary, lifecycle_of
+from perstack.core.overrides import Overrides
 from perstack.core.runs.resuming import UnsettledCall, resumption
 from perstack.core.runs.state import Run
 from perstack.errors import Conflict, UsageError
@@ -27,10 +27,12 @@ def run() -> Run:
     return replace(Simulation(lambda below: 0).run, has_generated=True)
 
 
-def resume(run: Run, asked: Overrides = NO_OVERRIDES, max_steps=None, signal=None, calls=(), settled=None):
+def resume(run: Run, asked: Overrides | None = None, max_steps=None, signal=None, calls=(), settled=None):
     job = Job(run.start.job_id)
     job.take(run)
-    return resumption(job, run, asked, max_steps=max_steps, signal=signal, calls=calls, settled=settled or {})
+    return resumption(
+        job, run, asked or Overrides(), max_steps=max_steps, signal=signal, calls=calls, settled=settled or {}
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,37 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from perstack.core.definitions import Expert, Limits
 from perstack.core.events import ResumeReason, Settlement
 from perstack.core.job import Job
+from perstack.core.overrides import Overrides
 from perstack.core.runs.state import Run, call_key, is_unsettled
 from perstack.core.sandbox import NO_POLICY
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Answer, Continue
-
-
-class Asked(Protocol):
-    """What whoever resumes a Run asks for; None leaves it as it was."""
-
-    @property
-    def provider(self) -> str | None: ...
-
-    @property
-    def model(self) -> str | None: ...
-
-    @property
-    def max_steps(self) -> int | None: ...
-
-    @property
-    def max_retries(self) -> int | None: ...
-
-    @property
-    def timeout(self) -> int | None: ...
-
-    @property
-    def runtime(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +55,7 @@ def _shortened(text: str, longest: int = 200) -> str:
 def resumption(
     job: Job,
     run: Run,
-    asked: Asked,
+    asked: Overrides,
     *,
     max_steps: int | None,
     signal: str | None,
@@ -139,7 +118,7 @@ def check_same_expert(base: Run, expert: Expert, job_id: str) -> None:
         )
 
 
-def _check_same_model(run: Run, asked: Asked, job_id: str) -> None:
+def _check_same_model(run: Run, asked: Overrides, job_id: str) -> None:
     """Raises UsageError if a Run would go on with another model."""
     start = run.start
     for word, value, used in (("provider", asked.provider, start.provider), ("model", asked.model, start.model)):
@@ -151,7 +130,7 @@ def _check_same_model(run: Run, asked: Asked, job_id: str) -> None:
             )
 
 
-def _check_same_runtime(run: Run, asked: Asked, job_id: str) -> None:
+def _check_same_runtime(run: Run, asked: Overrides, job_id: str) -> None:
     """Raises UsageError if programs of a Run would run elsewhere than they did."""
     start = run.start
     used = (start.sandbox or NO_POLICY).runtime
@@ -163,7 +142,7 @@ def _check_same_runtime(run: Run, asked: Asked, job_id: str) -> None:
         )
 
 
-def new_limits(run: Run, asked: Asked, max_steps: int | None = None) -> Limits | None:
+def new_limits(run: Run, asked: Overrides, max_steps: int | None = None) -> Limits | None:
     """The Run's limits with those that were given anew; None if none was."""
     given: dict[str, int | None] = {
         "max_steps": asked.max_steps if max_steps is None else max_steps,
