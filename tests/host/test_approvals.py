@@ -10,6 +10,7 @@ from hosting import Bench, Seen, expert, results, wait_for
 
 from perstack.core.by import By
 from perstack.core.cloudevents import CloudEvent
+from perstack.core.definitions import PluginSkill
 from perstack.core.job import JobSummary
 from perstack.core.policy.permissions import Permissions
 from perstack.core.policy.widening import Widening
@@ -158,6 +159,34 @@ def test_a_delegates_call_is_held_to_the_rules_above_it_stops_the_job_and_gets_t
     assert [event.run_id for event in seen.of("decideApproval")] == ["job-2"]
     hand = next(event for event in seen.of("startRun") if event.expert_key == "hand")
     assert [one.expert for one in hand.permissions] == ["boss"]
+
+
+def test_of_two_delegates_that_wait_each_gets_its_own_answer(bench: Bench) -> None:
+    files(bench, "a.txt", "b.txt")
+    script = {
+        "[[boss]]": [turn(tool("left", {"query": "go"}), tool("right", {"query": "go"})), text("done")],
+        "[[left]]": [append("a.txt"), text("left")],
+        "[[right]]": [append("b.txt"), text("right")],
+    }
+    experts = (expert("boss", delegates=("left", "right")), expert("left"), expert("right"))
+    job = wait_for(hosted(bench, script, *experts, rules=ASK_WRITE).run("boss", "q", job_id="job"))
+    said = {"a.txt": "no", "b.txt": "always"}
+    for _ in said:
+        assert job.asking is not None
+        job = answer(hosted(bench, script, *experts, rules=ASK_WRITE), job, said[str(job.asking.args["path"])])
+    assert job.status == "completed"
+    assert [(bench.workspace / name).read_text() for name in said] == ["", "x\n"]
+    host = hosted(bench, script)
+    assert wait_for(host.replay("job")).ok
+    assert wait_for(host.verify("job")).ok
+
+
+def test_an_experts_tasks_are_ruled_on_like_its_files(bench: Bench) -> None:
+    skill = PluginSkill(name="memory", plugin="@perstack/execution-memory")
+    keeper, seen = expert("a").model_copy(update={"skills": (skill,)}), Seen()
+    host = hosted(bench, [tool("listTasks", {}), text("ok")], keeper, rules=Permissions(deny=("memory/*",)))
+    wait_for(host.run("a", "q", on_event=seen))
+    assert "the rule memory/* of perstack.toml [permissions].deny denies this call" in results(seen)[0]
 
 
 def test_a_delegate_starts_when_a_person_approves_and_not_when_a_rule_denies_it(bench: Bench) -> None:

@@ -412,6 +412,8 @@ class Project(Fact):
         tuple[Price, ...], Key("what models cost, by `provider/model`, before what is published, see `[prices]`")
     ] = ()
     experts: Annotated[dict[str, Expert], Key("the Experts, by their key")] = Field(default_factory=dict)
+    recorded_permissions: Permissions | None = None
+    """Those that iterations were started with, which hold besides those of today."""
     path: str | None = None
     """The file it was read from, absolute; None when it was made in Python."""
     files: tuple[str, ...] = ()

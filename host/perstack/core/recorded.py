@@ -18,6 +18,7 @@ from perstack.core.definitions import (
     with_delegates,
 )
 from perstack.core.overrides import Overrides
+from perstack.core.policy.permissions import Permissions
 from perstack.core.sandbox import Sandbox
 
 
@@ -38,6 +39,8 @@ class SeriesDefinition(Fact):
     tool_search: ToolSearch | None = None
     runtime: str | None = None
     sandbox: Sandbox | None = None
+    permissions: Permissions | None = None
+    """The project's, which hold besides today's; an Expert has its own."""
     chosen: Overrides = Overrides()
 
 
@@ -57,6 +60,7 @@ def definition_of(project: Project, expert: Expert, chosen: Overrides) -> Series
         tool_search=project.tool_search,
         runtime=project.runtime,
         sandbox=project.sandbox,
+        permissions=project.permissions,
         chosen=chosen.recorded(),
     )
 
@@ -78,6 +82,7 @@ def in_force(definition: SeriesDefinition, today: Project) -> Project:
             "tool_search": definition.tool_search,
             "runtime": definition.runtime,
             "sandbox": definition.sandbox,
+            "recorded_permissions": definition.permissions,
         }
     )
 
