@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -351,6 +353,15 @@ def test_without_rules_nothing_is_ruled_on_and_nothing_is_stored(bench: Bench, m
     assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"
     assert asked == []
     assert all(word not in line for line in seen.lines for word in (b"permissions", b'"asks"', b'"rule"', b'"opens"'))
+
+
+def test_what_decides_is_imported_only_where_there_are_rules() -> None:
+    code = (
+        "import sys, perstack.host; print([name for name in sys.modules if name.startswith('perstack.core.policy.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "perstack.core.policy.permissions" in done.stdout
+    assert "perstack.core.policy.decide" not in done.stdout
 
 
 # --- crashes ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""Ruling on the calls of a reply, and on what a person may be offered: the disk is looked at beside the loop."""
+"""Ruling on the calls of a reply, and on what a person may be offered: the disk is looked at beside the loop.
+
+What decides is imported when it is first needed: a Run without rules never does.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from perstack.core.messages import ToolCallPart
 from perstack.core.policy.approvals import Standing
 from perstack.core.policy.calls import PolicyCall, Resolve, policy_call
 from perstack.core.policy.permissions import RuleSet
-from perstack.core.runs import ruling
 from perstack.core.runs.state import Run
 from perstack.core.tools import DecidedCall
 from perstack.core.toolsearch import SEARCH_TOOL
@@ -59,13 +61,17 @@ class Rulings:
 
     async def offers(self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet]) -> tuple[str, ...]:
         """The rules that a person may choose to approve of more than this call."""
+        from perstack.core.runs.ruling import offers
+
         seen = self._seen(call.part, call.decided, catalogue)
-        return () if seen is None else await asyncio.to_thread(ruling.offers, chain, seen)
+        return () if seen is None else await asyncio.to_thread(offers, chain, seen)
 
     async def leads_to(self, call: Call, catalogue: Catalogue) -> tuple[str, ...]:
         """Where the paths of a call lead now."""
+        from perstack.core.runs.ruling import leads_to
+
         seen = self._seen(call.part, call.decided, catalogue)
-        return () if seen is None else await asyncio.to_thread(ruling.leads_to, seen)
+        return () if seen is None else await asyncio.to_thread(leads_to, seen)
 
     def _ruled(
         self,
@@ -75,8 +81,10 @@ class Rulings:
         chain: Sequence[RuleSet],
         standing: Sequence[Standing],
     ) -> DecidedCall:
+        from perstack.core.runs.ruling import ruled
+
         seen = self._seen(part, decided, catalogue)
-        return decided if seen is None else ruling.ruled(chain, standing, decided, seen)
+        return decided if seen is None else ruled(chain, standing, decided, seen)
 
     def _seen(self, part: ToolCallPart, decided: DecidedCall, catalogue: Catalogue) -> PolicyCall | None:
         """The call as rules see it; None if none is ever about it."""
