@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from perstack.core.base import JsonObject
+from perstack.core.protected import is_git_link
 from perstack.errors import SkillError
 from perstack_base.arguments import text, whole
-from perstack_base.protected import is_git_link
 from perstack_base.workspace import ResolvedPath, Workspace
 
 MOST_BYTES = 100_000

@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+from perstack.core.protected import Parts
 from perstack.errors import SkillError
-from perstack_base.protected import Parts
 from perstack_base.workspace import ResolvedPath, printable
 
 _DEEPEST = 200

@@ -23,8 +23,8 @@ from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
+from perstack.core.protected import Parts, folded, matches_pattern, protected_by_name
 from perstack.errors import SkillError
-from perstack_base.protected import Parts, folded, matches_pattern, protected_by_name
 
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40

@@ -35,7 +35,7 @@ class Noting:
         self.started: list[str] = []
         self.closed = 0
 
-    async def check(self, policy: SandboxPolicy) -> tuple[str, ...]:
+    async def check(self, policy: SandboxPolicy, around: Surroundings) -> tuple[str, ...]:
         return self.lacks
 
     async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Noting:

@@ -27,7 +27,6 @@ from perstack.engine.job_queries import JobQueries
 from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.own_task import in_own_task
 from perstack.engine.read import JobPage
-from perstack.engine.runtimes import check_policies
 from perstack.engine.session import Session
 from perstack.engine.setup import Setup
 from perstack.engine.skills import JobSkills
@@ -278,7 +277,7 @@ class Jobs(JobQueries):
         driver = Driver(wiring, loaded.job, loaded.runs)
         session = begin(driver)
         start = session.run.start
-        await check_policies(self.plugins, (start.sandbox,))  # before anything of it is written
+        await setup.check_policies((start.sandbox,))  # before anything of it is written
         emit.display(runtime_begins(start, session.run.limits, self.storage.location, setup.clock.now()))
         async with self.audit.kept(loaded.job):
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +15,12 @@ from perstack.ports.runtime import LOCAL_RUNTIME, Runtime, Surroundings
 from perstack.ports.skill import SkillContext
 
 
-async def check_policies(plugins: Plugins, policies: Iterable[SandboxPolicy | None]) -> None:
+async def check_policies(
+    plugins: Plugins, policies: Iterable[SandboxPolicy | None], around: Callable[[], Surroundings]
+) -> None:
     """Raises UsageError, with what to do, if one of them cannot be kept on this machine."""
     for policy in {policy.to_json(): policy for policy in policies if policy is not None}.values():
-        unenforced = await plugins.runtime(policy.runtime).check(policy)
+        unenforced = await plugins.runtime(policy.runtime).check(policy, around())
         if unenforced:
             raise UsageError(f"the runtime {policy.runtime} cannot keep what [sandbox] says: {'; '.join(unenforced)}")
 
@@ -82,7 +84,7 @@ async def prepared(plugins: Plugins, policy: SandboxPolicy | None, around: Surro
     if policy is None:
         yield NO_SANDBOX
         return
-    await check_policies(plugins, (policy,))
+    await check_policies(plugins, (policy,), lambda: around)
     runtimes = Runtimes(plugins, around)
     try:
         yield Ground(await runtimes.of(policy), policy.env, policy.runtime != LOCAL)

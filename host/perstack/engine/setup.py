@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,7 +83,11 @@ class Setup:
 
     async def check_sandbox(self, expert: Expert) -> None:
         """Raises UsageError if what its programs, or those of its delegates, are held to cannot be kept here."""
-        await check_policies(self.plugins, self.policies(expert))
+        await self.check_policies(self.policies(expert))
+
+    async def check_policies(self, policies: Iterable[SandboxPolicy | None]) -> None:
+        """Raises UsageError if one of them cannot be kept here."""
+        await check_policies(self.plugins, policies, lambda: self.surroundings(""))
 
     def runtimes(self, job_id: str, on_notice: Callable[[str], None] = lambda line: None) -> Runtimes:
         """Where programs of a Job run."""
@@ -100,19 +104,27 @@ class Setup:
             self.workspace,
             job_id,
             self.env,
-            hidden=(self.workspace / STATE_DIR, *places_of(self.storage), *self.audit.anchor_places),
-            protected=self._protected,
-            protected_patterns=self.project.includes,
+            hidden=(
+                self.workspace / STATE_DIR,
+                *places_of(self.storage),
+                *self.audit.anchor_places,
+                *self._secret_files,
+            ),
+            protected=self._definitions,
             on_notice=on_notice,
         )
 
     @property
-    def _protected(self) -> tuple[Path, ...]:
-        """The files that the host itself reads."""
-        project = self.project
-        lock = () if project.path is None else (lock_path(project.path),)
-        read = (*project.files, *project.env_path, *self.env.files, *lock, *self.audit.key_files)
-        return (*(Path(name).absolute() for name in read), TrustStore.of_user().folder)
+    def _definitions(self) -> tuple[Path, ...]:
+        """The files that say what is executed."""
+        lock = () if self.project.path is None else (lock_path(self.project.path),)
+        return tuple(Path(name).absolute() for name in (*self.project.files, *lock))
+
+    @property
+    def _secret_files(self) -> tuple[Path, ...]:
+        """The files that the host itself reads, and nobody else."""
+        named = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
+        return (*(path.absolute() for path in named), TrustStore.of_user().folder)
 
     def definition(self, expert_key: str) -> SeriesDefinition:
         """What is recorded of an Expert by what begins now. Raises as `check_ready`."""
@@ -132,6 +144,6 @@ class Setup:
             tasks=tasks,
             off_limits=(*places_of(self.storage), *self.audit.anchor_places),
             programs=programs_of(self.storage),
-            protected=self._protected,
+            protected=(*self._definitions, *self._secret_files),
             protected_patterns=self.project.includes,
         )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, lock_path, merged, read_lock, write_lock
 from perstack.core.definitions import Skill, with_delegates
-from perstack.engine.runtimes import check_policies
 from perstack.engine.setup import Setup
 from perstack.errors import UsageError
 from perstack.ports.skill import LoginFactory, SkillContext
@@ -54,7 +53,7 @@ class Skills:
         path = lock_path(setup.project.path)
         keys = [setup.expert(key).key for key in expert_keys] or list(setup.project.experts)
         experts = with_delegates(setup.project, keys)
-        await check_policies(setup.plugins, map(setup.policy, experts))
+        await setup.check_policies(map(setup.policy, experts))
         runtimes = setup.runtimes("install")
 
         async def context_of(key: str) -> SkillContext:

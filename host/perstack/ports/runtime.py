@@ -26,11 +26,10 @@ class Surroundings:
     env: Mapping[str, str]
     """The host's own environment."""
     hidden: tuple[Path, ...] = ()
-    """Files and folders that no program may reach: where the state is. Some may not be there yet."""
+    """Files and folders that no program may reach: where the state is, keys and variables. Some may not be there yet.
+    A file of variables that `readable` names is none of them."""
     protected: tuple[Path, ...] = ()
-    """Files that no program may change: what the host reads itself. Files of variables among them are hidden."""
-    protected_patterns: tuple[str, ...] = ()
-    """The same of files that may come to be, as absolute patterns."""
+    """Files that no program may change: the definitions of Experts."""
     on_notice: Callable[[str], None] = lambda line: None
     """Shows a person a line."""
 
@@ -97,10 +96,11 @@ class RuntimeFactory(Protocol):
         """For `runtime = "…"`, `--runtime` and `perstack plugins`."""
         ...
 
-    async def check(self, policy: SandboxPolicy) -> Sequence[str]:
+    async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
         """What of a policy it cannot enforce on this machine, each with why. Asked before anything runs.
 
-        Raises UsageError, with what to install or to allow, if it cannot be used here at all.
+        Raises UsageError, with what to install or to allow, if it cannot be used here at all, and for a folder that
+        would give too much away.
         """
         ...
 
@@ -140,7 +140,7 @@ class LocalRuntimeFactory:
 
     name = LOCAL
 
-    async def check(self, policy: SandboxPolicy) -> Sequence[str]:
+    async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
         """What only a sandbox can hold programs to."""
         return ()
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perstack.config.globbing import matches
-from perstack_base.protected import matches_pattern
+from perstack.core.protected import matches_pattern
 
 SECRET = "the canary sings"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio.subprocess import Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -26,13 +26,14 @@ async def launch(
     stdout: Stream,
     stderr: Stream,
     records: Path | None = None,
+    pass_fds: Collection[int] = (),
 ) -> Process:
     """A program as the leader of its own group, which ends when our process does, however that ends.
 
     To be a task that `started` waits for; the program is then to be used in a block of `owned`. Its environment has one
     more variable, PERSTACK_PROGRAM, for the guard. While it runs it is recorded in the folder `records`, if one is
-    given: whoever continues our work after we were killed ends it first. Raises OSError or ValueError if it cannot be
-    started.
+    given: whoever continues our work after we were killed ends it first. `pass_fds` stay open in it.
+    Raises OSError or ValueError if it cannot be started.
     """
     mark = GUARD.expect(records)
     try:
@@ -44,6 +45,7 @@ async def launch(
             cwd=cwd,
             env={**env, MARK: mark},
             start_new_session=True,
+            pass_fds=pass_fds,
         )
     except BaseException:
         GUARD.forget(mark)

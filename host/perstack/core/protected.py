@@ -1,4 +1,4 @@
-"""Which names file tools keep off, wherever they are: files that hold keys, and files that say what is executed.
+"""Which names tools keep off, wherever they are: files that hold keys, and files that say what is executed.
 
 A name is compared as the most forgiving file system would: without regard to case, to compatible forms of a character,
 and to characters that cannot be seen.
@@ -21,7 +21,7 @@ _SAMPLES = frozenset({"example", "sample", "template", "dist"})
 def protected_by_name(way: Parts) -> str | None:
     """What a way leads to, or into, if its names alone say that it is protected; they are folded."""
     for place, name in enumerate(way):
-        if name == ".env" or (name.startswith(".env.") and name.rpartition(".")[2] not in _SAMPLES):
+        if _holds_variables(name):
             return "a file of environment variables"
         if name in _DEFINITIONS:
             return "the definition of Experts"
@@ -30,9 +30,23 @@ def protected_by_name(way: Parts) -> str | None:
     return None
 
 
+def is_variables(name: str) -> bool:
+    """Whether a file of that name holds environment variables, and is no sample of one."""
+    return _holds_variables(*folded((name,)))
+
+
+def is_definition(name: str) -> bool:
+    """Whether a file of that name defines Experts."""
+    return folded((name,))[0] in _DEFINITIONS
+
+
 def is_git_link(name: str) -> bool:
-    """Whether a file of that name would say where a repository is, and so which hooks are run."""
+    """Whether a file of that name would say where a repository is, and so which hooks are run; a folder is one."""
     return folded((name,)) == (".git",)
+
+
+def _holds_variables(name: str) -> bool:
+    return name == ".env" or (name.startswith(".env.") and name.rpartition(".")[2] not in _SAMPLES)
 
 
 def matches_pattern(way: Sequence[str], pattern: Sequence[str]) -> bool:

@@ -1,0 +1,1 @@
+"""Programs of tools in a sandbox of bubblewrap."""

@@ -1,0 +1,239 @@
+"""Limits that hold for all programs of a Job together, by the groups that the kernel counts processes in.
+
+Both versions are spoken: one folder for everything (v2), or one for each controller (v1). A group of a Job has one for
+each of its programs below it, so that it is known which of them went too far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from perstack.ports.processes.identity import start_of
+
+Controller = Literal["memory", "pids", "cpu"]
+
+_PERIOD = 100_000
+"""Microseconds in which a share of processors is measured."""
+_LEAST = 1_000
+_PREFIX = "perstack-"
+_LOOK_AGAIN = 0.02
+_PATIENCE = 2.0
+"""Seconds for the last processes of a group to be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """None is no limit."""
+
+    memory: int | None = None
+    """Bytes, of all programs together."""
+    processes: int | None = None
+    cpu: float | None = None
+    """Processors' worth of time."""
+
+    @property
+    def controllers(self) -> tuple[Controller, ...]:
+        """What is needed for them."""
+        wanted: tuple[tuple[Controller, float | None], ...] = (
+            ("memory", self.memory),
+            ("pids", self.processes),
+            ("cpu", self.cpu),
+        )
+        return tuple(name for name, limit in wanted if limit is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder of this process's own group, in which groups can be made."""
+
+    folder: Path
+    controllers: tuple[str, ...]
+    is_second: bool
+    """Whether it is of version 2."""
+
+
+@cache
+def places() -> tuple[Place, ...]:
+    """Where groups can be made on this machine, tried by making one."""
+    own = dict(_own())
+    found: list[Place] = []
+    with suppress(OSError):
+        for line in Path("/proc/mounts").read_text().splitlines():
+            _, mount, kind, options = line.split(" ")[:4]
+            if kind == "cgroup2" and "" in own:
+                found += _second(Path(mount), own[""])
+            elif kind == "cgroup":
+                names = tuple(name for name in options.split(",") if name in ("memory", "pids", "cpu"))
+                if names and names[0] in own:
+                    found += _first(Path(mount), own[names[0]], names)
+    return tuple(found)
+
+
+def enforceable() -> frozenset[str]:
+    """The controllers that there are."""
+    return frozenset(name for place in places() for name in place.controllers)
+
+
+class Group:
+    """The group of a Job, with its limits. Raises OSError if it cannot be made."""
+
+    def __init__(self, limits: Limits, name: str) -> None:
+        """Groups that a process which was killed has left are removed first."""
+        self._limits = limits
+        self._parts: list[tuple[Place, Path, tuple[str, ...]]] = []
+        self._count = 0
+        missing = set(limits.controllers)
+        for place in places():
+            named = tuple(one for one in place.controllers if one in missing)
+            if named:
+                _remove_left(place.folder)
+                folder = place.folder / f"{_PREFIX}{os.getpid()}-{start_of(os.getpid())}-{name}"
+                folder.mkdir()
+                self._parts.append((place, folder, named))
+                missing -= set(named)
+                self._limit(place, folder, named)
+
+    def member(self) -> Member:
+        """A group for one more program."""
+        self._count += 1
+        parts: list[tuple[Place, Path]] = []
+        for place, folder, named in self._parts:
+            if place.is_second:
+                (folder / "cgroup.subtree_control").write_text(" ".join(f"+{one}" for one in named))
+            below = folder / str(self._count)
+            below.mkdir()
+            parts.append((place, below))
+            if place.is_second and "memory" in named:
+                (below / "memory.oom.group").write_text("1")
+        return Member(tuple(parts))
+
+    def remove(self) -> None:
+        """When no program is left. What is not empty stays for the next process to remove."""
+        for _, folder, _ in self._parts:
+            _remove(folder)
+
+    def _limit(self, place: Place, folder: Path, named: Sequence[str]) -> None:
+        limits = self._limits
+        if limits.memory is not None and "memory" in named:
+            if place.is_second:
+                (folder / "memory.max").write_text(str(limits.memory))
+                with suppress(OSError):
+                    (folder / "memory.swap.max").write_text("0")
+            else:
+                (folder / "memory.limit_in_bytes").write_text(str(limits.memory))
+                with suppress(OSError):
+                    (folder / "memory.memsw.limit_in_bytes").write_text(str(limits.memory))
+        if limits.processes is not None and "pids" in named:
+            (folder / "pids.max").write_text(str(limits.processes))
+        if limits.cpu is not None and "cpu" in named:
+            quota = max(_LEAST, round(limits.cpu * _PERIOD))
+            if place.is_second:
+                (folder / "cpu.max").write_text(f"{quota} {_PERIOD}")
+            else:
+                (folder / "cpu.cfs_period_us").write_text(str(_PERIOD))
+                (folder / "cpu.cfs_quota_us").write_text(str(quota))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The group of one program."""
+
+    parts: tuple[tuple[Place, Path], ...]
+
+    @property
+    def doors(self) -> tuple[str, ...]:
+        """The files that a process writes itself into to become one of it."""
+        return tuple(str(folder / "cgroup.procs") for _, folder in self.parts)
+
+    def went_over(self) -> Controller | None:
+        """Which limit it ran into, if any."""
+        for place, folder in self.parts:
+            if _count(folder / ("memory.events" if place.is_second else "memory.oom_control"), "oom_kill"):
+                return "memory"
+            if _count(folder / "pids.events", "max"):
+                return "pids"
+        return None
+
+    async def remove(self) -> None:
+        """When it has ended; waits a little for the last of it to be gone."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _PATIENCE
+        left = [folder for _, folder in self.parts]
+        while (left := [one for one in left if not _remove(one)]) and loop.time() < until:  # noqa: ASYNC110 - polled
+            await asyncio.sleep(_LOOK_AGAIN)
+
+
+def _own() -> Iterator[tuple[str, str]]:
+    """This process's group by the names of controllers; version 2 has none."""
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, names, path = line.split(":", 2)
+            for name in names.split(","):
+                yield name, path
+
+
+def _second(mount: Path, own: str) -> Iterator[Place]:
+    """The nearest group above this process in which one can be made and joined."""
+    folder = mount / own.lstrip("/")
+    while folder.is_relative_to(mount):
+        with suppress(OSError):
+            names = (folder / "cgroup.subtree_control").read_text().split()
+            useful = tuple(name for name in names if name in ("memory", "pids", "cpu"))
+            if useful and _can_make(folder):
+                yield Place(folder, useful, is_second=True)
+                return
+        folder = folder.parent
+
+
+def _first(mount: Path, own: str, names: tuple[str, ...]) -> Iterator[Place]:
+    folder = mount / own.lstrip("/")
+    if _can_make(folder):
+        yield Place(folder, names, is_second=False)
+
+
+def _can_make(folder: Path) -> bool:
+    """Tried, by a group that is made, may be joined, and is removed."""
+    trial = folder / f"{_PREFIX}{os.getpid()}-{start_of(os.getpid())}-trial"
+    try:
+        trial.mkdir()
+        can_join = os.access(trial / "cgroup.procs", os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK)
+        trial.rmdir()
+    except OSError:
+        return False
+    return can_join
+
+
+def _remove_left(folder: Path) -> None:
+    for left in folder.glob(f"{_PREFIX}*"):
+        _, pid, start, *_ = (*left.name.split("-"), "", "")
+        if pid.isdigit() and start_of(int(pid)) != start:
+            for below in left.iterdir():
+                if below.is_dir():
+                    _remove(below)
+            _remove(left)
+
+
+def _remove(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _count(file: Path, name: str) -> int:
+    with suppress(OSError, ValueError):
+        for line in file.read_text().splitlines():
+            key, _, value = line.partition(" ")
+            if key == name:
+                return int(value)
+    return 0

@@ -1,0 +1,172 @@
+"""What a program in a sandbox sees: the arguments of bwrap. Nothing here touches the machine."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+_MIB = 1 << 20
+DEFAULT_TMP = 1024 * _MIB
+"""Bytes that /tmp may hold if nothing is said of it."""
+_SHARED_MEMORY = 64 * _MIB
+_SHM = "shm"
+TMP = "/tmp"  # noqa: S108 - each program has its own
+"""Also the home folder inside."""
+
+_ISOLATED = (
+    "--unshare-user",
+    "--disable-userns",
+    "--unshare-ipc",
+    "--unshare-pid",
+    "--unshare-net",
+    "--unshare-uts",
+    "--unshare-cgroup-try",
+    "--die-with-parent",
+    "--cap-drop",
+    "ALL",
+    "--uid",
+    "1000",
+    "--gid",
+    "1000",
+    "--hostname",
+    "sandbox",
+)
+"""The user inside is an ordinary one, whoever it is outside: even root's programs do not take themselves for root."""
+
+_ONLY_READ = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr")
+_EMPTIED = ("/proc/acpi", "/proc/scsi", "/proc/asound", "/proc/driver")
+_NOT_SHOWN = ("/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/latency_stats", "/proc/timer_list", "/proc/kmsg")
+"""Root's files in /proc belong to the user inside if root is outside: by its owner each could be read or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What of the machine every program sees."""
+
+    links: tuple[tuple[str, str], ...] = ()
+    """Such as /bin, with where they lead."""
+    folders: tuple[str, ...] = ()
+    """Folders and files that may be read, at their own places."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Files of ours, each with the place that it has inside."""
+    hidden: str = "/dev/null"
+    """A file that stands in for those that are hidden."""
+    proc: frozenset[str] = frozenset()
+    """What there is in /proc, of those that are covered."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What of the folders of a person a program sees. Absolute paths."""
+
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    emptied: tuple[str, ...] = ()
+    """Folders that seem empty."""
+    hidden: tuple[str, ...] = ()
+    """Files that have another content."""
+    fixed: tuple[str, ...] = ()
+    """Files and folders that can be read and not changed, moved or removed."""
+    held: tuple[str, ...] = ()
+    """Folders that can be changed, and not moved or removed."""
+    anchored: tuple[str, ...] = ()
+    """Files whose folders are held up to the top, so that no other file takes the place of one."""
+
+
+def arguments(
+    system: System,
+    view: View,
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    tmp: int = DEFAULT_TMP,
+    more: Sequence[str] = (),
+) -> bytes:
+    """The arguments, as `bwrap --args` reads them. `more` go before those that make the rest read-only.
+
+    Raises ValueError if one has a NUL in it, which would end it: what comes after would be an argument of its own.
+    """
+    words = [
+        *_ISOLATED,
+        *(word for target, link in system.links for word in ("--symlink", target, link)),
+        *_each("--ro-bind", system.folders),
+        *(word for source, place in system.files for word in ("--ro-bind", source, place)),
+        *_proc(system),
+        *("--dev", "/dev", "--perms", "1777", "--size", str(_SHARED_MEMORY), "--tmpfs", f"/dev/{_SHM}"),
+        *("--perms", "1777", "--size", str(tmp), "--tmpfs", TMP, "--dir", "/run"),
+        *("--dir", "/var", "--symlink", TMP, f"/var{TMP}"),
+        *_person(system, view),
+        *more,
+        *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd, "--clearenv"),
+        *(word for name, value in env.items() for word in ("--setenv", name, value)),
+    ]
+    if any("\0" in word for word in words):
+        raise ValueError("embedded null byte")
+    if any(not name or "=" in name for name in env):
+        raise ValueError("a variable has no legal name")
+    return b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
+
+
+def environment(env: Mapping[str, str], view: View) -> dict[str, str]:
+    """The variables of a program, with those that name what is not there naming what is."""
+    seen = (*view.readable, *view.writable)
+    inside = {"USER": "user", "LOGNAME": "user", "HOME": TMP, "TMPDIR": TMP}
+    kept = {name for name in ("HOME", "TMPDIR") if name in env and is_below(env[name], seen)}
+    return {**env, **{name: value for name, value in inside.items() if name not in kept}}
+
+
+def is_below(path: str, roots: Iterable[str]) -> bool:
+    """Whether a path is one of some others, or below one."""
+    plain = os.path.normpath(path)
+    return any(plain == root or root == "/" or plain.startswith(f"{root}/") for root in roots)
+
+
+def _person(system: System, view: View) -> Iterable[str]:
+    """What is above comes before what is in it, which would be covered otherwise."""
+    seen = (*view.readable, *view.writable)
+    ways = [
+        str(above)
+        for path in view.anchored
+        for above in PurePosixPath(path).parents
+        if is_below(str(above), view.writable) and str(above) not in view.writable
+    ]
+    steps: dict[str, tuple[str, ...]] = {}
+    for path in view.readable:
+        steps[path] = ("--ro-bind", path, path)
+    for path in (*view.writable, *ways, *(path for path in view.held if is_below(path, view.writable))):
+        steps[path] = ("--bind", path, path)
+    for path in view.fixed:
+        if is_below(path, seen):
+            steps[path] = ("--ro-bind", path, path)
+    for path in view.hidden:
+        if is_below(path, seen):
+            steps[path] = ("--ro-bind", system.hidden, path)
+    for path in view.emptied:
+        if is_below(path, seen):
+            steps[path] = ("--size", "4096", "--tmpfs", path, "--remount-ro", path)
+    for path in sorted(steps, key=lambda path: path.count("/") if path != "/" else 0):
+        yield from steps[path]
+
+
+def _proc(system: System) -> Iterable[str]:
+    yield from ("--proc", "/proc")
+    for path in _ONLY_READ:
+        if path in system.proc:
+            yield from ("--ro-bind", path, path)
+    for path in _EMPTIED:
+        if path in system.proc:
+            yield from ("--size", "4096", "--tmpfs", path, "--remount-ro", path)
+    for path in _NOT_SHOWN:
+        if path in system.proc:
+            yield from ("--ro-bind", "/dev/null", path)
+
+
+def _each(option: str, paths: Iterable[str]) -> Iterable[str]:
+    for path in paths:
+        yield from (option, path, path)
+
+
+COVERED = (*_ONLY_READ, *_EMPTIED, *_NOT_SHOWN)
+"""What of /proc is covered where it is there."""

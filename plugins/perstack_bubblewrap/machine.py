@@ -1,0 +1,118 @@
+"""What of this machine a sandbox is made of: the program that makes it, and what of the system is shown in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import re
+import shutil
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from perstack.errors import UsageError
+from perstack_bubblewrap.layout import COVERED, System, View, arguments
+from perstack_bubblewrap.sealed import sealed
+from perstack_bubblewrap.syscalls import MACHINES, filter_of
+
+_OLDEST = (0, 8)
+_PATIENCE = 10
+"""Seconds that a program which does nothing may take to start and end."""
+
+_FILES = Path(__file__).parent / "files"
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+_OF_ETC = (
+    "alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "debian_version", "fonts", "inputrc",
+    "java-11-openjdk", "java-17-openjdk", "java-21-openjdk", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
+    "locale.alias", "locale.conf", "localtime", "lsb-release", "magic", "magic.mime", "mime.types", "os-release",
+    "perl", "pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf", "profile", "protocols",
+    "python3", "python3.11", "python3.12", "python3.13", "redhat-release", "services", "shells", "ssl/certs",
+    "ssl/openssl.cnf", "terminfo", "timezone", "xml",
+)  # fmt: skip
+"""What of /etc programs need to run, and that holds nothing of this machine's users or services."""
+_OURS = ("passwd", "group", "hosts", "nsswitch.conf")
+
+HIDDEN = str(_FILES / "hidden")
+
+
+@cache
+def system() -> System:
+    """What every program sees."""
+    links: list[tuple[str, str]] = []
+    folders: list[str] = []
+    for name in _SYSTEM:
+        if Path(name).is_symlink():
+            links.append((str(Path(name).readlink()), name))
+        elif Path(name).is_dir():
+            folders.append(name)
+    folders += [path for path in (f"/etc/{name}" for name in _OF_ETC) if Path(path).exists()]
+    files = tuple((str(_FILES / name), f"/etc/{name}") for name in _OURS)
+    present = frozenset(path for path in COVERED if Path(path).exists())
+    return System(tuple(links), tuple(folders), files, HIDDEN, present)
+
+
+@cache
+def seccomp() -> bytes:
+    """The filter of system calls for this machine. Raises UsageError where there is none."""
+    machine = MACHINES.get(platform.machine())
+    if machine is None or sys.maxsize < 1 << 32:
+        raise UsageError(
+            f"the runtime bubblewrap has no filter of system calls for {platform.machine()}, only for"
+            f" {' and '.join(MACHINES)}: run it on one of these"
+        )
+    return filter_of(machine)
+
+
+def find(env: Mapping[str, str], *, path: str = os.defpath) -> str:
+    """The program, on the path of the environment or else on `path`. Raises UsageError with how to install it."""
+    found = shutil.which("bwrap", path=env.get("PATH", path)) or (shutil.which("bwrap", path=path) if path else None)
+    if sys.platform != "linux":
+        raise UsageError("the runtime bubblewrap needs Linux: use another runtime")
+    if found is None:
+        raise UsageError(
+            "the runtime bubblewrap needs the program bwrap, which was not found: install it (apt install bubblewrap,"
+            " dnf install bubblewrap), or use another runtime"
+        )
+    return found
+
+
+_usable: set[str] = set()
+
+
+async def check(bwrap: str) -> None:
+    """Raises UsageError if that program is too old, or the kernel lets it make no sandbox."""
+    if bwrap in _usable:
+        return
+    status, words = await _asked(bwrap, "--version")
+    version = tuple(int(part) for part in re.findall(r"\d+", words)[:2])
+    if status != 0 or version < _OLDEST:
+        raise UsageError(f"{bwrap} is {words.strip() or 'of no known version'}: bubblewrap 0.8 or newer is needed")
+    with sealed(arguments(system(), View(), cwd="/", env={}), seccomp()) as (given, filters):
+        status, words = await _asked(
+            bwrap, "--args", str(given), "--seccomp", str(filters), "--", "/bin/true", keep=(given, filters)
+        )
+    if status != 0:
+        last = (words.strip().splitlines() or [f"exit status {status}"])[-1]
+        raise UsageError(
+            f"the kernel lets bwrap make no sandbox ({last}): allow user namespaces to it"
+            " (user.max_user_namespaces, kernel.unprivileged_userns_clone, or an AppArmor profile for bwrap), or use"
+            " another runtime"
+        )
+    _usable.add(bwrap)
+
+
+async def _asked(*argv: str, keep: tuple[int, ...] = ()) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env={}, pass_fds=keep, start_new_session=True
+    )
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            out, err = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return 1, f"no answer within {_PATIENCE} s"
+    return process.returncode or 0, (out + err).decode("utf-8", "replace")

@@ -1,0 +1,40 @@
+"""Registration with the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perstack.core.sandbox import SandboxPolicy
+from perstack.ports.hooks import hookimpl
+from perstack.ports.runtime import Runtime, RuntimeFactory, Surroundings
+
+
+class BubblewrapFactory:
+    """`runtime = "bubblewrap"`."""
+
+    name = "bubblewrap"
+
+    async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
+        """Raises UsageError if bwrap is missing or the kernel forbids it, or for a workspace that gives too much."""
+        from perstack_bubblewrap.machine import check, find, seccomp
+        from perstack_bubblewrap.view import check_places
+
+        bwrap = find(around.env)
+        seccomp()
+        await check(bwrap)
+        check_places(policy, around)
+        return ()
+
+    async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
+        """Raises UsageError as `check`, which may have been long ago."""
+        from perstack_bubblewrap.machine import find
+        from perstack_bubblewrap.runtime import BubblewrapRuntime
+
+        await self.check(policy, around)
+        return BubblewrapRuntime(find(around.env), policy, around)
+
+
+@hookimpl
+def perstack_runtimes() -> Sequence[RuntimeFactory]:
+    """Runtime `bubblewrap`."""
+    return [BubblewrapFactory()]

@@ -1,0 +1,265 @@
+"""What container runtimes are tried with: each reaches its aim outside, which is the control, and not inside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sandboxed import Box
+
+ROOT = os.geteuid() == 0
+AIM = "REACHED"
+
+FILES = {
+    "ssh keys": "grep -q SECRET {home}/.ssh/id_ed25519",
+    "a file elsewhere": "grep -q SECRET {elsewhere}/file",
+    "a write elsewhere": "touch {elsewhere}/mine",
+    "a symbolic link out": "ln -sf {elsewhere}/file link && grep -q SECRET link",
+    "a hard link out": "ln -f {elsewhere}/file hard && grep -q SECRET hard",
+    "the parent of the workspace": "ls {workspace}/../elsewhere/file",
+    "our state": "grep -q SECRET perstack/state",
+    "our state, moved": "mv perstack moved && grep -q SECRET moved/state",
+    "a program of the host": "kill -0 {pid}",
+    "the environment of a program of the host": "grep -qs CANARY /proc/{pid}/environ",
+    "any environment with a key": "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -q CANARY={canary}",
+    "the root of a program of the host": "ls /proc/{pid}/root{elsewhere}/file",
+    "the folder of a program of the host": "ls /proc/{pid}/cwd/file",
+    "a socket in a folder": "{python} -c \"import socket; socket.socket(socket.AF_UNIX).connect('{elsewhere}/s')\"",
+    "an abstract socket": "{python} -c \"import socket; socket.socket(socket.AF_UNIX).connect('\\\\0{abstract}')\"",
+    "a service on the loopback": "{python} -c \"import socket; socket.create_connection(('127.0.0.1', {port}), 2)\"",
+    "a service by the machine's own address": (
+        "{python} -c \"import socket; socket.create_connection(('{address}', {port}), 2)\""
+    ),
+    "jobs of cron": "ls /etc/cron.d || ls /var/spool/cron",
+    "the accounts of the machine": "test $(wc -l < /etc/passwd) -gt 3",
+    "the first process of the machine": 'test "$(cat /proc/1/comm)" != bwrap && ! grep -qs bwrap /proc/1/cmdline',
+}
+FOR_ROOT = {
+    "passwords": "grep -q root /etc/shadow",
+    "private keys of the system": "ls /etc/ssl/private",
+    "a raw socket": "{python} -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
+    "a packet socket": "{python} -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'",
+    "a mount": "unshare -m mount -t tmpfs none /mnt",
+    "a user namespace": "unshare -U true",
+    "a change of root": "chroot / true",
+    "a setting of the kernel": 'v=$(cat /proc/sys/vm/swappiness) && echo "$v" > /proc/sys/vm/swappiness',
+    "what is run on a crash": ('v=$(cat /proc/sys/kernel/core_pattern) && echo "$v" > /proc/sys/kernel/core_pattern'),
+    "messages of the kernel": "dmesg",
+    "a change of owner": "touch owned && chown 1 owned",
+    "a change of the system": "touch /usr/perstack-test && rm /usr/perstack-test",
+}
+
+
+@contextmanager
+def services(box: Box) -> Iterator[dict[str, object]]:
+    """A program of the host with a key in its environment, and sockets of every kind."""
+    abstract = f"perstack-{os.getpid()}"
+    program = subprocess.Popen(
+        ["sleep", "300"], env={"CANARY": f"{os.getpid()}", "PATH": os.environ["PATH"]}, cwd=box.elsewhere
+    )
+    tcp = socket.create_server(("0.0.0.0", 0))
+    named, nameless = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    named.bind(str(box.elsewhere / "s"))
+    nameless.bind(f"\0{abstract}")
+    for one in (named, nameless):
+        one.listen()
+    try:
+        yield {
+            "pid": program.pid,
+            "canary": os.getpid(),
+            "abstract": abstract,
+            "port": tcp.getsockname()[1],
+            "address": _own_address(),
+        }
+    finally:
+        program.kill()
+        program.wait()
+        for one in (tcp, named, nameless):
+            one.close()
+
+
+def _own_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+@pytest.mark.parametrize("name", [*FILES, *FOR_ROOT])
+def test_what_is_reached_outside_is_not_reached_inside(box: Box, name: str) -> None:
+    line = {**FILES, **FOR_ROOT}[name]
+    with services(box) as given:
+        places = {"home": box.home, "elsewhere": box.elsewhere, "workspace": box.workspace}
+        python = os.path.realpath(sys.executable)
+        ready = f"{line.format(python=python, **places, **given)} 2>&1 && echo {AIM}"
+        inside = box.run(ready)
+        assert AIM not in inside.output.splitlines(), inside.output
+        control = box.run(ready, inside=False)
+    if name in FOR_ROOT and not ROOT:
+        return
+    assert control.output.splitlines()[-1:] == [AIM], control.output
+
+
+def test_the_workspace_can_be_worked_in(box: Box) -> None:
+    ran = box.run("mkdir -p a/b && echo hello > a/b/c && cat a/b/c && rm -r a && touch /tmp/x && python3 -V || true")
+    assert ran.output.splitlines()[0] == "hello"
+    assert ran.status == 0
+
+
+def test_files_of_variables_are_hidden_under_each_of_their_names(box: Box) -> None:
+    (box.workspace / "sub").mkdir()
+    for name in (".env", "sub/.env.local", ".env.example"):
+        (box.workspace / name).write_text(f"KEY=secret of {name}\n")
+    (box.workspace / "copy").hardlink_to(box.workspace / ".env")
+    (box.workspace / "link").symlink_to(".env")
+    ran = box.run("cat .env sub/.env.local copy link; cat .env.example; echo x > .env; rm -f .env")
+    assert "secret of .env\n" not in ran.output
+    assert "secret of sub" not in ran.output
+    assert "KEY=secret of .env.example" in ran.output
+    assert ran.output.count("# hidden by the sandbox of perstack") == 4
+    assert (box.workspace / ".env").read_text() == "KEY=secret of .env\n"
+    named = box.with_policy(readable=(str(box.workspace / ".env"),))
+    assert "secret of .env\n" in named.run("cat .env").output
+
+
+def test_one_that_comes_later_is_hidden_from_the_next_program(box: Box) -> None:
+    assert box.run("ls").status == 0
+    (box.workspace / "new").mkdir()
+    (box.workspace / "new" / ".env").write_text("KEY=secret")
+    assert "secret" not in box.run("cat new/.env").output
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "echo x >> perstack.toml",
+        "rm -f perstack.toml",
+        "mv perstack.toml other",
+        "echo x > new && mv new perstack.toml",
+        "echo evil > .git/hooks/pre-commit",
+        "git config core.fsmonitor evil",
+        "mv .git old && mkdir .git",
+        "rm -rf .git/hooks",
+    ],
+)
+def test_what_the_host_or_git_executes_cannot_be_changed(box: Box, change: str) -> None:
+    subprocess.run(["git", "init", "-q", "."], cwd=box.workspace, check=True)
+    (box.workspace / ".git" / "hooks").mkdir(exist_ok=True)
+    before = _contents(box.workspace)
+    assert box.run(change).status != 0
+    assert _contents(box.workspace) == before
+    assert box.run("git status --short && touch made && git add made", HOME=str(box.workspace)).status == 0
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    guarded = [folder / "perstack.toml", folder / ".git" / "config", *(folder / ".git" / "hooks").iterdir()]
+    return {str(path): path.read_bytes() for path in guarded}
+
+
+def test_nothing_of_the_environment_comes_in_but_what_is_given(box: Box) -> None:
+    ran = box.run("env; tr '\\0' '\\n' < /proc/1/environ", TOKEN="mine")
+    assert "CANARY" not in ran.output
+    assert "TOKEN=mine" in ran.output
+    assert "HOME=/tmp" in ran.output
+
+
+def test_a_variable_cannot_become_an_argument_of_the_sandbox_nor_be_one_of_its_own(box: Box) -> None:
+    with pytest.raises(ValueError, match="null byte"):
+        box.run("ls /host", EVIL="x\0--bind\0/\0/host")
+    (box.workspace / "evil.c").write_text("")
+    assert (
+        "evil"
+        not in box.run("cat /proc/1/maps", LD_PRELOAD=str(box.workspace / "evil.so"))
+        .output.replace("object 'evil", "")
+        .split("cannot be preloaded")[-1]
+    )
+
+
+def test_no_new_privileges_and_no_capabilities(box: Box) -> None:
+    status = box.run("cat /proc/self/status").output
+    assert "NoNewPrivs:\t1" in status
+    assert "Seccomp:\t2" in status
+    assert "CapEff:\t0000000000000000" in status
+    assert "CapBnd:\t0000000000000000" in status
+
+
+def test_text_cannot_be_put_into_a_terminal(box: Box) -> None:
+    code = (
+        "import fcntl, os, pty, termios\n"
+        "_, slave = pty.openpty()\n"
+        "try: fcntl.ioctl(slave, termios.TIOCSTI, b'x')\n"
+        "except PermissionError: print('refused')\n"
+    )
+    assert box.python(code).output == "refused\n"
+
+
+def test_only_the_loopback_is_there(box: Box) -> None:
+    lines = box.run("cat /proc/net/route; cat /proc/net/dev").output
+    assert [line.split(":")[0].strip() for line in lines.splitlines() if ":" in line] == ["lo"]
+
+
+def test_nothing_is_left_when_the_host_is_killed(box: Box) -> None:
+    mark = f"300.{os.getpid()}"
+    script = box.elsewhere / "host.py"
+    script.write_text(
+        "import asyncio, os, sys\n"
+        "from pathlib import Path\n"
+        "from perstack.core.sandbox import SandboxPolicy\n"
+        "from perstack.ports.runtime import Program, Surroundings\n"
+        "from perstack_bubblewrap.plugin import BubblewrapFactory\n"
+        "async def main():\n"
+        "    work = Path(sys.argv[1])\n"
+        "    around = Surroundings(work, 'job', {**os.environ, 'HOME': '/nonexistent'})\n"
+        "    runtime = await BubblewrapFactory().prepare(SandboxPolicy(runtime='bubblewrap'), around)\n"
+        "    line = f'setsid sleep {sys.argv[2]} & sleep {sys.argv[2]}'\n"
+        "    env = {'PATH': '/usr/bin:/bin'}\n"
+        "    program = Program(('sh', '-c', line), work, env, -3, -3, -3)\n"
+        "    process = await runtime.start(program)\n"
+        "    print('up', flush=True)\n"
+        "    await process.wait()\n"
+        "asyncio.run(main())\n"
+    )
+    host = subprocess.Popen([sys.executable, str(script), str(box.workspace), mark], stdout=subprocess.PIPE)
+    try:
+        assert host.stdout is not None
+        assert host.stdout.readline() == b"up\n"
+        assert _until(lambda: len(_running(mark)) >= 2)
+    finally:
+        host.send_signal(signal.SIGKILL)
+        host.wait()
+        if host.stdout is not None:
+            host.stdout.close()
+    assert _until(lambda: not _running(mark))
+
+
+def _running(mark: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[:2] == [b"sleep", mark.encode()]:
+            found.append(entry.name)
+    return found
+
+
+def _until(is_so) -> bool:
+    """Whether it becomes so within ten seconds."""
+    tick, until = threading.Event(), time.monotonic() + 10
+    while not is_so():
+        if time.monotonic() > until:
+            return False
+        tick.wait(0.02)
+    return True

@@ -1,0 +1,82 @@
+"""What an Expert starts in a sandbox, by the Python door and at the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hosting import Seen, expert, results, wait_for
+from terminal import Terminal, reply
+
+from perstack.config.settings import Overrides
+from perstack.core.definitions import Iterate, McpStdioSkill, Project
+from perstack.core.sandbox import Sandbox
+from perstack.errors import UsageError
+from perstack.host import Host
+from perstack.testing.scripted import ScriptedProvider, text, tool, turn
+
+SERVER = Path(__file__).parents[1] / "mcp" / "servers" / "misbehaving.py"
+LOOK = turn(tool("exec", {"command": "sh", "args": ["-c", "id -un; cat .env; env; ls perstack; echo made > made"]}))
+
+
+def host(workspace: Path, script: dict, *experts, env: dict[str, str] | None = None, **fields) -> Host:
+    project = Project(experts={one.key: one for one in experts}, runtime="bubblewrap", **fields)
+    given = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "TOKEN": "secret", **(env or {})}
+    provider = ScriptedProvider(script)
+    return Host(project, workspace=workspace, env=given, overrides=Overrides(provider="scripted"), plugins=[provider])
+
+
+def test_exec_has_the_workspace_and_none_of_the_hosts_keys(usable: None, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("KEY=secret")
+    seen = Seen()
+    sandbox = Sandbox(env=("GIVEN",))
+    one = host(tmp_path, {"[[a]]": [LOOK, text("ok")]}, expert("a"), env={"GIVEN": "by name"}, sandbox=sandbox)
+    assert wait_for(one.run("a", "q", on_event=seen)).status == "completed"
+    output = json.loads(results(seen, "exec")[0])["output"]
+    assert output.startswith("user\n")
+    assert "secret" not in output
+    assert "GIVEN=by name" in output
+    assert "jobs" not in output
+    assert (tmp_path / "made").read_text() == "made\n"
+
+
+def test_a_server_and_an_evaluator_run_in_it_too(usable: None, tmp_path: Path) -> None:
+    python = shutil.which("python3", path="/usr/bin")
+    if python is None:
+        pytest.skip("there is no /usr/bin/python3, which a sandbox shows")
+    shutil.copy(SERVER, tmp_path / "server.py")
+    server = McpStdioSkill(name="s", command=python, args=("server.py", "none"), required=True)
+    evaluator = ("sh", "-c", 'test "$(id -un)" = user && echo \'{"score": 1}\'')
+    one = expert("a", iterate=Iterate(evaluator=evaluator, max_iterations=1))
+    run = host(tmp_path, {"[[a]]": [text("ok")]}, one.model_copy(update={"skills": (server,)}))
+    series = wait_for(run.iterations.begin("a", "q"))
+    assert series.status == "completed", series
+    assert series.iterations[0].metrics == {"score": 1.0}
+
+
+@pytest.mark.parametrize("key", ["writable", "readable"])
+def test_a_folder_that_holds_the_home_folder_is_refused_before_anything_runs(
+    usable: None, tmp_path: Path, key: str
+) -> None:
+    sandbox = Sandbox.model_validate({key: (str(tmp_path),)})
+    one = host(tmp_path / "work", {}, expert("a"), env={"HOME": str(tmp_path / "home")}, sandbox=sandbox)
+    (tmp_path / "work").mkdir(exist_ok=True)
+    with pytest.raises(UsageError, match=f"`{key}` of \\[sandbox\\] is .* holds your home folder"):
+        wait_for(one.run("a", "q"))
+
+
+def test_without_bwrap_it_is_said_what_to_install_and_nothing_runs(terminal: Terminal, tmp_path: Path) -> None:
+    from perstack_bubblewrap import machine
+
+    terminal.project('[experts.a]\ninstruction = "x"\nruntime = "bubblewrap"\n', a=[reply("ok")])
+    if Path("/usr/bin/bwrap").exists() or Path("/bin/bwrap").exists():
+        with pytest.raises(UsageError, match="apt install bubblewrap"):
+            machine.find({"PATH": str(tmp_path)}, path="")
+        return
+    ran = terminal.call("run", "a", "q", "--provider", "scripted")
+    assert (ran.code, ran.out) == (2, "")
+    assert "apt install bubblewrap" in ran.err
+    assert not terminal.jobs().exists()

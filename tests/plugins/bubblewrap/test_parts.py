@@ -1,0 +1,160 @@
+"""The pure parts: the filter of system calls, the arguments, and what is found in a workspace."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perstack_bubblewrap.keeping import Finder
+from perstack_bubblewrap.layout import System, View, arguments, environment
+from perstack_bubblewrap.syscalls import MACHINES, Machine, program_of
+
+ALLOWED = 0x7FFF0000
+
+
+def verdict(machine: Machine, number: int, *args: int, arch: int | None = None) -> int:
+    """What the filter says: 0 for yes, or the number of an error."""
+    data = struct.pack("<IIQ6Q", number, machine.audit if arch is None else arch, 0, *(*args, *[0] * (6 - len(args))))
+    program, at, value = program_of(machine), 0, 0
+    while True:
+        code, yes, no, operand = program[at]
+        at += 1
+        match code:
+            case 0x20:
+                (value,) = struct.unpack_from("<I", data, operand)
+            case 0x06:
+                return 0 if operand == ALLOWED else operand & 0xFFFF
+            case _:
+                holds = {0x15: value == operand, 0x25: value > operand, 0x35: value >= operand, 0x45: value & operand}
+                at += yes if holds[code] else no
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_the_filter_refuses_what_it_is_there_for_and_allows_the_rest(machine: Machine) -> None:
+    assert {verdict(machine, number) for number in machine.denied} == {errno.EPERM}
+    assert verdict(machine, machine.clone3) == errno.ENOSYS
+    assert verdict(machine, 467) == errno.ENOSYS
+    assert verdict(machine, 1, arch=0x40000003) == errno.ENOSYS
+    assert verdict(machine, machine.clone, 0x10000000) == errno.EPERM
+    assert verdict(machine, machine.clone, 0x00000011) == 0
+    assert [verdict(machine, machine.socket, family) for family in (1, 2, 10, 16)] == [0, 0, 0, 0]
+    assert [verdict(machine, machine.socket, family) for family in (17, 38, 40)] == [errno.EPERM] * 3
+    assert verdict(machine, machine.ioctl, 0, 0x5412) == errno.EPERM
+    assert verdict(machine, machine.ioctl, 0, 0x5413) == 0
+    assert verdict(machine, machine.personality, 0x40000) == errno.EPERM
+
+
+@given(number=st.integers(0, 600), args=st.lists(st.integers(0, 2**64 - 1), max_size=6))
+def test_every_call_gets_a_verdict(number: int, args: list[int]) -> None:
+    for machine in MACHINES.values():
+        assert verdict(machine, number, *args) in (0, errno.EPERM, errno.ENOSYS)
+
+
+def words(view: View, **env: str) -> list[str]:
+    made = arguments(System(hidden="/hidden"), view, cwd="/w", env=env)
+    return made.decode().split("\0")[:-1]
+
+
+def placed(view: View) -> list[tuple[str, str]]:
+    """Of what is mounted where a person's folders are, the option and the place, in order."""
+    found = words(view)
+    options = ("--bind", "--ro-bind", "--tmpfs")
+    return [
+        (word, found[at + (1 if word == "--tmpfs" else 2)])
+        for at, word in enumerate(found)
+        if word in options and found[at + (1 if word == "--tmpfs" else 2)].startswith("/w")
+    ]
+
+
+def test_what_is_within_comes_after_what_is_around_it() -> None:
+    view = View(
+        readable=("/w/a/b",),
+        writable=("/w",),
+        emptied=("/w/perstack",),
+        hidden=("/w/.env",),
+        fixed=("/w/.git/hooks", "/w/x/perstack.toml"),
+        held=("/w/.git",),
+        anchored=("/w/x/perstack.toml",),
+    )
+    assert sorted(placed(view)) == sorted(
+        [
+            ("--bind", "/w"),
+            ("--bind", "/w/.git"),
+            ("--bind", "/w/x"),
+            ("--ro-bind", "/w/.env"),
+            ("--tmpfs", "/w/perstack"),
+            ("--ro-bind", "/w/a/b"),
+            ("--ro-bind", "/w/.git/hooks"),
+            ("--ro-bind", "/w/x/perstack.toml"),
+        ]
+    )
+    depths = [path.count("/") for _, path in placed(view)]
+    assert depths == sorted(depths)
+
+
+def test_what_is_not_shown_is_not_mounted_over() -> None:
+    assert placed(View(writable=("/w",), hidden=("/elsewhere/.env",), emptied=("/state",))) == [("--bind", "/w")]
+
+
+@given(name=st.text(max_size=6), value=st.text(max_size=6))
+def test_a_variable_is_one_argument_whatever_is_in_it(name: str, value: str) -> None:
+    try:
+        found = words(View(writable=("/w",)), **{name: value})
+    except ValueError:
+        assert "\0" in name + value or "=" in name or not name or not (name + value).isprintable()
+        return
+    assert found[-3:] == ["--setenv", name, value]
+    assert found[:-3] == words(View(writable=("/w",)))
+
+
+def test_a_home_that_is_not_there_becomes_the_temporary_folder() -> None:
+    view = View(writable=("/w",))
+    assert environment({"HOME": "/home/me", "USER": "me", "PATH": "/bin"}, view) == {
+        "HOME": "/tmp",
+        "TMPDIR": "/tmp",
+        "USER": "user",
+        "LOGNAME": "user",
+        "PATH": "/bin",
+    }
+    assert environment({"HOME": "/w/home"}, view)["HOME"] == "/w/home"
+
+
+def test_what_changes_in_a_folder_is_found_at_the_next_look(tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path))
+    assert finder.now().hidden == ()
+    for name in (".env", ".ENV.prod", ".env.example", ".envrc", "a/.env.local"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert {Path(path).name for path in finder.now().hidden} == {".env", ".ENV.prod", ".env.local"}
+    (tmp_path / ".env").unlink()
+    assert len(finder.now().hidden) == 2
+
+
+def test_what_git_executes_is_found_in_modules_too(tmp_path: Path) -> None:
+    for name in (".git/config", "sub/.git/config", ".git/modules/m/config", ".git/objects/config"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = Finder(str(tmp_path)).now()
+    assert {str(Path(path).relative_to(tmp_path)) for path in found.fixed} >= {
+        ".git/config",
+        "sub/.git/config",
+        ".git/modules/m/config",
+    }
+    assert {str(Path(path).relative_to(tmp_path)) for path in found.held} == {".git", "sub/.git"}
+    assert (tmp_path / ".git" / "hooks").is_dir()
+
+
+def test_a_workspace_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from perstack.errors import SkillError
+    from perstack_bubblewrap import keeping
+
+    monkeypatch.setattr(keeping, "MOST_FOLDERS", 2)
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    with pytest.raises(SkillError, match="more than 2 folders"):
+        Finder(str(tmp_path)).now()

@@ -1,0 +1,95 @@
+"""Programs inside a sandbox of bubblewrap, and the same ones outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import DEVNULL
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from hosting import wait_for
+
+from perstack.core.sandbox import SandboxPolicy
+from perstack.errors import UsageError
+from perstack.ports.processes.environment import inherited
+from perstack.ports.processes.owned import owned
+from perstack.ports.processes.start import started
+from perstack.ports.runtime import LOCAL_RUNTIME, Ending, Program, Surroundings
+from perstack_bubblewrap.plugin import BubblewrapFactory
+
+PYTHON = os.path.realpath(sys.executable)
+"""One that is there without the virtual environment."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    status: int
+    output: str
+    ending: Ending = field(default_factory=Ending)
+
+
+@dataclass
+class Box:
+    """A workspace, beside it a home folder with keys and a folder that is nobody's business."""
+
+    workspace: Path
+    home: Path
+    elsewhere: Path
+    policy: SandboxPolicy
+    around: Surroundings
+
+    def run(self, line: str, *, inside: bool = True, seconds: float = 30, **env: str) -> Ran:
+        """A line for the shell, in the sandbox or outside."""
+        return wait_for(self._run(("sh", "-c", line), env, inside), seconds)
+
+    def python(self, code: str, *, inside: bool = True) -> Ran:
+        return wait_for(self._run((PYTHON, "-c", code), {}, inside))
+
+    def with_policy(self, **fields: object) -> Box:
+        return replace(self, policy=self.policy.model_copy(update=fields))
+
+    async def _run(self, argv: tuple[str, ...], env: dict[str, str], inside: bool) -> Ran:
+        factory = BubblewrapFactory()
+        runtime = await factory.prepare(self.policy, self.around) if inside else LOCAL_RUNTIME
+        out = self.elsewhere / "out"
+        try:
+            with out.open("wb") as file:
+                variables = {**inherited(self.around.env), "PWD": str(self.workspace), **env}
+                python = (Path(sys.base_prefix),)
+                program = Program(argv, self.workspace, variables, DEVNULL, file, file, readable=python)
+                process = await started(asyncio.create_task(runtime.start(program)))
+                async with owned(process):
+                    status = await process.wait()
+            return Ran(status, out.read_text(errors="replace"), runtime.ending(process))
+        finally:
+            await runtime.close()
+
+
+@pytest.fixture(scope="session")
+def usable() -> None:
+    """Skips where there can be no sandbox, and says why."""
+    around = Surroundings(Path("/nowhere"), "job", dict(os.environ))
+    try:
+        wait_for(BubblewrapFactory().check(SandboxPolicy(runtime="bubblewrap"), around))
+    except UsageError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def box(usable: None, tmp_path: Path) -> Box:
+    workspace, home, elsewhere = (tmp_path / name for name in ("work", "home", "elsewhere"))
+    for folder in (workspace, home / ".ssh", elsewhere, workspace / "perstack"):
+        folder.mkdir(parents=True)
+    (home / ".ssh" / "id_ed25519").write_text("SECRET")
+    (elsewhere / "file").write_text("SECRET")
+    (workspace / "perstack" / "state").write_text("SECRET")
+    (workspace / "perstack.toml").write_text("model = 'm'\n")
+    policy = SandboxPolicy(runtime="bubblewrap")
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), "CANARY": "SECRET"}
+    around = Surroundings(
+        workspace, "job", env, hidden=(workspace / "perstack",), protected=(workspace / "perstack.toml",)
+    )
+    return Box(workspace, home, elsewhere, policy, around)
