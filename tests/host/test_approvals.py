@@ -17,6 +17,7 @@ from perstack.core.job import JobSummary
 from perstack.core.policy.permissions import Permissions
 from perstack.core.policy.widening import Widening
 from perstack.engine import driver as driving
+from perstack.engine.redact import redact_event
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.host import Host
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points
@@ -258,6 +259,35 @@ def test_an_old_question_is_decided_otherwise_in_a_branch(bench: Bench) -> None:
     )
     assert wait_for(host.answer("yes", resume_from=place)).status == "completed"
     assert (bench.workspace / "a.txt").read_text() == "x\n"
+
+
+def test_a_branch_at_an_old_question_is_held_to_the_rules_of_its_day(bench: Bench) -> None:
+    files(bench, "a.txt")
+    script, seen = [append("a.txt"), text("ok")], Seen()
+    job = wait_for(hosted(bench, script, rules=ASK_WRITE).run("a", "q", job_id="job"))
+    answer(hosted(bench, script, rules=ASK_WRITE), job, "no")
+    host = hosted(bench, script, rules=Permissions(deny=("appendTextFile",)))
+    events = [line.event for line in wait_for(host.events("job-1"))]
+    place = next(event.id for event in events if event.type == "stopRunByInteractiveTool")
+    wait_for(host.answer("yes", resume_from=place, on_event=seen))
+    assert (bench.workspace / "a.txt").read_text() == ""
+    assert "denies this call" in results(seen)[0]
+    assert wait_for(host.replay("job")).ok
+
+
+def test_a_call_whose_arguments_were_redacted_is_not_run_by_a_later_yes(bench: Bench) -> None:
+    files(bench, "a.txt")
+    script, seen = [append("a.txt"), text("ok")], Seen()
+    job = wait_for(hosted(bench, script, rules=ASK_WRITE).run("a", "q", job_id="job", on_event=seen))
+    host = hosted(bench, script, rules=ASK_WRITE)
+    for kind in ("finishGeneration", "requestApproval"):
+        wait_for(redact_event(host.storage, seen.of(kind)[0].id, reason="test", by=ME))
+    job = wait_for(host.job("job"))
+    assert job.asking is not None
+    assert (job.asking.args, job.asking.rule) == ({}, "[redacted]")
+    done = answer(host, job, "yes")
+    assert (done.status, (bench.workspace / "a.txt").read_text()) == ("completed", "")
+    assert wait_for(host.verify("job")).ok
 
 
 # --- rules of another day -----------------------------------------------------------------------------------------

@@ -142,6 +142,7 @@ class Jobs(JobQueries):
         Conflict if `question_id` is given and has been answered already. `signal` names the event that answers, if it
         is not a person: the Job takes each only once. `by` is recorded with the answer; this process's user if none is
         given. `resume_from` is a checkpoint at which a question was open: a new Run, a branch, answers it anew.
+        An approval of a call (`job.asking.call_digest`) needs its `question_id`, and is `yes`, `always` or `no`.
         """
         named = question_id or (resume_from if job_id is None else None)
         job_id = place_of(named)[0] if named is not None else await self._job_id(job_id)

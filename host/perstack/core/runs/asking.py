@@ -8,6 +8,9 @@ from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.canonical import canonical_json
 from perstack.core.events import CallInteractiveTool, RequestApproval
 
+_LONGEST = 2_000
+"""Characters of a call's arguments in one line; whole they stand in `args`."""
+
 
 class OpenQuestion(Fact):
     """What a person is being asked."""
@@ -38,7 +41,8 @@ class OpenQuestion(Fact):
     def shown(self) -> str:
         """The question as a person sees it: with the skill in front whose tool asks, which may claim to be anybody."""
         if self.call_digest:
-            return f"{self.text}: {canonical_json(self.args).decode('utf-8', 'replace')}"
+            args = canonical_json(self.args).decode("utf-8", "replace")
+            return f"{self.text}: {args if len(args) <= _LONGEST else f'{args[:_LONGEST]} …'}"
         is_of_tool = self.requested_schema is not None and self.skill_name
         return f"skill {self.skill_name}: {self.text}" if is_of_tool else self.text
 

@@ -96,6 +96,7 @@ def _asked_again(start: StartRun, head: Head, base: Run) -> Run:
         touched=start.timestamp,
         updated_at=start.timestamp,
         permissions=start.permissions,
+        is_tightened=start.permissions != base.permissions,
     )
 
 
