@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from perstack.next_steps import NextStep, in_words, with_steps
+from perstack.next_steps import NextStep, Note, in_words, with_steps
 
 
 class PerstackError(Exception):
@@ -45,6 +45,11 @@ class PerstackError(Exception):
     def said(self, say: Callable[[NextStep], str]) -> str:
         """All of it, with the next steps in the words of `say`."""
         return with_steps(self.message, self.next_steps, say)
+
+    @property
+    def note(self) -> Note:
+        """The same as something that is shown and not raised."""
+        return Note(self.message, self.next_steps)
 
     def __str__(self) -> str:
         return self.said(in_words)

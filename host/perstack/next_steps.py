@@ -96,6 +96,13 @@ class Install:
 
 
 @dataclass(frozen=True, slots=True)
+class LogIn:
+    """Log in to the server of a skill: a person only."""
+
+    skill_name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trust:
     """Agree to what the files of a project want to execute or to reach: a person only."""
 
@@ -104,7 +111,7 @@ class Trust:
 
 
 NextStep: TypeAlias = (
-    Answer | AnswerAgain | Resume | Retry | GoOnWithout | Continue | Start | Look | Give | Install | Trust
+    Answer | AnswerAgain | Resume | Retry | GoOnWithout | Continue | Start | Look | Give | Install | LogIn | Trust
 )
 
 
@@ -175,6 +182,8 @@ def in_words(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return _OPTIONS[step.option]
         case Install():
             return "install the skills again"
+        case LogIn():
+            return f"a person has to log in for skill {step.skill_name}"
         case Trust():
             return "a person has to trust the project"
         case _:

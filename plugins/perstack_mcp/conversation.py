@@ -28,7 +28,7 @@ from perstack.core.questions import Question
 from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
 from perstack_mcp.contents import result_of
-from perstack_mcp.failures import ServerEnded, leaf, words
+from perstack_mcp.failures import ServerEnded, leaf, steps, words
 from perstack_mcp.listing import Listing
 from perstack_mcp.open_calls import OpenCall, OpenCalls
 from perstack_mcp.outputs import OutputSchemas
@@ -143,7 +143,7 @@ async def converse(
         except Exception as error:
             if talk.is_ready or number == len(ways) or not _is_refusal(error):
                 refusals.append(_words(error))
-                raise SkillError("; then ".join(dict.fromkeys(refusals))) from error
+                raise SkillError("; then ".join(dict.fromkeys(refusals)), next_steps=steps(error)) from error
             refusals.append(_words(error))
         else:
             return

@@ -6,7 +6,8 @@ import asyncio
 from typing import cast
 
 from perstack.core.secret_text import masked_error
-from perstack.errors import SkillError
+from perstack.errors import PerstackError, SkillError
+from perstack.next_steps import NextStep
 
 _LONGEST = 10_000
 """Characters of an error that are looked at."""
@@ -28,8 +29,15 @@ def leaf(error: BaseException) -> BaseException:
     return leaf(next((one for one in inner if not isinstance(one, asyncio.CancelledError)), inner[0]))
 
 
-def words(error: BaseException) -> str:
-    """An error in one line, by its leaf, without the secrets of an address that it quotes."""
+def steps(error: BaseException) -> tuple[NextStep, ...]:
+    """What its leaf says may be done next."""
     found = leaf(error)
-    text = masked_error(" ".join(str(found).split())[:_LONGEST])
+    return found.next_steps if isinstance(found, PerstackError) else ()
+
+
+def words(error: BaseException) -> str:
+    """An error in one line, by its leaf and without its steps, nor the secrets of an address that it quotes."""
+    found = leaf(error)
+    said = found.message if isinstance(found, PerstackError) else str(found)
+    text = masked_error(" ".join(said.split())[:_LONGEST])
     return text[:500] if text else type(found).__name__

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from perstack.core.questions import Question
 from perstack.errors import SkillError
+from perstack.next_steps import NextStep
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
-from perstack_mcp.failures import ServerEnded, words
+from perstack_mcp.failures import ServerEnded, steps, words
 from perstack_mcp.ways import Server
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class _Connection:
         self._leave = asyncio.Event()
         self._ready: asyncio.Future[Conversation] = asyncio.get_running_loop().create_future()
         self._failure = ""
+        self._steps: tuple[NextStep, ...] = ()
         self._task = asyncio.create_task(self._own())
 
     @property
@@ -106,7 +108,8 @@ class _Connection:
         if is_late:
             await self._stop()
             self._failure = f"no answer within {deadline:g} s; a longer `timeout` of the skill would wait longer"
-        raise SkillError(f"skill {self._server.name!r} could not be connected to{await self.epitaph()}")
+        why = await self.epitaph()
+        raise SkillError(f"skill {self._server.name!r} could not be connected to{why}", next_steps=self._steps)
 
     async def end(self) -> None:
         """Take it down, at once if this is cancelled."""
@@ -138,4 +141,4 @@ class _Connection:
 
                 await converse(self._server, self._ready.set_result, self._leave, may_sample=self._may_sample)
         except Exception as error:  # noqa: BLE001 - whatever the SDK or the server raises, the model is told its words
-            self._failure = words(error)
+            self._failure, self._steps = words(error), steps(error)

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from perstack.core.base import JsonObject
 from perstack.core.definitions import OAuth
+from perstack.next_steps import LogIn
 from perstack_mcp.failures import Unauthorized
 from perstack_mcp.logins import Login, LoginFile
 from perstack_mcp.oauth import Flow, NothingKept, bounded, is_step_up
@@ -121,7 +122,7 @@ class StoredLogin(OAuthFlow):
         raise self._login_needed(f"the server asks for more rights ({scope or 'unnamed'})")
 
     def _login_needed(self, why: str) -> Unauthorized:
-        return Unauthorized(f"{why}: perstack login {self._skill}")
+        return Unauthorized(why, next_steps=(LogIn(self._skill),))
 
     async def _keep(self) -> None:
         self._place.write(login_of(self, self._login, self._settings))

@@ -120,7 +120,7 @@ async def act(endpoint: str, scenario: str, context: dict[str, Any], folder: Pat
         plugins=[ScriptedProvider(Model(scenario, context))],
     ) as host:
         for _ in range(MOST_LOGINS):
-            if "perstack login server" not in await run(host):
+            if "log in for skill server" not in await run(host):
                 return
             await host.login("server", browse)
         await run(host)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
+from pydantic import Field
+
 from perstack.core.base import Fact
+from perstack.next_steps import NextStep, Note
 
 
 class DisplayEvent(Fact):
@@ -60,6 +64,12 @@ class SkillDisconnected(DisplayEvent):
     type: Literal["skillDisconnected"] = "skillDisconnected"
     skill_name: str
     reason: str = ""
+    note: Note | None = Field(default=None, exclude=True)
+    """The reason with what may be done about it, where that is known."""
+
+    def said(self, say: Callable[[NextStep], str]) -> str:
+        """The reason in the words of a door."""
+        return self.reason if self.note is None else self.note.said(say)
 
 
 class ToolProgress(DisplayEvent):

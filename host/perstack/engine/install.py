@@ -21,6 +21,7 @@ from perstack.config.lock import (
 from perstack.core.definitions import Expert, InteractiveSkill, Skill, is_base_skill
 from perstack.engine.skills import opened
 from perstack.errors import SkillError
+from perstack.next_steps import Note
 from perstack.ports.skill import SkillContext, SkillFactory, Toolset
 
 _PATIENCE = 120_000
@@ -36,7 +37,7 @@ class InstallStep:
     status: Literal["starting", "ready", "failed"]
     tools: int = 0
     duration_ms: int = 0
-    problem: str = ""
+    problem: Note | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,9 @@ async def _ask(
         locked = LockedSkill.of(definition, toolset)
         step = InstallStep(name, "ready", len(toolset.specs), took())
     except SkillError as error:
-        step = InstallStep(name, "failed", duration_ms=took(), problem=str(error))
+        step = InstallStep(name, "failed", duration_ms=took(), problem=error.note)
     except Exception as error:  # noqa: BLE001 - a fault in one plugin's code is no reason to leave the others out
-        step = InstallStep(name, "failed", duration_ms=took(), problem=f"{type(error).__name__}: {error}")
+        step = InstallStep(name, "failed", duration_ms=took(), problem=Note(f"{type(error).__name__}: {error}"))
     on_step(step)
     return locked, step
 

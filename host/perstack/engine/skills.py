@@ -38,7 +38,7 @@ from perstack.engine.emit import DisplayStamp, Emitter
 from perstack.engine.locked import LockedSession, out_of_date
 from perstack.engine.runtimes import Runtimes
 from perstack.errors import SkillError
-from perstack.next_steps import Look
+from perstack.next_steps import Look, Note
 from perstack.ports.clock import Clock
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, Toolset
 from perstack.ports.variables import filled_settings
@@ -193,7 +193,7 @@ class JobSkills:
         except SkillError as error:
             with suppress(Exception):  # why it could not be reached is what a person must know
                 await session.close()
-            self._show_end(opening, str(error))
+            self._show_end(opening, str(error), error.note)
             raise
         took = round((time.monotonic() - began) * 1000)
         self._emit.display(
@@ -225,9 +225,9 @@ class JobSkills:
             one.is_shown = True
             self._emit.display(SkillStarting(**self._stamp(one.run_id), skill_name=one.name))
 
-    def _show_end(self, one: _Opening, reason: str = "") -> None:
+    def _show_end(self, one: _Opening, reason: str = "", note: Note | None = None) -> None:
         one.is_shown = False
-        self._emit.display(SkillDisconnected(**self._stamp(one.run_id), skill_name=one.name, reason=reason))
+        self._emit.display(SkillDisconnected(**self._stamp(one.run_id), skill_name=one.name, reason=reason, note=note))
 
     def _stamp(self, run_id: str) -> DisplayStamp:
         return DisplayStamp(

@@ -10,6 +10,7 @@ from perstack.core.tools import ToolSpec
 from perstack.engine.emit import Emitter
 from perstack.engine.setup import Setup
 from perstack.engine.skills import JobSkills
+from perstack.next_steps import Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +21,17 @@ class OfferedTools:
     """Those that its model is shown at every step."""
     deferred: tuple[ToolSpec, ...] = ()
     """Those that it finds by a search."""
-    problems: tuple[str, ...] = ()
+    problems: tuple[Note, ...] = ()
     """Why a skill's tools are missing."""
 
 
 async def offered_tools(setup: Setup, expert: Expert) -> OfferedTools:
     """What a Run of this Expert, as a Coordinator, would be offered. Raises SkillError for a wrong definition."""
-    problems: list[str] = []
+    problems: list[Note] = []
 
     def note(event: Event, _: bytes) -> None:
         if isinstance(event, SkillDisconnected) and event.reason:
-            problems.append(event.reason)
+            problems.append(event.note or Note(event.reason))
 
     # a lazy skill's tools count too
     eager = tuple(

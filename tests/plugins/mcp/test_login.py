@@ -25,6 +25,7 @@ from terminal import Terminal
 from perstack.config.settings import Overrides
 from perstack.core.definitions import McpSseSkill, OAuth
 from perstack.errors import SkillError, UsageError
+from perstack.frontends.cli.next_steps import said
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
@@ -106,7 +107,7 @@ async def _run(host: Host) -> Seen:
 
 def _problem(seen: Seen) -> str:
     (ended,) = seen.of("skillDisconnected")
-    return ended.reason
+    return ended.said(said)
 
 
 def _files(bed: Bed) -> list[Path]:
@@ -119,8 +120,8 @@ def test_a_run_without_a_login_goes_on_and_says_how_to_log_in(bed: Bed, guarded:
             return await _run(host)
 
     seen = wait_for(work())
-    assert _problem(seen).endswith(": the server asks for a login: perstack login tracker")
-    assert "perstack login tracker" in results(seen)[0]
+    assert _problem(seen).endswith(": the server asks for a login; perstack login tracker")
+    assert "a person has to log in for skill tracker" in results(seen)[0]
     assert seen.types()[-1] == "finishRun"
     assert guarded.did() == [], "nobody was registered for nothing"
     assert _files(bed) == []
@@ -152,7 +153,7 @@ def test_a_server_with_the_older_transport_is_logged_in_to_as_well(bed: Bed) -> 
                 return before, await _run(host)
 
         before, after = wait_for(work())
-    assert _problem(before).endswith(": the server asks for a login: perstack login tracker")
+    assert _problem(before).endswith(": the server asks for a login; perstack login tracker")
     assert results(after) == ["read"]
 
 
@@ -217,7 +218,7 @@ def test_a_file_that_holds_no_login_is_like_none(bed: Bed, guarded: Guarded, gar
             return seen, await _run(host)
 
     without, after = wait_for(work())
-    assert ": perstack login tracker" in _problem(without)
+    assert "; perstack login tracker" in _problem(without)
     assert "access-x" not in _problem(without)
     assert results(after) == ["read"]
 
@@ -271,7 +272,7 @@ def test_a_login_that_was_revoked_is_forgotten_and_asked_for_again(bed: Bed, gua
             guarded.do("revoke")
             return await _run(host)
 
-    assert "its login has expired: perstack login tracker" in _problem(wait_for(work()))
+    assert "its login has expired; perstack login tracker" in _problem(wait_for(work()))
     assert _files(bed) == []
 
 
@@ -302,7 +303,7 @@ def test_a_login_that_ends_in_the_middle_of_a_job_is_an_error_of_the_call(bed: B
 
     first, second = results(wait_for(work()))
     assert first == "read"
-    assert second == "whoami: its login has expired: perstack login tracker"
+    assert second == "whoami: its login has expired; a person has to log in for skill tracker"
 
 
 def test_rights_that_a_call_lacks_are_asked_for_at_the_next_login(bed: Bed, guarded: Guarded) -> None:
@@ -315,7 +316,9 @@ def test_rights_that_a_call_lacks_are_asked_for_at_the_next_login(bed: Bed, guar
             return refused, await _run(host)
 
     refused, allowed = wait_for(work())
-    assert results(refused) == ["whoami: the server asks for more rights (write): perstack login tracker"]
+    assert results(refused) == [
+        "whoami: the server asks for more rights (write); a person has to log in for skill tracker"
+    ]
     assert results(allowed) == ["read write"]
 
 

@@ -11,6 +11,7 @@ from perstack.next_steps import (
     Give,
     GoOnWithout,
     Install,
+    LogIn,
     Look,
     NextStep,
     Resume,
@@ -28,6 +29,8 @@ def said(step: NextStep) -> str:
             return "answer in the next prompt"
         case Continue() | Resume(kind="job") | Start():
             return "continue with a new prompt"
+        case LogIn():
+            return f"log in by `perstack login {step.skill_name}`"
         case Trust():
             return f"agree to it by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
         case AnswerAgain() | Resume() | Retry() | GoOnWithout() | Look() | Give() | Install():

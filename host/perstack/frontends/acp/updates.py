@@ -35,6 +35,7 @@ from perstack.core.events import (
     StreamText,
 )
 from perstack.core.messages import ToolCallPart, text_of
+from perstack.frontends.acp.next_steps import said
 from perstack.frontends.shared.words import brief, shorten
 
 Send: TypeAlias = Callable[[SessionUpdate], Awaitable[None]]
@@ -95,7 +96,7 @@ class Updates:
             case FinishRun() if self._is_mine(event):
                 yield from self._say(event.text)
             case SkillDisconnected() if event.reason:
-                yield update_agent_thought_text(f"({event.reason})\n")
+                yield update_agent_thought_text(f"({event.said(said)})\n")
             case _:
                 pass
 

@@ -21,6 +21,7 @@ from perstack.core.plain import one_line
 from perstack.core.tools import ToolSpec
 from perstack.engine.setup import STATE_DIR
 from perstack.errors import UsageError
+from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.options import CONFIG
 from perstack.frontends.cli.task_options import read_span
 from perstack.frontends.cli.terminal import err, out, remark
@@ -170,7 +171,7 @@ async def _tools(
         for index, expert in enumerate(experts):
             tools = await host.tools(expert.key)
             for problem in tools.problems:
-                err(f"warning: {expert.key}: {one_line(problem)}")
+                err(f"warning: {expert.key}: {one_line(problem.said(said))}")
             later = {one.key for one in experts[index + 1 :]}
             offered.append((expert, tuple(spec for spec in tools.shown if _is_called(spec, index == 0, later))))
     return offered

@@ -52,7 +52,7 @@ class JsonLines:
         if event.type not in _STREAMED or self._stream:
             self.write(line)
         if isinstance(event, SkillDisconnected) and event.reason:
-            self._warn(event.skill_name, event.reason)
+            self._warn(event.skill_name, event.said(said))
 
     def write(self, line: bytes) -> None:
         """One line, if stdout can be written."""

@@ -12,6 +12,7 @@ import click
 from perstack.config.settings import Overrides
 from perstack.core.plain import one_line
 from perstack.engine.install import Installed, InstallStep, OnInstall
+from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.options import PlaceOptions, Setup, place_options
 from perstack.frontends.cli.terminal import LiveRows, err, is_attended, out
 from perstack.frontends.shared.words import count
@@ -41,7 +42,8 @@ def install_command(
         err("interrupted: perstack.lock was not written")
         sys.exit(130)
     for step in done.failed:
-        err(f"error: {one_line(f'{step.skill}: {step.problem}')}")
+        problem = "" if step.problem is None else step.problem.said(said)
+        err(f"error: {one_line(f'{step.skill}: {problem}')}")
     ready = len(done.skills) - len(done.failed)
     out(f"{done.path}: {count(ready, 'skill')} locked")
     sys.exit(1 if done.failed else 0)

@@ -13,6 +13,7 @@ from perstack.next_steps import (
     Install,
     Kind,
     Listing,
+    LogIn,
     Look,
     NextStep,
     Option,
@@ -22,7 +23,7 @@ from perstack.next_steps import (
     Trust,
 )
 
-Command: TypeAlias = Answer | Resume | Retry | GoOnWithout | Continue | Start | Install | Trust
+Command: TypeAlias = Answer | Resume | Retry | GoOnWithout | Continue | Start | Install | LogIn | Trust
 """What is done by one command."""
 
 _OPTIONS: dict[Option, str] = {
@@ -62,6 +63,8 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return f"{'start one' if step.job_id is None else 'begin it again'} with `{command(step)}`"
         case Install():
             return f"run {command(step)}"
+        case LogIn():
+            return command(step)
         case Trust():
             return f"agree to it with `{command(step)}`{'' if step.folder is None else ' in its folder'}"
         case GoOnWithout():
@@ -95,6 +98,8 @@ def command(step: Command) -> str:
             return f"perstack run EXPERT QUERY{'' if step.job_id is None else f' --job-id {step.job_id}'}"
         case Install():
             return "perstack install"
+        case LogIn():
+            return f"perstack login {step.skill_name}"
         case Trust():
             return "perstack trust"
         case _:

@@ -13,6 +13,7 @@ from perstack.core.tools import ToolSpec
 from perstack.core.toolsearch import tokens_of
 from perstack.engine.tooling import OfferedTools
 from perstack.errors import SkillError
+from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.options import PlaceOptions, Setup
 from perstack.frontends.cli.terminal import Screen, err, out, table
 from perstack.frontends.shared.words import count
@@ -34,7 +35,7 @@ async def _offered(host: Host, key: str) -> OfferedTools:
         return await host.tools(key)
     except SkillError as error:
         # the others' costs are still to be told
-        return OfferedTools((), problems=(str(error),))
+        return OfferedTools((), problems=(error.note,))
 
 
 def can_run(tools: OfferedTools) -> bool:
@@ -52,7 +53,7 @@ def tools_to_json(offered: Mapping[str, OfferedTools]) -> JsonObject:
                 for specs, deferred in ((tools.shown, False), (tools.deferred, True))
                 for spec in specs
             ],
-            "problems": list(tools.problems),
+            "problems": [problem.said(said) for problem in tools.problems],
         }
         for key, tools in offered.items()
     }
@@ -63,7 +64,7 @@ def print_tools(offered: Mapping[str, OfferedTools]) -> None:
     screen = Screen.of_stdout()
     for key, tools in offered.items():
         for problem in tools.problems:
-            err(f"{'warning' if can_run(tools) else 'error'}: {key}: {one_line(problem)}")
+            err(f"{'warning' if can_run(tools) else 'error'}: {key}: {one_line(problem.said(said))}")
         if not can_run(tools):
             continue
         out()

@@ -12,6 +12,7 @@ from perstack.next_steps import (
     GoOnWithout,
     Install,
     Listing,
+    LogIn,
     Look,
     NextStep,
     Resume,
@@ -51,6 +52,8 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return _LISTS.get(step.place, in_words(step))
         case Install():
             return "a person has to run `perstack install`"
+        case LogIn():
+            return f"a person has to run `perstack login {step.skill_name}`"
         case Trust():
             return f"a person agrees by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
         case AnswerAgain() | Give() | Resume():

@@ -11,6 +11,7 @@ from perstack.next_steps import (
     Give,
     GoOnWithout,
     Install,
+    LogIn,
     Look,
     NextStep,
     Resume,
@@ -34,7 +35,9 @@ def said(step: NextStep) -> str:
             return f"POST {BASE}/{step.task_id}/resume continues without"
         case Look(place="tasks"):
             return f"GET {BASE} lists what there is"
-        case Answer() | AnswerAgain() | Resume() | Continue() | Start() | Look() | Give() | Install() | Trust():
+        case (
+            Answer() | AnswerAgain() | Resume() | Continue() | Start() | Look() | Give() | Install() | LogIn() | Trust()
+        ):
             return in_words(step)
         case _:
             assert_never(step)
