@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -31,7 +29,7 @@ from perstack.engine.session import Session
 from perstack.engine.setup import Setup
 from perstack.engine.skills import JobSkills
 from perstack.engine.slots import job_slots
-from perstack.engine.who import this_user
+from perstack.engine.who import this_process, this_user
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, Give
 
@@ -289,7 +287,7 @@ class Jobs(JobQueries):
     @asynccontextmanager
     async def _leased(self, job_id: str) -> AsyncGenerator[None]:
         task = asyncio.current_task()
-        holder = f"pid {os.getpid()} on {socket.gethostname()}"
+        holder = this_process()
         async with self.storage.lease(job_id, holder), guarded(self.storage):
             if task is not None:
                 self._driving[job_id] = task

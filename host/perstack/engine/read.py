@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
-from pydantic import ValidationError
 from pydantic_core import from_json
 
 from perstack.core.checkpoint import Checkpoint, checkpoint_file, checkpoint_of
@@ -19,6 +18,7 @@ from perstack.core.labels import has_labels
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.resuming import UnsettledCall, unsettled_calls
 from perstack.core.runs.state import Run
+from perstack.engine.logs.kept import heads_kept, summary_kept
 from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.logs.log import StoredLine
 from perstack.engine.logs.runs import LoadedJob, checkpoint_at, load_job, load_run, run_logs
@@ -78,21 +78,17 @@ class JobReader:
     async def job(self, job_id: str | None = None) -> JobSummary:
         """Where a Job, or the latest one, stands. Raises NotFound."""
         job_id = await self._job_id(job_id)
-        cached = await self.storage.summary(job_id)
-        if cached is not None:
-            try:
-                summary = JobSummary.model_validate_json(cached)
-            except ValidationError:
-                summary = None
-            if summary is not None and summary.id != job_id:
-                summary = None  # a copy of another Job's
-            if summary is not None and summary.status != "running":
-                return summary
-            if summary is not None and await self.storage.lease_info(job_id):
-                with suppress(NotFound):  # it is about to begin
-                    return await self._derive(job_id)
-                return summary
-        return await self._derive(job_id)
+        kept = await summary_kept(self.storage, job_id, JobSummary)
+        if kept is None or kept.id != job_id:  # a copy of another Job's
+            return await self._derive(job_id)
+        if kept.status != "running":
+            return kept
+        try:
+            return await self._derive(job_id)
+        except NotFound:
+            if await self.storage.lease_info(job_id) is None:
+                raise
+            return kept  # it is about to begin
 
     async def _page(
         self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None
@@ -169,12 +165,7 @@ class JobReader:
                 if not await self.storage.read(RunRef(job_id, run_id), limit=1):
                     continue
             return "begun"
-        kept = await self.storage.summary(job_id)
-        try:
-            heads = () if kept is None else JobSummary.model_validate_json(kept).runs
-        except ValidationError:
-            return "no"
-        return "removed" if any(run.head_seq for run in heads) else "no"
+        return "removed" if heads_kept(await self.storage.summary(job_id)) else "no"
 
     async def runs(self, job_id: str | None = None, *, limit: int = 100, after: str | None = None) -> RunPage:
         """The Runs of a Job, in the order they were decided on; `after` is the `next` of the page before.

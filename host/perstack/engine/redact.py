@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-
 from perstack.core.by import By, cleaned
 from perstack.core.chain import Head, open_line, taken_out, without_payload
 from perstack.core.events import RedactEvent, StoredEvent
@@ -14,6 +11,7 @@ from perstack.core.redaction import Redaction, fields_taken, redaction_of, remai
 from perstack.engine.clock import SYSTEM
 from perstack.engine.derived import derive
 from perstack.engine.logs.runs import run_logs
+from perstack.engine.who import this_process
 from perstack.errors import NotFound, UsageError
 from perstack.next_steps import Look
 from perstack.ports.clock import Clock
@@ -34,7 +32,7 @@ async def redact_event(storage: Storage, event_id: str, *, reason: str, by: By, 
         raise UsageError(f"{storage.location}: this storage cannot take anything out of a log")
     if not await storage.has_job(job_id):
         raise NotFound(f"there is no Job {job_id} in {storage.location}")
-    async with storage.lease(job_id, f"a redaction (pid {os.getpid()} on {socket.gethostname()})"):
+    async with storage.lease(job_id, f"a redaction ({this_process()})"):
         log = run_logs(storage)
         found = (await log.readable(ref)).whole()
         if found.loaded is None or not 0 < seq <= len(found.lines):

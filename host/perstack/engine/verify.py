@@ -19,17 +19,12 @@ from perstack.core.messages import BlobPart
 from perstack.core.redaction import parse_remains, redaction_of
 from perstack.core.runs.state import Run
 from perstack.core.verification import Report, against_head
+from perstack.engine.logs.kept import heads_kept
 from perstack.engine.logs.lines import run_ids
 from perstack.engine.logs.log import CheckedLog, StoredLine
 from perstack.engine.logs.runs import redactions_in, run_logs
 from perstack.engine.requests import KeptToolsCheck
-from perstack.engine.verify_caches import (
-    Files,
-    check_caches,
-    checkpoint_anchors,
-    checkpoint_files,
-    summary_anchors,
-)
+from perstack.engine.verify_caches import Files, check_caches, checkpoint_anchors, checkpoint_files
 from perstack.engine.verify_state import Check
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.ports.formats import ShowsForeign
@@ -46,7 +41,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
     check = Check(job_id, unsealed)
     for run_id in await run_ids(storage, job_id):
         await _check_log(check, storage, RunRef(job_id, run_id), checkpoints)
-    check.anchors += [*summary_anchors(summary), *checkpoint_anchors(checkpoints)]
+    check.anchors += [*heads_kept(summary), *checkpoint_anchors(checkpoints)]
     for run_id, anchor in check.anchors:
         check.findings += against_head(run_id, anchor, check.heads.get(run_id, {}))
     _check_relations(check)

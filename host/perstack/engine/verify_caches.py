@@ -33,15 +33,6 @@ async def checkpoint_files(storage: Storage, job_id: str) -> Files:
     return files
 
 
-def summary_anchors(summary: bytes | None) -> list[tuple[str, Head]]:
-    """The ends of logs that job.json keeps."""
-    try:
-        runs = () if summary is None else JobSummary.model_validate_json(summary).runs
-    except ValidationError:
-        return []
-    return [(run.id, Head(run.head_seq, run.head_hash)) for run in runs if run.head_seq]
-
-
 def checkpoint_anchors(files: Files) -> list[tuple[str, Head]]:
     """The places in logs that checkpoints keep."""
     found: list[tuple[str, Head]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 
 from perstack.core.by import By
 
@@ -10,6 +11,11 @@ from perstack.core.by import By
 def this_user(door: str = "python", client: str = "", source: str = "") -> By:
     """The user of the operating system whose process this is, at a door."""
     return By(user=_user(), door=door, client=client, source=source)
+
+
+def this_process() -> str:
+    """What a lease names as its holder."""
+    return f"pid {os.getpid()} on {socket.gethostname()}"
 
 
 def _user() -> str:

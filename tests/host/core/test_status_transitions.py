@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import fields
+from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
@@ -142,6 +144,17 @@ def test_a_fact_that_cannot_follow_is_refused_and_named_with_where_the_task_is(
 
 def fits(change: Change, status: TaskStatus) -> bool:
     return type(change).__name__.lower() in ALLOWED[status]
+
+
+@pytest.mark.parametrize("package", ["tasks", "iterations"])
+def test_no_state_is_changed_by_names_and_values_that_type_checkers_do_not_see(package: str) -> None:
+    untyped = [
+        f"{path.name}:{node.lineno}"
+        for path in (Path(task_evolve.__file__).parents[1] / package).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.keyword) and node.arg == "update" and isinstance(node.value, ast.Dict)
+    ]
+    assert untyped == []
 
 
 def test_a_task_is_not_created_twice() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from perstack.core.base import Fact
 from perstack.core.chain import Head
+from perstack.core.job import JobSummary
 from perstack.core.verification import head_in, with_head
 from perstack.ports.storage import Storage
+
+M = TypeVar("M", bound=Fact)
 
 
 @dataclass(frozen=True)
@@ -80,3 +85,19 @@ class JobFile:
 
 Keeping = Entry | JobFile
 """What tasks and series do."""
+
+
+async def summary_kept(space: Storage, of: str, model: type[M]) -> M | None:
+    """What job.json says; None if there is none, or it does not read. Raises StorageError."""
+    kept = await space.summary(of)
+    with suppress(ValidationError):
+        return None if kept is None else model.model_validate_json(kept)
+    return None
+
+
+def heads_kept(summary: bytes | None) -> list[tuple[str, Head]]:
+    """The ends of a Job's logs that job.json keeps."""
+    with suppress(ValidationError):
+        runs = () if summary is None else JobSummary.model_validate_json(summary).runs
+        return [(run.id, Head(run.head_seq, run.head_hash)) for run in runs if run.head_seq]
+    return []

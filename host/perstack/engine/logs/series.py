@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-
-from pydantic import ValidationError
 
 from perstack.core.ids import check_job_id
 from perstack.core.iterations.events import StoredSeriesEvent, parse_series_event
@@ -18,10 +14,11 @@ from perstack.core.iterations.summary import SeriesSummary, damaged_series, summ
 from perstack.core.owners import Owner
 from perstack.engine.audit import Auditing
 from perstack.engine.guarding import guarded
-from perstack.engine.logs.kept import JobFile
+from perstack.engine.logs.kept import JobFile, summary_kept
 from perstack.engine.logs.log import Appended, Loaded
 from perstack.engine.logs.summarized import Summarized, SummarizedLog, log_of
 from perstack.engine.spaces import SERIES_SPACE
+from perstack.engine.who import this_process
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Resume
 from perstack.ports.storage import Storage
@@ -76,7 +73,7 @@ class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
         """The right to drive one; what an earlier driver left running has ended. Raises Conflict, naming the holder, if
         another has it.
         """
-        holder = f"pid {os.getpid()} on {socket.gethostname()}"
+        holder = this_process()
         async with self._space.lease(series_id, holder), guarded(self._space):
             yield
 
@@ -107,9 +104,8 @@ class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
 
     async def _stopped(self, series_id: str) -> SeriesSummary | None:
         """What job.json says of one, unless more may have happened since."""
-        with suppress(ValidationError, StorageError):
-            kept = await self._space.summary(series_id)
-            summary = None if kept is None else SeriesSummary.model_validate_json(kept)
+        with suppress(StorageError):
+            summary = await summary_kept(self._space, series_id, SeriesSummary)
             return None if summary is None or summary.status == "running" else summary
         return None
 
