@@ -56,13 +56,6 @@ class Folder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.close(self.fd)
 
-    def again(self) -> Folder:
-        """The same directory by another handle."""
-        try:
-            return Folder(os.open(".", _DIRECTORY, dir_fd=self.fd), self.path)
-        except OSError as error:
-            raise explained(error, self.path) from error
-
     def find(self, name: str) -> Folder | None:
         """The directory of that name in this one; None if it is not there."""
         path = self.path / name

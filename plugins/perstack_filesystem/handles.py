@@ -1,4 +1,4 @@
-"""The directories of a store that stay open from one use to the next: its root, its spaces, the Jobs in use.
+"""The directories of a store that stay open from one use to the next: its root, its spaces, the Jobs in use and theirs.
 
 At each use every one of them is compared with what has its name now. One that was removed, replaced or linked elsewhere
 behind our back is opened anew, or is not there; while a handle is open, no other directory has its number.
@@ -9,21 +9,22 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from types import TracebackType
 
 from perstack.errors import StorageError
 from perstack.ports.state_folder import make_state_folder
 from perstack_filesystem.folders import Folder, explained
 
-_MOST_OPEN_JOBS = 32
+_MOST_OPEN = 32
+"""Below the spaces: Jobs, and what is in them."""
 
 Names = tuple[str, ...]
-"""From the root down: nothing, a space, or a space and a Job."""
+"""From the root down: nothing, a space, a Job of it, `runs` or the like of that."""
 
 
 class KeptFolder(Folder):
-    """A directory that more than one use shares. It is not listed by this handle: the place in a list is shared too."""
+    """A directory that more than one use shares."""
 
     def __init__(self, fd: int, path: Path, turn: RLock) -> None:
         super().__init__(fd, path)
@@ -33,12 +34,18 @@ class KeptFolder(Folder):
         """How many are at work in it, maybe in threads: until they have ended it stays open."""
         self._is_retired = False
         self._turn = turn
+        self._listing = Lock()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         with self._turn:
             self.users -= 1
             if self._is_retired and not self.users:
                 os.close(self.fd)
+
+    def entries(self) -> list[os.DirEntry[str]]:
+        """What is in it, in no order."""
+        with self._listing:  # who lists by a handle moves its place, and puts it back at the end
+            return super().entries()
 
     def retire(self) -> None:
         """Close it as soon as nobody uses it."""
@@ -67,24 +74,32 @@ class OpenFolders:
                 folder.users += 1
             return folder
 
-    def make(self, space: str) -> Folder:
+    def make(self, *names: str) -> Folder | None:
+        """As `find`, but the last of them is made if need be; None if the one above it is not there."""
+        with self._turn:
+            parent = self.find(*names[:-1])
+            if parent is None:
+                return None
+            with parent:
+                folder = self._current(names, parent)
+                if folder is None:
+                    parent.add(names[-1])
+                    folder = self._current(names, parent)
+            if folder is None:
+                raise StorageError(f"{self._root.joinpath(*names)}: it was removed at the same moment")
+            folder.users += 1
+            return folder
+
+    def make_space(self, space: str) -> Folder:
         """The directory of a space, made if need be, and the root too; as in `find`."""
         try:
             make_state_folder(self._root)
         except OSError as error:
             raise explained(error, self._root) from error
-        with self._turn:
-            top = self._current((), None)
-            if top is None:
-                raise StorageError(f"{self._root}: it was removed at the same moment")
-            folder = self._current((space,), top)
-            if folder is None:
-                top.add(space)
-                folder = self._current((space,), top)
-            if folder is None:
-                raise StorageError(f"{self._root / space}: it was removed at the same moment")
-            folder.users += 1
-            return folder
+        folder = self.make(space)
+        if folder is None:
+            raise StorageError(f"{self._root}: it was removed at the same moment")
+        return folder
 
     def close(self) -> None:
         """Close them all; what is asked for later is opened anew."""
@@ -115,13 +130,12 @@ class OpenFolders:
 
     def _keep(self, names: Names, folder: Folder) -> KeptFolder:
         kept = self._kept[names] = KeptFolder(folder.fd, folder.path, self._turn)
-        jobs = [one for one in self._kept if len(one) > 1]
-        unused = [one for one in jobs if one != names and not self._kept[one].users]
-        for one in unused[: max(0, len(jobs) - _MOST_OPEN_JOBS)]:
+        below = [one for one in self._kept if len(one) > 1]
+        unused = [one for one in below if one != names[: len(one)] and not self._kept[one].users]
+        for one in unused[: max(0, len(below) - _MOST_OPEN)]:
             self._retire(one)
         return kept
 
     def _retire(self, names: Names) -> None:
-        known = self._kept.pop(names, None)
-        if known is not None:
-            known.retire()
+        for one in [one for one in self._kept if one[: len(names)] == names]:
+            self._kept.pop(one).retire()

@@ -103,7 +103,7 @@ class FilesystemStorage:
         """Make an empty Job. Raises Conflict if the id exists."""
         check_job_id(job_id)
         with ExitStack() as opened:
-            if not opened.enter_context(self._folders.make(self._space)).add(job_id):
+            if not opened.enter_context(self._folders.make_space(self._space)).add(job_id):
                 raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
             self._job(opened, job_id).add("runs")
 
@@ -121,10 +121,10 @@ class FilesystemStorage:
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """Ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
         with ExitStack() as opened:
-            runs = self._job(opened, job_id).find("runs")
+            runs = self._find(opened, job_id, "runs")
             if runs is None:
+                self._job(opened, job_id)
                 return Page(())
-            opened.enter_context(runs)
             ids = [entry.name for entry in runs.entries() if entry.is_dir(follow_symlinks=False)]
             with_log = {run_id for run_id in ids if runs.stat(f"{run_id}/{_LOG}") is not None}
             return page_of(with_log.union(self._foreign.of(job_id, runs).logs), run_order, limit, after)
@@ -132,10 +132,10 @@ class FilesystemStorage:
     async def unsealed_runs(self, job_id: str) -> Mapping[str, str]:
         """The Runs that another program wrote and nobody went on with, and which program."""
         with ExitStack() as opened:
-            runs = self._job(opened, job_id).find("runs")
+            runs = self._find(opened, job_id, "runs")
             if runs is None:
+                self._job(opened, job_id)
                 return {}
-            opened.enter_context(runs)
             foreign = self._foreign.of(job_id, runs)
             return {run_id: foreign.writer for run_id in foreign.logs if runs.stat(f"{run_id}/{_LOG}") is None}
 
@@ -254,7 +254,7 @@ class FilesystemStorage:
         """Replace run-setting.json."""
         check_id(run.run_id, "run")
         with ExitStack() as opened:
-            runs = opened.enter_context(self._job(opened, run.job_id).make("runs"))
+            runs = self._made(opened, run.job_id, "runs")
             opened.enter_context(runs.make(run.run_id)).replace("run-setting.json", setting, sync=False)
 
     async def run_setting(self, run: RunRef) -> bytes | None:
@@ -268,8 +268,7 @@ class FilesystemStorage:
         """Replace a checkpoint's file."""
         check_id(checkpoint_id, "checkpoint")
         with ExitStack() as opened:
-            folder = opened.enter_context(self._job(opened, job_id).make("checkpoints"))
-            folder.replace(f"{checkpoint_id}.json", data, sync=False)
+            self._made(opened, job_id, "checkpoints").replace(f"{checkpoint_id}.json", data, sync=False)
 
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
         """What was put under that id; None if nothing was, or it was lost."""
@@ -299,7 +298,7 @@ class FilesystemStorage:
         """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
         name = _sha256(data)
         with ExitStack() as opened:
-            blobs = opened.enter_context(self._job(opened, job_id).make("blobs"))
+            blobs = self._made(opened, job_id, "blobs")
             if blobs.read(name) != data:
                 blobs.replace(name, data, sync=True)
             blobs.sync()
@@ -417,7 +416,7 @@ class FilesystemStorage:
         """
         path = str(self._log_path(run))
         with ExitStack() as opened:
-            runs = opened.enter_context(self._job(opened, run.job_id).make("runs"))
+            runs = self._made(opened, run.job_id, "runs")
             with self._turn:
                 earlier = self._foreign.of(run.job_id, runs).logs.get(run.run_id, [])
             if len(earlier) != expected_seq:
@@ -463,19 +462,25 @@ class FilesystemStorage:
         return fd
 
     def _jobs(self, opened: ExitStack) -> Folder | None:
-        """The folder of the space by a handle of one's own, so that it can be listed; None if it is not there."""
+        """The folder of the space, open as long as `opened` is; None if it is not there."""
         jobs = self._folders.find(self._space)
-        return None if jobs is None else opened.enter_context(opened.enter_context(jobs).again())
+        return None if jobs is None else opened.enter_context(jobs)
 
     def _find(self, opened: ExitStack, job_id: str, *below: str) -> Folder | None:
         """The folder of a Job, or one below it; None if it is not there. Open as long as `opened` is."""
-        folder = self._folders.find(self._space, check_job_id(job_id))
-        for name in below:
+        folder = self._folders.find(self._space, check_job_id(job_id), *below[:1])
+        for name in below[1:]:
             folder = None if folder is None else opened.enter_context(folder).find(name)
         return None if folder is None else opened.enter_context(folder)
 
     def _job(self, opened: ExitStack, job_id: str) -> Folder:
-        folder = self._find(opened, job_id)
+        return self._there(self._find(opened, job_id), job_id)
+
+    def _made(self, opened: ExitStack, job_id: str, name: str) -> Folder:
+        """A folder in that of a Job, which is made if need be."""
+        return opened.enter_context(self._there(self._folders.make(self._space, check_job_id(job_id), name), job_id))
+
+    def _there(self, folder: Folder | None, job_id: str) -> Folder:
         if folder is None:
             raise NotFound(f"no job {job_id} in {self._root}")
         return folder

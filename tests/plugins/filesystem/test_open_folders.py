@@ -64,11 +64,11 @@ def storage(root: Path):
     wait_for(storage.close())
 
 
-def test_one_run_with_one_file_read_opens_the_root_the_space_and_the_job_once(tmp_path: Path) -> None:
+def test_one_run_with_one_file_read_opens_each_directory_of_the_store_once(tmp_path: Path) -> None:
     found = subprocess.run([sys.executable, "-c", ONE_RUN], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert found.stderr == ""
     opened: list[tuple[str, bool]] = [(name, is_directory) for name, is_directory in json.loads(found.stdout)]
-    for name in ("perstack", "jobs", "job"):
+    for name in ("perstack", "jobs", "job", "runs", "blobs", "checkpoints"):
         assert opened.count((name, True)) == 1, opened
     assert len(opened) <= 33, opened
 
@@ -111,21 +111,21 @@ def test_a_store_that_is_removed_and_made_anew_is_the_new_one(
     assert moved.read_bytes() == b"old"
 
 
-@pytest.mark.parametrize("place", ["jobs", f"jobs/{JOB}"])
+@pytest.mark.parametrize("place", ["jobs", f"jobs/{JOB}", f"jobs/{JOB}/blobs"])
 def test_a_directory_that_becomes_a_link_while_it_is_open_leads_nowhere(
     tmp_path: Path, root: Path, storage: FilesystemStorage, place: str
 ) -> None:
     async def work() -> None:
         await storage.create_job(JOB)
-        await storage.put_summary(JOB, b"old")
+        old = await storage.put_blob(JOB, b"old")
         (root / place).rename(tmp_path / "outside")
         (root / place).symlink_to(tmp_path / "outside")
-        for use in (storage.put_summary(JOB, b"new"), storage.summary(JOB), storage.has_job(JOB)):
+        for use in (storage.put_blob(JOB, b"new"), storage.blob(JOB, old)):
             with pytest.raises(StorageError, match="symbolic link"):
                 await use
 
     wait_for(work())
-    assert next((tmp_path / "outside").rglob("job.json")).read_bytes() == b"old"
+    assert [one.read_bytes() for one in (tmp_path / "outside").rglob("*") if one.is_file()] == [b"old"]
 
 
 def test_a_job_whose_files_somebody_removed_is_not_there(root: Path, storage: FilesystemStorage) -> None:
@@ -144,7 +144,7 @@ def test_few_jobs_are_open_however_many_there_are(storage: FilesystemStorage) ->
         before = open_files()
         for number in range(100):
             await storage.create_job(f"job-{number}")
-            await storage.put_summary(f"job-{number}", b"{}")
+            await storage.put_blob(f"job-{number}", b"{}")
         return open_files() - before
 
     if not Path("/proc/self/fd").exists():
@@ -173,6 +173,22 @@ def test_a_job_stays_open_as_long_as_somebody_is_at_work_in_it(root: Path, stora
         assert os.fstat(first.fd).st_ino == number == (root / "jobs" / "job-0").stat().st_ino
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(first.fd)
+
+
+def test_more_folders_may_be_used_at_once_than_stay_open(root: Path, storage: FilesystemStorage) -> None:
+    async def make() -> None:
+        for number in range(50):
+            await storage.create_job(f"job-{number}")
+
+    wait_for(make())
+    folders = OpenFolders(root)
+    with ExitStack() as opened:
+        for number in range(50):
+            found = folders.find("jobs", f"job-{number}", "runs")
+            assert found is not None
+            opened.enter_context(found)
+            assert found.entries() == []
+    folders.close()
 
 
 def test_lists_that_are_made_at_once_in_several_threads_are_whole(root: Path, storage: FilesystemStorage) -> None:
