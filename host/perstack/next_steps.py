@@ -18,7 +18,7 @@ Option = Literal["config", "expert", "job_id", "env_file", "max_iterations", "ma
 """What may be given, or given otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Answer:
     """Give the answer that a Job or a task waits for."""
 
@@ -27,14 +27,14 @@ class Answer:
     """Whether it approves of a call, which only a person may do; `id` is the question's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AnswerAgain:
     """Give another answer to an earlier question of a Job, at its checkpoint."""
 
     job_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Resume:
     """Resume what is stopped."""
 
@@ -44,21 +44,21 @@ class Resume:
     """What has to be given with it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Retry:
     """Retry a task that failed."""
 
     task_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GoOnWithout:
     """Resume a task without the tasks that it waits for."""
 
     task_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Continue:
     """Continue a Job with a new query."""
 
@@ -66,7 +66,7 @@ class Continue:
     expert_key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Start:
     """Start a Job."""
 
@@ -74,7 +74,7 @@ class Start:
     """The id that it should have, if it matters."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Look:
     """Look somewhere to see what there is."""
 
@@ -83,26 +83,26 @@ class Look:
     """Whose log, questions or damage."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Give:
     """Give an option, or another value of one."""
 
     option: Option
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Install:
     """Ask every skill again what it offers, and write perstack.lock anew."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LogIn:
     """Log in to the server of a skill: a person only."""
 
     skill_name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Trust:
     """Agree to what the files of a project want to execute or to reach: a person only."""
 
@@ -115,7 +115,7 @@ NextStep: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Note:
     """Something that a person should know, and what may be done about it."""
 

@@ -12,7 +12,7 @@ from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Call:
     """One tool call of the latest reply: what was decided, and its result when there is one."""
 
@@ -47,7 +47,7 @@ class Call:
         return self.decided.asks and self.approval is None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Generate:
     """Call the model for this step; `final` without tools, for the result's text only."""
 
@@ -55,21 +55,21 @@ class Generate:
     final: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DecideCalls:
     """Say of each call of the reply what it is."""
 
     calls: tuple[ToolCallPart, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunTools:
     """Run these calls concurrently; each is answered by its skill."""
 
     calls: tuple[Call, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordResult:
     """A result that needs no effect: a todo list, a refusal, word of an interruption."""
 
@@ -78,35 +78,35 @@ class RecordResult:
     is_error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StartDelegates:
     """Decide on a Run for each of these calls."""
 
     calls: tuple[Call, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AwaitDelegates:
     """Drive these delegate Runs, and bring back each result."""
 
     delegations: tuple[Delegation, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ask:
     """Ask a person."""
 
     call: Call
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AskApproval:
     """Ask a person to approve of a call before it is run."""
 
     call: Call
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Complete:
     """Take the model's word that it is done, if no todo remains."""
 
@@ -115,26 +115,26 @@ class Complete:
     result: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EndStep:
     """Record that the step is whole."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fail:
     """Record that the Run failed: its model's reply is not a completion."""
 
     error: ErrorInfo
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StopAtLimit:
     """Record that the Job has used its steps."""
 
     max_steps: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EndRun:
     """Record that the Run is completed."""
 

@@ -11,6 +11,9 @@ from pydantic import Field
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.canonical import canonical_fact
 
+REDACTED = "[redacted]"
+"""What stands for a text that was taken out."""
+
 
 class TextPart(Fact):
     """Text, by a person, a model or a tool."""

@@ -39,12 +39,9 @@ from perstack.core.events import (
     parse_event,
 )
 from perstack.core.ids import event_id_of, place_of
-from perstack.core.messages import ReplyPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.messages import REDACTED, ReplyPart, TextPart, ThinkingPart, ToolCallPart
 from perstack.core.places import is_at_home
 from perstack.core.questions import Answer, Question
-
-REDACTED = "[redacted]"
-"""What stands for a text that was taken out."""
 
 
 @dataclass(frozen=True, slots=True)

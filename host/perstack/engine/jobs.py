@@ -16,7 +16,6 @@ from perstack.core.labels import check_labels
 from perstack.core.owners import Owner
 from perstack.core.runs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
 from perstack.core.runs.state import Run
-from perstack.engine.answering import Given, answer_again, answer_open
 from perstack.engine.clock import new_ids
 from perstack.engine.driver import Driver, Wiring
 from perstack.engine.emit import Emitter, OnEvent, runtime_begins
@@ -144,6 +143,8 @@ class Jobs(JobQueries):
         """
         named = question_id or (resume_from if job_id is None else None)
         job_id = place_of(named)[0] if named is not None else await self._job_id(job_id)
+        from perstack.engine.answering import Given, answer_again, answer_open
+
         given, setup = Given(text, by or this_user(), question_id, signal), self._setup()
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:

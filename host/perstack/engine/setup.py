@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 from perstack.config.lock import Lock, lock_path, read_lock
 from perstack.config.settings import Overrides, resolve_sandbox
 from perstack.core.definitions import Expert, Project, with_delegates
-from perstack.core.recorded import SeriesDefinition
 from perstack.core.sandbox import SandboxPolicy
 from perstack.engine.audit import Auditing
 from perstack.engine.guarding import programs_of
 from perstack.engine.plugins import Plugins
 from perstack.engine.providers import ProviderPool
-from perstack.engine.recorded import in_force_now, record_definition
 from perstack.engine.runtimes import Ground, Runtimes, check_policies, prepared
 from perstack.engine.state import places_of
 from perstack.engine.trust import TrustStore
@@ -29,6 +27,7 @@ from perstack.ports.skill import SkillContext
 from perstack.ports.storage import Storage
 
 if TYPE_CHECKING:
+    from perstack.core.recorded import SeriesDefinition
     from perstack.ports.tasks import TaskMemory  # half of what a run without tasks would import
 
 STATE_DIR = "perstack"
@@ -51,6 +50,8 @@ class Setup:
 
     def under(self, definition: SeriesDefinition) -> Setup:
         """The same with the Experts of a recorded definition alone, and today's secrets."""
+        from perstack.engine.recorded import in_force_now
+
         project, overrides = in_force_now(definition, self.project, self.overrides)
         return replace(self, project=project, overrides=overrides)
 
@@ -128,6 +129,8 @@ class Setup:
 
     def definition(self, expert_key: str) -> SeriesDefinition:
         """What is recorded of an Expert by what begins now. Raises as `check_ready`."""
+        from perstack.engine.recorded import record_definition
+
         return record_definition(self.providers, self.project, self.expert(expert_key), self.overrides)
 
     def lock(self) -> Lock:

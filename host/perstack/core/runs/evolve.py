@@ -42,6 +42,7 @@ from perstack.core.events import (
 )
 from perstack.core.ids import number_of_run
 from perstack.core.messages import (
+    REDACTED,
     ExpertMessage,
     History,
     TextPart,
@@ -53,7 +54,6 @@ from perstack.core.messages import (
 from perstack.core.policy.approvals import UNATTENDED, Standing
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening, all_laid_over
-from perstack.core.redaction import REDACTED
 from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
 from perstack.core.runs.repeats import counted, shown
 from perstack.core.runs.state import NO_REPEATS, Phase, Repeats, Run, RunStatus, is_unsettled, latest_reply

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 
-from perstack.core.answers import accepted, asked_by
 from perstack.core.job import JobSummary
 from perstack.core.runs.asking import OpenQuestion
 from perstack.engine.emit import OnEvent
@@ -15,7 +14,6 @@ from perstack.engine.who import this_user
 from perstack.errors import Conflict, UsageError
 from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.terminal import err, is_attended
-from perstack.frontends.shared.approvals import call_shown
 from perstack.host import Host
 
 _LONGEST = 64 << 10
@@ -49,6 +47,9 @@ def _can_ask() -> bool:
 
 
 async def _asked(asking: OpenQuestion, host: Host) -> str:
+    from perstack.core.answers import accepted, asked_by  # few Jobs ask
+    from perstack.frontends.shared.approvals import call_shown
+
     for line in call_shown(asking, host.workspace).split("\n"):
         err(line)
     err(f"approve? ({accepted(asked_by(asking))}; nothing: later)")
