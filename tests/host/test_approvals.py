@@ -335,6 +335,34 @@ def test_what_waits_for_approval_is_denied_if_the_file_denies_it_by_then(bench: 
     assert wait_for(host.replay("job")).ok
 
 
+def test_what_a_delegate_waits_for_is_denied_if_the_expert_above_it_may_not_do_it_any_more(bench: Bench) -> None:
+    files(bench, "a.txt")
+    hand, seen = expert("hand", permissions=ASK_WRITE), Seen()
+    job = wait_for(hosted(bench, TEAM, expert("boss", delegates=("hand",)), hand).run("boss", "q", job_id="job"))
+    strict = expert("boss", delegates=("hand",), permissions=Permissions(deny=("appendTextFile",)))
+    done = answer(hosted(bench, TEAM, strict, hand), job, "yes", on_event=seen)
+    assert (done.status, (bench.workspace / "a.txt").read_text()) == ("completed", "")
+    assert "[experts.boss.permissions].deny denies this call" in results(seen)[0]
+    assert [len(event.permissions) for event in seen.of("resumeRun")] == [1, 1]
+
+
+def test_a_call_that_may_have_had_its_effect_is_told_as_that_though_it_is_denied_by_now(bench: Bench) -> None:
+    files(bench, "a.txt")
+    script, seen = [append("a.txt"), text("ok")], Seen()
+    # the fourth write is of the result: the call had its effect
+    dying = bench.host(script, expert("a"), wrap=lambda inner: CrashingStorage(inner, CrashPoint("before", 4)))
+
+    async def die() -> None:
+        async with dying:
+            with pytest.raises(Crash):
+                await dying.run("a", "q", job_id="job")
+
+    wait_for(die())
+    assert (bench.workspace / "a.txt").read_text() == "x\n"
+    wait_for(hosted(bench, script, rules=Permissions(deny=("appendTextFile",))).resume("job", on_event=seen))
+    assert "It may have had its effect" in results(seen)[0]
+
+
 def test_only_what_is_named_is_widened_and_who_did_it_is_recorded(bench: Bench) -> None:
     files(bench, "a.txt", "b.txt")
     rules = Permissions(default="deny", deny=("deleteFile", "appendTextFile(b.txt)"))

@@ -47,7 +47,7 @@ from perstack.core.job import Job, JobSummary, summarize
 from perstack.core.policy.approvals import Approval
 from perstack.core.policy.chain import rule_sets
 from perstack.core.policy.permissions import RuleSet
-from perstack.core.policy.widening import begun_under, not_in_force
+from perstack.core.policy.widening import begun_under, missing_from, not_in_force
 from perstack.core.questions import Answer
 from perstack.core.runs.decide import (
     answered,
@@ -200,10 +200,12 @@ class Driver:
         reason: ResumeReason,
         *,
         limits: Limits | None = None,
+        above: tuple[RuleSet, ...] = (),
     ) -> Session:
         """Record that a stopped Run goes on. Raises before anything is recorded if its provider cannot be had.
 
-        One that failed before its model replied goes on under today's definition and settings.
+        `above` are the rules of the Run that waits for it. One that failed before its model replied goes on under
+        today's definition and settings.
         """
         definition = None
         if run.may_be_redefined:
@@ -221,18 +223,18 @@ class Driver:
                 settled=self.settled,
                 signal=self.signal,
                 definition=definition,
-                permissions=self._stricter_today(run),
+                permissions=self._stricter_today(run, above),
             )
         )
         self._widen(session)
         self._record_answer(session)
         return session
 
-    def _stricter_today(self, run: Run) -> tuple[RuleSet, ...]:
-        """Today's rules, as far as the Run does not have them."""
-        expert = self._wiring.project.expert(run.start.expert_key)
-        today = () if expert is None else rule_sets(self._wiring.project, expert)
-        return not_in_force(today, run.permissions, self.job.widenings)
+    def _stricter_today(self, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
+        """Today's rules, and those of the Run that waits for it, as far as the Run does not have them."""
+        expert = self._wiring.project.expert(run.start.expert_key) or run.start.expert
+        added = not_in_force(rule_sets(self._wiring.project, expert), run.permissions, self.job.widenings)
+        return (*added, *missing_from((*run.permissions, *added), above, self._wiring.overrides.widening))
 
     def _of_today(self, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
         """The definition of a Run's Expert and its limits, where they are others than it has."""
@@ -449,7 +451,7 @@ class Driver:
                 above=parent.run.permissions,
                 within=parent.run.start.sandbox,
             )
-        return self.take_up(known, "parent")
+        return self.take_up(known, "parent", above=parent.run.permissions)
 
     # --- the rest -------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,12 @@ from perstack.engine.catalogue import Catalogue
 from perstack.engine.policy_paths import resolver
 
 
+def _has_not_begun(call: Call) -> bool:
+    """Whether a call, found open after a stop, has had no effect yet."""
+    is_at_work = call.began or call.question is not None or bool(call.answers)
+    return not is_at_work and call.delegation is None and call.settlement in (None, "retry")
+
+
 class Rulings:
     """What the rules in force make of the calls of one workspace."""
 
@@ -47,7 +53,7 @@ class Rulings:
     async def again(self, run: Run, catalogue: Catalogue) -> list[tuple[Call, str]]:
         """The calls that have not begun and may not be run any more as they were decided, and what the model sees:
         the rules have become stricter since."""
-        waiting = [call for call in run.open_calls if not call.began and call.delegation is None]
+        waiting = [call for call in run.open_calls if _has_not_begun(call)]
         decided = await self.of(
             [call.part for call in waiting], [call.decided for call in waiting], catalogue, run.permissions, ()
         )

@@ -101,5 +101,12 @@ def not_in_force(
     )
 
 
+def missing_from(chain: Sequence[RuleSet], above: Iterable[RuleSet], widening: Widening | None) -> tuple[RuleSet, ...]:
+    """Of the rules of the Run above those that are missing from a Run's; `widening` is about to be laid over these."""
+    laid = () if widening is None else all_laid_over(chain, widening)
+    known = [(one.expert, one.permissions) for one in (*chain, *laid)]
+    return tuple(one for one in above if (one.expert, one.permissions) not in known)
+
+
 def _joined(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *second)))
