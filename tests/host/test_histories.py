@@ -21,7 +21,7 @@ from perstack.ports.storage import RunRef
 
 HISTORIES = Path(__file__).parents[1] / "histories"
 JOBS = sorted({job_of_run(path.stem) for path in HISTORIES.glob("*.jsonl")})
-WITH_DIGESTS = {"requests"}
+WITH_DIGESTS = {"requests", "approvals"}
 """Recorded since events have digests of requests."""
 
 
