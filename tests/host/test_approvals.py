@@ -290,6 +290,19 @@ def test_a_call_whose_arguments_were_redacted_is_not_run_by_a_later_yes(bench: B
     assert wait_for(host.verify("job")).ok
 
 
+@pytest.mark.parametrize("kind", ["allow", "ask"])
+def test_a_protected_file_is_opened_by_a_rule_that_names_it_for_that_call(bench: Bench, kind: str) -> None:
+    (bench.workspace / ".env").write_text("KEY=1")
+    script, seen = [tool("readTextFile", {"path": ".env"}), text("ok")], Seen()
+    wait_for(hosted(bench, script, rules=Permissions(allow=("readTextFile",))).run("a", "q", on_event=seen))
+    assert "KEY=1" not in results(seen)[-1]
+    rules = Permissions(**{kind: ("readTextFile(.env)",)})
+    job = wait_for(hosted(bench, script, rules=rules).run("a", "q", on_event=seen))
+    if kind == "ask":
+        answer(hosted(bench, script, rules=rules), job, "yes", on_event=seen)
+    assert "KEY=1" in results(seen)[-1]
+
+
 # --- rules of another day -----------------------------------------------------------------------------------------
 
 
