@@ -14,7 +14,20 @@ Kind = Literal["job", "task", "series"]
 Listing = Literal["log", "questions", "tasks", "series", "inbox", "plugins", "damage"]
 """Where something is found: the log of a Job, what was asked in it, lists, what is wrong with a log."""
 
-Option = Literal["config", "expert", "job_id", "env_file", "max_iterations", "max_steps", "model", "target"]
+Option = Literal[
+    "config",
+    "expert",
+    "job_id",
+    "env_file",
+    "max_cost",
+    "max_iterations",
+    "max_steps",
+    "max_time",
+    "max_tokens",
+    "max_tool_calls",
+    "model",
+    "target",
+]
 """What may be given, or given otherwise."""
 
 
@@ -150,8 +163,12 @@ _OPTIONS: dict[Option, str] = {
     "expert": "name the Expert",
     "job_id": "choose another id for the Job",
     "env_file": "name the file as one with variables",
+    "max_cost": "give a higher budget in dollars",
     "max_iterations": "allow more iterations",
     "max_steps": "give a higher step limit",
+    "max_time": "give it more time",
+    "max_tokens": "give a higher budget of tokens",
+    "max_tool_calls": "allow more tool calls",
     "model": "name one",
     "target": "give a better target",
 }

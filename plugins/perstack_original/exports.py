@@ -36,12 +36,14 @@ from perstack_original import shapes as theirs
 _STATUS = {
     "running": "proceeding",
     "stoppedByMaxSteps": "stoppedByExceededMaxSteps",
+    "stoppedByBudget": "stoppedByExceededMaxSteps",
     "stoppedByInterrupt": "stoppedByError",
 }
 _STOPS: dict[type[Fact], str] = {
     ours.StopRunByDelegate: "stopRunByDelegate",
     ours.StopRunByInteractiveTool: "stopRunByInteractiveTool",
     ours.StopRunByExceededMaxSteps: "stopRunByExceededMaxSteps",
+    ours.StopRunByExceededBudget: "stopRunByExceededMaxSteps",
     ours.StopRunByInterrupt: "stopRunByError",
     ours.ErrorRun: "stopRunByError",
     ours.FinishRun: "completeRun",

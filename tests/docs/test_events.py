@@ -15,7 +15,7 @@ from pages import fenced, first_cells, page, rows, run_line, section
 from pydantic import BaseModel
 
 from perstack.core.by import By
-from perstack.core.definitions import Limits
+from perstack.core.definitions import Budget, Limits
 from perstack.core.events import (
     ContinuedFrom,
     Definition,
@@ -38,7 +38,7 @@ from perstack.core.questions import Answer, Question
 from perstack.core.sandbox import SandboxPolicy
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall, Effect, ToolKind
-from perstack.core.usage import Usage
+from perstack.core.usage import Charge, Usage
 
 PAGE = page("docs/events.md")
 STORED = {event.model_fields["type"].default: event for event in get_args(StoredEvent)}
@@ -48,6 +48,8 @@ OBJECTS = {
     "error": ErrorInfo,
     "limits": Limits,
     "sandbox": SandboxPolicy,
+    "budget": Budget,
+    "charge": Charge,
     "definition": Definition,
     "delegatedBy": DelegatedBy,
     "continuedFrom": ContinuedFrom,

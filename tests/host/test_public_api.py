@@ -58,7 +58,7 @@ HOST = {
     "answer": ("text", "job_id", "question_id", "resume_from", "signal", "by", "on_event"),
     "signal": ("job_id", "event", "by", "on_event"),
     "inbox": (),
-    "resume": ("job_id", "max_steps", "settle", "signal", "on_unsettled", "on_event"),
+    "resume": ("job_id", "max_steps", "max_cost", "settle", "signal", "by", "on_unsettled", "on_event"),
     "cancel": ("job_id",),
     "delete": ("job_id",),
     "login": ("skill_name", "present", "expert_key"),

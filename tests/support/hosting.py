@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perstack.config.settings import Overrides
-from perstack.core.definitions import Expert, InteractiveSkill, InteractiveTool, Project
+from perstack.core.definitions import Expert, InteractiveSkill, InteractiveTool, Price, Project
 from perstack.core.events import Event, StoredEvent
 from perstack.engine.clock import SYSTEM
 from perstack.engine.plugins import load_plugins
@@ -95,6 +95,7 @@ class Bench:
         script: ScriptLike | ScriptedProvider,
         *experts: Expert,
         plugins: tuple = (),
+        prices: tuple[Price, ...] = (),
         wrap: Callable[[Storage], Storage] | None = None,
         clock: Clock | None = None,
         **overrides,
@@ -105,7 +106,7 @@ class Bench:
         """
         provider = script if isinstance(script, ScriptedProvider) else ScriptedProvider(script)
         host = Host(
-            project_of(*experts),
+            project_of(*experts).model_copy(update={"prices": prices}),
             workspace=self.workspace,
             storage=self.storage if wrap is None else wrap(opened(self.storage, self.workspace)),
             env={"PATH": "/usr/bin:/bin"},

@@ -17,6 +17,7 @@ from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base import Fact
 from perstack.core.definitions import (
     Audit,
+    Budget,
     Expert,
     InteractiveSkill,
     InteractiveTool,
@@ -59,6 +60,7 @@ _PLACES: Mapping[type[Fact], str] = {
     ProviderSetting: "in [provider]",
     Audit: "in [audit]",
     Permissions: "in [permissions], or in [experts.NAME.permissions]",
+    Budget: "in [budget] or [experts.NAME.budget]",
     Price: 'in [prices."PROVIDER/MODEL"]',
     Sandbox: "in [sandbox]",
     Expert: "in [experts.NAME]",

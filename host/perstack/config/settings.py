@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from perstack.config.runtimes import runtime_of
-from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
+from perstack.core.definitions import Budget, Expert, Limits, Project, ProviderSetting, ReasoningBudget
 from perstack.core.events import Override, StartRun
 from perstack.core.overrides import Overrides as Overrides
+from perstack.core.policy.budget import lower
 from perstack.core.sandbox import SandboxPolicy, policy_of
 
 _T = TypeVar("_T")
@@ -40,6 +41,10 @@ _RECORDED_AS: dict[Override, str] = {
     "maxRetries": "max_retries",
     "timeout": "timeout",
     "strictSkills": "strict_skills",
+    "maxCost": "max_cost",
+    "maxTokens": "max_tokens",
+    "maxTime": "max_time",
+    "maxToolCalls": "max_tool_calls",
 }
 
 
@@ -57,6 +62,7 @@ def recalled(overrides: Overrides, start: StartRun) -> Overrides:
     given = set(start.overrides)
     keeps_model = "model" in given and overrides.provider in (None, start.provider)
     limits = start.limits
+    budget = limits.budget or Budget()
     return replace(
         overrides,
         model=overrides.model or (start.model if keeps_model else None),
@@ -68,6 +74,10 @@ def recalled(overrides: Overrides, start: StartRun) -> Overrides:
         max_retries=_first(overrides.max_retries, limits.max_retries if "maxRetries" in given else None),
         timeout=_first(overrides.timeout, limits.timeout if "timeout" in given else None),
         strict_skills=overrides.strict_skills or "strictSkills" in given,
+        max_cost=_first(overrides.max_cost, budget.max_cost if "maxCost" in given else None),
+        max_tokens=_first(overrides.max_tokens, budget.max_tokens if "maxTokens" in given else None),
+        max_time=_first(overrides.max_time, budget.max_time if "maxTime" in given else None),
+        max_tool_calls=_first(overrides.max_tool_calls, budget.max_tool_calls if "maxToolCalls" in given else None),
     )
 
 
@@ -93,6 +103,7 @@ def resolve_settings(
                 DEFAULT_MAX_STEPS + steps_before, overrides.max_steps, expert.max_steps, project.max_steps
             ),
             max_depth=_bound(DEFAULT_MAX_DEPTH, expert.max_depth, project.max_depth),
+            budget=overrides.budget_over(lower(expert.budget, project.budget)),
             max_repeats=_bound(DEFAULT_MAX_REPEATS, expert.max_repeats, project.max_repeats),
             max_retries=_given(defaults.max_retries, overrides.max_retries, expert.max_retries, project.max_retries),
             timeout=_given(defaults.timeout, overrides.timeout, expert.timeout, project.timeout),

@@ -125,6 +125,8 @@ class Fail:
     """Record that the Run failed: its model's reply is not a completion."""
 
     error: ErrorInfo
+    uncharged: bool = False
+    """Whether the endpoint refused the generation that failed."""
 
 
 @dataclass(frozen=True)

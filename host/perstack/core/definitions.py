@@ -16,6 +16,7 @@ from perstack.core.policy.permissions import Permissions
 from perstack.core.rules import (
     schema_of,
     wrong_anchor,
+    wrong_budget,
     wrong_domain,
     wrong_entry,
     wrong_expert_key,
@@ -258,6 +259,22 @@ Evaluator = Annotated[
 Direction = Literal["higher", "lower"]
 
 
+class Budget(Fact):
+    """What a Job, or one Expert within it, may spend: reserved before it is spent, and never crossed."""
+
+    max_cost: Annotated[float | None, Rule(wrong_budget), Key("US dollars")] = None
+    max_tokens: Annotated[int | None, at_least(1), Key("tokens, sent and generated")] = None
+    max_time: Annotated[int | None, at_least(1), Key("milliseconds of work; waiting for a person is not counted")] = (
+        None
+    )
+    max_tool_calls: Annotated[int | None, at_least(1), Key("calls of tools and delegates")] = None
+
+
+_Budget = Annotated[
+    Budget | None, Field(exclude_if=lambda value: value is None), Key("what may be spent, see `[budget]`")
+]
+
+
 class Iterate(Fact):
     """How an Expert is run again and again until what it makes is good enough."""
 
@@ -307,6 +324,7 @@ class Expert(Fact):
         Permissions | None, Key("what its calls may do, within the project's `[permissions]`; written like those")
     ] = None
     runtime: _Runtime = None
+    budget: _Budget = None
     iterate: Annotated[Iterate | None, Key("how it is run until what it makes is good enough, see `iterate` below")] = (
         None
     )
@@ -321,6 +339,8 @@ class Limits(Fact):
     """How many delegates may be one below the other; None is no bound."""
     max_repeats: int | None = None
     """How often in a row a step may repeat the same calls with the same results; None is no bound."""
+    budget: Budget | None = None
+    """What the Job may spend over all its Runs; None is no bound."""
     max_retries: int = 5
     """How often one generation is tried again."""
     timeout: int = 300_000
@@ -341,6 +361,11 @@ class Price(Fact):
     cache_write: Annotated[
         float | None, Rule(wrong_price), Key("what the provider caches; the price of `input` if not given")
     ] = None
+
+    @property
+    def dearest_input(self) -> float:
+        """What a token that is sent costs at most."""
+        return max(self.input, self.cache_read or 0.0, self.cache_write or 0.0)
 
     def cost_of(self, usage: Usage) -> float:
         """What that much costs, in US dollars."""
@@ -408,6 +433,7 @@ class Project(Fact):
     permissions: Annotated[
         Permissions | None, Key("which calls run, ask a person, or never run, see `[permissions]`")
     ] = None
+    budget: _Budget = None
     prices: Annotated[
         tuple[Price, ...], Key("what models cost, by `provider/model`, before what is published, see `[prices]`")
     ] = ()

@@ -126,6 +126,8 @@ def _settings(run: Run, event: StartGeneration) -> JsonObject:
         settings["reasoningBudget"] = run.start.reasoning_budget
     if event.final:
         settings["final"] = True
+    if event.max_tokens is not None:
+        settings["maxTokens"] = event.max_tokens
     if provider:
         settings["provider"] = {name: provider[name] for name in sorted(provider)}
     return settings

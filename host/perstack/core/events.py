@@ -6,7 +6,7 @@ snake_case. `docs/events.md` describes each for readers of the JSON.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, assert_never
 
 from pydantic import Field, TypeAdapter, computed_field
 
@@ -48,7 +48,7 @@ from perstack.core.questions import Answer, Question
 from perstack.core.sandbox import SandboxPolicy
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall
-from perstack.core.usage import Usage
+from perstack.core.usage import Charge, Usage
 
 FORMAT = 1
 """The version of the shapes below; `core/upgrades.py` brings older ones up to it."""
@@ -61,10 +61,24 @@ Settlement = Literal["done", "retry", "ask"]
 """What becomes of a call that began and has no result: `done` (it had its effect), `retry` (run it again), `ask` (the
 model sees that it was interrupted, and decides)."""
 
-ResumeReason = Literal["answer", "interrupt", "maxSteps", "error", "crash", "parent"]
+ResumeReason = Literal["answer", "interrupt", "maxSteps", "budget", "error", "crash", "parent"]
+
+BudgetName = Literal["maxCost", "maxTokens", "maxTime", "maxToolCalls"]
 
 
-Override = Literal["model", "provider", "reasoningBudget", "maxSteps", "maxRetries", "timeout", "strictSkills"]
+Override = Literal[
+    "model",
+    "provider",
+    "reasoningBudget",
+    "maxSteps",
+    "maxRetries",
+    "timeout",
+    "strictSkills",
+    "maxCost",
+    "maxTokens",
+    "maxTime",
+    "maxToolCalls",
+]
 """A setting that a caller may choose, in place of the definitions."""
 
 
@@ -183,6 +197,8 @@ class ResumeRun(RunEvent):
     """Tool call id to what was decided by hand."""
     signal: str | None = None
     """The event from outside that let it continue: its source and id, which are taken once."""
+    by: By | None = None
+    """Who gave new limits; a log of an earlier version does not say."""
     definition: Definition | None = None
     """Today's, for a Run that failed before anything was generated: nothing that it has done rests on the old one."""
     permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)
@@ -213,6 +229,10 @@ class StartGeneration(RunEvent):
     """Of the tools that the model was offered, which a blob of the Job holds: `core.digests`."""
     request_digest: str | None = None
     """Of all that the model was sent: `core.digests`. None in a log of an older version."""
+    max_tokens: int | None = None
+    """The most tokens that the reply may have by the budget, if that is less than its user allows."""
+    reserved: Charge | None = None
+    """With a budget: what this try costs at most, which counts until it is known what it did cost."""
 
 
 class FinishGeneration(RunEvent):
@@ -226,6 +246,10 @@ class FinishGeneration(RunEvent):
     context_window: int | None = None
     """How many tokens the model's context can hold, where that is known."""
     duration_ms: int = Field(default=0, exclude_if=falsy)
+    unreported: bool = Field(default=False, exclude_if=falsy)
+    """With a budget: the endpoint did not say what it used, so that all that was reserved counts."""
+    over_reserved: Charge | None = None
+    """With a budget: by how much `usage` is more than was reserved."""
 
     @property
     def message(self) -> ExpertMessage:
@@ -242,6 +266,8 @@ class Retry(RunEvent):
     """The number of the try that failed, from 1."""
     delay_ms: int
     usage: Usage | None = None
+    uncharged: bool = Field(default=False, exclude_if=falsy)
+    """With a budget: the endpoint refused the try. Any other may have been charged for: what was reserved counts."""
 
 
 class CallTools(RunEvent):
@@ -402,6 +428,8 @@ class ErrorRun(RunEvent):
     type: Literal["errorRun"] = "errorRun"
     checkpoint_id: str
     error: ErrorInfo
+    uncharged: bool = Field(default=False, exclude_if=falsy)
+    """With a budget, and a generation that failed: the endpoint refused it."""
 
 
 class StopRunByExceededMaxSteps(RunEvent):
@@ -410,6 +438,45 @@ class StopRunByExceededMaxSteps(RunEvent):
     type: Literal["stopRunByExceededMaxSteps"] = "stopRunByExceededMaxSteps"
     checkpoint_id: str
     max_steps: int
+
+
+class StopRunByExceededBudget(RunEvent):
+    """The next call could cross a budget; a higher one lets the Run continue."""
+
+    type: Literal["stopRunByExceededBudget"] = "stopRunByExceededBudget"
+    checkpoint_id: str
+    budget: BudgetName
+    expert: str | None = None
+    """The Expert whose budget it is; None: the Job's."""
+    limit: float
+    """In dollars, tokens, milliseconds or calls, as the two that follow."""
+    spent: float
+    """With what was reserved for calls under way."""
+    needed: float
+    """What the next call would have needed."""
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        whose = "the Job" if self.expert is None else f"Expert {self.expert}"
+        limit, spent, needed = (_amount(self.budget, value) for value in (self.limit, self.spent, self.needed))
+        if self.budget == "maxTime":
+            return f"the time of {whose} is over, {limit} of work"
+        return f"{whose} may spend {limit}: {spent} are spent, and the next call could need {needed}"
+
+
+def _amount(budget: BudgetName, value: float) -> str:
+    match budget:
+        case "maxCost":
+            return f"${value:,.4f}"
+        case "maxTokens":
+            return f"{value:,.0f} tokens"
+        case "maxTime":
+            return f"{value:,.0f} ms"
+        case "maxToolCalls":
+            return f"{value:,.0f} tool calls"
+        case _:
+            assert_never(budget)
 
 
 class StopRunByInterrupt(RunEvent):
@@ -462,6 +529,7 @@ StoredEvent = (
     | FinishRun
     | ErrorRun
     | StopRunByExceededMaxSteps
+    | StopRunByExceededBudget
     | StopRunByInterrupt
     | RedactEvent
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
@@ -10,8 +10,8 @@ from pydantic import Field
 
 from perstack.core.base import Fact, falsy
 from perstack.core.chain import EMPTY_LOG, Head
-from perstack.core.definitions import Limits
-from perstack.core.events import StartRun
+from perstack.core.definitions import Budget, Limits
+from perstack.core.events import BudgetName, StartRun, StopRunByExceededBudget
 from perstack.core.ids import number_of_run
 from perstack.core.policy.approvals import Standing
 from perstack.core.policy.widening import Widening
@@ -24,6 +24,7 @@ JobStatus = Literal[
     "completed",
     "stoppedByInteractiveTool",
     "stoppedByMaxSteps",
+    "stoppedByBudget",
     "stoppedByInterrupt",
     "stoppedByError",
 ]
@@ -86,6 +87,11 @@ class JobSummary(Fact):
     """From when on a paused Job may be resumed, in milliseconds since 1970."""
     total_steps: int = 0
     max_steps: int | None = None
+    budget: Budget | None = None
+    """What the Job may spend."""
+    exceeded: str | None = None
+    """Which budget stopped it, in words."""
+    exceeded_budget: BudgetName | None = None
     usage: Usage = NO_USAGE
     cost_usd: Cost | None = None
     """What it cost, or `unknown` if no price was known. With `unpriced_tokens`, what it cost at least."""
@@ -124,6 +130,8 @@ class RunTally:
     steps: int
     usage: Usage
     unpriced_tokens: int
+    budget: Budget | None
+    exceeded: StopRunByExceededBudget | None
     updated_at: int
     touched: int
     """When it was last started or resumed; the latest Coordinator Run is the Job's."""
@@ -150,6 +158,8 @@ class RunTally:
             steps=run.step,
             usage=run.usage,
             unpriced_tokens=run.unpriced_tokens,
+            budget=run.limits.budget,
+            exceeded=run.exceeded,
             updated_at=run.updated_at,
             touched=run.touched,
             questions=run.questions,
@@ -171,6 +181,8 @@ class Job:
     heads: dict[str, Head] = field(default_factory=dict[str, Head])
     """Where the log of each Run ended, so that a cut or rewritten log is found out."""
     total_steps: int = 0
+    watch: Callable[[Run], None] = lambda run: None
+    """Sees each state as it is taken in."""
     next_number: int = 1
     """The number of the Run that would be decided on next."""
     _tallies: dict[str, RunTally] = field(default_factory=dict[str, RunTally])
@@ -190,6 +202,7 @@ class Job:
         if run.last_number >= self.next_number:
             self.next_number = run.last_number + 1
         self._taken[run_id] = run
+        self.watch(run)
 
     @property
     def runs(self) -> Mapping[str, RunTally]:
@@ -286,6 +299,9 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         resume_at=last.resume_at,
         total_steps=job.total_steps,
         max_steps=last.start.limits.max_steps,
+        budget=last.budget,
+        exceeded=None if status != "stoppedByBudget" or last.exceeded is None else last.exceeded.words,
+        exceeded_budget=None if status != "stoppedByBudget" or last.exceeded is None else last.exceeded.budget,
         usage=job.usage,
         cost_usd=cost_of(job.usage, job.unpriced_tokens),
         unpriced_tokens=job.unpriced_tokens,
@@ -319,7 +335,7 @@ def lifecycle_of(status: JobStatus) -> Lifecycle:
             return "completed"
         case "stoppedByError":
             return "failed"
-        case "stoppedByInteractiveTool" | "stoppedByMaxSteps" | "stoppedByInterrupt":
+        case "stoppedByInteractiveTool" | "stoppedByMaxSteps" | "stoppedByBudget" | "stoppedByInterrupt":
             return "paused"
         case _:
             assert_never(status)

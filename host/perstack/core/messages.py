@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
-from typing import Annotated, Literal, overload
+from typing import Annotated, Literal, assert_never, overload
 
 from pydantic import Field
 
@@ -112,6 +112,19 @@ Message = Annotated[UserMessage | ExpertMessage | ToolMessage, Field(discriminat
 AnyMessage = Annotated[InstructionMessage | UserMessage | ExpertMessage | ToolMessage, Field(discriminator="type")]
 
 
+def _size_of_blobs(message: Message) -> int:
+    match message:
+        case UserMessage():
+            parts: Iterable[object] = message.contents
+        case ToolMessage():
+            parts = (one for part in message.contents for one in part.contents)
+        case ExpertMessage():
+            return 0
+        case _:
+            assert_never(message)
+    return sum(part.size * 4 // 3 + 4 for part in parts if isinstance(part, BlobPart))
+
+
 NO_MESSAGES = bytes(32)
 """The digest of no messages at all."""
 
@@ -124,23 +137,26 @@ class History(Sequence[Message]):
     once, for all versions that have it.
     """
 
-    __slots__ = ("_digests", "_items", "_length")
+    __slots__ = ("_digests", "_items", "_length", "_sizes")
 
-    def __init__(self, items: Iterable[Message] = (), digests: Iterable[bytes] = ()) -> None:
+    def __init__(self, items: Iterable[Message] = (), digests: Iterable[bytes] = (), sizes: Iterable[int] = ()) -> None:
         self._items = list(items)
         self._length = len(self._items)
         self._digests = list(digests)
         """Of the first 1, 2, … items, as far as they were asked for."""
+        self._sizes = list(sizes)
+        """The same, for their sizes."""
 
     def append(self, message: Message) -> History:
         """A History with one message more; this one stays as it is."""
         if len(self._items) != self._length:
-            grown = History(self._items[: self._length], self._digests[: self._length])
+            grown = History(self._items[: self._length], self._digests[: self._length], self._sizes[: self._length])
             return grown.append(message)
         self._items.append(message)
         result = History.__new__(History)
         result._items = self._items
         result._digests = self._digests
+        result._sizes = self._sizes
         result._length = self._length + 1
         return result
 
@@ -153,11 +169,18 @@ class History(Sequence[Message]):
         of the message's canonical JSON."""
         if not 0 <= length <= self._length:
             raise IndexError(length)
-        digests = self._digests
+        digests, sizes = self._digests, self._sizes
         for place in range(len(digests), length):
             before = digests[place - 1] if place else NO_MESSAGES
-            digests.append(sha256(before + sha256(canonical_fact(self._items[place])).digest()).digest())
+            text = canonical_fact(self._items[place])
+            digests.append(sha256(before + sha256(text).digest()).digest())
+            sizes.append((sizes[place - 1] if place else 0) + len(text) + _size_of_blobs(self._items[place]))
         return digests[length - 1] if length else NO_MESSAGES
+
+    def size(self, length: int) -> int:
+        """Bytes of the first `length` messages as JSON, with blobs in base64: no request for them has more tokens."""
+        self.digest(length)
+        return self._sizes[length - 1] if length else 0
 
     @overload
     def __getitem__(self, index: int) -> Message: ...

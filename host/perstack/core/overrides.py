@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass
 
 from perstack.core.by import By
-from perstack.core.definitions import ReasoningBudget
+from perstack.core.definitions import Budget, ReasoningBudget
 from perstack.core.policy.widening import Widening
 
 
@@ -38,6 +38,15 @@ class Overrides:
     """Who asked for that; this process's user if not given."""
     runtime: str | None = None
     """Where programs of tools run, whatever the definitions say."""
+    max_cost: float | None = None
+    max_tokens: int | None = None
+    max_time: int | None = None
+    max_tool_calls: int | None = None
+
+    def budget_over(self, budget: Budget | None) -> Budget | None:
+        """A budget with those of its limits that the caller asked for."""
+        asked = {name: value for name in Budget.model_fields if (value := getattr(self, name)) is not None}
+        return (budget or Budget()).model_copy(update=asked) if asked else budget
 
     def recorded(self) -> Overrides:
         """Without what is not recorded."""

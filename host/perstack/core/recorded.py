@@ -10,6 +10,7 @@ from dataclasses import replace
 from perstack.core.base import Fact
 from perstack.core.definition_secrets import with_secrets, without_secrets
 from perstack.core.definitions import (
+    Budget,
     Expert,
     Project,
     ProviderSetting,
@@ -41,6 +42,7 @@ class SeriesDefinition(Fact):
     sandbox: Sandbox | None = None
     permissions: Permissions | None = None
     """The project's, which hold besides today's; an Expert has its own."""
+    budget: Budget | None = None
     chosen: Overrides = Overrides()
 
 
@@ -61,6 +63,7 @@ def definition_of(project: Project, expert: Expert, chosen: Overrides) -> Series
         runtime=project.runtime,
         sandbox=project.sandbox,
         permissions=project.permissions,
+        budget=project.budget,
         chosen=chosen.recorded(),
     )
 
@@ -83,13 +86,23 @@ def in_force(definition: SeriesDefinition, today: Project) -> Project:
             "runtime": definition.runtime,
             "sandbox": definition.sandbox,
             "recorded_permissions": definition.permissions,
+            "budget": definition.budget,
         }
     )
 
 
 def for_begun(definition: SeriesDefinition) -> SeriesDefinition:
     """The same for a Job that has begun: it has limits of its own, which may have been raised since."""
-    chosen = replace(definition.chosen, max_steps=None, max_retries=None, timeout=None)
+    chosen = replace(
+        definition.chosen,
+        max_steps=None,
+        max_retries=None,
+        timeout=None,
+        max_cost=None,
+        max_tokens=None,
+        max_time=None,
+        max_tool_calls=None,
+    )
     return definition.model_copy(update={"chosen": chosen})
 
 

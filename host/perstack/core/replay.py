@@ -41,6 +41,7 @@ from perstack.core.events import (
     StartGeneration,
     StartToolCall,
     StopRunByDelegate,
+    StopRunByExceededBudget,
     StopRunByExceededMaxSteps,
     StopRunByInteractiveTool,
     StopRunByInterrupt,
@@ -59,7 +60,9 @@ def difference(run: Run, event: StoredEvent) -> str | None:
 
     >>> # difference(run_ready_for_step_2, FinishStep(...)) == "finishStep, where the loop would generate for step 2"
     """
-    if isinstance(event, StopRunByInterrupt | ErrorRun | StopRunByExceededMaxSteps | RedactEvent):
+    if isinstance(
+        event, StopRunByInterrupt | ErrorRun | StopRunByExceededMaxSteps | StopRunByExceededBudget | RedactEvent
+    ):
         return None
     if isinstance(event, WidenPermissions):
         return None  # a person may do that at any time

@@ -83,6 +83,10 @@ def wrong_number(number: float) -> str | None:
     return None if isfinite(number) else "must be a number that has an end"
 
 
+def wrong_budget(dollars: float) -> str | None:
+    return None if isfinite(dollars) and 0 < dollars <= 1_000_000_000 else "must be US dollars, more than 0"
+
+
 def wrong_price(dollars: float) -> str | None:
     return None if isfinite(dollars) and 0 <= dollars <= 1_000_000 else "must be US dollars for a million tokens"
 

@@ -16,6 +16,9 @@ ToolKind = Literal["tool", "todo", "clearTodo", "attemptCompletion", "delegate",
 Effect = Literal["readOnly", "idempotent", "sideEffect"]
 """What a repetition would do. Only the first two are run again after a crash."""
 
+COUNTED_CALLS: frozenset[ToolKind] = frozenset(("tool", "delegate"))
+"""The calls that a budget counts: those that have somebody work."""
+
 NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
 
 LEGAL_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")

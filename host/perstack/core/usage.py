@@ -70,3 +70,16 @@ def _sum(one: float | None, other: float | None) -> float | None:
 
 
 NO_USAGE = Usage()
+
+
+class Charge(Fact):
+    """What counts against a budget where it is not what was reported."""
+
+    tokens: int = 0
+    cost_usd: float | None = None
+    """None where no price is known, or none was asked for."""
+
+    def __add__(self, other: Charge | None) -> Charge:
+        if other is None:
+            return self
+        return Charge(tokens=self.tokens + other.tokens, cost_usd=_sum(self.cost_usd, other.cost_usd))

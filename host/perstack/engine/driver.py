@@ -45,6 +45,7 @@ from perstack.core.ids import run_id_of
 from perstack.core.instruction import render_instruction
 from perstack.core.job import Job, JobSummary, summarize
 from perstack.core.policy.approvals import Approval
+from perstack.core.policy.budget import Exceeded
 from perstack.core.policy.chain import rule_sets
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import begun_under, missing_from, not_in_force
@@ -59,14 +60,19 @@ from perstack.core.runs.decide import (
     redefined,
     result_of,
     resumed,
+    stopped_by_budget,
     stopped_with,
 )
 from perstack.core.runs.pending import pending
+from perstack.core.runs.repeats import warned
 from perstack.core.runs.state import Phase, Run
+from perstack.core.runs.transitions import ACTIVE
 from perstack.core.sandbox import SandboxPolicy, narrowed
+from perstack.core.tools import COUNTED_CALLS
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue, delegate_infos, delegate_tools
 from perstack.engine.clock import SYSTEM, iso
+from perstack.engine.deadlines import Deadlines
 from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.emit import Emitter
 from perstack.engine.generation import fail, generate
@@ -76,6 +82,7 @@ from perstack.engine.providers import ProviderPool, RunSettings
 from perstack.engine.ruling import Rulings
 from perstack.engine.session import Session, uninterrupted
 from perstack.engine.skills import JobSkills, RunSkills
+from perstack.engine.spending import Spending
 from perstack.engine.toolrun import ToolSurroundings, run_tools
 from perstack.engine.who import this_user
 from perstack.errors import PerstackError, StorageError
@@ -114,12 +121,17 @@ class Driver:
         self._has_changed = asyncio.Event()
         """Set when job.json is behind."""
         self._limits = Limits()
+        self._spending: Spending | None = None
+        """None where there is no budget."""
+        self._deadlines: Deadlines | None = None
         self._rulings = Rulings(wiring.directory)
         self.settled: dict[str, Settlement] = {}
         """What a person decided about calls that began and have no result, by key or call id."""
         self.answers: dict[str, str | Answer | Approval] = {}
         """What a person answered, by the Run that asks: text for a tool that is there to ask."""
         self.answered_by: By | None = None
+        self.limited_by: By | None = None
+        """Who gave new limits."""
         self.signal: str | None = None
         """The event from outside that the Coordinator goes on by."""
 
@@ -221,6 +233,7 @@ class Driver:
                 session.stamp,
                 limits=limits,
                 settled=self.settled,
+                by=None if limits is None else self.limited_by or this_user(),
                 signal=self.signal,
                 definition=definition,
                 permissions=self._stricter_today(run, above),
@@ -282,17 +295,35 @@ class Driver:
         summary that says so of a Job that nobody drives is never believed, but derived from the logs.
         """
         self._limits = session.run.limits
+        await self._count_spending(session)
         await self._write_summary(is_driven=True)
         await session.flush()
         try:
             async with self._summary_kept():
-                await self.drive(session)
+                await self._drive_in_time(session, None)
         except asyncio.CancelledError:
             await uninterrupted(self._write_summary(is_driven=False))
             raise
         except BaseExceptionGroup as group:
             raise leaves(group)[0] from group  # what failed first speaks: a person can act on one line
         return await self._write_summary(is_driven=False)
+
+    async def _count_spending(self, session: Session) -> None:
+        """Begin to count what is spent, if there is a budget. Raises UnknownPrice before anything is written."""
+        experts = (*self._wiring.project.experts.values(), *(run.start.expert for run in self._runs.values()))
+        if self._limits.budget is None and all(expert.budget is None for expert in experts):
+            return
+        others = (run for run in self._runs.values() if run.id != session.run.id)
+        self._spending = Spending(self._limits.budget, self._prices, (*others, session.run))
+        await self._spending.known_price(session.run)
+        self._deadlines = Deadlines(self.job, self._spending)
+        self.job.watch = self._spending.watch
+
+    async def _drive_in_time(self, session: Session, expert: str | None) -> None:
+        if self._deadlines is None:
+            await self.drive(session)
+        else:
+            await self._deadlines.keep(session, expert, self.drive)
 
     @asynccontextmanager
     async def _summary_kept(self) -> AsyncGenerator[None]:
@@ -331,6 +362,9 @@ class Driver:
 
     async def _interrupt(self, session: Session) -> None:
         if session.state is not None:
+            over = None if self._deadlines is None else self._deadlines.over(session.run)
+            if over is not None and session.run.status in ACTIVE:
+                session.note(stopped_by_budget(over, session.stamp))
             session.note_all(interrupted(session.run, session.stamp))
             await session.flush()
             await session.write_checkpoint()
@@ -360,15 +394,17 @@ class Driver:
             case Generate():
                 catalogue = await skills.refresh()
                 await generate(
-                    session, command, around.provider, catalogue, self._blobs, self._wiring.emit, self._prices
+                    session,
+                    command,
+                    around.provider,
+                    catalogue,
+                    self._blobs,
+                    self._wiring.emit,
+                    self._prices,
+                    self._spending,
                 )
             case DecideCalls():
-                decided = [await skills.catalogue.decide(call) for call in command.calls]
-                if session.run.permissions:
-                    decided = await self._rulings.of(
-                        command.calls, decided, skills.catalogue, session.run.permissions, self.job.standing
-                    )
-                session.note(CallTools(**session.stamp(), calls=tuple(decided)))
+                await self._decide_calls(session, command, skills.catalogue)
             case RunTools():
                 await run_tools(session, command, skills.catalogue, around)
             case AwaitDelegates():
@@ -396,10 +432,26 @@ class Driver:
             emit=wiring.emit,
             clock=wiring.clock,
             prices=self._prices,
+            spending=self._spending,
             provider=wiring.providers.for_run(run, wiring.project, wiring.overrides),
             may_ask=not wiring.overrides.unattended,
             leads_to=self._rulings.leads_to,
         )
+
+    async def _decide_calls(self, session: Session, command: DecideCalls, catalogue: Catalogue) -> None:
+        decided = [await catalogue.decide(call) for call in command.calls]
+        if session.run.permissions:
+            decided = await self._rulings.of(
+                command.calls, decided, catalogue, session.run.permissions, self.job.standing
+            )
+        exceeded: Exceeded | None = None
+        if self._spending is not None:
+            made = sum(one.kind in COUNTED_CALLS for one in decided)
+            exceeded = self._spending.ledger.room_for_calls(session.run.id, made)
+        if exceeded is None:
+            session.note(CallTools(**session.stamp(), calls=tuple(decided)))
+        else:
+            session.note(stopped_by_budget(exceeded, session.stamp))
 
     async def _ask_approval(self, session: Session, call: Call, catalogue: Catalogue) -> None:
         places = await self._rulings.leads_to(call, catalogue)
@@ -411,7 +463,7 @@ class Driver:
     async def _rule_again(self, session: Session, catalogue: Catalogue) -> None:
         """What has not begun is held to rules that have become stricter since it was decided."""
         for call, text in await self._rulings.again(session.run, catalogue):
-            session.note(result_of(call, text, session.stamp, is_error=True))
+            session.note(warned(session.run, result_of(call, text, session.stamp, is_error=True)))
 
     # --- delegation -----------------------------------------------------------------------------------------------
 
@@ -429,8 +481,17 @@ class Driver:
             session = self._delegate_session(parent, delegation, known)
         except PerstackError as error:
             return DelegateOutcome.failed(str(error))
-        await self.drive(session)
-        return DelegateOutcome.of(session.run)
+        await self._drive_in_time(session, session.run.start.expert_key)
+        return self._outcome(parent, session.run)
+
+    def _outcome(self, parent: Session, run: Run) -> DelegateOutcome:
+        """A delegate that its own Expert's budget has stopped has failed; one that the Job's has stops all above it."""
+        outcome, exceeded = DelegateOutcome.of(run), run.exceeded
+        if outcome.stopped is None or exceeded is None or self._spending is None:
+            return outcome
+        if self._spending.ledger.covers(parent.ref.run_id, exceeded.expert):
+            return outcome
+        return DelegateOutcome.failed(exceeded.words, outcome.head)
 
     def _delegate_session(self, parent: Session, delegation: Delegation, known: Run | None) -> Session:
         if known is None:
@@ -466,7 +527,7 @@ class Driver:
         )
         if is_coordinator:
             return settings
-        of_job = {"max_steps": self._limits.max_steps, "max_depth": self._limits.max_depth}
+        of_job = {name: getattr(self._limits, name) for name in ("max_steps", "max_depth", "budget")}
         limits = settings.limits.model_copy(update=of_job)
         return RunSettings(settings.model, settings.provider, settings.reasoning_budget, limits)
 

@@ -12,7 +12,7 @@ from itertools import count
 from perstack.core.base import JsonObject
 from perstack.core.commands import Fail, Generate
 from perstack.core.definitions import Limits
-from perstack.core.digests import request_digest
+from perstack.core.digests import KeptTools, request_digest
 from perstack.core.events import (
     ErrorInfo,
     FinishGeneration,
@@ -21,15 +21,20 @@ from perstack.core.events import (
     StreamReasoning,
     StreamText,
 )
+from perstack.core.instruction import whole_instruction
 from perstack.core.messages import ExpertMessage, ToolCallPart
+from perstack.core.policy.budget import Exceeded, Grant, is_reported, is_uncharged, over
 from perstack.core.replies import usable_reply
 from perstack.core.retry import GiveUp, Pause, after_failure, time_for_try
-from perstack.core.runs.decide import noted, paused_for_limit
+from perstack.core.runs.decide import noted, paused_for_limit, stopped_by_budget
+from perstack.core.usage import Charge, Usage
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.emit import Emitter
+from perstack.engine.notices import notice
 from perstack.engine.prices import Prices
 from perstack.engine.session import Session
+from perstack.engine.spending import Spending, UnknownPrice
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, reply_settings
 
@@ -42,12 +47,17 @@ async def generate(
     blobs: JobBlobs,
     emit: Emitter,
     prices: Prices,
+    spending: Spending | None = None,
 ) -> None:
-    """Call the model until it replies, or until trying again is no use now; either is recorded."""
+    """Call the model until it replies, or until trying again is no use now, or costs too much; each is recorded."""
     tools = catalogue.kept(session.run.messages)
     await blobs.keep(tools.sha256, tools.blob)
-    session.note(_started(session, command, catalogue, tools.digest, reply_settings(provider)))
-    await session.flush()
+
+    async def begin() -> bool:
+        return await _begin(session, command, catalogue, tools, reply_settings(provider), spending)
+
+    if not await begin():
+        return
     run = session.run
     request = GenerationRequest(
         model=run.start.model,
@@ -60,6 +70,7 @@ async def generate(
         expert_key=run.start.expert_key,
         run_id=run.id,
         step=command.step,
+        max_tokens=run.max_tokens,
         memo=session.memo,
     )
     show = _show_deltas(session, command.step, emit)
@@ -72,8 +83,16 @@ async def generate(
         except ProviderError as error:
             if not await _goes_on(session, error, attempt, time.monotonic() - started):
                 return
+            if spending is not None:  # each try may be charged for
+                if not await begin():
+                    return
+                request = replace(request, max_tokens=session.run.max_tokens)
             continue
         usage, window = await prices.known(run.start.provider, request.model, generation)
+        reserved = session.run.reserved
+        above = over(usage, reserved)
+        if above is not None:
+            notice(f"{run.start.provider} has used more than could be expected of {run.id}: {above.tokens:,} tokens")
         session.note(
             FinishGeneration(
                 **session.stamp(),
@@ -82,15 +101,56 @@ async def generate(
                 finish_reason=generation.finish_reason,
                 context_window=None if window == run.context_window else window,
                 duration_ms=round((time.monotonic() - began) * 1000),
+                unreported=reserved is not None and not _is_reported(usage, generation, reserved),
+                over_reserved=above,
             )
         )
         return
 
 
+def _is_reported(usage: Usage, generation: Generation, reserved: Charge) -> bool:
+    is_priced = reserved.cost_usd is None or usage.cost_usd is not None
+    return is_priced and is_reported(usage, has_reply=bool(generation.reply.contents))
+
+
+async def _begin(
+    session: Session,
+    command: Generate,
+    catalogue: Catalogue,
+    tools: KeptTools,
+    settings: JsonObject,
+    spending: Spending | None,
+) -> bool:
+    """Record that a try begins, with what it may cost; or that no budget allows it, or that it cannot be said."""
+    granted: Grant | None = None
+    if spending is not None:
+        instruction = whole_instruction(session.run.start.instruction, catalogue.guidance)
+        try:
+            found = await spending.reserve(session.run, tools, instruction, settings)
+        except UnknownPrice as error:
+            await fail(session, error_info(error))
+            return False
+        if isinstance(found, Exceeded):
+            session.note(stopped_by_budget(found, session.stamp))
+            await session.flush()
+            return False
+        granted = found
+    session.note(_started(session, command, catalogue, tools.digest, settings, granted))
+    await session.flush()
+    return True
+
+
 def _started(
-    session: Session, command: Generate, catalogue: Catalogue, tools_digest: str, settings: JsonObject
+    session: Session,
+    command: Generate,
+    catalogue: Catalogue,
+    tools_digest: str,
+    settings: JsonObject,
+    granted: Grant | None,
 ) -> StartGeneration:
     run = session.run
+    own = settings.get("maxTokens")
+    is_lower = granted is not None and not (isinstance(own, int) and own <= granted.max_tokens)
     is_new = catalogue.guidance != run.guidance
     event = StartGeneration(
         **session.stamp(step=command.step),
@@ -99,6 +159,8 @@ def _started(
         unreachable=catalogue.unreachable if is_new else {},
         provider_settings=None if settings == run.provider_settings else settings,
         tools_digest=tools_digest,
+        max_tokens=granted.max_tokens if granted is not None and is_lower else None,
+        reserved=None if granted is None else granted.amount.as_charge(),
     )
     return event.model_copy(update={"request_digest": request_digest(run, event)})
 
@@ -114,11 +176,13 @@ async def _goes_on(session: Session, error: ProviderError, attempt: int, spent: 
         jitter=random.random(),  # noqa: S311 - spreads load, no secret
     )
     info = error_info(error)
+    uncharged = session.run.reserved is not None and is_uncharged(info)
     if isinstance(decision, GiveUp):
         reason = f"{info.message} ({decision.reason})" if decision.reason else info.message
-        await fail(session, info.model_copy(update={"message": reason}))
+        await fail(session, info.model_copy(update={"message": reason}), uncharged=uncharged)
         return False
-    session.note(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=round(decision.delay * 1000)))
+    delay = round(decision.delay * 1000)
+    session.note(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=delay, uncharged=uncharged))
     if isinstance(decision, Pause):
         session.note(paused_for_limit(session.clock.now() + round(decision.delay * 1000), session.stamp))
         await session.flush()
@@ -128,9 +192,9 @@ async def _goes_on(session: Session, error: ProviderError, attempt: int, spent: 
     return True
 
 
-async def fail(session: Session, error: ErrorInfo) -> None:
+async def fail(session: Session, error: ErrorInfo, *, uncharged: bool = False) -> None:
     """Record that the Run failed."""
-    session.note_all(noted(session.run, Fail(error), session.stamp, 0))
+    session.note_all(noted(session.run, Fail(error, uncharged), session.stamp, 0))
     await session.flush()
 
 

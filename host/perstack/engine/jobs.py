@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock
@@ -160,12 +161,16 @@ class Jobs(JobQueries):
         job_id: str | None = None,
         *,
         max_steps: int | None = None,
+        max_cost: float | None = None,
         settle: Mapping[str, Settlement] | None = None,
         signal: str | None = None,
+        by: By | None = None,
         on_unsettled: Callable[[tuple[UnsettledCall, ...]], None] = lambda calls: None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
-        """Continue a Job that crashed, failed, was interrupted or reached its step limit: the same Runs.
+        """Continue a Job that crashed, failed, was interrupted or reached a limit: the same Runs.
+
+        New limits, these or the options of this Host, are recorded with who gave them: `by`, or this process's user.
 
         A Run that failed before its model replied goes on under the definition and the settings of today.
 
@@ -174,19 +179,20 @@ class Jobs(JobQueries):
         Job that is completed or waits for an answer, and for a call that is not open.
         """
         job_id, setup = await self._job_id(job_id), self._setup()
+        asked = setup.overrides if max_cost is None else replace(setup.overrides, max_cost=max_cost)
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
             run = _coordinator(loaded)
             settled: dict[str, Settlement] = {**settle} if settle else {}
             calls = unsettled_calls(loaded.runs.values())
             reason, limits = resumption(
-                loaded.job, run, setup.overrides, max_steps=max_steps, signal=signal, calls=calls, settled=settled
+                loaded.job, run, asked, max_steps=max_steps, signal=signal, calls=calls, settled=settled
             )
             if calls:
                 on_unsettled(calls)
 
             def take_up(driver: Driver) -> Session:
-                driver.settled, driver.signal = settled, signal
+                driver.settled, driver.signal, driver.limited_by = settled, signal, by
                 return driver.take_up(run, reason, limits=limits)
 
             return take_up

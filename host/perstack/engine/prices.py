@@ -6,9 +6,13 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from perstack.core.definitions import Price
+from perstack.core.policy.budget import nano
 from perstack.core.usage import Usage
 from perstack.engine.notices import notice
 from perstack.ports.provider import Generation, PriceList, ProviderFactory, price_source
+
+_MANY = 1_000_000
+"""Tokens, to see what one of them costs."""
 
 
 class Prices:
@@ -42,6 +46,27 @@ class Prices:
         cost = None if cost is None else round(cost, 9)
         priced = usage if cost == usage.cost_usd else usage.model_copy(update={"cost_usd": cost})
         return priced, generation.context_window or window
+
+    async def dearest(self, provider: str, model: str, sent: int) -> tuple[int, int] | None:
+        """What so many tokens sent cost at most, and each token generated after them, in billionths of a dollar.
+
+        Cached or not, whichever is dearer. None if the price is not known.
+        """
+        own = self._own.get(f"{provider}/{model}")
+        if own is not None:
+            return nano(sent * own.dearest_input / 1_000_000), nano(own.output / 1_000_000)
+        self.prepare(provider)
+        loading = self._loading.get(provider)
+        if loading is None:
+            return None
+        costs: list[float] = []
+        kinds = (Usage.of(sent, 0), Usage.of(sent, 0, cached=sent), Usage.of(sent, 0, cache_writes=sent))
+        for usage in (*kinds, Usage.of(sent, _MANY)):
+            cost, _ = await self._looked_up(provider, loading, model, usage)
+            if cost is None:
+                return None
+            costs.append(cost)
+        return nano(max(costs[:3])), nano(max(0.0, costs[3] - costs[0]) / _MANY)
 
     async def _looked_up(
         self, provider: str, loading: asyncio.Future[PriceList], model: str, usage: Usage

@@ -20,6 +20,7 @@ from perstack.engine.emit import Emitter
 from perstack.engine.prices import Prices
 from perstack.engine.sampling import Sampling
 from perstack.engine.session import Session
+from perstack.engine.spending import Spending
 from perstack.errors import PerstackError
 from perstack.ports.clock import Clock
 from perstack.ports.provider import Provider
@@ -38,6 +39,7 @@ class ToolSurroundings:
     clock: Clock
     provider: Provider
     prices: Prices
+    spending: Spending | None
     may_ask: bool
     """Whether a person will answer what a tool asks."""
     leads_to: Callable[[Call, Catalogue], Awaitable[tuple[str, ...]]]
@@ -71,6 +73,8 @@ async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, a
                 call = running.pop(task)
                 effects = effects or call.decided.effect == "sideEffect"
                 _record(session, call, task.result())
+                if around.spending is not None:
+                    around.spending.recorded_sample(call_key(session.run, call))
             if running and (effects or not done):
                 await session.flush()
 
@@ -84,7 +88,7 @@ async def _begins(session: Session, call: Call, catalogue: Catalogue, around: To
         session.note(call_started(call, session.stamp))
     else:
         text = "Not run: this is not the call that was approved, or its paths lead elsewhere by now."
-        session.note(result_of(call, text, session.stamp, is_error=True))
+        session.note(warned(session.run, result_of(call, text, session.stamp, is_error=True)))
     return is_same
 
 
@@ -136,6 +140,11 @@ def _record(session: Session, call: Call, outcome: Outcome) -> None:
     session.note(warned(session.run, finished))
 
 
+def _sampling(run: Run, call: Call, around: ToolSurroundings) -> Sampling:
+    key = call_key(run, call)
+    return Sampling(run, around.provider, around.blobs.get, around.prices, around.spending, key)
+
+
 async def perform_call(run: Run, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> Outcome:
     """What came of a call. Whatever goes wrong becomes an error result for the model."""
     began = time.monotonic()
@@ -143,7 +152,7 @@ async def perform_call(run: Run, call: Call, catalogue: Catalogue, around: ToolS
     if offered is None or offered.session is None:
         text = f"The tool {call.decided.tool_name} is not available now."
         return Outcome(ToolResult.text(text, is_error=True))
-    sampling = Sampling(run, around.provider, around.blobs.get, around.prices) if offered.may_sample else None
+    sampling = _sampling(run, call, around) if offered.may_sample else None
     request = ToolCall(
         tool_name=offered.own_name,
         args=call.part.args,

@@ -16,6 +16,7 @@ from perstack.config.check import IGNORED, keys_of
 from perstack.config.problems import describe_problems
 from perstack.core.definitions import (
     Audit,
+    Budget,
     Expert,
     InteractiveSkill,
     InteractiveTool,
@@ -72,6 +73,7 @@ def row(name, key, field):
     [
         ("## Top of the file", Project),
         ("## `[provider]`", ProviderSetting),
+        ("## `[budget]`", Budget),
         ("## `[prices]`", Price),
         ("## `[audit]`", Audit),
         ("## `[permissions]`", Permissions),

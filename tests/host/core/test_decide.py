@@ -82,7 +82,7 @@ def test_an_event_from_outside_is_recorded_with_the_coordinator_alone(simulation
     run = replace(simulation.run, status="stoppedByInterrupt")
 
     def signal_of(reason: str) -> str | None:
-        given = {"limits": None, "settled": {}, "signal": "sensor/1", "definition": None}
+        given = {"limits": None, "settled": {}, "signal": "sensor/1", "definition": None, "permissions": ()}
         return resumed(run, reason, simulation.stamps, **given).signal
 
     assert signal_of("interrupt") == "sensor/1"

@@ -55,6 +55,8 @@ def _waits(job: JobSummary) -> str:
         return f"asks: {job.asks}"
     if job.status == "stoppedByMaxSteps":
         return "has reached its step limit"
+    if job.status == "stoppedByBudget":
+        return f"is stopped by its budget: {job.exceeded}"
     return "waits for the provider's rate limit" if job.pause_reason == "rate_limit" else "was interrupted"
 
 

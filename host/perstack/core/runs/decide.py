@@ -38,6 +38,7 @@ from perstack.core.events import (
     Settlement,
     StartToolCall,
     StopRunByDelegate,
+    StopRunByExceededBudget,
     StopRunByExceededMaxSteps,
     StopRunByInteractiveTool,
     StopRunByInterrupt,
@@ -46,6 +47,7 @@ from perstack.core.events import (
 from perstack.core.ids import event_id_of, run_id_of
 from perstack.core.messages import TextPart
 from perstack.core.policy.approvals import UNATTENDED, Approval, call_digest
+from perstack.core.policy.budget import Exceeded
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.questions import Answer
 from perstack.core.runs.repeats import warned
@@ -78,7 +80,7 @@ def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[St
         case EndRun():
             return (FinishRun(**at_checkpoint(stamp()), text=command.text, total_usage=run.usage),)
         case Fail():
-            return (ErrorRun(**at_checkpoint(stamp()), error=command.error),)
+            return (ErrorRun(**at_checkpoint(stamp()), error=command.error, uncharged=command.uncharged),)
         case StopAtLimit():
             return (stopped_at_limit(command.max_steps, stamp),)
         case _:
@@ -197,6 +199,23 @@ def stopped_at_limit(max_steps: int, stamp: Stamps) -> StopRunByExceededMaxSteps
     return StopRunByExceededMaxSteps(**at_checkpoint(stamp()), max_steps=max_steps)
 
 
+def stopped_by_budget(exceeded: Exceeded, stamp: Stamps) -> StopRunByExceededBudget:
+    """The next call could cross a budget."""
+    return StopRunByExceededBudget(
+        **at_checkpoint(stamp()),
+        budget=exceeded.budget,
+        expert=exceeded.expert,
+        limit=exceeded.limit,
+        spent=exceeded.spent,
+        needed=exceeded.needed,
+    )
+
+
+def _stopped_by_the_same(event: StopRunByExceededBudget, stamp: Stamps) -> StopRunByExceededBudget:
+    """The stop of a Run that is above one which a budget has stopped."""
+    return event.model_copy(update=dict(at_checkpoint(stamp())))
+
+
 def paused_for_limit(resume_at: int, stamp: Stamps) -> StopRunByInterrupt:
     """The endpoint asks to be left alone, until `resume_at` in milliseconds since 1970; 0 if that is not known."""
     return StopRunByInterrupt(**at_checkpoint(stamp()), reason="rateLimit", resume_at=resume_at or None)
@@ -209,6 +228,9 @@ def stopped_with(delegates: Sequence[Run], max_steps: int, stamp: Stamps) -> Sto
         return StopRunByInteractiveTool(**at_checkpoint(stamp()))
     if "stoppedByInterrupt" in statuses:
         return paused_for_limit(max(run.resume_at or 0 for run in delegates), stamp)
+    of_budget = next((run.exceeded for run in delegates if run.status == "stoppedByBudget" and run.exceeded), None)
+    if of_budget is not None:
+        return _stopped_by_the_same(of_budget, stamp)
     return stopped_at_limit(max_steps, stamp)
 
 
@@ -227,6 +249,7 @@ def resumed(
     *,
     limits: Limits | None,
     settled: Mapping[str, Settlement],
+    by: By | None = None,
     signal: str | None,
     definition: Definition | None,
     permissions: tuple[RuleSet, ...],
@@ -240,6 +263,7 @@ def resumed(
         reason=reason,
         checkpoint_id=event_id_of(run.id, run.head.seq),
         limits=limits,
+        by=None if limits is None else by,
         settled=_settled_of(run, settled),
         signal=None if reason == "parent" else signal,
         definition=definition,

@@ -33,6 +33,7 @@ from perstack.core.events import (
     StartRun,
     StartToolCall,
     StopRunByDelegate,
+    StopRunByExceededBudget,
     StopRunByExceededMaxSteps,
     StopRunByInteractiveTool,
     StopRunByInterrupt,
@@ -56,11 +57,12 @@ from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening, all_laid_over
 from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
 from perstack.core.runs.repeats import counted, shown
-from perstack.core.runs.state import NO_REPEATS, Phase, Repeats, Run, RunStatus, is_unsettled, latest_reply
-from perstack.core.runs.transitions import check_legal
+from perstack.core.runs.state import NO_REPEATS, Phase, Repeats, Run, RunStatus, Sent, is_unsettled, latest_reply
+from perstack.core.runs.transitions import ACTIVE, check_legal
 from perstack.core.todos import Todo, apply_todo, todos_json
+from perstack.core.tools import COUNTED_CALLS
 from perstack.core.transitions import IllegalFact
-from perstack.core.usage import NO_USAGE, Usage
+from perstack.core.usage import NO_USAGE, Charge, Usage
 
 
 def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
@@ -107,9 +109,12 @@ def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
     """
     check_legal(run, event)
     at = run.updated_at if isinstance(event, RedactEvent) else max(run.updated_at, event.timestamp)
+    # what was under way when its process ended is not known to have been work
+    was_at_work = run.status in ACTIVE and not isinstance(event, ResumeRun | RedactEvent)
+    worked = run.worked_ms + (at - run.updated_at if was_at_work else 0)
     # as `replace` does, which takes seven times as long over so many fields
     after = object.__new__(Run)
-    vars(after).update(vars(run), head=head, updated_at=at, **_changes(run, event))
+    vars(after).update(vars(run), head=head, updated_at=at, worked_ms=worked, **_changes(run, event))
     return after
 
 
@@ -149,6 +154,14 @@ class Changes(TypedDict, total=False):
     is_tightened: bool
     standing: tuple[Standing, ...]
     repeats: Repeats
+    reserved: Charge | None
+    assumed: Charge | None
+    max_tokens: int | None
+    cut_at: int | None
+    sending: Sent | None
+    counted: Sent | None
+    tool_calls: int
+    exceeded: StopRunByExceededBudget | None
 
 
 def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case for each kind of event
@@ -169,17 +182,26 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
                     run.provider_settings if event.provider_settings is None else event.provider_settings
                 ),
                 step_usage=run.step_usage if again else NO_USAGE,
+                # a try that was under way and that nothing is known of counts as what it could come to
+                assumed=_together(run.assumed, run.reserved),
+                reserved=event.reserved,
+                max_tokens=event.max_tokens,
+                sending=Sent(len(run.messages), event.tools_digest),
+                counted=run.counted if event.guidance is None else None,
             )
         case FinishGeneration():
             return _replied(run, event)
         case Retry():
-            return _with_usage(run, event.usage)
+            changes = _with_usage(run, event.usage)
+            changes.update(_settled_try(run, is_charged=not event.uncharged))
+            return changes
         case CallTools():
             parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
             if sorted(decided.id for decided in event.calls) != sorted(parts):
                 raise IllegalFact("callTools is not about the calls of the reply")
             calls = {decided.id: Call(parts[decided.id], decided) for decided in event.calls}
-            return Changes(phase=Phase.CALLING, calls=calls, is_tightened=False)
+            made = sum(decided.kind in COUNTED_CALLS for decided in event.calls)
+            return Changes(phase=Phase.CALLING, tool_calls=run.tool_calls + made, calls=calls, is_tightened=False)
         case FinishToolCall():
             return _finished_call(run, event)
         case CallDelegate():
@@ -215,15 +237,25 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
         case FinishRun():
             return Changes(status="completed", result=event.text)
         case ErrorRun():
-            return Changes(status="stoppedByError", error=event.error)
+            changes = _settled_try(run, is_charged=not event.uncharged)
+            changes.update({"status": "stoppedByError", "error": event.error})
+            return changes
         case StopRunByExceededMaxSteps():
             return Changes(status="stoppedByMaxSteps")
+        case StopRunByExceededBudget():
+            changes = _settled_try(run, is_charged=True)
+            changes.update({"status": "stoppedByBudget", "exceeded": event})
+            return changes
         case StopRunByInterrupt():
-            return Changes(
-                status="stoppedByInterrupt",
-                resume_at=event.resume_at,
-                waits_for_limit=event.reason == "rateLimit",
+            changes = _settled_try(run, is_charged=True)
+            changes.update(
+                {
+                    "status": "stoppedByInterrupt",
+                    "resume_at": event.resume_at,
+                    "waits_for_limit": event.reason == "rateLimit",
+                }
             )
+            return changes
         case RedactEvent():
             return Changes()  # what it stands for was folded in its place
         case _:
@@ -250,6 +282,9 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
         permissions=(*run.permissions, *event.permissions),
         is_tightened=run.is_tightened or bool(event.permissions),
         repeats=NO_REPEATS,
+        exceeded=None,
+        assumed=_together(run.assumed, run.reserved),
+        reserved=None,
     )
 
 
@@ -265,6 +300,25 @@ def _asked(run: Run, event: CallInteractiveTool) -> Changes:
         {"asked": event.tool_call_id, "questions": questions, "calls": {**run.calls, event.tool_call_id: call}}
     )
     return changes
+
+
+def _settled_try(run: Run, *, is_charged: bool) -> Changes:
+    """What was reserved for a try that has ended without a word of what it used."""
+    if run.reserved is None:
+        return Changes()
+    return Changes(assumed=_together(run.assumed, run.reserved) if is_charged else run.assumed, reserved=None)
+
+
+def _not_reported(run: Run, event: FinishGeneration) -> Charge | None:
+    """What counts besides the usage of a reply, so that together they are what was reserved."""
+    if run.reserved is None or not event.unreported:
+        return None
+    cost = max(0.0, (run.reserved.cost_usd or 0) - (event.usage.cost_usd or 0))
+    return Charge(tokens=max(0, run.reserved.tokens - event.usage.total_tokens), cost_usd=cost or None)
+
+
+def _together(one: Charge | None, other: Charge | None) -> Charge | None:
+    return other if one is None else one + other
 
 
 def _with_usage(run: Run, usage: Usage | None) -> Changes:
@@ -336,9 +390,17 @@ def _replied(run: Run, event: FinishGeneration) -> Changes:
             "context_tokens": event.usage.total_tokens,
             "context_window": event.context_window or run.context_window,
             "has_generated": True,
+            "assumed": _together(run.assumed, _not_reported(run, event)),
+            "reserved": None,
+            "cut_at": None,
         }
     )
+    if run.sending is not None and event.usage.input_tokens > 0:
+        changes["counted"] = replace(run.sending, tokens=event.usage.input_tokens)
     problem = _UNUSABLE.get(event.finish_reason)
+    if event.finish_reason == "length" and run.max_tokens is not None and not reply.tool_calls:
+        changes["cut_at"] = run.max_tokens
+        return changes
     if problem is not None and not reply.tool_calls:
         # it stands in the log, but not among the messages: the next try begins where this one did
         changes["unusable"] = _problem_of(reply, problem)

@@ -89,6 +89,8 @@ def _reason(job_id: str, run: Run) -> ResumeReason:
             return "interrupt"
         case "stoppedByMaxSteps":
             return "maxSteps"
+        case "stoppedByBudget":
+            return "budget"
         case "stoppedByError":
             return "error"
         case _:
@@ -144,12 +146,15 @@ def _check_same_runtime(run: Run, asked: Overrides, job_id: str) -> None:
 
 def new_limits(run: Run, asked: Overrides, max_steps: int | None = None) -> Limits | None:
     """The Run's limits with those that were given anew; None if none was."""
-    given: dict[str, int | None] = {
+    given = {
         "max_steps": asked.max_steps if max_steps is None else max_steps,
         "max_retries": asked.max_retries,
         "timeout": asked.timeout,
     }
-    new = {name: value for name, value in given.items() if value is not None}
-    if new.get("max_steps") == 0:
-        return run.limits.model_copy(update={**new, "max_steps": None})
+    new: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    if given["max_steps"] == 0:
+        new["max_steps"] = None  # no limit
+    budget = asked.budget_over(run.limits.budget)
+    if budget != run.limits.budget:
+        new["budget"] = budget
     return run.limits.model_copy(update=new) if new else None

@@ -22,7 +22,7 @@ from perstack.core.base import JsonObject
 from perstack.core.chain import EMPTY_LOG, Head
 from perstack.core.commands import Call
 from perstack.core.definitions import Limits
-from perstack.core.events import ErrorInfo, StartRun
+from perstack.core.events import ErrorInfo, StartRun, StopRunByExceededBudget
 from perstack.core.instruction import whole_instruction
 from perstack.core.messages import ExpertMessage, History, ResultContent
 from perstack.core.policy.approvals import Standing
@@ -30,7 +30,7 @@ from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.todos import Todo
-from perstack.core.usage import Usage
+from perstack.core.usage import Charge, Usage
 
 RunStatus = Literal[
     "running",
@@ -38,6 +38,7 @@ RunStatus = Literal[
     "stoppedByDelegate",
     "stoppedByInteractiveTool",
     "stoppedByMaxSteps",
+    "stoppedByBudget",
     "stoppedByInterrupt",
     "stoppedByError",
 ]
@@ -73,6 +74,16 @@ class Repeats:
 
 
 NO_REPEATS = Repeats()
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What one generation was sent, and how many tokens its endpoint counted."""
+
+    messages: int
+    tools_digest: str | None
+    tokens: int = 0
+    """0: not known yet."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +148,23 @@ class Run:
     standing: tuple[Standing, ...] = ()
     """The approvals for the whole Job that were given here."""
     repeats: Repeats = NO_REPEATS
+    reserved: Charge | None = None
+    """With a budget: the most that the generation in hand can cost."""
+    assumed: Charge | None = None
+    """With a budget: what counts against it because nobody said what was used."""
+    max_tokens: int | None = None
+    """The most tokens that the reply in hand may have by the budget."""
+    cut_at: int | None = None
+    """How long the latest reply was, if the budget alone cut it short: it is made again with more, or not at all."""
+    sending: Sent | None = None
+    counted: Sent | None = None
+    """The latest generation whose tokens were counted."""
+    tool_calls: int = 0
+    """Calls of tools and delegates that were decided on."""
+    worked_ms: int = 0
+    """Milliseconds that it was at work, what it waited for delegates included."""
+    exceeded: StopRunByExceededBudget | None = None
+    """Which budget stopped it."""
 
     @property
     def may_be_redefined(self) -> bool:

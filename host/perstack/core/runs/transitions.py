@@ -61,6 +61,7 @@ TRANSITIONS: dict[str, Transition] = {
     "finishRun": _transition((_READY,), _RUNNING, status="completed"),
     "errorRun": _transition(_ANY, ACTIVE, status="stoppedByError"),
     "stopRunByExceededMaxSteps": _transition((_READY, _CALLING), ACTIVE, status="stoppedByMaxSteps"),
+    "stopRunByExceededBudget": _transition(_ANY, ACTIVE, status="stoppedByBudget"),
     # earlier versions recorded an interrupt also of a Run that had stopped for another reason in that moment
     "stopRunByInterrupt": _transition(_ANY, _OPEN, status="stoppedByInterrupt"),
     "redactEvent": _transition(_ANY, _ALL),

@@ -142,6 +142,9 @@ def _told_by(task: TaskState, job: JobSummary, now: int) -> CompleteTask | FailT
     if job.status == "stoppedByMaxSteps":
         words = f"Job {job.id} has reached its step limit"
         return PauseTask(task_id=task.task_id, timestamp=now, reason="checkpoint", message=words)
+    if job.status == "stoppedByBudget":
+        words = f"Job {job.id} is stopped by its budget: {job.exceeded}"
+        return PauseTask(task_id=task.task_id, timestamp=now, reason="checkpoint", message=words)
     if job.pause_reason == "rate_limit":
         return PauseTask(task_id=task.task_id, timestamp=now, reason="rate_limit", resume_at=job.resume_at)
     return None

@@ -264,7 +264,7 @@ def _reason(job: JobSummary) -> StopReason:
     match job.status:
         case "completed" | "stoppedByInteractiveTool":
             return "end_turn"
-        case "stoppedByMaxSteps":
+        case "stoppedByMaxSteps" | "stoppedByBudget":
             return "max_turn_requests"
         case "stoppedByInterrupt" | "running":
             return "cancelled"

@@ -26,6 +26,7 @@ EXIT_STATUS: dict[JobStatus, int] = {
     "stoppedByError": 1,
     "stoppedByInteractiveTool": 3,
     "stoppedByMaxSteps": 4,
+    "stoppedByBudget": 4,
     "stoppedByInterrupt": INTERRUPTED,
     "running": 1,
 }
@@ -128,6 +129,7 @@ def say(job: JobSummary) -> int:
         "stoppedByError": f"failed after {did}: {job.error}",
         "stoppedByInteractiveTool": f"asks: {job.asks}",
         "stoppedByMaxSteps": f"step limit reached ({did})",
+        "stoppedByBudget": f"stopped by its budget ({did}): {job.exceeded}",
         "stoppedByInterrupt": f"{_why_stopped(job)} after {did}",
         "running": f"is still running: {did}",
     }[job.status]

@@ -24,6 +24,7 @@ _STATUS_COLOURS: dict[JobStatus, str] = {
     "completed": "green",
     "stoppedByInteractiveTool": "magenta",
     "stoppedByMaxSteps": "yellow",
+    "stoppedByBudget": "yellow",
     "stoppedByInterrupt": "yellow",
     "stoppedByError": "red",
 }
@@ -57,6 +58,7 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
         ("spent", f"{steps or count(job.total_steps, 'step')}, {tokens(job.usage, job.unpriced_tokens)}"),
         ("Runs", _runs(job) if len(job.runs) > 1 else ""),
         ("asks", job.asks or ""),
+        ("budget", job.exceeded or ""),
         ("error", job.error or ""),
         ("result", job.text or ""),
         ("next", _next(job)),

@@ -29,6 +29,7 @@ from perstack.core.events import (
     StartRun,
     StartToolCall,
     StopRunByDelegate,
+    StopRunByExceededBudget,
     StopRunByExceededMaxSteps,
     StopRunByInteractiveTool,
     StopRunByInterrupt,
@@ -115,6 +116,8 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
         case ErrorRun():
             place = [Row("waits", f"at checkpoint {event.checkpoint_id}")] if around.full else []
             return [Row("failed", _error(event.error), "red"), *place]
+        case StopRunByExceededBudget():
+            return [Row("stops", event.words, "yellow")]
         case StopRunByExceededMaxSteps():
             steps = count(event.max_steps, "step")
             return [Row("stopped", f"at the limit of {steps}, checkpoint {event.checkpoint_id}", "yellow")]
@@ -176,6 +179,7 @@ _RESUMED = {
     "answer": "with an answer",
     "interrupt": "after an interrupt",
     "maxSteps": "after the step limit",
+    "budget": "after its budget was used",
     "error": "after an error",
     "crash": "after its process ended",
     "parent": "with the Run that started it",

@@ -25,7 +25,7 @@ EXIT_CODES = {
     1: "failed",
     2: "wrong usage or definition",
     3: "waiting for a person",
-    4: "step limit",
+    4: "a limit: steps, or the budget",
     130: "interrupted",
 }
 
@@ -95,8 +95,8 @@ class LazyGroup(click.Group):
 def perstack() -> None:
     """Run Experts: small LLM agents declared in perstack.toml, with state that is never lost.
 
-    Exit status: 0 completed, 1 failed, 2 wrong usage or definition, 3 waiting for a person, 4 step limit,
-    130 interrupted.
+    Exit status: 0 completed, 1 failed, 2 wrong usage or definition, 3 waiting for a person,
+    4 a limit: steps, or the budget, 130 interrupted.
     """
 
 

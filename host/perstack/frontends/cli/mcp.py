@@ -213,6 +213,10 @@ def _arguments(setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> list[str]
         "--model": overrides.model,
         "--reasoning-budget": overrides.reasoning_budget,
         "--max-steps": overrides.max_steps,
+        "--max-cost": overrides.max_cost,
+        "--max-tokens": overrides.max_tokens,
+        "--max-time": overrides.max_time,
+        "--max-tool-calls": overrides.max_tool_calls,
         "--max-retries": overrides.max_retries,
         "--timeout": overrides.timeout,
     }

@@ -31,13 +31,23 @@ _OPTIONS: dict[Option, str] = {
     "env_file": "name the file with --env-path",
     "expert": "name one with --expert",
     "job_id": "choose another --job-id",
+    "max_cost": "give more with --max-cost X",
     "max_iterations": "add some with --max-iterations N",
     "max_steps": "give more with --max-steps N",
+    "max_time": "give more with --max-time MS",
+    "max_tokens": "give more with --max-tokens N",
+    "max_tool_calls": "give more with --max-tool-calls N",
     "model": "name one with --model",
     "target": "give a better one with --target X",
 }
 _ANSWER = '"ANSWER"'
-_NEEDED: dict[Option, str] = {"max_steps": " --max-steps N"}
+_NEEDED: dict[Option, str] = {
+    "max_cost": " --max-cost X",
+    "max_steps": " --max-steps N",
+    "max_time": " --max-time MS",
+    "max_tokens": " --max-tokens N",
+    "max_tool_calls": " --max-tool-calls N",
+}
 _RESUME: dict[Kind, str] = {"job": "perstack resume", "task": "perstack task resume", "series": "perstack resume"}
 _LISTS: dict[Listing, str] = {
     "log": "`perstack log{job}` shows them",

@@ -188,6 +188,10 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         timeout: int | None,
         unattended: bool,
         strict_skills: bool,
+        max_cost: float | None,
+        max_tokens: int | None,
+        max_time: int | None,
+        max_tool_calls: int | None,
         permissions: str | None,
         runtime: str | None,
         env_path: tuple[str, ...],
@@ -199,6 +203,9 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         budget = parse_budget(reasoning_budget)
         overrides = Overrides(model, provider, budget, max_steps, max_retries, timeout, unattended, strict_skills)
         overrides = replace(overrides, runtime=runtime)
+        overrides = replace(
+            overrides, max_cost=max_cost, max_tokens=max_tokens, max_time=max_time, max_tool_calls=max_tool_calls
+        )
         if permissions is not None:
             overrides = replace(overrides, widening=_widening(permissions), widened_by=this_user("cli"))
         command(setup=Setup(PlaceOptions(config, workspace, storage), overrides, env_path), **others)
@@ -230,6 +237,19 @@ def _model_options(command: _F) -> _F:
         ),
         click.option(
             "--max-steps", type=click.IntRange(min=0), metavar="N", help="Steps of the whole Job, over all Runs."
+        ),
+        click.option(
+            "--max-tool-calls", type=click.IntRange(min=1), metavar="N", help="Calls of tools that the Job may make."
+        ),
+        click.option(
+            "--max-time", type=click.IntRange(min=1), metavar="MS", help="Milliseconds that the Job may work."
+        ),
+        click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Tokens that the Job may use."),
+        click.option(
+            "--max-cost",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="X",
+            help="US dollars that the Job may cost.",
         ),
         click.option("--reasoning-budget", metavar="LEVEL", help="none, minimal, low, medium, high, or tokens."),
         click.option("--model", metavar="NAME", help="The model to use."),

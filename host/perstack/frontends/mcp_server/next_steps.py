@@ -15,6 +15,7 @@ from perstack.next_steps import (
     LogIn,
     Look,
     NextStep,
+    Option,
     Resume,
     Retry,
     Start,
@@ -37,7 +38,7 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
             command = f'perstack answer {step.id} "ANSWER"'
             return f"give a person's answer with the tool answer (job {step.id}), or by: {command}"
         case Resume(kind="job"):
-            return f"resume it where it was: resume_job {step.id}" if step.needs is None else _with_limit(step.id)
+            return _with_limit(step.id, step.needs) if step.needs else f"resume it where it was: resume_job {step.id}"
         case Resume(kind="task"):
             return f"continue it: task_resume {step.id}"
         case Retry():
@@ -62,8 +63,11 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
             assert_never(step)
 
 
-def _with_limit(job_id: str) -> str:
-    return f"continue with a higher limit: resume_job {job_id} with maxSteps"
+def _with_limit(job_id: str, needs: Option) -> str:
+    if needs in ("max_steps", "max_cost"):
+        argument = "maxSteps" if needs == "max_steps" else "maxCost"
+        return f"continue with a higher limit: resume_job {job_id} with {argument}"
+    return f"a person gives it more: perstack resume {job_id} --{needs.replace('_', '-')} N"
 
 
 def as_sentence(step: NextStep) -> str:

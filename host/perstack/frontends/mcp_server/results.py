@@ -96,7 +96,9 @@ def standing(job: JobSummary) -> str:
     """One line: which Job, how it stands, and how it continues."""
     word = STATUS_WORDS[job.status]
     did = spent(job)
-    told = {"stoppedByInteractiveTool": job.asks, "stoppedByError": job.error}.get(job.status)
+    told = {"stoppedByInteractiveTool": job.asks, "stoppedByError": job.error, "stoppedByBudget": job.exceeded}.get(
+        job.status
+    )
     about = f": {told}" if told else ""
     return f"Job {job.id} of {job.expert_key} ({word}, {did}){about}. {next_step(job)}"
 

@@ -94,7 +94,7 @@ async def _get_job(call: Call, args: JobArguments) -> Outcome:
     job = await call.host.job(args.job)
     if job.status == "running":  # the summary of a Job that runs is behind by a step or a second
         job = summarize((await call.host.load(args.job)).job, is_driven=True)
-    is_stopped = job.status in ("stoppedByInterrupt", "stoppedByError", "stoppedByMaxSteps")
+    is_stopped = job.status in ("stoppedByInterrupt", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")
     open_calls = await call.host.unsettled(args.job) if is_stopped else ()
     texts = [job.text] if job.text else []
     return result(job_details(job, open_calls), *texts, standing(job), *call.notes)
@@ -128,7 +128,7 @@ async def _answer(call: Call, args: AnswerArguments) -> Outcome:
 
 async def _resume_job(call: Call, args: ResumeJobArguments) -> Outcome:
     await _expert_of(call, args.job)
-    work = partial(call.host.resume, args.job, max_steps=args.max_steps, settle=args.settle)
+    work = partial(call.host.resume, args.job, max_steps=args.max_steps, max_cost=args.max_cost, settle=args.settle)
     return await drive(call, work, wait=args.wait)
 
 

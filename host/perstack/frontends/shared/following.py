@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
+from perstack.core.events import BudgetName
 from perstack.core.job import JobStatus, JobSummary
-from perstack.next_steps import Answer, Continue, Resume
+from perstack.next_steps import Answer, Continue, Option, Resume
 
 if TYPE_CHECKING:
     from perstack.core.iterations.state import SeriesState  # a Job alone needs none of it
 
 AfterJob: TypeAlias = Answer | Continue | Resume
 
+_OF_BUDGET: dict[BudgetName, Option] = {
+    "maxCost": "max_cost",
+    "maxTokens": "max_tokens",
+    "maxTime": "max_time",
+    "maxToolCalls": "max_tool_calls",
+}
+
 
 def after_job(job: JobSummary) -> AfterJob | None:
     """How a Job continues; None while it runs."""
     if job.status == "stoppedByInteractiveTool" and job.asking is not None and job.asking.call_digest:
         return Answer(job.asking.id, is_approval=True)  # an approval names its question
+    if job.exceeded_budget is not None:
+        return Resume(job.id, needs=_OF_BUDGET[job.exceeded_budget])
     return _after(job.id, job.status, job.expert_key)
 
 
@@ -40,6 +50,8 @@ def _after(job_id: str, status: JobStatus, expert_key: str | None = None) -> Aft
             return Answer(job_id)
         case "stoppedByMaxSteps":
             return Resume(job_id, needs="max_steps")
+        case "stoppedByBudget":
+            return Resume(job_id, needs="max_cost")
         case "stoppedByInterrupt" | "stoppedByError":
             return Resume(job_id)
         case _:

@@ -16,6 +16,7 @@ STATUS_WORDS: dict[JobStatus, str] = {
     "completed": "completed",
     "stoppedByInteractiveTool": "waiting",
     "stoppedByMaxSteps": "step limit",
+    "stoppedByBudget": "budget",
     "stoppedByInterrupt": "interrupted",
     "stoppedByError": "failed",
 }

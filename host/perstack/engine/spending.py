@@ -1,0 +1,132 @@
+"""A Job's budget while it is driven: what a generation may cost at most, and waiting for room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from perstack.core.base import JsonObject
+from perstack.core.definitions import Budget
+from perstack.core.digests import KeptTools
+from perstack.core.ids import number_of_run
+from perstack.core.policy.budget import (
+    LEAST,
+    LEAST_THINKING,
+    NOTHING,
+    OF_ENDPOINT,
+    WANTED,
+    Amount,
+    Bound,
+    Exceeded,
+    Grant,
+    Ledger,
+    Wait,
+)
+from perstack.core.runs.state import Run
+from perstack.core.usage import Usage
+from perstack.engine.prices import Prices
+from perstack.errors import ProviderError
+
+
+class UnknownPrice(ProviderError):
+    """A budget in dollars, and a model that nobody knows the price of."""
+
+    def __init__(self, provider: str, model: str) -> None:
+        name = f"{provider}/{model}"
+        super().__init__(
+            f"what {name} costs is not known, and there is a maxCost: give its price in perstack.toml,"
+            f' [prices."{name}"] with `input` and `output`',
+            name="UnknownPrice",
+        )
+
+
+class Spending:
+    """The ledger of one Job, for all its Runs that are driven in this process."""
+
+    def __init__(self, limit: Budget | None, prices: Prices, runs: Iterable[Run]) -> None:
+        self.ledger = Ledger(limit)
+        self._prices = prices
+        self._has_room = asyncio.Event()
+        """Set, and replaced, when less is promised than before."""
+        for run in sorted(runs, key=lambda run: number_of_run(run.id)):
+            self.ledger.take(run, at_rest=True)
+
+    def watch(self, run: Run) -> None:
+        """Take in the state of a Run."""
+        if self.ledger.take(run):
+            self._tell()
+
+    async def known_price(self, run: Run) -> None:
+        """Raises UnknownPrice if a budget of this Run is in dollars, and its model has no price."""
+        if self.ledger.wants_prices(run.id):
+            await self._cost(run, 1)
+
+    async def reserve(self, run: Run, tools: KeptTools, instruction: str, settings: JsonObject) -> Grant | Exceeded:
+        """What the next generation of a Run may have; waits while parallel ones could leave it some. Reserves nothing:
+        whoever is granted something records it before anything else happens. Raises UnknownPrice."""
+        given = settings.get("maxTokens")
+        most = given if isinstance(given, int) and given > 0 else None
+        thinks = run.start.reasoning_budget not in (None, "none", 0)
+        wanted = _wanted(run, thinks=thinks) if most is None else most
+        least = max(LEAST_THINKING if thinks else LEAST, 2 * (run.cut_at or 0))
+        sent = _most_sent(run, tools, instruction)
+        return await self._room(run, await self._bound(run, sent, max(wanted, 2 * (run.cut_at or 0)), least))
+
+    async def reserve_sample(self, run: Run, key: str, sent: int, wanted: int | None, used: Usage) -> Grant | Exceeded:
+        """The same for a generation that the call `key` of a tool asks for, after others; what is granted is held."""
+        bound = await self._bound(run, sent + OF_ENDPOINT, wanted or WANTED, LEAST)
+        granted = await self._room(run, bound, Amount.of_usage(used))
+        if isinstance(granted, Grant):
+            self.ledger.hold(key, run.id, granted.amount + Amount.of_usage(used))
+        return granted
+
+    def settle_sample(self, run: Run, key: str, used: Usage) -> None:
+        """What the call has used until now."""
+        self.ledger.hold(key, run.id, Amount.of_usage(used))
+        self._tell()
+
+    def recorded_sample(self, key: str) -> None:
+        """What the call has used is in its Run's log."""
+        self.ledger.drop(key)
+        self._tell()
+
+    async def _room(self, run: Run, bound: Bound, mine: Amount = NOTHING) -> Grant | Exceeded:
+        while True:
+            decision = self.ledger.reserve(run.id, bound, mine=mine)
+            if not isinstance(decision, Wait):
+                return decision
+            await self._has_room.wait()
+
+    async def _bound(self, run: Run, sent: int, wanted: int, least: int) -> Bound:
+        if not self.ledger.wants_prices(run.id):
+            return Bound(sent, wanted, least)
+        input_nano, output_nano = await self._cost(run, sent)
+        return Bound(sent, wanted, least, input_nano, output_nano)
+
+    async def _cost(self, run: Run, sent: int) -> tuple[int, int]:
+        start = run.start
+        cost = await self._prices.dearest(start.provider, start.model, sent)
+        if cost is None:
+            raise UnknownPrice(start.provider, start.model)
+        return cost
+
+    def _tell(self) -> None:
+        has_room, self._has_room = self._has_room, asyncio.Event()
+        has_room.set()
+
+
+def _wanted(run: Run, *, thinks: bool) -> int:
+    if not thinks:
+        return WANTED
+    budget = run.start.reasoning_budget
+    return WANTED + (budget if isinstance(budget, int) else 3 * WANTED)
+
+
+def _most_sent(run: Run, tools: KeptTools, instruction: str) -> int:
+    """Tokens that a request has at most: one for each byte. What an endpoint has counted before is known better."""
+    size = run.messages.size(len(run.messages))
+    whole = size + len(instruction.encode("utf-8", "surrogatepass")) + len(tools.blob) + OF_ENDPOINT
+    before = run.counted
+    if before is None or before.tools_digest != tools.digest or before.messages > len(run.messages):
+        return whole
+    return min(whole, before.tokens + size - run.messages.size(before.messages) + OF_ENDPOINT // 10)

@@ -1,0 +1,239 @@
+"""A budget is reserved before it is spent, and never crossed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hosting import Bench, Seen, expert, results, wait_for
+
+from perstack.core.definitions import Budget, Price
+from perstack.core.messages import ToolMessage
+from perstack.errors import PerstackError
+from perstack.ports.provider import Generation, GenerationRequest
+from perstack.testing.scripted import ScriptedProvider, TurnLike, fail, text, tool, turn
+
+PRICE = Price(name="scripted/scripted", input=1, output=10)
+"""Dollars for a million tokens: a thousand tokens sent are $0.001."""
+
+
+def thoughts(usage: tuple[int, int] = (1000, 100)):
+    """A model that never ends."""
+
+    def reply(request: GenerationRequest) -> TurnLike:
+        return turn(tool("think", {"thought": f"thought {len(request.messages)}"}), usage=usage)
+
+    return reply
+
+
+def counted(seen: Seen) -> tuple[int, float]:
+    """Tokens and dollars of all replies."""
+    usages = [event.usage for event in seen.of("finishGeneration")]
+    return sum(one.total_tokens for one in usages), round(sum(one.cost_usd or 0 for one in usages), 9)
+
+
+def test_a_job_ends_where_its_next_call_could_cross_the_budget_and_goes_on_with_more(bench: Bench) -> None:
+    seen = Seen()
+    host = bench.host(thoughts(), expert("a"), prices=(PRICE,), max_cost=0.05)
+    job = wait_for(host.run("a", "q", on_event=seen))
+    assert (job.status, job.lifecycle, job.pause_reason) == ("stoppedByBudget", "paused", "checkpoint")
+    _, spent = counted(seen)
+    assert 0.045 <= spent <= 0.05
+    assert seen.of("startRun")[0].limits.budget == Budget(max_cost=0.05)
+    (stop,) = seen.of("stopRunByExceededBudget")
+    assert (stop.budget, stop.limit, stop.spent, stop.expert) == ("maxCost", 0.05, spent, None)
+    assert stop.spent + stop.needed > 0.05
+    more = Seen()
+    host = bench.host(thoughts(), expert("a"), prices=(PRICE,), max_cost=0.08)
+    again = wait_for(host.resume(job.id, on_event=more))
+    assert again.status == "stoppedByBudget"
+    assert 0.07 <= spent + counted(more)[1] <= 0.08
+    (resumed,) = more.of("resumeRun")
+    assert (resumed.reason, resumed.limits.budget, resumed.by.door) == ("budget", Budget(max_cost=0.08), "python")
+    assert wait_for(host.replay(job.id)).findings == ()
+    assert wait_for(host.verify(job.id)).findings == ()
+
+
+def test_a_budget_of_tokens_needs_no_price(bench: Bench) -> None:
+    seen = Seen()
+    job = wait_for(bench.host(thoughts(), expert("a"), max_tokens=30_000).run("a", "q", on_event=seen))
+    assert job.status == "stoppedByBudget"
+    assert 27_000 <= counted(seen)[0] <= 30_000
+
+
+def test_without_a_budget_nothing_is_reserved_and_no_limit_is_sent(bench: Bench) -> None:
+    provider, seen = ScriptedProvider([text("done")]), Seen()
+    wait_for(bench.host(provider, expert("a")).run("a", "q", on_event=seen))
+    (started,) = seen.of("startGeneration")
+    assert (started.max_tokens, started.reserved, provider.requests[0].max_tokens) == (None, None, None)
+
+
+def test_a_model_without_a_price_beside_a_budget_in_dollars_is_an_error_before_anything_is_written(
+    bench: Bench,
+) -> None:
+    host = bench.host([text("done")], expert("a"), max_cost=1)
+    with pytest.raises(PerstackError, match=r'\[prices."scripted/scripted"\] with `input` and `output`'):
+        wait_for(host.run("a", "q", job_id="j"))
+    assert wait_for(host.jobs()).jobs == ()
+
+
+def test_the_length_of_a_reply_is_lowered_to_what_fits_and_one_that_it_cuts_short_is_a_stop(bench: Bench) -> None:
+    def long(request: GenerationRequest) -> TurnLike:
+        assert request.max_tokens is not None
+        return turn(text="so far", usage=(500, request.max_tokens), finish_reason="length")
+
+    provider, seen = ScriptedProvider(long), Seen()
+    job = wait_for(bench.host(provider, expert("a"), max_tokens=12_000).run("a", "q", on_event=seen))
+    assert job.status == "stoppedByBudget"
+    assert counted(seen)[0] <= 12_000
+    assert provider.requests[0].max_tokens == seen.of("startGeneration")[0].max_tokens
+    assert not seen.of("errorRun")
+    done = wait_for(bench.host([text("whole", usage=(500, 3000))], expert("a"), max_tokens=40_000).resume(job.id))
+    assert (done.status, done.text) == ("completed", "whole")
+
+
+def test_a_reply_that_is_longer_than_what_is_asked_for_at_first_is_asked_for_again(bench: Bench) -> None:
+    def long(request: GenerationRequest) -> TurnLike:
+        most = request.max_tokens or 0
+        return (
+            text("whole", usage=(500, 20_000))
+            if most >= 20_000
+            else turn(text="so far", usage=(500, most), finish_reason="length")
+        )
+
+    job = wait_for(bench.host(long, expert("a"), max_tokens=100_000).run("a", "q"))
+    assert (job.status, job.text) == ("completed", "whole")
+
+
+@pytest.mark.parametrize(
+    ("error", "uncharged"),
+    [(fail(503, retry_after=0), True), (fail(name="CutStream", retry_after=0), False)],
+    ids=["refused", "cut off"],
+)
+def test_a_try_that_may_have_been_charged_for_counts_as_all_that_it_could_cost(
+    bench: Bench, error: TurnLike, uncharged: bool
+) -> None:
+    seen = Seen()
+    host = bench.host([error, text("done", usage=(100, 10))], expert("a"), max_tokens=60_000)
+    assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"
+    (retry,), starts = seen.of("retry"), seen.of("startGeneration")
+    assert (retry.uncharged, len(starts)) == (uncharged, 2)
+    run = wait_for(host.load(host_job(seen))).runs
+    (state,) = run.values()
+    assert state.assumed == (None if uncharged else starts[0].reserved)
+
+
+def host_job(seen: Seen) -> str:
+    return seen.of("startRun")[0].job_id
+
+
+@pytest.mark.parametrize("usage", [(0, 0), (-5, -5), (100, 0)], ids=["missing", "negative", "without the reply"])
+def test_a_reply_whose_endpoint_does_not_say_what_it_used_counts_as_all_that_was_reserved(
+    bench: Bench, usage: tuple[int, int]
+) -> None:
+    seen = Seen()
+    job = wait_for(bench.host(thoughts(usage), expert("a"), max_tokens=50_000).run("a", "q", on_event=seen))
+    assert job.status == "stoppedByBudget"
+    assert all(event.unreported for event in seen.of("finishGeneration"))
+    reserved = [event.reserved.tokens for event in seen.of("startGeneration")]
+    assert sum(reserved) <= 50_000
+    assert seen.of("stopRunByExceededBudget")[0].spent == sum(reserved)
+
+
+def test_usage_above_what_was_reserved_is_recorded_said_and_counted(
+    bench: Bench, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen = Seen()
+    job = wait_for(bench.host(thoughts((70_000, 10)), expert("a"), max_tokens=60_000).run("a", "q", on_event=seen))
+    (finished,) = seen.of("finishGeneration")
+    (started,) = seen.of("startGeneration")
+    assert finished.over_reserved.tokens == 70_010 - started.reserved.tokens
+    assert (job.status, job.usage.total_tokens) == ("stoppedByBudget", 70_010)
+    assert "more than could be expected" in capfd.readouterr().err
+
+
+def test_calls_of_tools_are_counted_before_any_of_them_is_made(bench: Bench) -> None:
+    seen = Seen()
+    script = [turn(*(tool("think", {"thought": f"{n}"}, id=f"{n}{m}") for m in range(2))) for n in range(4)]
+    job = wait_for(bench.host(script, expert("a"), max_tool_calls=5).run("a", "q", on_event=seen))
+    assert (job.status, len(seen.of("finishToolCall"))) == ("stoppedByBudget", 4)
+    (stop,) = seen.of("stopRunByExceededBudget")
+    assert (stop.budget, stop.limit, stop.spent, stop.needed) == ("maxToolCalls", 5, 4, 2)
+    done = wait_for(bench.host([*script, text("done")], expert("a"), max_tool_calls=9).resume(job.id))
+    assert done.status == "completed"
+
+
+def test_the_time_of_work_is_bounded_and_waiting_for_a_person_is_no_work(bench: Bench) -> None:
+    slow = [tool("askUser", {"question": "?"}), turn(text="never", delay_ms=60_000)]
+    host = bench.host(slow, expert("a", ask=True), max_time=2_000)
+    asked = wait_for(host.run("a", "q"))
+    assert asked.status == "stoppedByInteractiveTool"
+    bench.clock.move(3_600_000)
+    seen = Seen()
+    job = wait_for(host.answer("yes", job_id=asked.id, on_event=seen))
+    assert job.status == "stoppedByBudget"
+    (stop,) = seen.of("stopRunByExceededBudget")
+    assert (stop.budget, stop.limit) == ("maxTime", 2_000)
+    done = wait_for(bench.host([slow[0], text("done")], expert("a", ask=True), max_time=60_000).resume(job.id))
+    assert done.status == "completed"
+
+
+# --- the whole tree -----------------------------------------------------------------------------------------------
+
+
+def test_the_budget_is_that_of_all_runs_together(bench: Bench) -> None:
+    calls = [tool("w", {"query": f"{n}"}, id=f"c{n}") for n in range(6)]
+    script = {"[[boss]]": lambda request: turn(*calls, usage=(500, 50)), "[[w]]": thoughts()}
+
+    def reply(request: GenerationRequest) -> TurnLike:
+        return script["[[boss]]" if "[[boss]]" in request.instruction else "[[w]]"](request)
+
+    seen = Seen()
+    host = bench.host(reply, expert("boss", delegates=("w",)), expert("w"), max_tokens=150_000, max_steps=0)
+    job = wait_for(host.run("boss", "q", on_event=seen))
+    assert job.status == "stoppedByBudget"
+    assert 135_000 <= counted(seen)[0] <= 150_000
+    assert {run.status for run in job.runs} == {"stoppedByBudget"}
+    assert wait_for(host.replay(job.id)).findings == ()
+
+
+def test_an_experts_own_budget_ends_its_runs_and_the_others_go_on(bench: Bench) -> None:
+    def reply(request: GenerationRequest) -> TurnLike:
+        if "[[w]]" in request.instruction:
+            return thoughts()(request)
+        if isinstance(request.messages[-1], ToolMessage):
+            return text("without it", usage=(500, 10))
+        return turn(tool("w", {"query": "go"}), usage=(500, 10))
+
+    seen = Seen()
+    worker = expert("w", budget=Budget(max_tokens=25_000))
+    host = bench.host(reply, expert("boss", delegates=("w",)), worker, max_tokens=500_000)
+    job = wait_for(host.run("boss", "q", on_event=seen))
+    assert (job.status, job.text) == ("completed", "without it")
+    assert results(seen, "w")[0].startswith("Delegation failed: Expert w may spend 25,000 tokens")
+    assert sum(event.usage.total_tokens for event in seen.of("finishGeneration", run="-2")) <= 25_000
+    assert wait_for(host.replay(job.id)).findings == ()
+
+
+def test_a_generation_waits_for_what_a_parallel_one_may_give_back(bench: Bench) -> None:
+    class Slow(ScriptedProvider):
+        at_once = 0
+        most = 0
+
+        async def generate(self, request: GenerationRequest, on_delta) -> Generation:
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            await asyncio.sleep(0.05)
+            self.at_once -= 1
+            return await super().generate(request, on_delta)
+
+    calls = [tool("w", {"query": f"{n}"}, id=f"c{n}") for n in range(8)]
+    script = {
+        "[[boss]]": [turn(*calls, usage=(500, 50)), text("all", usage=(500, 50))],
+        "[[w]]": [text("done", usage=(500, 50))],
+    }
+    provider = Slow(script)
+    host = bench.host(provider, expert("boss", delegates=("w",)), expert("w"), max_tokens=30_000)
+    job = wait_for(host.run("boss", "q"))
+    assert (job.status, job.text) == ("completed", "all")
+    assert provider.most < 8
