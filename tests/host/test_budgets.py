@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
-from hosting import Bench, Seen, expert, results, wait_for
+from hosting import Bench, Seen, crashing, expert, results, wait_for
 
 from perstack.core.definitions import Budget, Price
+from perstack.core.ids import number_of_run
 from perstack.core.messages import ToolMessage
+from perstack.core.policy.budget import Ledger
 from perstack.errors import PerstackError
 from perstack.ports.provider import Generation, GenerationRequest
+from perstack.testing.crashing_storage import Crash, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, TurnLike, fail, text, tool, turn
 
 PRICE = Price(name="scripted/scripted", input=1, output=10)
@@ -237,3 +241,71 @@ def test_a_generation_waits_for_what_a_parallel_one_may_give_back(bench: Bench) 
     job = wait_for(host.run("boss", "q"))
     assert (job.status, job.text) == ("completed", "all")
     assert provider.most < 8
+
+
+# --- killed at random ---------------------------------------------------------------------------------------------
+
+
+class Charging(ScriptedProvider):
+    """An endpoint that charges for whatever it was asked, whether or not anybody hears of it."""
+
+    def __init__(self, seed: int, calls: int) -> None:
+        super().__init__(self._reply)
+        self.chance = random.Random(seed)
+        self.calls = [tool("w", {"query": f"{n}"}, id=f"c{n}") for n in range(calls)]
+        self.charged = 0
+        self.tokens_in_ten_bytes = self.chance.randrange(2, 10)
+
+    def _reply(self, request: GenerationRequest) -> TurnLike:
+        size = len(request.instruction) + sum(len(one.to_json()) for one in request.messages)
+        sent = max(1, size * self.tokens_in_ten_bytes // 10)  # it counts the same in the same way
+        usage = (sent, self.chance.randrange(1, (request.max_tokens or 0) + 1))
+        self.charged += sum(usage)
+        kind = self.chance.randrange(12)
+        if kind == 0:
+            return fail(name="CutStream", retry_after=0)
+        if kind == 1:
+            usage = (0, 0)
+        if "[[boss]]" in request.instruction and not isinstance(request.messages[-1], ToolMessage):
+            return turn(*self.calls, usage=usage)
+        return turn(tool("think", {"thought": f"{len(request.messages)}"}), usage=usage, delay_ms=kind)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_job_that_is_killed_and_resumed_at_random_is_never_charged_more_than_its_budget(
+    bench: Bench, seed: int
+) -> None:
+    cap, experts = 400_000, (expert("boss", delegates=("w",)), expert("w", max_retries=50))
+    provider = Charging(seed, 6)
+
+    async def drive(point: CrashPoint | None) -> str | None:
+        limits = {"max_tokens": cap, "max_steps": 0}
+        wrap = None if point is None else crashing(point)
+        async with bench.host(provider, *experts, wrap=wrap, **limits) as host:
+            try:
+                job = host.resume("j") if await has_begun(host) else host.run("boss", "q", job_id="j")
+                return (await job).status
+            except Crash:
+                return None
+
+    status: str | None = None
+    for _ in range(40):
+        point = CrashPoint("after" if provider.chance.randrange(2) else "before", provider.chance.randrange(1, 25))
+        status = wait_for(drive(point), 60)
+        assert provider.charged <= cap
+        if status is not None:
+            break
+    status = status or wait_for(drive(None), 60)
+    assert status == "stoppedByBudget"
+    assert provider.charged <= cap
+    host = bench.host(provider, *experts)
+    ledger = Ledger(None)
+    for _, run in sorted(wait_for(host.load("j")).runs.items(), key=lambda item: number_of_run(item[0])):
+        ledger.take(run, at_rest=True)
+    assert 0.9 * cap <= ledger.used().tokens <= cap
+    assert wait_for(host.replay("j")).findings == ()
+    assert wait_for(host.verify("j")).findings == ()
+
+
+async def has_begun(host) -> bool:
+    return bool([job for job in (await host.jobs()).jobs if job.id == "j"])

@@ -518,8 +518,11 @@ class Driver:
 
     def _session(self, ref: RunRef, expert_key: str) -> Session:
         """A Run at work; job.json is behind whenever something of it was written."""
-        wiring = self._wiring
-        return Session(wiring.storage, self.job, wiring.emit, ref, expert_key, self._has_changed.set, wiring.clock)
+        wiring, changed = self._wiring, self._has_changed.set
+        session = Session(wiring.storage, self.job, wiring.emit, ref, expert_key, changed, wiring.clock)
+        if self._spending is not None:
+            self._spending.writes(ref.run_id, session.flush)
+        return session
 
     def _settings(self, expert: Expert, *, is_coordinator: bool) -> RunSettings:
         settings = self._wiring.providers.settings(

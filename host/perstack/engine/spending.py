@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from perstack.core.base import JsonObject
 from perstack.core.definitions import Budget
@@ -48,13 +48,21 @@ class Spending:
         self._prices = prices
         self._has_room = asyncio.Event()
         """Set, and replaced, when less is promised than before."""
+        self._writers: dict[str, Callable[[], Awaitable[None]]] = {}
+        self._unwritten: set[str] = set()
+        """The Runs whose promises have changed and may not be on disk yet."""
         for run in sorted(runs, key=lambda run: number_of_run(run.id)):
             self.ledger.take(run, at_rest=True)
 
     def watch(self, run: Run) -> None:
         """Take in the state of a Run."""
         if self.ledger.take(run):
+            self._unwritten.add(run.id)
             self._tell()
+
+    def writes(self, run_id: str, flush: Callable[[], Awaitable[None]]) -> None:
+        """How what is noted of a Run gets on disk: before another spends what it has given back."""
+        self._writers[run_id] = flush
 
     async def known_price(self, run: Run) -> None:
         """Raises UnknownPrice if a budget of this Run is in dollars, and its model has no price."""
@@ -92,10 +100,19 @@ class Spending:
 
     async def _room(self, run: Run, bound: Bound, mine: Amount = NOTHING) -> Grant | Exceeded:
         while True:
+            await self._write_all_but(run.id)
             decision = self.ledger.reserve(run.id, bound, mine=mine)
             if not isinstance(decision, Wait):
                 return decision
             await self._has_room.wait()
+
+    async def _write_all_but(self, run_id: str) -> None:
+        """Else a crash would undo what a Run has given back, and not what another has taken of it."""
+        while others := self._unwritten - {run_id}:
+            for other in others:
+                self._unwritten.discard(other)
+                if other in self._writers:
+                    await self._writers[other]()
 
     async def _bound(self, run: Run, sent: int, wanted: int, least: int) -> Bound:
         if not self.ledger.wants_prices(run.id):

@@ -1,0 +1,221 @@
+"""The ledger: whatever happens, what was spent and what is promised are never more than the budget."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from spenders import Spenders
+
+from perstack.core.chain import Head
+from perstack.core.definitions import Budget, Expert, Limits
+from perstack.core.events import DelegatedBy, StartRun
+from perstack.core.policy.budget import Amount, Bound, Exceeded, Grant, Ledger, Wait, is_reported, lower, over
+from perstack.core.runs.evolve import begin
+from perstack.core.runs.state import Run
+from perstack.core.usage import Charge, Usage
+
+SEEDS = 1_000
+CAPS = (Budget(max_cost=3.0), Budget(max_tokens=500_000), Budget(max_cost=2.5, max_tokens=600_000))
+
+
+def played(seed: int, *, says_all: bool) -> Spenders:
+    chance = random.Random(seed)
+    spenders = Spenders(chance.randrange, CAPS[seed % len(CAPS)], 50, says_all)
+    spenders.play()
+    return spenders
+
+
+def fits(spenders: Spenders) -> bool:
+    budget, truth, used = spenders.budget, spenders.truth, spenders.ledger.used()
+    tokens = budget.max_tokens is None or max(truth.tokens, used.tokens) <= budget.max_tokens
+    dollars = budget.max_cost is None or max(round(truth.dollars, 9), used.nano / 1e9) <= budget.max_cost
+    return tokens and dollars
+
+
+def share_used(spenders: Spenders, tokens: float, dollars: float) -> float:
+    budget = spenders.budget
+    return max(tokens / (budget.max_tokens or 10**12), dollars / (budget.max_cost or 10**12))
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_fifty_delegates_never_cross_the_budget_and_use_nine_tenths_of_it(part: int) -> None:
+    for seed in range(part, SEEDS, 20):
+        spenders = played(seed, says_all=True)
+        assert fits(spenders), seed
+        assert share_used(spenders, spenders.truth.tokens, spenders.truth.dollars) >= 0.9, seed
+        assert spenders.waits, seed
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_neither_do_they_where_endpoints_keep_silent_and_processes_are_killed(part: int) -> None:
+    for seed in range(10 + part, SEEDS, 20):
+        spenders = played(seed, says_all=False)
+        assert fits(spenders), seed
+        used = spenders.ledger.used()
+        assert share_used(spenders, used.tokens, used.nano / 1e9) >= 0.9, seed
+
+
+def run_of(number: int, *, above: int | None = None, expert: str = "e", budget: Budget | None = None) -> Run:
+    by = None
+    if above is not None:
+        by = DelegatedBy(expert_key="x", run_id=f"job-{above}", tool_call_id="c", tool_name="t")
+    start = StartRun(
+        id=f"job-{number}-1",
+        timestamp=1,
+        job_id="job",
+        run_id=f"job-{number}",
+        expert_key=expert,
+        step_number=1,
+        query="q",
+        model="m",
+        provider="p",
+        instruction="i",
+        expert=Expert(key=expert, instruction="i", budget=budget),
+        limits=Limits(),
+        delegated_by=by,
+    )
+    return begin(start, Head(1, ""))
+
+
+class Ledgers(RuleBasedStateMachine):
+    """A ledger beside a model of it: lists of numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job = Budget(max_tokens=10_000)
+        self.own = Budget(max_tokens=4_000)
+        self.ledger = Ledger(self.job)
+        self.runs: dict[str, Run] = {}
+        self.spent: dict[str, int] = {}
+        self.open: dict[str, int] = {}
+        self.surprise = 0
+        self.take(run_of(1))
+
+    def take(self, run: Run) -> bool:
+        self.runs[run.id] = run
+        self.spent[run.id] = run.usage.total_tokens + (run.assumed.tokens if run.assumed else 0)
+        self.open[run.id] = run.reserved.tokens if run.reserved else 0
+        return self.ledger.take(run)
+
+    def below(self, expert: str) -> list[str]:
+        return [run.id for run in self.runs.values() if run.start.expert_key == expert]
+
+    def used(self, ids: list[str]) -> int:
+        return sum(self.spent[one] + self.open[one] for one in ids)
+
+    @precondition(lambda self: len(self.runs) < 8)
+    @rule(own=st.booleans())
+    def delegate(self, own: bool) -> None:
+        number = len(self.runs) + 1
+        run = run_of(number, above=1, expert="w" if own else "e", budget=self.own if own else None)
+        assert not self.take(run)
+
+    @rule(place=st.integers(0, 7), sent=st.integers(1, 3_000), wanted=st.integers(1, 3_000))
+    def reserve(self, place: int, sent: int, wanted: int) -> None:
+        run = list(self.runs.values())[place % len(self.runs)]
+        if run.reserved is not None:
+            return
+        decision = self.ledger.reserve(run.id, Bound(sent, wanted, 256))
+        caps = [(list(self.runs), 10_000)] + ([(self.below("w"), 4_000)] if run.start.expert_key == "w" else [])
+        room = min(cap - self.used(ids) for ids, cap in caps) - sent
+        least = min(256, wanted)
+        if room >= least:
+            assert decision == Grant(min(room, wanted), Amount(sent + min(room, wanted)))
+            self.take(replaced(run, reserved=decision.amount.as_charge()))
+        elif isinstance(decision, Wait):
+            assert any(self.open.values())
+        else:
+            assert isinstance(decision, Exceeded)
+            assert decision.spent + decision.needed > decision.limit
+
+    @rule(place=st.integers(0, 7), share=st.floats(0, 1), tells=st.booleans())
+    def settle(self, place: int, share: float, tells: bool) -> None:
+        run = list(self.runs.values())[place % len(self.runs)]
+        if run.reserved is None:
+            return
+        used = int(run.reserved.tokens * share)
+        change = {"usage": run.usage + Usage.of(used, 0)} if tells else {"assumed": run.reserved + run.assumed}
+        self.take(replaced(run, reserved=None, **change))
+
+    @rule(place=st.integers(0, 7), extra=st.integers(1, 500))
+    def surprise_with(self, place: int, extra: int) -> None:
+        """More than was reserved: it counts, and the rest is less."""
+        run = list(self.runs.values())[place % len(self.runs)]
+        if run.reserved is not None:
+            self.surprise += extra
+            self.take(replaced(run, reserved=None, usage=run.usage + Usage.of(run.reserved.tokens + extra, 0)))
+
+    @rule()
+    def die(self) -> None:
+        self.ledger = Ledger(self.job)
+        for run in self.runs.values():
+            self.ledger.take(run, at_rest=True)
+        for run in list(self.runs.values()):
+            if run.reserved is not None:
+                self.take(replaced(run, reserved=None, assumed=run.reserved + run.assumed))
+
+    @invariant()
+    def it_counts_as_the_model_does(self) -> None:
+        assert self.ledger.used().tokens == self.used(list(self.runs)) <= 10_000 + self.surprise
+        if self.below("w"):
+            assert self.ledger.used("w").tokens == self.used(self.below("w")) <= 4_000 + self.surprise
+
+
+def replaced(run: Run, **changes: object) -> Run:
+    from dataclasses import replace
+
+    return replace(run, **changes)
+
+
+TestLedgers = Ledgers.TestCase
+TestLedgers.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_what_cannot_fit_even_when_all_comes_back_is_not_waited_for() -> None:
+    ledger = Ledger(Budget(max_tokens=1_000))
+    for number in (1, 2):
+        ledger.take(run_of(number, above=None if number == 1 else 1))
+    ledger.take(replaced(run_of(1), reserved=Charge(tokens=600)))
+    assert isinstance(ledger.reserve("job-2", Bound(500, 100, 50)), Wait)
+    assert isinstance(ledger.reserve("job-2", Bound(2_000, 100, 50)), Exceeded)
+
+
+def test_an_amount_that_is_held_does_not_come_back_to_whoever_holds_it() -> None:
+    ledger = Ledger(Budget(max_tokens=1_000))
+    ledger.take(run_of(1))
+    ledger.hold("call", "job-1", Amount(800))
+    bound = Bound(300, 100, 50)
+    assert isinstance(ledger.reserve("job-1", bound), Wait)
+    assert isinstance(ledger.reserve("job-1", bound, mine=Amount(800)), Exceeded)
+    ledger.drop("call")
+    assert isinstance(ledger.reserve("job-1", bound), Grant)
+
+
+def test_of_two_budgets_each_limit_is_the_lower_one() -> None:
+    one, other = Budget(max_cost=1, max_tokens=5), Budget(max_cost=2, max_time=3)
+    assert lower(one, other) == Budget(max_cost=1, max_tokens=5, max_time=3)
+    assert (lower(None, one), lower(one, None), lower(None, None)) == (one, one, None)
+
+
+@pytest.mark.parametrize(
+    ("usage", "has_reply", "reported"),
+    [
+        (Usage.of(5, 5), True, True),
+        (Usage.of(5, 0), False, True),
+        (Usage.of(5, 0), True, False),
+        (Usage.of(0, 5), True, False),
+        (Usage(), True, False),
+    ],
+)
+def test_a_reply_whose_tokens_are_not_told_is_not_taken_for_free(usage: Usage, has_reply: bool, reported: bool) -> None:
+    assert is_reported(usage, has_reply=has_reply) is reported
+
+
+def test_what_is_above_a_reservation_is_told() -> None:
+    assert over(Usage.of(90, 20), Charge(tokens=100)) == Charge(tokens=10)
+    assert over(Usage.of(90, 10), Charge(tokens=100)) is None
+    assert over(Usage.of(90, 10), None) is None

@@ -1,0 +1,180 @@
+"""Many Runs that spend of one budget, without a model and without waiting: each turn is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from perstack.core.chain import Head
+from perstack.core.definitions import Budget, Expert, Limits, Price
+from perstack.core.events import (
+    DelegatedBy,
+    ErrorInfo,
+    FinishGeneration,
+    ResumeRun,
+    Retry,
+    StartGeneration,
+    StartRun,
+    StopRunByExceededBudget,
+    StoredEvent,
+)
+from perstack.core.ids import event_id_of
+from perstack.core.messages import TextPart
+from perstack.core.policy.budget import LEAST, Bound, Exceeded, Grant, Ledger, is_reported, nano
+from perstack.core.runs.decide import stopped_by_budget
+from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.state import Run
+from perstack.core.usage import Usage
+
+Choose = Callable[[int], int]
+"""Gives a number below the one it is given."""
+
+PRICE = Price(name="p/m", input=3, output=15, cache_read=0.3, cache_write=3.75)
+BUSY = ErrorInfo(name="Overloaded", message="busy", status_code=529, is_retryable=True)
+CUT = ErrorInfo(name="CutStream", message="cut", is_retryable=True)
+
+
+@dataclass
+class Truth:
+    """What the endpoint charges, whatever anybody says."""
+
+    tokens: int = 0
+    dollars: float = 0.0
+
+    def charge(self, usage: Usage) -> Usage:
+        usage = usage.model_copy(update={"cost_usd": round(PRICE.cost_of(usage), 9)})
+        self.tokens += usage.total_tokens
+        self.dollars += usage.cost_usd or 0
+        return usage
+
+
+@dataclass
+class Spenders:
+    """A Coordinator and its delegates, which have work without end."""
+
+    choose: Choose
+    budget: Budget
+    delegates: int
+    says_all: bool = True
+    """Whether every endpoint says what it used, and no process is killed."""
+    truth: Truth = field(default_factory=Truth)
+    runs: dict[str, Run] = field(default_factory=dict)
+    events: list[StoredEvent] = field(default_factory=list)
+    waits: int = 0
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.budget)
+        for number in range(1, self.delegates + 2):
+            by = None if number == 1 else DelegatedBy(expert_key="e", run_id="job-1", tool_call_id="c", tool_name="t")
+            start = StartRun(
+                **self._stamp(f"job-{number}", 1),
+                query="q",
+                model="m",
+                provider="p",
+                instruction="i",
+                expert=Expert(key="e", instruction="i"),
+                limits=Limits(budget=self.budget),
+                delegated_by=by,
+            )
+            self._took(begin(start, Head(1, "")))
+
+    def play(self, most: int = 100_000) -> None:
+        """Until every delegate is stopped."""
+        for _ in range(most):
+            active = [run for run in self.runs.values() if run.status == "running" and not run.is_coordinator]
+            if not active:
+                return
+            if not self.says_all and self.choose(150) == 0:
+                self._die()
+                continue
+            run = active[self.choose(len(active))]
+            if run.reserved is None:
+                self._begin(run)
+            else:
+                self._end(run)
+        raise AssertionError("no end")
+
+    def _begin(self, run: Run) -> None:
+        sent = 200 + self.choose(4_000)
+        bound = Bound(
+            sent, 1_000 + self.choose(8_000), LEAST, nano(sent * PRICE.dearest_input / 1e6), nano(PRICE.output / 1e6)
+        )
+        decision = self.ledger.reserve(run.id, bound)
+        if isinstance(decision, Grant):
+            self._note(
+                run,
+                StartGeneration,
+                step=run.step + 1,
+                max_tokens=decision.max_tokens,
+                reserved=decision.amount.as_charge(),
+                tools_digest=f"{sent}",
+            )
+        elif isinstance(decision, Exceeded):
+            stop: StopRunByExceededBudget = stopped_by_budget(decision, lambda ahead=0: self._next(run))
+            self._took(evolve(run, stop, Head(run.head.seq + 1, "")))
+        else:
+            self.waits += 1
+
+    def _used(self, run: Run) -> Usage:
+        """At most what could be expected."""
+        assert run.sending is not None
+        assert run.max_tokens is not None
+        sent = int(run.sending.tools_digest or 0)
+        sent -= self.choose(sent)
+        cached = self.choose(sent + 1)
+        return Usage.of(
+            sent, 1 + self.choose(run.max_tokens), cached=cached, cache_writes=self.choose(sent - cached + 1)
+        )
+
+    def _end(self, run: Run) -> None:
+        what = self.choose(10)
+        if what == 0:
+            self._note(run, Retry, error=BUSY, attempt=1, delay_ms=1, uncharged=True)
+            return
+        usage = self.truth.charge(self._used(run))
+        if what == 1 and not self.says_all:
+            self._note(run, Retry, error=CUT, attempt=1, delay_ms=1)
+            return
+        if what == 2 and not self.says_all:
+            usage = Usage()
+        reply = (TextPart(text="x"),)
+        unreported = not is_reported(usage, has_reply=True)
+        done = self._note(
+            run, FinishGeneration, usage=usage, reply=reply, finish_reason="length", unreported=unreported
+        )
+        # the next one is asked for with what there is
+        self.runs[run.id] = done
+
+    def _die(self) -> None:
+        """The process is killed: some of what was under way was charged for, and nobody heard of it."""
+        for run in self.runs.values():
+            if run.reserved is not None and self.choose(2):
+                self.truth.charge(self._used(run))
+        self.ledger = Ledger(self.budget)
+        for run in self.runs.values():
+            self.ledger.take(run, at_rest=True)
+        for run in list(self.runs.values()):
+            if run.status == "running":
+                self._note(run, ResumeRun, reason="crash", checkpoint_id="x")
+
+    def _note(self, run: Run, kind, step: int | None = None, **fields) -> Run:
+        event = kind(**{**self._next(run), **({} if step is None else {"step_number": step})}, **fields)
+        return self._took(evolve(run, event, Head(run.head.seq + 1, "")))
+
+    def _took(self, run: Run) -> Run:
+        self.runs[run.id] = run
+        self.ledger.take(run)
+        return run
+
+    def _next(self, run: Run) -> dict:
+        return self._stamp(run.id, run.head.seq + 1)
+
+    def _stamp(self, run_id: str, seq: int) -> dict:
+        return {
+            "id": event_id_of(run_id, seq),
+            "timestamp": 1000 + seq,
+            "job_id": "job",
+            "run_id": run_id,
+            "expert_key": "e",
+            "step_number": 1,
+        }
