@@ -61,7 +61,7 @@ async def read_medium(workspace: Workspace, call: ToolCall, medium: Medium) -> T
         data = await asyncio.to_thread(read, medium.most + 1) if size > _BIG else read(medium.most + 1)
         kind = medium.sniff(data)
         if kind is None:
-            raise SkillError(f"{place.shown} is no {medium.what}; use another tool for this file")
+            raise SkillError(f"{place.shown} is not a {medium.what}; use another tool for this file")
         about = compact({"path": place.shown, "mimeType": kind, "size": len(data)})
     blob = BlobPart(sha256=await call.blobs.put(data), mime_type=kind, size=len(data), name=place.shown)
     return ToolResult((TextPart(text=about), blob))

@@ -135,13 +135,13 @@ def _notices(lines: Lines, start: int, end: int | None, size: int) -> list[str]:
             return [f"Line {lines.start} is too long to show whole; exec can cut it. {how_long}"]
         if end is not None and lines.end >= end:
             return [how_long]
-        return [f"Too long for one call: go on with from={lines.end}. {how_long}"]
+        return [f"Too long for one call: continue with from={lines.end}. {how_long}"]
     if start >= lines.total:
         return [f"There are only {lines.total} lines."]
     if lines.cut:
         return [f"Line {lines.start} is too long to show whole; exec can cut it. There are {lines.total} lines."]
     if lines.end < min(end if end is not None else lines.total, lines.total):
-        return [f"Too long for one call: go on with from={lines.end}. There are {lines.total} lines."]
+        return [f"Too long for one call: continue with from={lines.end}. There are {lines.total} lines."]
     return []
 
 

@@ -105,7 +105,7 @@ def arguments(
     if any("\0" in word for word in words):
         raise ValueError("embedded null byte")
     if any(not name or "=" in name for name in env):
-        raise ValueError("a variable has no legal name")
+        raise ValueError("a variable has an invalid name")
     return b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
 
 

@@ -85,5 +85,5 @@ def _of_env(env: Mapping[str, str], names: tuple[str, ...], what: str, variable:
         )
     if not re.fullmatch(pattern, found):
         wrong = next(name for name in names if env.get(name, "").strip() == found)
-        raise UsageError(f"{wrong}: {found!r} is no {what} of Google Cloud")
+        raise UsageError(f"{wrong}: {found!r} is not a {what} of Google Cloud")
     return found

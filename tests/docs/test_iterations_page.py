@@ -55,4 +55,4 @@ def test_the_function_measures() -> None:
 
 
 def test_the_exit_statuses_are_those_of_the_program() -> None:
-    assert {int(row[2]) for row in rows(section(PAGE, "## Stopping and going on"))} <= set(EXIT_CODES)
+    assert {int(row[2]) for row in rows(section(PAGE, "## Stopping and continuing"))} <= set(EXIT_CODES)

@@ -67,7 +67,7 @@ _KIND = Key("which kind of skill this is", is_required=True)
 _Polling = Annotated[
     bool,
     Field(exclude_if=falsy),
-    Key("its tools are made for waiting: calling one again and again is no loop; false if not given"),
+    Key("its tools are made for waiting: calling one again and again is not a loop; false if not given"),
 ]
 _LazyInit = Annotated[bool, Key("connect at the first use; false if not given")]
 _Runtime = Annotated[str | None, NOT_EMPTY, Key("where programs of tools run; `local` if not given")]

@@ -77,5 +77,5 @@ def _split(value: str, what: str) -> tuple[str, int]:
     check_id(value, what)
     head, separator, tail = value.rpartition("-")
     if not separator or not head or not tail.isdigit():
-        raise UsageError(f"{value!r} is no {what} id of this host", next_steps=(Look("log"),))
+        raise UsageError(f"{value!r} is not the id of a {what} of this host", next_steps=(Look("log"),))
     return head, int(tail)

@@ -170,7 +170,7 @@ def read_record(data: bytes) -> Record:
     except ValidationError:
         return Record(_statement_in(data))
     if envelope.payload_type != PAYLOAD_TYPE:
-        raise ValueError(f"its payload is no {PAYLOAD_TYPE}")
+        raise ValueError(f"its payload is not {PAYLOAD_TYPE}")
     return Record(_statement_in(envelope.body()), envelope)
 
 

@@ -29,7 +29,7 @@ def bytes_of(size: str) -> int:
     """A size such as `2GiB` in bytes. Raises ValueError for what is none."""
     found = _SIZE.fullmatch(size)
     if found is None:
-        raise ValueError(f"{size} is no size")
+        raise ValueError(f"{size} is not a size")
     return int(found[1]) * _UNITS[found[2] or ""]
 
 

@@ -35,10 +35,6 @@ class LockedSession:
         self._problem = ""
         self._gone: frozenset[str] = frozenset()
 
-    @property
-    def is_connected(self) -> bool:
-        return self._first is not None
-
     async def tools(self) -> Toolset:
         """The locked ones, the skill's own if they differ, and none if it could not be reached."""
         if self._first is None:

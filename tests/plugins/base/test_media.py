@@ -38,9 +38,9 @@ def test_a_file_that_only_bears_the_name_is_refused(tools: Any, workspace: Path)
     (workspace / "a.png").write_text("<svg/>")
     (workspace / "a.pdf").write_bytes(PNG)
     (workspace / "empty.png").touch()
-    assert "no PNG, JPEG, GIF or WebP image" in tools("readImageFile", "a.png").error
-    assert "no PNG" in tools("readImageFile", "empty.png").error
-    assert "no PDF" in tools("readPdfFile", "a.pdf").error
+    assert "not a PNG, JPEG, GIF or WebP image" in tools("readImageFile", "a.png").error
+    assert "not a PNG" in tools("readImageFile", "empty.png").error
+    assert "not a PDF" in tools("readPdfFile", "a.pdf").error
 
 
 def test_a_file_that_is_too_big_is_refused_with_both_sizes(tools: Any, workspace: Path) -> None:

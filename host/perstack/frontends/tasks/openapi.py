@@ -198,12 +198,12 @@ def _decision() -> JsonObject:
     }
     return {
         "operationId": "decideApproval",
-        "summary": "Say whether a call may run: its Job goes on.",
+        "summary": "Say whether a call may run: its Job continues.",
         "parameters": [_parameter("id", "path", {"type": "string"}, required=True)],
         "requestBody": {"required": True, "content": _content({"$ref": f"{_SCHEMAS}Decision"})},
         "responses": {
             "200": {"description": "with `wait`: the Job has ended or stopped", "content": _content(done)},
-            "202": {"description": "the Job goes on", "content": _content(done)},
+            "202": {"description": "the Job continues", "content": _content(done)},
             **_refusals(),
         },
     }
