@@ -1,22 +1,20 @@
 """Whatever bytes come from outside, they are read, or refused by an error of ours: never a traceback.
 
-A few hundred inputs for each kind in an ordinary run, made from real ones by small edits; PERSTACK_FUZZ=N tries N. What
-was once found is kept in `corpus/KIND/` and is tried first.
+A hundred inputs for each kind in an ordinary run, made from real ones by small edits; PERSTACK_FUZZ=N tries about N, of
+what is quick to read more, and PERSTACK_FUZZ_SEED others. What was once found is kept in `corpus/KIND/`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from fuzzing import fuzz
 from mcp_types import jsonrpc_message_adapter
 from provider_suite import WIRES
 from pydantic import JsonValue
@@ -45,9 +43,8 @@ from perstack.ports.storage import RunRef
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack_mcp import stdio as client_side
 
-HERE = Path(__file__).parent
-HISTORIES = HERE.parent / "histories"
-INPUTS = int(os.environ.get("PERSTACK_FUZZ", "100"))
+CORPUS = Path(__file__).parent / "corpus"
+HISTORIES = Path(__file__).parents[1] / "histories"
 
 TOML = b"""
 model = "m"
@@ -106,36 +103,6 @@ WORDS = (
     b'{"left": ["a", 2.5, {"b": null}], "text": "\\ud83d\\ude00"}', b"yes: because", b"+5m", b"2026-11-22T08:00", b"7d",
     b"1795325465131", b"true",
 )  # fmt: skip
-NASTY = (
-    b"\\ud800", b"NaN", b"1e999", b"-1", b"null", b"[" * 200, b'{"a":' * 200, b"\0", b"\x1b[2J", b"\xff\xfe",
-    b"9" * 400, b"[" * 9000, b"[]", b"{}", b'""', b"\n", b"true", b"\xc2\x85", b"1.5", b"'", b'"',
-)  # fmt: skip
-
-
-@st.composite
-def edited(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
-    """One of these after up to four edits, or any bytes."""
-    data = bytearray(draw(st.sampled_from(seeds)))
-    for _ in range(draw(st.integers(0, 4))):
-        at, length = draw(st.integers(0, len(data))), draw(st.integers(0, 8))
-        piece = draw(st.one_of(st.sampled_from(NASTY), st.binary(max_size=6), st.just(b"")))
-        data[at : at + length] = piece
-    return bytes(data)
-
-
-def fuzz(kind: str, seeds: tuple[bytes, ...], take: Callable[[bytes], None], inputs: int = INPUTS) -> None:
-    """Try what was found before, and that many new inputs."""
-    for path in sorted((HERE / "corpus" / kind).glob("*")):
-        take(path.read_bytes())
-
-    @settings(
-        max_examples=inputs, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
-    @given(edited(seeds))
-    def attack(data: bytes) -> None:
-        take(data)
-
-    attack()
 
 
 def refused(read: Callable[[], object]) -> None:
@@ -152,7 +119,7 @@ def test_a_perstack_toml_of_any_bytes_is_read_or_refused(tmp_path: Path) -> None
         path.write_bytes(data)
         refused(lambda: load_project(path))
 
-    fuzz("toml", (TOML,), take)
+    fuzz(CORPUS / "toml", (TOML,), take)
 
 
 @pytest.mark.timeout(7200)
@@ -163,7 +130,7 @@ def test_a_perstack_lock_of_any_bytes_is_read_or_refused(tmp_path: Path) -> None
         path.write_bytes(data)
         refused(lambda: read_lock(path))
 
-    fuzz("lock", (LOCK,), take)
+    fuzz(CORPUS / "lock", (LOCK,), take)
 
 
 @pytest.mark.timeout(7200)
@@ -174,7 +141,7 @@ def test_a_file_of_variables_of_any_bytes_is_read_or_refused(tmp_path: Path) -> 
         path.write_bytes(data)
         refused(lambda: read_env(tmp_path))
 
-    fuzz("env", (ENV,), take)
+    fuzz(CORPUS / "env", (ENV,), take)
 
 
 @pytest.mark.timeout(7200)
@@ -203,7 +170,7 @@ def test_a_log_with_any_event_is_read_or_refused() -> None:
         asyncio.run(look(start, data.replace(b"\n", b" ")))
         asyncio.run(look(data.replace(b"\n", b" "), data.replace(b"\n", b" ")))
 
-    fuzz("event", seeds, take, max(20, INPUTS // 10))
+    fuzz(CORPUS / "event", seeds, take, 0.1)
 
 
 def payloads_of(line: bytes) -> bytes:
@@ -223,7 +190,7 @@ def test_a_reply_of_any_bytes_is_understood_or_refused(wire: Wire) -> None:
     def take(data: bytes) -> None:
         refused(lambda: wire.decode([data]))
 
-    fuzz("reply", (b"".join(chunks),), take, max(20, INPUTS // 3))
+    fuzz(CORPUS / "reply", (b"".join(chunks),), take, 0.33)
 
 
 @pytest.mark.timeout(7200)
@@ -241,7 +208,7 @@ def test_a_message_of_any_bytes_is_taken_or_passed_over_in_both_directions() -> 
             line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "replace")
             jsonrpc_message_adapter.validate_json(line)
 
-    fuzz("message", MESSAGES, take)
+    fuzz(CORPUS / "message", MESSAGES, take, 4)
 
 
 @pytest.mark.timeout(7200)
@@ -263,7 +230,7 @@ def test_words_and_json_of_any_bytes_on_the_command_line_are_taken_or_refused() 
             asyncio.run(keep(value))
             read_cloud_event(value)
 
-    fuzz("words", (*WORDS, *BODIES), take)
+    fuzz(CORPUS / "words", (*WORDS, *BODIES), take, 0.5)
 
 
 @pytest.mark.timeout(7200)
@@ -285,4 +252,4 @@ def test_a_body_of_any_bytes_is_taken_or_refused_by_every_operation() -> None:
     def take(data: bytes) -> None:
         asyncio.run(ask(paths, data))
 
-    fuzz("body", BODIES, take, max(20, INPUTS // 20))
+    fuzz(CORPUS / "body", BODIES, take, 0.05)
