@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hosting import Bench, Seen, expert, results, wait_for
 
 from perstack.core.definitions import McpStdioSkill, PluginSkill
 from perstack.core.tools import ToolSpec
+from perstack.engine import skills
 from perstack.errors import SkillError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillSession, ToolCall, ToolResult, Toolset
@@ -108,6 +110,34 @@ def test_a_skill_that_fails_to_end_is_shown_and_the_result_stays(bench: Bench) -
         "skill 'mine' did not end cleanly: the server did not end within 5 s"
     ]
     assert wait_for(host.job(job.id)).text == "ok"
+
+
+class Endless(Counter):
+    """Does its work, and never ends."""
+
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
+def test_a_skill_that_never_ends_keeps_no_job_and_no_cancellation_waiting(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skills, "PATIENCE", 0.05)
+
+    async def work() -> list[str]:
+        seen = Seen()
+        script = [tool("count"), turn(text="late", delay_ms=60_000)]
+        host = bench.host(script, with_counter("a"), plugins=(Endless(),))
+        task = asyncio.create_task(host.run("a", "q", job_id="job", on_event=seen))
+        async with asyncio.timeout(10):
+            while len(seen.of("startGeneration")) < 2:
+                await asyncio.sleep(0.01)
+            await host.cancel("job")
+        assert task.cancelled()
+        assert (await host.job("job")).status == "stoppedByInterrupt"
+        return [event.reason for event in seen.of("skillDisconnected")]
+
+    assert wait_for(work()) == ["skill 'mine' did not end cleanly: it took more than 0.05 s"]
 
 
 class Unreachable(Counter):

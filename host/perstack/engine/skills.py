@@ -43,6 +43,9 @@ from perstack.ports.clock import Clock
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, Toolset
 from perstack.ports.variables import filled_settings
 
+PATIENCE = 10.0
+"""Seconds that a skill may take to end; a Job, and who cancels one, wait for it."""
+
 _T = TypeVar("_T")
 
 _NOTHING = Toolset()
@@ -212,10 +215,13 @@ class JobSkills:
         session = made if up is None else up.session
         if session is None:
             return
+        limit = asyncio.timeout(PATIENCE)
         try:
-            await session.close()
+            async with limit:
+                await session.close()
         except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Job's outcome stands
-            self._show_end(one, f"skill {one.name!r} did not end cleanly: {str(error) or type(error).__name__}")
+            why = f"it took more than {PATIENCE:g} s" if limit.expired() else str(error) or type(error).__name__
+            self._show_end(one, f"skill {one.name!r} did not end cleanly: {why}")
         else:
             if one.is_shown:
                 self._show_end(one)
