@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from perstack.core.tasks.dependencies import MOST_DEPENDENCIES, Dependency, circle
+from perstack.core.tasks.dependencies import MOST_DEPENDENCIES, Dependency, circle, without_an_end
 from perstack.core.tasks.evolve import Changes
 from perstack.core.tasks.rows import Row, by_id, check_unneeded, depends_on, in_short, is_completed
 from perstack.core.tasks.state import TaskState, check_task_id, dependency_of
@@ -21,11 +21,30 @@ async def seen(log: TaskLog, task: TaskState) -> TaskState:
     return task.model_copy(update=Changes(blocked_by=tuple(one for one in found if one is not None)))
 
 
-async def seen_in_list(log: TaskLog, task: TaskSummary, rows: Mapping[str, Row]) -> TaskSummary:
+class Listing:
     """The same for a list, by the summaries of all tasks."""
-    held = [one for one in task.depends_on if not is_completed(rows.get(one))]
-    found = [await _dependency(log, one) for one in held]
-    return blocked(task, tuple(one for one in found if one is not None))
+
+    def __init__(self, log: TaskLog, rows: Mapping[str, Row]) -> None:
+        self._log = log
+        self._rows = rows
+        self._waits = {
+            one: [other for other in wanted if not is_completed(rows.get(other))]
+            for one, row in rows.items()
+            if (wanted := depends_on(row))
+        }
+        self._endless = without_an_end(self._waits)
+
+    async def seen(self, task: TaskSummary) -> TaskSummary:
+        """The task with what holds it up."""
+        held = [one for one in task.depends_on if not is_completed(self._rows.get(one))]
+        found = [await _dependency(self._log, one) for one in held]
+        return blocked(task, tuple(self._in_a_circle(task.task_id, one) for one in found if one is not None))
+
+    def _in_a_circle(self, task_id: str, one: Dependency) -> Dependency:
+        if not {task_id, one.task_id} <= self._endless:
+            return one
+        way = circle(task_id, (one.task_id,), self._waits)
+        return one if way is None else one.model_copy(update={"circle": way})
 
 
 async def check_dependencies(log: TaskLog, task_id: str, given: Sequence[str]) -> tuple[str, ...]:

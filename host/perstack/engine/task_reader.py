@@ -13,7 +13,7 @@ from perstack.core.tasks.summary import TaskPage, TaskSummary
 from perstack.engine.audit import Auditing
 from perstack.engine.clock import SYSTEM
 from perstack.engine.logs.tasks import TaskLog
-from perstack.engine.task_dependencies import seen, seen_in_list
+from perstack.engine.task_dependencies import Listing, seen
 from perstack.errors import NotFound
 from perstack.ports.checked import checked
 from perstack.ports.clock import Clock
@@ -54,7 +54,8 @@ class TaskReader:
         rows = by_id(await self.log.rows())
         fitting = ((_written(row), task_id) for task_id, row in rows.items() if fits(row))
         page = newest_first(fitting, asked.limit, asked.after)
-        tasks = [await seen_in_list(self.log, await self.log.of_row(rows[one]), rows) for one in page.ids]
+        listing = Listing(self.log, rows)
+        tasks = [await listing.seen(await self.log.of_row(rows[one])) for one in page.ids]
         return TaskPage(tasks=tuple(tasks), next=page.next)
 
     async def damaged(self) -> tuple[TaskSummary, ...]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hosting import Bench, expert, wait_for
 
-from perstack.core.tasks.dependencies import circle
+from perstack.core.tasks.dependencies import circle, without_an_end
+from perstack.core.tasks.operations import Given, Pause
+from perstack.engine.who import this_user
 from perstack.errors import NotAllowed, UsageError
 from perstack.memory import ExecutionMemory, WaitingFor
 from perstack.next_steps import GoOnWithout, Retry
@@ -166,6 +170,35 @@ def test_a_circle_and_an_unknown_task_are_refused_and_nothing_is_written(bench: 
             await memory.create("d", depends_on=[f"t{n}" for n in range(101)])
 
     wait_for(work())
+
+
+def test_two_that_begin_to_wait_for_each_other_in_one_moment_are_named_in_lists_and_the_inbox(bench: Bench) -> None:
+    async def work() -> None:
+        host = bench.host([])
+        memory, clock = host.memory, host.scheduler
+        for one in ("a", "b", "behind"):
+            await memory.create(one, start=True)
+        given = Given(1, this_user())
+        # neither saw the other when it was checked whom it may wait for
+        for one, other in (("a", "b"), ("b", "a"), ("behind", "a")):
+            command, waits = Pause(task_id=one, depends_on=(other,)), replace(given, depends_on=(other,))
+            await memory.log.change(one, lambda task, c=command, w=waits: c.decide(task, w), None)
+        assert await clock.once() == ()
+        blocked_by = {task.task_id: task.blocked_by[0].circle for task in (await memory.list()).tasks}
+        assert blocked_by == {"a": ("a", "b", "a"), "b": ("b", "a", "b"), "behind": ()}
+        found = {item.id: item for item in await host.inbox()}
+        assert found["a"].text == "waits for b (paused, in a circle: a -> b -> a)"
+        assert found["b"].next_steps == (GoOnWithout("b"),)
+        await memory.resume("a")
+        assert await host.inbox() == ()
+
+    wait_for(work())
+
+
+def test_what_waits_without_an_end_is_what_is_on_a_circle_or_behind_one() -> None:
+    assert without_an_end({"a": ("b",), "b": ("a",), "c": ("b",), "d": ("e",), "f": ("d",)}) == {"a", "b", "c"}
+    assert without_an_end({"a": ("b",), "b": ("c", "gone"), "c": ()}) == frozenset()
+    assert without_an_end({"a": ("a",)}) == {"a"}
 
 
 def test_the_way_of_a_circle_is_the_whole_way() -> None:

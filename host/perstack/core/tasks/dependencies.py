@@ -24,16 +24,19 @@ class Dependency(Fact):
     status: Literal["created", "running", "paused", "failed", "deleted", "damaged"]
     archived: bool = Field(default=False, exclude_if=falsy)
     error: str | None = None
+    circle: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """The way from who waits for it back to that task, if it waits for that in turn; lists and the inbox say so."""
 
     @property
     def is_stuck(self) -> bool:
         """Whether it will not be completed unless a person does something."""
-        return self.status in ("failed", "deleted", "damaged")
+        return self.status in ("failed", "deleted", "damaged") or bool(self.circle)
 
     def in_words(self) -> str:
         """`b (failed: the disk is full)`."""
         stands = f"{self.status}, archived" if self.archived else self.status
-        return f"{self.task_id} ({stands}{f': {self.error}' if self.error else ''})"
+        turns = f", in a circle: {' -> '.join(self.circle)}" if self.circle else ""
+        return f"{self.task_id} ({stands}{f': {self.error}' if self.error else ''}{turns})"
 
 
 def in_words(dependencies: Iterable[Dependency]) -> str:
@@ -56,6 +59,25 @@ def circle(task_id: str, depends_on: Sequence[str], waits: Mapping[str, Sequence
                 came_from[other] = one
                 to_do.append(other)
     return None
+
+
+def without_an_end(waits: Mapping[str, Sequence[str]]) -> frozenset[str]:
+    """The tasks on circles, and those that wait for one. Two that begin to wait in one moment may make a circle, for
+    neither sees the other yet."""
+    left = {task_id: {one for one in wanted if one in waits} for task_id, wanted in waits.items()}
+    needed_by: dict[str, list[str]] = {}
+    for task_id, wanted in left.items():
+        for one in wanted:
+            needed_by.setdefault(one, []).append(task_id)
+    to_do = [task_id for task_id, wanted in left.items() if not wanted]
+    while to_do:
+        one = to_do.pop()
+        del left[one]
+        for other in needed_by.get(one, ()):
+            left[other].discard(one)
+            if not left[other]:
+                to_do.append(other)
+    return frozenset(left)
 
 
 def _way_back(task_id: str, came_from: Mapping[str, str]) -> tuple[str, ...]:
