@@ -30,7 +30,7 @@ from perstack.core.definitions import (
     Project,
     ProviderSetting,
 )
-from perstack.core.keys import BROKEN, EMPTY, FROM_FILE, Key
+from perstack.core.keys import BROKEN, EMPTY, FROM_FILE, PART_OF_FILE, Key
 from perstack.core.policy.permissions import Permissions
 from perstack.core.sandbox import Sandbox
 
@@ -152,7 +152,7 @@ def read_table(model: type[_M], raw: TomlValue, at: KeyPath, report: Reporter, *
         # the name that a table has is not a key in it
         name, meaning = written.get(str(field), ("", ""))
         report.error((*at, name, *inside) if name else at, _complaint(errors, meaning))
-    return model.model_validate(_right(model, given, wrong))
+    return model.model_validate(_right(model, given, wrong), context=PART_OF_FILE)
 
 
 def _given(model: type[Fact], raw: TomlTable, at: KeyPath, report: Reporter) -> dict[str, object]:

@@ -15,6 +15,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, c
 
 FROM_FILE: Final = object()
 """The context of a validation in which rules hold."""
+PART_OF_FILE: Final = object()
+"""That of what is right in a table that is wrong: it is written as files have it, and has been held to the rules."""
 
 BROKEN: Final = "brokenRule"
 """The type of the error that a broken rule is."""
@@ -59,7 +61,7 @@ class InText:
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         def read(value: object, info: core_schema.ValidationInfo[object]) -> object:
-            if info.context is not FROM_FILE:
+            if info.context not in (FROM_FILE, PART_OF_FILE):
                 return value
             if not isinstance(value, str):
                 raise PydanticKnownError("string_type")

@@ -367,6 +367,13 @@ def test_every_wrong_item_and_entry_is_told_and_the_good_ones_are_still_looked_a
     ]
 
 
+def test_a_key_that_is_wrong_beside_a_schema_in_text_is_all_that_is_said(problems):
+    found = problems(f"""{ASK}description = -1\ninputJsonSchema = '{{"type": "object"}}'""")
+    assert [(severity, line, key) for severity, line, key, _ in found] == [
+        ("error", 6, "experts.a.skills.s.tools.ask.description")
+    ]
+
+
 def test_names_of_fields_that_files_have_not_are_unknown_keys(problems):
     found = problems(
         f'path = "/x"\nbroken = {{}}\n{EXPERT}key = "b"\n[experts.a.skills.s]\nname = "t"\n{STDIO.removeprefix(SKILL)}'
