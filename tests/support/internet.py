@@ -11,16 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpcore2
 import httpx2
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from signing import certificate
 
 PUBLIC = "93.184.216.34"
 
@@ -83,12 +80,12 @@ def internet(folder: Path, monkeypatch: pytest.MonkeyPatch, net: Internet) -> It
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    certificate = _certificate(folder, list(net.names))
+    cert, private = certificate(folder, *net.names)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    context.load_cert_chain(cert, private)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    _replace_system(monkeypatch, net, server.server_address[1], certificate)
+    _replace_system(monkeypatch, net, server.server_address[1], cert)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -99,7 +96,7 @@ def internet(folder: Path, monkeypatch: pytest.MonkeyPatch, net: Internet) -> It
         server.server_close()
 
 
-def _replace_system(monkeypatch: pytest.MonkeyPatch, net: Internet, port: int, certificate: Path) -> None:
+def _replace_system(monkeypatch: pytest.MonkeyPatch, net: Internet, port: int, authority: Path) -> None:
     ask, connect = socket.getaddrinfo, httpcore2.AnyIOBackend.connect_tcp
 
     def getaddrinfo(host, *args, **options):
@@ -117,28 +114,4 @@ def _replace_system(monkeypatch: pytest.MonkeyPatch, net: Internet, port: int, c
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     monkeypatch.setattr(httpcore2.AnyIOBackend, "connect_tcp", connect_tcp)
-    monkeypatch.setattr(httpx2, "create_ssl_context", lambda **options: ssl.create_default_context(cafile=certificate))
-
-
-def _certificate(folder: Path, names: list[str]) -> Path:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(one) for one in names]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    file = folder / "certificate.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    file.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
-    return file
+    monkeypatch.setattr(httpx2, "create_ssl_context", lambda **options: ssl.create_default_context(cafile=authority))

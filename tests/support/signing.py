@@ -21,8 +21,8 @@ def key_pair(folder: Path, name: str = "key") -> tuple[Path, Path]:
     return private, public
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """The files of a new certificate for localhost, which vouches for itself, and of its key."""
+def certificate(folder: Path, *names: str) -> tuple[Path, Path]:
+    """The files of a new certificate for these names, localhost for none, which vouches for itself, and of its key."""
     from datetime import UTC, datetime, timedelta
 
     from cryptography import x509
@@ -30,7 +30,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     now = datetime.now(UTC)
     made = (
         x509.CertificateBuilder()
@@ -40,7 +40,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(one) for one in names or ("localhost",)]), False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )

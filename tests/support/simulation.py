@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from hypothesis import strategies as st
+
 from perstack.core.chain import EMPTY_LOG, Head, link
 from perstack.core.commands import (
     Ask,
@@ -54,6 +56,16 @@ START = {
     "expert": Expert(key="e", instruction="i"),
     "limits": Limits(),
 }
+
+
+def choices(numbers: Iterable[int]) -> Callable[[int], int]:
+    """What chooses by these numbers, and by 1 when there are no more."""
+    stream = iter(numbers)
+    return lambda below: next(stream, 1) % below
+
+
+SCRIPTS = st.lists(st.integers(0, 1000), max_size=400).map(choices)
+"""Any course that a Run may take."""
 
 
 class Simulation:

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from simulation import Simulation
+from simulation import SCRIPTS, Simulation
 
 from perstack.core.commands import Generate, StopAtLimit
 from perstack.core.definitions import Limits
@@ -18,21 +17,13 @@ from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Run
 
 
-def choices(numbers: list[int]):
-    stream = iter(numbers)
-    return lambda below: next(stream, 1) % below
-
-
-scripts = st.lists(st.integers(0, 1000), max_size=200).map(choices)
-
-
 @pytest.fixture
 def simulation() -> Simulation:
     return Simulation(lambda below: 0)
 
 
 @settings(deadline=None)
-@given(scripts)
+@given(SCRIPTS)
 def test_what_is_at_work_can_always_be_interrupted_and_what_has_stopped_stays_as_it_is(choose) -> None:
     simulation = Simulation(choose)
     simulation.drive()
@@ -43,7 +34,7 @@ def test_what_is_at_work_can_always_be_interrupted_and_what_has_stopped_stays_as
 
 
 @settings(deadline=None)
-@given(scripts)
+@given(SCRIPTS)
 def test_a_job_that_has_used_its_steps_begins_no_step_and_ends_the_one_at_hand(choose) -> None:
     simulation = Simulation(choose)
     simulation.drive()

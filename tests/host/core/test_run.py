@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulation import Simulation
+from simulation import SCRIPTS, Simulation
 
 from perstack.core.chain import EMPTY_LOG, link
 from perstack.core.events import (
@@ -26,16 +26,8 @@ from perstack.core.runs.state import Run
 from perstack.core.usage import NO_USAGE
 
 
-def choices(numbers: list[int]):
-    stream = iter(numbers)
-    return lambda below: next(stream, 1) % below
-
-
-scripts = st.lists(st.integers(0, 1000), max_size=400).map(choices)
-
-
 @settings(deadline=None)
-@given(scripts)
+@given(SCRIPTS)
 def test_a_log_read_back_folds_into_the_same_state(choose) -> None:
     simulation = Simulation(choose)
     simulation.drive()
@@ -51,7 +43,7 @@ def test_a_log_read_back_folds_into_the_same_state(choose) -> None:
 
 
 @settings(deadline=None)
-@given(scripts)
+@given(SCRIPTS)
 def test_every_tool_call_gets_exactly_one_result_in_the_order_of_the_calls(choose) -> None:
     simulation = Simulation(choose)
     simulation.drive()
@@ -64,7 +56,7 @@ def test_every_tool_call_gets_exactly_one_result_in_the_order_of_the_calls(choos
 
 
 @settings(deadline=None)
-@given(scripts)
+@given(SCRIPTS)
 def test_replay_finds_no_difference_in_what_the_loop_itself_wrote(choose) -> None:
     simulation = Simulation(choose)
     simulation.drive()
@@ -73,7 +65,7 @@ def test_replay_finds_no_difference_in_what_the_loop_itself_wrote(choose) -> Non
 
 
 @settings(deadline=None)
-@given(scripts)
+@given(SCRIPTS)
 def test_steps_and_usage_are_those_of_the_generations_each_counted_once(choose) -> None:
     simulation = Simulation(choose)
     simulation.drive()
@@ -89,7 +81,7 @@ def test_steps_and_usage_are_those_of_the_generations_each_counted_once(choose) 
 
 
 @settings(deadline=None)
-@given(scripts)
+@given(SCRIPTS)
 def test_the_usage_of_the_finished_steps_sums_up_to_the_runs(choose) -> None:
     simulation = Simulation(choose)
     simulation.drive()
@@ -99,7 +91,7 @@ def test_the_usage_of_the_finished_steps_sums_up_to_the_runs(choose) -> None:
 
 
 @settings(deadline=None)
-@given(scripts)
+@given(SCRIPTS)
 def test_replay_finds_a_result_that_the_loop_would_not_have_written(choose) -> None:
     simulation = Simulation(choose)
     simulation.drive()
@@ -112,7 +104,7 @@ def test_replay_finds_a_result_that_the_loop_would_not_have_written(choose) -> N
 
 
 @settings(deadline=None)
-@given(scripts)
+@given(SCRIPTS)
 def test_a_run_is_never_at_a_loss_unless_it_has_stopped(choose) -> None:
     simulation = Simulation(choose)
     simulation.drive()

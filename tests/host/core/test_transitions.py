@@ -7,8 +7,7 @@ from typing import get_args
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from simulation import Simulation
+from simulation import SCRIPTS, Simulation
 
 from perstack.core.events import FinishToolCall, StoredEvent
 from perstack.core.runs.evolve import evolve
@@ -19,20 +18,12 @@ from perstack.core.transitions import IllegalFact
 STATES = [(phase, status) for phase in Phase for status in get_args(RunStatus)]
 
 
-def choices(numbers: list[int]):
-    stream = iter(numbers)
-    return lambda below: next(stream, 1) % below
-
-
-scripts = st.lists(st.integers(0, 1000), max_size=400).map(choices)
-
-
 def test_every_event_but_the_first_has_its_place_in_the_table() -> None:
     assert {"startRun", *TRANSITIONS} == {event.model_fields["type"].default for event in get_args(StoredEvent)}
 
 
 @settings(deadline=None)
-@given(scripts)
+@given(SCRIPTS)
 def test_the_loop_goes_where_the_table_says(choose) -> None:
     simulation = Simulation(choose)
     simulation.drive()
@@ -43,7 +34,7 @@ def test_the_loop_goes_where_the_table_says(choose) -> None:
 
 
 @settings(deadline=None)
-@given(scripts)
+@given(SCRIPTS)
 def test_a_fact_in_any_other_state_is_refused_and_named_with_that_state(choose) -> None:
     simulation = Simulation(choose)
     simulation.drive()
@@ -58,7 +49,7 @@ def test_a_fact_in_any_other_state_is_refused_and_named_with_that_state(choose) 
 
 
 @settings(deadline=None)
-@given(scripts)
+@given(SCRIPTS)
 def test_a_call_never_gets_a_second_result(choose) -> None:
     simulation = Simulation(choose)
     simulation.drive()
