@@ -180,12 +180,30 @@ class Folder:
 
 
 def read_below(folder: Folder, name: str, file: str) -> bytes | None:
-    """A file in the directory of that name in a folder; None if either is not there. Two opens, for long lists."""
-    below = folder.find(name)
-    if below is None:
+    """A file in the directory of that name in a folder; None if either is not there. Quick, for long lists."""
+    at = name
+    try:
+        below = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=folder.fd)
+        try:
+            at = f"{name}/{file}"
+            fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=below)
+        finally:
+            os.close(below)
+        try:
+            return _read_all(fd)
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
         return None
-    with below:
-        return below.read(file)
+    except OSError as error:
+        raise explained(error, folder.path / at) from error
+
+
+def _read_all(fd: int) -> bytes:
+    pieces: list[bytes] = []
+    while piece := os.read(fd, _CHUNK):
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def write_all(fd: int, data: bytes) -> None:
