@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from pairs import KINDS, STAGES, TOKENS, Op, Outcome, Planned, State, after, explains, query_for, read_plan
+from till import SKILL, till
 
 from perstack.core.cloudevents import CloudEvent
-from perstack.core.definitions import Expert, PluginSkill
+from perstack.core.definitions import Expert
 from perstack.core.events import Event, FinishGeneration, FinishToolCall, StoredEvent
 from perstack.core.messages import ExpertMessage
 from perstack.errors import Conflict, NotFound, UsageError
@@ -26,7 +27,6 @@ from perstack.host import Host
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import GenerationRequest
 from perstack.ports.storage import RunRef
-from perstack.ports.toolkit import Toolkit
 from perstack.testing.in_memory_storage import InMemoryStorages
 from perstack.testing.scripted import Turn, fail, text, tool, turn
 
@@ -64,24 +64,10 @@ class World:
         self.hosts = [self.open() for _ in range(2)]
 
     def open(self) -> Host:
-        kit = Toolkit("till")
-
-        @kit.tool()
-        async def pay(key: str) -> str:
-            """Pay."""
-            self.paid[key] += 1
-            await asyncio.sleep(0.001)
-            return "paid"
-
-        @kit.tool(effect="readOnly")
-        async def look(key: str) -> str:
-            """Look."""
-            return "seen"
-
         payer = expert("payer", ask=True)
-        skills = (*payer.skills, PluginSkill(name="till", plugin="till"))
+        skills = (*payer.skills, SKILL)
         payer = Expert.model_validate({**payer.model_dump(), "skills": skills})
-        return self.bench.host(self.reply, payer, plugins=(kit, self.memory))
+        return self.bench.host(self.reply, payer, plugins=(till(self.paid, lambda key: "seen"), self.memory))
 
     def reply(self, request: GenerationRequest) -> Turn:
         """What the plan says next."""

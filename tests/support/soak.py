@@ -28,15 +28,15 @@ from pathlib import Path
 
 from hosting import QUESTION, Bench, expert
 from pairs import TOKENS, query_for, read_plan
+from till import SKILL, till
 
-from perstack.core.definitions import Expert, InteractiveSkill, InteractiveTool, McpStdioSkill, PluginSkill
+from perstack.core.definitions import Expert, InteractiveSkill, InteractiveTool, McpStdioSkill
 from perstack.core.job import JobSummary
 from perstack.core.messages import ExpertMessage
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.host import Host
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.ports.storage import RunRef, Storage
-from perstack.ports.toolkit import Toolkit
 from perstack.testing.crashing_storage import CrashingStorage
 from perstack.testing.scripted import ScriptedProvider, Turn, fail, text, tool, turn
 
@@ -48,6 +48,8 @@ STAGES = (
 LEAF_STAGES = ("pay", "look", "fail", "broken")
 WARM_UP = 2
 """The tenths of the time after which memory is to stay as it is."""
+WIND_DOWN = 600
+"""Seconds in which the Jobs that have begun come to an end, on a machine that does other work too."""
 MOST_TRIES = 80
 """After so many commands a Job that is not done never will be."""
 
@@ -109,23 +111,12 @@ class Soak:
 
     def host(self, storage: str) -> Host:
         """A Host whose storage fails now and then."""
-        kit = Toolkit("till")
 
-        @kit.tool()
-        async def pay(key: str) -> str:
-            """Pay."""
-            self.paid[key] += 1
-            await asyncio.sleep(0.001)
-            return "paid"
-
-        @kit.tool(effect="readOnly")
-        async def look(key: str) -> str:
-            """Look."""
+        def seen(key: str) -> str:
             if key == "broken":
                 raise ValueError("it is broken")
             return "seen " * 200
 
-        till = PluginSkill(name="till", plugin="till")
         asks = InteractiveSkill(name="user", tools=(InteractiveTool(name="askUser", input_schema=QUESTION),))
         server = McpStdioSkill(
             name="server",
@@ -134,12 +125,12 @@ class Soak:
         )
         return Bench(self.folder, storage).host(
             Forgetful(self.reply),
-            Expert.model_validate({**expert("boss").model_dump(), "skills": (till, asks), "delegates": ("leaf",)}),
-            Expert.model_validate({**expert("leaf").model_dump(), "skills": (till,)}),
+            Expert.model_validate({**expert("boss").model_dump(), "skills": (SKILL, asks), "delegates": ("leaf",)}),
+            Expert.model_validate({**expert("leaf").model_dump(), "skills": (SKILL,)}),
             Expert.model_validate(
-                {**expert("served").model_dump(), "skills": (till, asks, server), "delegates": ("leaf",)}
+                {**expert("served").model_dump(), "skills": (SKILL, asks, server), "delegates": ("leaf",)}
             ),
-            plugins=(kit,),
+            plugins=(till(self.paid, seen),),
             wrap=lambda inner: Failing(inner, self),
         )
 
@@ -260,7 +251,7 @@ class Soak:
         hosts = [self.host(storage) for storage in STORAGES]
         watching = asyncio.create_task(watch())
         try:
-            async with asyncio.timeout(self.seconds + 120), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(self.seconds + WIND_DOWN), asyncio.TaskGroup() as group:
                 for number in range(self.jobs):
                     group.create_task(place(number, hosts[number % len(hosts)]))
         finally:

@@ -1,0 +1,74 @@
+"""An editor on an ACP agent in a process of its own, by the protocol's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from acp import PROTOCOL_VERSION, spawn_agent_process
+from acp.schema import AllowedOutcome, DeniedOutcome, Implementation, RequestPermissionResponse
+from terminal import SECONDS, Terminal
+
+T = TypeVar("T")
+
+
+@dataclass
+class Editor:
+    """A client that keeps what it is shown, and chooses what it is told to."""
+
+    choose: str | None = None
+    updates: list[Any] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+    """That of each update."""
+    asked: list[Any] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
+        self.updates.append(update)
+        self.sessions.append(session_id)
+        self.changed.set()
+
+    async def request_permission(self, session_id: str, tool_call: Any, options: Any, **kwargs: Any):
+        self.asked.append((tool_call.title, [option.option_id for option in options]))
+        if self.choose is None:
+            return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
+        return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=self.choose))
+
+    def on_connect(self, conn: Any) -> None:
+        pass
+
+    def kinds(self) -> list[str]:
+        return [update.session_update for update in self.updates]
+
+    def texts(self, kind: str = "agent_message_chunk", session_id: str | None = None) -> str:
+        updates = zip(self.sessions, self.updates, strict=True)
+        of_session = (update for of, update in updates if session_id in (None, of))
+        return "".join(update.content.text for update in of_session if update.session_update == kind)
+
+    async def until(self, kind: str) -> None:
+        while kind not in self.kinds():
+            self.changed.clear()
+            await self.changed.wait()
+
+
+@asynccontextmanager
+async def editing(terminal: Terminal, editor: Editor, *args: str) -> AsyncIterator[Any]:
+    """The connection of an editor to an agent of its own, shaken hands."""
+    command = [sys.executable, "-m", "perstack", "acp", "--provider", "scripted", *args]
+    async with (
+        asyncio.timeout(SECONDS),
+        spawn_agent_process(editor, *command, env=terminal.env, cwd=terminal.workspace) as (agent, _),
+    ):
+        info = Implementation(name="zed", version="1.2")
+        hello = await agent.initialize(protocol_version=PROTOCOL_VERSION, client_info=info)
+        assert hello.protocol_version == 1
+        assert hello.agent_capabilities.load_session
+        yield agent
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
