@@ -42,9 +42,9 @@ bench: $(RUN)
 faults: $(DEV)
 	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -rP tests/faults $(ARGS)
 
-## fuzz: a million inputs and more, of every kind that comes from outside; hours
+## fuzz: a million inputs and more, of every kind that comes from outside; a quarter of an hour and more
 fuzz: $(DEV)
-	PERSTACK_FUZZ=120000 $(BIN)/python -m pytest -n 2 -rP tests/faults/test_fuzz.py $(ARGS)
+	PERSTACK_FUZZ=90000 $(BIN)/python -m pytest -n 2 -rP tests/faults/test_fuzz.py $(ARGS)
 
 ## soak: 200 Jobs at once, with faults: memory stays flat and nothing is left open; ten minutes
 soak: $(DEV)
