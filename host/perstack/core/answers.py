@@ -83,7 +83,11 @@ APPROVAL = Asked(is_yes_no=True, options=("yes", "no"), allows_other=False)
 
 ANYTHING = Asked()
 
-ALWAYS = "always"
+ApprovalWord = Literal["yes", "always", "no"]
+"""How an approval of a call begins."""
+
+DENIES: ApprovalWord = "no"
+ALWAYS: ApprovalWord = "always"
 """Approves of a call for the whole Job; with a colon and a rule that is offered, of all calls that it names."""
 
 

@@ -29,6 +29,11 @@ class Approval(Fact):
     text: str = Field(default="", exclude_if=falsy)
     """Words beside it, for the model."""
 
+    @property
+    def denies(self) -> bool:
+        """Whether the call is not to be run."""
+        return self.decision == "no"
+
 
 class Standing(Fact):
     """An approval that holds for a whole Job."""

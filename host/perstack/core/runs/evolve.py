@@ -377,7 +377,7 @@ def _decided(run: Run, event: DecideApproval) -> Changes:
 
 def _started_call(run: Run, event: StartToolCall) -> Changes:
     call = _open_call(run, event.tool_call_id)
-    if call.approval is None or call.approval.decision == "no" or event.call_digest != call.requested:
+    if call.approval is None or call.approval.denies or event.call_digest != call.requested:
         raise IllegalFact(f"nobody has approved of call {event.tool_call_id!r} as it begins")
     return Changes(calls={**run.calls, event.tool_call_id: replace(call, began=True)})
 

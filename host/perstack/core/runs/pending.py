@@ -101,7 +101,7 @@ def _pending_call(run: Run) -> Command:
 def _recordable(run: Run, call: Call) -> RecordResult | None:
     if call.settlement is not None and call.settlement != "retry":
         return RecordResult(call, _SETTLED_TEXT[call.settlement], is_error=call.settlement == "ask")
-    if call.approval is not None and call.approval.decision == "no":
+    if call.approval is not None and call.approval.denies:
         text = refusal(call.decided.rule, call.approval.text, is_unattended=call.is_unattended)
         return RecordResult(call, text, is_error=True)
     match call.decided.kind:

@@ -22,7 +22,7 @@ _MOST = 1 << 20
 
 def is_refusal(asking: OpenQuestion, text: str) -> bool:
     """Whether an answer denies the call. Raises UsageError for what is not an answer."""
-    return read_approval(asking, text).decision == "no"
+    return read_approval(asking, text).denies
 
 
 def call_shown(asking: OpenQuestion, workspace: Path | None = None) -> str:

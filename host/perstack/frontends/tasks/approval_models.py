@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from perstack.core.answers import ALWAYS
+from perstack.core.answers import ALWAYS, DENIES, ApprovalWord
 from perstack.core.base import Fact, JsonObject
 from perstack.errors import UsageError
 from perstack.frontends.shared.arguments import Arguments
@@ -15,7 +15,7 @@ from perstack.frontends.shared.arguments import Arguments
 class Decision(Arguments):
     """What a person says to a call that waits for approval."""
 
-    answer: Literal["yes", "always", "no"]
+    answer: ApprovalWord
     rule: Annotated[str | None, Field(description="With `always`: one of the rules that are offered.")] = None
     text: Annotated[str | None, Field(description="With `no`: words for the model.")] = None
     call_digest: Annotated[str | None, Field(description="Of the call that is meant; another is refused.")] = None
@@ -25,9 +25,9 @@ class Decision(Arguments):
     def said(self) -> str:
         """As `Host.answer` takes it. Raises UsageError for a rule or words where there can be none."""
         if self.rule is not None and self.answer != ALWAYS:
-            raise UsageError("`rule` goes with the answer `always`: leave it out")
-        if self.text is not None and self.answer != "no":
-            raise UsageError("`text` goes with the answer `no`: leave it out")
+            raise UsageError(f"`rule` goes with the answer `{ALWAYS}`: leave it out")
+        if self.text is not None and self.answer != DENIES:
+            raise UsageError(f"`text` goes with the answer `{DENIES}`: leave it out")
         beside = self.rule or self.text
         return f"{self.answer}: {beside}" if beside else self.answer
 
