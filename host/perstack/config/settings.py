@@ -92,7 +92,7 @@ def resolve_settings(
     both behind. A model for which no provider was named goes with any. The nearest `[provider]` of the name that is
     wanted counts, whole; tables of two levels are not merged.
     """
-    provider = _provider(project, expert, overrides)
+    provider = resolve_provider(project, expert, overrides)
     defaults = Limits()
     return ChosenSettings(
         model=overrides.model or _model(project, expert, provider),
@@ -135,7 +135,8 @@ def _bound(default: int, *values: int | None) -> int | None:
     return _given(default, *values) or None
 
 
-def _provider(project: Project, expert: Expert, overrides: Overrides) -> ProviderSetting | None:
+def resolve_provider(project: Project, expert: Expert, overrides: Overrides) -> ProviderSetting | None:
+    """The endpoint that a Run of this Expert is on; None if nobody chose one."""
     written = _first(expert.provider, project.provider)
     if overrides.provider is None:
         return written

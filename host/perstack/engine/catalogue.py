@@ -242,7 +242,8 @@ def _with_unique_names(offered: Sequence[Offered]) -> list[Offered]:
         if counts[name] > 1:
             name = _free_name(legal_tool_name(f"{one.spec.skill_name}_{name}"), taken)
         taken.add(name)
-        result.append(replace(one, spec=replace_name(one.spec, name, one.spec.skill_name)))
+        is_same = name == one.spec.name
+        result.append(one if is_same else replace(one, spec=replace_name(one.spec, name, one.spec.skill_name)))
     return result
 
 

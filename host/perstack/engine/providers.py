@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from perstack.config.settings import Overrides, resolve_settings
+from perstack.config.settings import Overrides, resolve_provider, resolve_settings
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
 from perstack.core.events import UNKNOWN
 from perstack.core.runs.state import Run
@@ -67,7 +67,7 @@ class ProviderPool:
             step = Continue(run.start.job_id, run.start.expert_key)
             raise UsageError(f"{run.id} does not say which provider it ran on", next_steps=(step,))
         expert = project.experts.get(run.start.expert_key, run.start.expert)
-        chosen = resolve_settings(project, expert, overrides).provider
+        chosen = resolve_provider(project, expert, overrides)
         if chosen is None or chosen.provider_name != run.start.provider:
             chosen = ProviderSetting(provider_name=run.start.provider)
         return self.get(chosen)

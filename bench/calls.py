@@ -1,0 +1,127 @@
+"""How much of the project's own code one piece of work goes through: files, calls, and moves from one file to another.
+
+    .venv/bin/python bench/calls.py            the figures
+    .venv/bin/python bench/calls.py --most 20  with the functions that are called most
+
+A coroutine that goes on after it has waited counts as a call. Each piece is done once before, so that imports and what
+is made once are not counted. The counts are nearly the same on every machine: a slow disk adds the waits for threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import FrameType
+
+from perstack.config.load import load_usable
+from perstack.config.settings import Overrides
+from perstack.host import Host
+from perstack.testing.scripted import ScriptedProvider, text, tool
+
+ROOT = str(Path(__file__).parents[1])
+INLINE = {"<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>", "<lambda>", "<module>"}
+TOML = """
+[experts.reader]
+description = "reads"
+instruction = "Read a.txt."
+"""
+
+
+class Trail:
+    """What is called while it is followed, but for test doubles."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.moves = 0
+        self._last = ""
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        path = code.co_filename
+        if event != "call" or not path.startswith((f"{ROOT}/host/", f"{ROOT}/plugins/")) or "/testing/" in path:
+            return
+        if code.co_name in INLINE:
+            return
+        self.calls[path.removeprefix(f"{ROOT}/"), code.co_name] += 1
+        self.moves += path != self._last
+        self._last = path
+
+    def __str__(self) -> str:
+        files = len({path for path, _ in self.calls})
+        return f"{files} files, {self.calls.total():,} calls, {self.moves} moves"
+
+
+async def followed(work: Callable[[], Awaitable[object]]) -> Trail:
+    await work()
+    trail = Trail()
+    sys.setprofile(trail)
+    try:
+        await work()
+    finally:
+        sys.setprofile(None)
+    return trail
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncGenerator[Host]:
+    """A Host whose model reads a file in each Job, on the storage of files."""
+    (folder / "a.txt").write_text("x")
+    (folder / "perstack.toml").write_text(TOML)
+    turns = [tool("readTextFile", {"path": "a.txt"}), text("done")] * 4
+    project = load_usable(folder / "perstack.toml").project
+    host = Host(
+        project,
+        workspace=folder,
+        storage="file:perstack",
+        env={"PATH": "/bin"},
+        overrides=Overrides(provider="scripted"),
+        plugins=[ScriptedProvider(turns)],
+    )
+    async with host:
+        yield host
+
+
+async def main(most: int) -> None:
+    from mcp import Client
+
+    from perstack.frontends.mcp_server.server import build_server
+    from perstack.frontends.mcp_server.workspaces import Offer, serving_all
+
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perstack-bench-")))
+        host = await stack.enter_async_context(opened(folder))
+        offer = Offer((host, load_usable(folder / "perstack.toml")), tasks=True)
+        server = build_server(await stack.enter_async_context(serving_all(offer)))
+        client = await stack.enter_async_context(Client(server, mode="2026-07-28"))
+        for task_id in ("t1", "t2"):
+            await host.tasks.create(task_id, start=True)
+        task_ids = iter(("t1", "t2"))
+
+        async def pause() -> None:
+            arguments = {"taskId": next(task_ids), "reason": "human_input", "message": "?"}
+            assert not (await client.call_tool("task_pause", arguments)).is_error
+
+        async def expert() -> None:
+            assert not (await client.call_tool("reader", {"query": "read"})).is_error
+
+        for name, work in (
+            ("one Host.run with one file read", lambda: host.run("reader", "read")),
+            ("one Expert called over MCP", expert),
+            ("one task_pause over MCP", pause),
+        ):
+            trail = await followed(work)
+            print(f"{name}: {trail}")
+            for (path, function), count in trail.calls.most_common(most):
+                print(f"  {count:4} {path} {function}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--most", type=int, default=0)
+    asyncio.run(main(parser.parse_args().most))
