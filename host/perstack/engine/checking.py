@@ -12,6 +12,7 @@ from perstack.config.source import Reporter
 from perstack.core.definitions import InteractiveSkill, PluginSkill, ProviderSetting, Skill
 from perstack.engine.catalogue import picked
 from perstack.engine.plugins import Plugins
+from perstack.engine.rule_warnings import warn_of_rules
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.ports.provider import ProviderConfig
 from perstack.ports.skill import KnownTools
@@ -36,6 +37,7 @@ async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: 
             await _check_provider(setting, at, report, plugins, env)
     for skill, at, report in _skills(definition):
         _check_skill(skill, at, report, plugins)
+    warn_of_rules(definition, plugins.skills)
 
 
 def _check_storage(definition: DefinitionFile, plugins: Plugins) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.core.base import JsonObject
+from perstack.core.definitions import Project
 from perstack.core.events import StoredEvent
+from perstack.core.policy.permissions import Permissions
 from perstack.engine.audit import Auditing
 from perstack.engine.logs.log import StoredLine
 from perstack.engine.plugins import Plugins
@@ -17,6 +19,7 @@ from perstack.ports.storage import Storage
 
 if TYPE_CHECKING:
     from perstack.core.verification import Report
+    from perstack.engine.backtest import Tested
 
 
 class JobQueries(JobReader):
@@ -82,6 +85,19 @@ class JobQueries(JobReader):
         lost = None if comparing is None else await comparing.lost()
         if lost is not None:
             yield lost
+
+    async def backtest(
+        self, project: Project, workspace: Path, *, rules: tuple[str, Permissions] | None = None, since: int = 0
+    ) -> AsyncGenerator[Tested]:
+        """What the rules of a project decide about all calls that were made since then (milliseconds since 1970).
+
+        Job by Job, the one written to last first. `rules`, with the name of their file, take the place of the
+        project's own. It costs no token, and changes nothing.
+        """
+        from perstack.engine.backtest import Backtest
+
+        async for tested in Backtest(project, self.plugins.skills, workspace, rules).of(self.storage, since):
+            yield tested
 
     async def verify_receipt(
         self, receipt: bytes, job_id: str | None = None, *, key: str | Path | None = None, anchor: str | None = None

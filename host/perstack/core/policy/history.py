@@ -1,0 +1,136 @@
+"""The calls of a recorded Run: what they were, what was decided about them, and whether they ran. Read without a fold:
+of ten thousand Jobs only these facts are wanted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+from perstack.core.chain import BrokenSeal, open_line
+from perstack.core.policy.permissions import Decision
+from perstack.core.tools import Effect, ToolKind
+
+_WANTED = re.compile(rb'\{"type":"(startRun|finishGeneration|callTools|decideApproval)"')
+_RULED: tuple[ToolKind, ...] = ("tool", "delegate", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class PastCall:
+    """One call that a model asked for, and that rules may be about."""
+
+    id: str
+    step: int
+    timestamp: int
+    """Milliseconds since 1970, UTC: when it was decided on."""
+    tool: str
+    """As the model saw it."""
+    skill: str
+    kind: ToolKind
+    effect: Effect
+    target: str | None
+    args: JsonObject | None
+    """None if they were taken out of the log."""
+    decision: Decision
+    ran: bool
+
+
+@dataclass(slots=True)
+class PastRun:
+    """A recorded Run, as far as rules are concerned."""
+
+    id: str
+    expert: JsonObject = field(default_factory=dict[str, JsonValue])
+    """The definition that it was started with."""
+    works_for: str | None = None
+    """The Run that called it."""
+    calls: list[PastCall] = field(default_factory=list[PastCall])
+
+
+def past_run(run_id: str, lines: Iterable[bytes]) -> PastRun:
+    """The Run of a log. Raises ValueError for a line that does not read."""
+    found = PastRun(run_id)
+    asked: Mapping[str, JsonObject] = {}
+    approved: set[str] = set()
+    for line in lines:
+        kind = _WANTED.match(line)
+        if kind is None:
+            continue
+        event = _event(line)
+        match kind[1]:
+            case b"startRun":
+                found.expert = _object(event, "expert")
+                found.works_for = _text(_object(event, "delegatedBy"), "runId") or None
+            case b"finishGeneration":
+                asked = {_text(part, "toolCallId"): part for part in _objects(event, "reply")}
+            case b"decideApproval":
+                if event.get("decision") != "no":
+                    approved.add(_text(event, "toolCallId"))
+            case _:
+                found.calls += [one for call in _objects(event, "calls") if (one := _call(call, event, asked))]
+    found.calls = [_settled(call, approved) for call in found.calls]
+    return found
+
+
+def _call(call: JsonObject, event: JsonObject, asked: Mapping[str, JsonObject]) -> PastCall | None:
+    kind = cast("ToolKind", call.get("kind", "tool"))
+    is_denied = kind == "refused" and bool(call.get("rule"))
+    if kind not in _RULED or (kind == "refused" and not is_denied):
+        return None
+    call_id = _text(call, "id")
+    part = asked.get(call_id)
+    return PastCall(
+        id=call_id,
+        step=_number(event, "stepNumber"),
+        timestamp=_number(event, "timestamp"),
+        tool=_text(call, "toolName"),
+        skill=_text(call, "skillName"),
+        kind="tool" if is_denied else kind,
+        effect=cast("Effect", call.get("effect", "sideEffect")),
+        target=_text(call, "target") or None,
+        args=None if part is None else _object(part, "args"),
+        decision="deny" if is_denied else "ask" if call.get("asks") or call.get("approvedBy") else "allow",
+        ran=not is_denied and not call.get("asks"),
+    )
+
+
+def _settled(call: PastCall, approved: set[str]) -> PastCall:
+    if call.ran or call.decision != "ask" or call.id not in approved:
+        return call
+    return replace(call, ran=True)
+
+
+def _event(line: bytes) -> JsonObject:
+    try:
+        found: JsonValue = json.loads(open_line(line).payload)
+    except BrokenSeal as error:
+        raise ValueError(str(error)) from None
+    except RecursionError:
+        raise ValueError("a line is nested too deep") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _object(event: JsonObject, name: str) -> JsonObject:
+    value = event.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _objects(event: JsonObject, name: str) -> list[JsonObject]:
+    value = event.get(name)
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _text(event: JsonObject, name: str) -> str:
+    value = event.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _number(event: JsonObject, name: str) -> int:
+    value = event.get(name)
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,183 @@
+"""Rules tried on all calls that stored Jobs have made. No model is asked, nothing is run, and nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from perstack.core.base import JsonObject
+from perstack.core.definitions import Expert, Project
+from perstack.core.job import JobSummary
+from perstack.core.policy.calls import PolicyCall, Resolve
+from perstack.core.policy.chain import rule_sets
+from perstack.core.policy.decide import decide_call
+from perstack.core.policy.history import PastCall, PastRun, past_run
+from perstack.core.policy.permissions import Permissions, RuleSet
+from perstack.core.policy.rulings import Ruling
+from perstack.core.tools import Subject, legal_tool_name
+from perstack.engine.known_tools import known_tools
+from perstack.engine.logs.lines import run_ids
+from perstack.engine.policy_paths import resolver
+from perstack.errors import StorageError
+from perstack.ports.skill import SkillFactory
+from perstack.ports.storage import RunRef, Storage
+
+_PAGE = 200
+
+_Tools = Mapping[tuple[str, str], tuple[str, Subject | None]]
+"""By skill and name as the model sees it: the tool's own name, and what its arguments are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Otherwise:
+    """A call that would be decided otherwise."""
+
+    job_id: str
+    run_id: str
+    expert_key: str
+    call: PastCall
+    ruling: Ruling
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """What has been looked at of one Job."""
+
+    job_id: str
+    calls: int = 0
+    unknown: int = 0
+    """Calls whose arguments were taken out of the log."""
+    otherwise: tuple[Otherwise, ...] = ()
+    problem: str | None = None
+    """Why it cannot be read."""
+
+
+class Backtest:
+    """Today's rules, or others in their place, on recorded calls."""
+
+    def __init__(
+        self,
+        project: Project,
+        factories: Sequence[SkillFactory],
+        workspace: Path,
+        rules: tuple[str, Permissions] | None = None,
+    ) -> None:
+        """`rules`, with the name of their file, take the place of the project's; the Experts' own stay."""
+        other = {} if rules is None else {"path": rules[0], "permissions": rules[1]}
+        self._project = project.model_copy(update=other)
+        self._factories = factories
+        self._resolve: Resolve = resolver(workspace)
+        self._root = str(workspace)
+        self._tools: dict[str, _Tools] = {}
+
+    async def of(self, storage: Storage, since: int = 0) -> AsyncGenerator[Tested]:
+        """Every Job that was written to since then (milliseconds since 1970), the latest first."""
+        after: str | None = None
+        while True:
+            page = await storage.jobs(limit=_PAGE, after=after)
+            for job_id in page.ids:
+                if since and await _is_older(storage, job_id, since):
+                    return
+                yield await self._of_job(storage, job_id, since)
+            if page.next is None:
+                return
+            after = page.next
+
+    async def _of_job(self, storage: Storage, job_id: str, since: int) -> Tested:
+        try:
+            ids = await run_ids(storage, job_id)
+            logs = {run_id: await storage.read(RunRef(job_id, run_id)) for run_id in ids}
+            return await asyncio.to_thread(self._tested, job_id, logs, since)
+        except (StorageError, ValueError) as error:
+            return Tested(job_id, problem=str(error))
+
+    def _tested(self, job_id: str, logs: Mapping[str, Sequence[bytes]], since: int) -> Tested:
+        runs = {run_id: past_run(run_id, lines) for run_id, lines in logs.items()}
+        chains: dict[str, Sequence[RuleSet]] = {}
+        calls, unknown = 0, 0
+        found: list[Otherwise] = []
+        for run in runs.values():
+            chain = chains[run.id] = self._chain(run, runs)
+            tools = self._tools_of(run.expert)
+            key = _key_of(run)
+            for call in run.calls:
+                if call.timestamp < since:
+                    continue
+                calls += 1
+                if call.args is None:
+                    unknown += 1
+                    continue
+                ruling = decide_call(chain, self._seen(call, call.args, tools))
+                if ruling.decision != call.decision:
+                    found.append(Otherwise(job_id, run.id, key, call, ruling))
+        return Tested(job_id, calls, unknown, tuple(found))
+
+    def _chain(self, run: PastRun, runs: Mapping[str, PastRun]) -> Sequence[RuleSet]:
+        """The rules of the Run's Expert, and those of the Experts of all Runs above it."""
+        found: dict[str, RuleSet] = {}
+        above: PastRun | None = run
+        seen: set[str] = set()
+        while above is not None and above.id not in seen:
+            seen.add(above.id)
+            key = _key_of(above)
+            expert = self._project.expert(key) or Expert(key=key, instruction="")
+            found.update((one.source, one) for one in rule_sets(self._project, expert))
+            above = runs.get(above.works_for or "")
+        return list(found.values())
+
+    def _seen(self, call: PastCall, args: JsonObject, tools: _Tools) -> PolicyCall:
+        own, subject = tools.get((call.skill, call.tool), (call.target or call.tool, None))
+        is_delegate = call.kind == "delegate" or call.skill.startswith("delegate/")
+        return PolicyCall(
+            tool=(call.target or call.skill.removeprefix("delegate/")) if is_delegate else own,
+            skill="" if is_delegate else call.skill,
+            args=args,
+            kind="delegate" if is_delegate else call.kind,
+            effect=call.effect,
+            subject=subject,
+            shown=call.tool,
+            resolve=self._resolve,
+            root=self._root,
+        )
+
+    def _tools_of(self, definition: JsonObject) -> _Tools:
+        written = json.dumps(definition.get("skills"))
+        if written not in self._tools:
+            self._tools[written] = dict(_named(self._factories, definition))
+        return self._tools[written]
+
+
+def _named(
+    factories: Sequence[SkillFactory], definition: JsonObject
+) -> Iterator[tuple[tuple[str, str], tuple[str, Subject | None]]]:
+    expert = Expert(key="a", instruction="")
+    with suppress(ValidationError):
+        expert = Expert.model_validate({"key": "a", "instruction": "", "skills": definition.get("skills") or []})
+    for skill, specs in known_tools(factories, expert).items():
+        for spec in specs or ():
+            # the plain name, and the one that it has where two skills have a tool of that name
+            for shown in (legal_tool_name(spec.name), legal_tool_name(f"{skill}_{spec.name}")):
+                yield (skill, shown), (spec.name, spec.subject)
+
+
+def _key_of(run: PastRun) -> str:
+    key = run.expert.get("key")
+    return key if isinstance(key, str) else ""
+
+
+async def _is_older(storage: Storage, job_id: str, since: int) -> bool:
+    """Whether a Job has not been written to since then, if its summary tells."""
+    written = await storage.summary(job_id)
+    if written is None:
+        return False
+    try:
+        summary = JobSummary.model_validate_json(written)
+    except ValidationError:
+        return False
+    return summary.status != "running" and 0 < summary.updated_at < since
