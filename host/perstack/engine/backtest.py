@@ -26,9 +26,11 @@ from perstack.engine.logs.lines import run_ids
 from perstack.engine.policy_paths import resolver
 from perstack.errors import StorageError
 from perstack.ports.skill import SkillFactory
-from perstack.ports.storage import RunRef, Storage
+from perstack.ports.storage import Page, RunRef, Storage
 
 _PAGE = 200
+_AT_ONCE = 20
+"""Jobs that are in memory, and that one change of threads pays for."""
 
 _Tools = Mapping[tuple[str, str], tuple[str, Subject | None]]
 """By skill and name as the model sees it: the tool's own name, and what its arguments are."""
@@ -58,6 +60,13 @@ class Tested:
     """Why it cannot be read."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    job_id: str
+    logs: Mapping[str, Sequence[bytes]]
+    problem: str | None = None
+
+
 class Backtest:
     """Today's rules, or others in their place, on recorded calls."""
 
@@ -72,7 +81,7 @@ class Backtest:
         other = {} if rules is None else {"path": rules[0], "permissions": rules[1]}
         self._project = project.model_copy(update=other)
         self._factories = factories
-        self._resolve: Resolve = resolver(workspace)
+        self._resolve: Resolve = resolver(workspace, remembers=True)
         self._root = str(workspace)
         self._tools: dict[str, _Tools] = {}
 
@@ -81,21 +90,34 @@ class Backtest:
         after: str | None = None
         while True:
             page = await storage.jobs(limit=_PAGE, after=after)
+            read: list[_Read] = []
             for job_id in page.ids:
                 if since and await _is_older(storage, job_id, since):
-                    return
-                yield await self._of_job(storage, job_id, since)
+                    page = Page(())
+                    break
+                read.append(await _logs(storage, job_id))
+                if len(read) == _AT_ONCE:
+                    for tested in await asyncio.to_thread(self._all, read, since):
+                        yield tested
+                    read = []
+            for tested in await asyncio.to_thread(self._all, read, since):
+                yield tested
             if page.next is None:
                 return
             after = page.next
 
-    async def _of_job(self, storage: Storage, job_id: str, since: int) -> Tested:
-        try:
-            ids = await run_ids(storage, job_id)
-            logs = {run_id: await storage.read(RunRef(job_id, run_id)) for run_id in ids}
-            return await asyncio.to_thread(self._tested, job_id, logs, since)
-        except (StorageError, ValueError) as error:
-            return Tested(job_id, problem=str(error))
+    def _all(self, read: Sequence[_Read], since: int) -> list[Tested]:
+        found: list[Tested] = []
+        for one in read:
+            try:
+                found.append(
+                    self._tested(one.job_id, one.logs, since)
+                    if one.problem is None
+                    else Tested(one.job_id, problem=one.problem)
+                )
+            except ValueError as error:
+                found.append(Tested(one.job_id, problem=str(error)))
+        return found
 
     def _tested(self, job_id: str, logs: Mapping[str, Sequence[bytes]], since: int) -> Tested:
         runs = {run_id: past_run(run_id, lines) for run_id, lines in logs.items()}
@@ -169,6 +191,14 @@ def _named(
 def _key_of(run: PastRun) -> str:
     key = run.expert.get("key")
     return key if isinstance(key, str) else ""
+
+
+async def _logs(storage: Storage, job_id: str) -> _Read:
+    try:
+        ids = await run_ids(storage, job_id)
+        return _Read(job_id, {run_id: await storage.read(RunRef(job_id, run_id)) for run_id in ids})
+    except StorageError as error:
+        return _Read(job_id, {}, str(error))
 
 
 async def _is_older(storage: Storage, job_id: str, since: int) -> bool:

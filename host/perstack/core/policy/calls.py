@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from posixpath import join, normpath
 
 from pydantic import JsonValue
@@ -28,7 +29,7 @@ def as_written(path: str, folder: str) -> Sequence[str]:
     return (normpath(join(folder, path)),)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PolicyCall:
     """Everything of a call that a decision depends on."""
 
@@ -50,7 +51,7 @@ class PolicyCall:
         """Whether no rule applies to it."""
         return self.kind in EXEMPT_KINDS or (self.effect == "readOnly" and self.tool in EXEMPT_TOOLS)
 
-    @property
+    @cached_property
     def command(self) -> tuple[str, ...]:
         """The program and its arguments; empty if the tool runs none."""
         if self.subject is None or not self.subject.program:
@@ -74,6 +75,10 @@ class PolicyCall:
 
     def paths(self) -> Mapping[str, Sequence[str]]:
         """The names of each path among its arguments, by the argument."""
+        return self._paths
+
+    @cached_property
+    def _paths(self) -> Mapping[str, Sequence[str]]:
         named = self.subject.paths if self.subject is not None else ()
         given = {name: value for name in named if isinstance(value := self.args.get(name), str)}
         return {name: self.resolve(value, ".") for name, value in given.items()}

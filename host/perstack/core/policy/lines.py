@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Command:
     """One simple command."""
 
@@ -19,7 +20,7 @@ class Command:
     is_around: bool = False
     """Whether it only runs others that are read as well: then only rules that name it count."""
 
-    @property
+    @cached_property
     def known(self) -> tuple[str, ...]:
         """The words up to the first that is not known."""
         return tuple(word for word in takewhile(lambda word: word is not None, self.words) if word is not None)

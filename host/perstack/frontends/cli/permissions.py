@@ -7,8 +7,10 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import click
+from pydantic import JsonValue
 
 from perstack.config.load import DefinitionFile
 from perstack.config.permissions_file import read_permissions
@@ -23,7 +25,6 @@ from perstack.frontends.cli.options import CONFIG, WORKSPACE, PlaceOptions, plac
 from perstack.frontends.cli.task_options import SPAN
 from perstack.frontends.cli.terminal import Screen, data, err, out
 from perstack.frontends.shared.words import count
-
 
 _File = tuple[str, Permissions] | None
 """Rules, and the name of the file that they are from."""
@@ -196,7 +197,7 @@ def _to_json(one: Otherwise) -> JsonObject:
 def _object(text: str) -> JsonObject:
     """The arguments as typed. Raises UsageError."""
     try:
-        found: object = json.loads(text)
+        found = cast("JsonValue", json.loads(text))
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f'the arguments are not JSON: {error}; write an object in quotes: \'{{"path": "a"}}\''
