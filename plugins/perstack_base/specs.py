@@ -73,7 +73,13 @@ _CONTROL = (
         kind="todo",
     ),
     _spec("clearTodo", "readOnly", "Empty the todo list.", kind="clearTodo"),
-    _spec("think", "readOnly", "Write down a step of reasoning. Has no other effect.", {"thought": _TEXT}),
+    _spec(
+        "think",
+        "readOnly",
+        "Write down a step of reasoning. Has no other effect.",
+        {"thought": _TEXT},
+        subject=Subject(is_nothing=True),
+    ),
     _spec("healthCheck", "readOnly", "Whether the runtime is well: workspace, uptime, memory.", polling=True),
 )
 

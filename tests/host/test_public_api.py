@@ -86,7 +86,7 @@ HOST = {
     "use": ("project",),
 }
 PARTS = {
-    Jobs: {*HOST, "list", "under", "waiting"}
+    Jobs: {*HOST, "backtest", "list", "under", "waiting"}
     - {"open", "close", "inbox", "use", "login", "logout", "install", "tools"},
     Experts: {"all", "get", "check_ready", "tools"},
     Skills: {"login", "logout", "install"},

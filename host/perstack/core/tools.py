@@ -37,6 +37,8 @@ class Subject(Fact):
     """Where it runs: a path in the workspace."""
     variables: str = ""
     """The object of variables that it gets besides."""
+    is_nothing: bool = False
+    """Whether it does nothing at all, so that no rule is ever about it."""
 
 
 class ToolSpec(Fact):

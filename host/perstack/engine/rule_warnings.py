@@ -10,7 +10,7 @@ from perstack.config.key_path import KeyPath
 from perstack.config.load import DefinitionFile
 from perstack.config.source import Reporter
 from perstack.core.definitions import Expert
-from perstack.core.policy.calls import EXEMPT_KINDS, EXEMPT_TOOLS
+from perstack.core.policy.calls import is_exempt
 from perstack.core.policy.globs import Glob
 from perstack.core.policy.permissions import Permissions
 from perstack.core.policy.rules import PermissionRule, read_rule
@@ -85,7 +85,7 @@ def _problem_of_tool(rule: PermissionRule, reach: _Reach) -> str | None:
     tools = [spec for spec in known if rule.tool.matches(spec.name)]
     if None in variants and not rule.tool.is_literal:
         return None
-    subject = [spec for spec in tools if not (spec.kind in EXEMPT_KINDS or spec.name in EXEMPT_TOOLS)]
+    subject = [spec for spec in tools if not is_exempt(spec.kind, spec.subject)]
     is_delegate = rule.skill is None and any(rule.tool.matches(legal_tool_name(key)) for key in reach.delegates)
     if is_delegate or (not tools and None in variants):
         return None

@@ -175,6 +175,12 @@ def test_what_the_loop_itself_answers_is_never_subject_to_a_rule():
     assert decided(nothing, call("healthCheck")) == "deny"
 
 
+def test_a_tool_of_a_server_is_subject_to_rules_whatever_it_is_called():
+    nothing = rules(default="deny")
+    for name in ("think", "attemptCompletion", "todo"):
+        assert decided(nothing, PolicyCall(tool=name, skill="server", effect="readOnly")) == "deny"
+
+
 def test_without_rules_everything_runs():
     assert decide_call([], run("rm", "-rf", "/")).decision == "allow"
     assert decided(rules(), run("sh", "-c", "eval $X")) == "allow"

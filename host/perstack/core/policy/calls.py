@@ -19,7 +19,6 @@ Resolve = Callable[[str, str], Sequence[str]]
 Relative to the workspace, `.` for itself, or absolute if it leads elsewhere. It never raises.
 """
 
-EXEMPT_TOOLS = frozenset({"think"})
 EXEMPT_KINDS: frozenset[ToolKind] = frozenset({"attemptCompletion", "todo", "clearTodo", "interactive", "refused"})
 """What no rule is ever asked about: the loop's own tools, questions to a person, and calls that are wrong."""
 
@@ -49,7 +48,7 @@ class PolicyCall:
     @property
     def is_exempt(self) -> bool:
         """Whether no rule applies to it."""
-        return self.kind in EXEMPT_KINDS or (self.effect == "readOnly" and self.tool in EXEMPT_TOOLS)
+        return is_exempt(self.kind, self.subject)
 
     @cached_property
     def command(self) -> tuple[str, ...]:
@@ -100,6 +99,11 @@ def policy_call(
         resolve=resolve,
         root=root,
     )
+
+
+def is_exempt(kind: ToolKind, subject: Subject | None) -> bool:
+    """Whether no rule is ever about such a tool. Its name does not matter: a server may call its own what it likes."""
+    return kind in EXEMPT_KINDS or (subject is not None and subject.is_nothing)
 
 
 def line_of(words: Sequence[str]) -> str:
