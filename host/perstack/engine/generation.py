@@ -92,7 +92,9 @@ async def generate(
         reserved = session.run.reserved
         above = over(usage, reserved)
         if above is not None:
-            notice(f"{run.start.provider} has used more than could be expected of {run.id}: {above.tokens:,} tokens")
+            dollars = "" if above.cost_usd is None else f", ${above.cost_usd:.4f}"
+            what = f"{above.tokens:,} tokens{dollars}"
+            notice(f"{run.start.provider} has used more than could be expected of {run.id}: {what}")
         session.note(
             FinishGeneration(
                 **session.stamp(),

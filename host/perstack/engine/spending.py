@@ -95,8 +95,8 @@ class Spending:
 
     def recorded_sample(self, key: str) -> None:
         """What the call has used is in its Run's log."""
-        self.ledger.drop(key)
-        self._tell()
+        if self.ledger.drop(key):
+            self._tell()
 
     async def _room(self, run: Run, bound: Bound, mine: Amount = NOTHING) -> Grant | Exceeded:
         while True:

@@ -219,3 +219,6 @@ def test_what_is_above_a_reservation_is_told() -> None:
     assert over(Usage.of(90, 20), Charge(tokens=100)) == Charge(tokens=10)
     assert over(Usage.of(90, 10), Charge(tokens=100)) is None
     assert over(Usage.of(90, 10), None) is None
+    priced = Usage.of(90, 10).model_copy(update={"cost_usd": 0.5})
+    assert over(priced, Charge(tokens=100)) is None
+    assert over(priced, Charge(tokens=100, cost_usd=0.4)) == Charge(tokens=0, cost_usd=0.1)

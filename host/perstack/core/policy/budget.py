@@ -145,7 +145,6 @@ class _OfRun:
     spent: Amount = NOTHING
     open: Amount = NOTHING
     tool_calls: int = 0
-    worked_ms: int = 0
 
     @classmethod
     def of(cls, run: Run, *, at_rest: bool) -> _OfRun:
@@ -153,7 +152,20 @@ class _OfRun:
         reserved = Amount.of_charge(run.reserved)
         if at_rest:
             spent, reserved = spent + reserved, NOTHING
-        return cls(spent, reserved, run.tool_calls, run.worked_ms)
+        return cls(spent, reserved, run.tool_calls)
+
+
+_NOTHING_OF_RUN = _OfRun()
+
+
+def _is_same(run: Run, before: Run) -> bool:
+    """Whether nothing was used or promised since: most events change neither, and leave the objects as they are."""
+    return (
+        run.usage is before.usage
+        and run.reserved is before.reserved
+        and run.assumed is before.assumed
+        and run.tool_calls == before.tool_calls
+    )
 
 
 class Ledger:
@@ -167,6 +179,7 @@ class Ledger:
         self._keys: dict[str, tuple[str, ...]] = {}
         """The accounts that a Run spends of."""
         self._taken: dict[str, _OfRun] = {}
+        self._latest: dict[str, Run] = {}
         self._held: dict[str, tuple[str, Amount]] = {}
 
     def take(self, run: Run, *, at_rest: bool = False) -> bool:
@@ -174,23 +187,29 @@ class Ledger:
 
         Of a Run `at_rest`, which nobody drives yet, what was under way when its process ended counts as spent.
         """
-        before = self._taken.get(run.id)
-        if before is None:
-            before = _OfRun()
+        run_id, latest = run.start.run_id, self._latest.get(run.start.run_id)
+        if latest is None:
             self._enter(run)
-        now = _OfRun.of(run, at_rest=at_rest)
-        if now == before:
+        self._latest[run_id] = run
+        self._add_time(run, 0 if latest is None else latest.worked_ms)
+        if latest is not None and _is_same(run, latest) and not at_rest:
             return False
-        self._taken[run.id] = now
-        for key in self._keys[run.id]:
+        before, now = self._taken.get(run_id, _NOTHING_OF_RUN), _OfRun.of(run, at_rest=at_rest)
+        self._taken[run_id] = now
+        for key in self._keys[run_id]:
             account = self._accounts[key]
             account.spent += now.spent - before.spent
             account.open += now.open - before.open
             account.tool_calls += now.tool_calls - before.tool_calls
-            # a Run's time is that of those below it too
-            if run.is_coordinator if key == JOB else run.start.expert_key == key:
-                account.worked_ms += now.worked_ms - before.worked_ms
         return now.open != before.open
+
+    def _add_time(self, run: Run, before: int) -> None:
+        """A Run's time is that of those below it too."""
+        if run.worked_ms == before:
+            return
+        key = JOB if run.is_coordinator else run.start.expert_key
+        if key in self._keys[run.start.run_id]:
+            self._accounts[key].worked_ms += run.worked_ms - before
 
     def hold(self, key: str, run_id: str, amount: Amount) -> None:
         """Count something that no Run's state has yet. Under a key that is there already, in its place."""
@@ -199,11 +218,15 @@ class Ledger:
         for account in self._keys[run_id]:
             self._accounts[account].open += amount
 
-    def drop(self, key: str) -> None:
-        """Count it no more: it is in its Run's state now, or did not come about."""
-        run_id, amount = self._held.pop(key, ("", NOTHING))
-        for account in self._keys.get(run_id, ()):
+    def drop(self, key: str) -> bool:
+        """Count it no more: it is in its Run's state now, or did not come about. False if there is none."""
+        held = self._held.pop(key, None)
+        if held is None:
+            return False
+        run_id, amount = held
+        for account in self._keys[run_id]:
             self._accounts[account].open -= amount
+        return True
 
     def reserve(self, run_id: str, bound: Bound, *, mine: Amount = NOTHING) -> Grant | Wait | Exceeded:
         """What becomes of a generation whose worst case is known. Nothing is counted by this.
@@ -293,7 +316,9 @@ def over(usage: Usage, reserved: Charge | None) -> Charge | None:
     if reserved is None:
         return None
     used, most = Amount.of_usage(usage), Amount.of_charge(reserved)
-    extra = Amount(max(0, used.tokens - most.tokens), max(0, used.nano - most.nano))
+    # without a budget in dollars none are reserved
+    dollars = 0 if reserved.cost_usd is None else max(0, used.nano - most.nano)
+    extra = Amount(max(0, used.tokens - most.tokens), dollars)
     return None if extra == NOTHING else extra.as_charge()
 
 

@@ -1,0 +1,77 @@
+"""What a budget costs a step: the same Job with and without one, in turns, in one process.
+
+    .venv/bin/python bench/budget.py [steps] [rounds]
+
+The model answers at once, so that all of the work is ours. Jobs are interleaved, and of each kind the median counts.
+It is the time of the processor that is measured: a budget waits for nothing, and makes no sync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from perstack.config.settings import Overrides
+from perstack.core.definitions import Expert, Price, Project
+from perstack.host import Host
+from perstack.ports.provider import GenerationRequest
+from perstack.testing.scripted import ScriptedProvider, TurnLike, text, tool, turn
+
+EXPERT = Expert(key="bench", instruction="Thinks, again and again.")
+PRICE = Price(name="scripted/scripted", input=1, output=10)
+
+
+def script(steps: int) -> ScriptedProvider:
+    def reply(request: GenerationRequest) -> TurnLike:
+        number = len(request.messages) // 2
+        if number >= steps - 1:
+            return text("done", usage=(1000, 50))
+        return turn(tool("think", {"thought": f"thought {number}"}), usage=(1000, 50))
+
+    return ScriptedProvider(reply)
+
+
+async def one(steps: int, overrides: Overrides) -> float:
+    """Milliseconds a step."""
+    with tempfile.TemporaryDirectory(prefix="perstack-bench-") as folder:
+        host = Host(
+            Project(experts={EXPERT.key: EXPERT}, prices=(PRICE,)),
+            workspace=Path(folder),
+            env={},
+            overrides=overrides,
+            plugins=[script(steps)],
+        )
+        async with host:
+            began = time.process_time()
+            job = await host.run(EXPERT.key, "go")
+            took = time.process_time() - began
+    if job.status != "completed":
+        raise RuntimeError(job.error or job.status)
+    return took * 1000 / steps
+
+
+async def main(steps: int, rounds: int) -> None:
+    without = Overrides(provider="scripted", max_steps=0)
+    kinds = {
+        "without a budget": without,
+        "maxTokens": Overrides(provider="scripted", max_steps=0, max_tokens=10**9),
+        "maxCost": Overrides(provider="scripted", max_steps=0, max_cost=10**6),
+    }
+    times: dict[str, list[float]] = {name: [] for name in kinds}
+    for name in kinds:
+        await one(20, kinds[name])
+    for _ in range(rounds):
+        for name, overrides in kinds.items():
+            times[name].append(await one(steps, overrides))
+    base = median(times["without a budget"])
+    for name, found in times.items():
+        print(f"{name}: {median(found):.2f} ms a step, {median(found) - base:+.2f}")
+
+
+if __name__ == "__main__":
+    given = [int(word) for word in sys.argv[1:]]
+    asyncio.run(main(*given, *(200, 15)[len(given) :]))
