@@ -8,12 +8,15 @@ import random
 import pytest
 from hosting import Bench, Seen, crashing, expert, results, wait_for
 
-from perstack.core.definitions import Budget, Price
+from perstack.core.definitions import Budget, McpStdioSkill, Price
 from perstack.core.ids import number_of_run
-from perstack.core.messages import ToolMessage
+from perstack.core.messages import TextPart, ToolMessage, UserMessage
 from perstack.core.policy.budget import Ledger
+from perstack.core.tools import ToolSpec
 from perstack.errors import PerstackError
+from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Generation, GenerationRequest
+from perstack.ports.skill import SampleRequest, ToolCall, ToolResult, Toolset
 from perstack.testing.crashing_storage import Crash, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, TurnLike, fail, text, tool, turn
 
@@ -309,3 +312,69 @@ def test_a_job_that_is_killed_and_resumed_at_random_is_never_charged_more_than_i
 
 async def has_begun(host) -> bool:
     return bool([job for job in (await host.jobs()).jobs if job.id == "j"])
+
+
+# --- generations that a tool asks for -----------------------------------------------------------------------------
+
+
+class Summing:
+    """Its tool `sum` asks the model four times at once."""
+
+    name = "summing"
+
+    def handles(self, definition) -> bool:
+        return isinstance(definition, McpStdioSkill) and definition.name == "summing"
+
+    async def open(self, definition, context):
+        return self
+
+    async def tools(self) -> Toolset:
+        return Toolset((ToolSpec(name="sum"),))
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        assert call.sample is not None
+        query = UserMessage(contents=(TextPart(text="2 + 2?"),))
+        asked = (call.sample(SampleRequest((query,), "[[calculator]]", max_tokens=500)) for _ in range(4))
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        return ToolResult.text(" ".join(getattr(one, "name", "4") for one in found))
+
+    async def close(self) -> None:
+        pass
+
+    @hookimpl
+    def perstack_skills(self):
+        return [self]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(text("4", usage=(100, 400)), "4"), (fail(name="CutStream", repeat=True), "CutStream"), (text("4"), "4")],
+    ids=["counted", "cut off", "not told"],
+)
+def test_generations_that_a_tool_asks_for_are_reserved_and_counted(bench: Bench, answer: TurnLike, said: str) -> None:
+    turns = [turn(tool("sum"), usage=(9, 1)), text("done", usage=(9, 1))]
+    script, seen = {"[[calculator]]": [answer], "[[a]]": turns}, Seen()
+    one = expert("a").model_copy(update={"skills": (McpStdioSkill(name="summing", command="x", sampling=True),)})
+    host = bench.host(script, one, plugins=(Summing(),), max_tokens=20_000)
+    job = wait_for(host.run("a", "q", on_event=seen))
+    (finished,) = seen.of("finishToolCall")
+    assert results(seen) == [" ".join([said] * 4)]
+    counted_of_call = (finished.usage.total_tokens if finished.usage else 0) + (
+        finished.assumed.tokens if finished.assumed else 0
+    )
+    assert counted_of_call >= 2_000
+    ledger = Ledger(None)
+    for run in wait_for(host.load(job.id)).runs.values():
+        ledger.take(run, at_rest=True)
+    assert ledger.used().tokens == counted_of_call + 20
+    assert wait_for(host.replay(job.id)).findings == ()
+
+
+def test_a_generation_that_a_tool_asks_for_and_that_does_not_fit_is_an_error_for_the_tool(bench: Bench) -> None:
+    seen = Seen()
+    one = expert("a").model_copy(update={"skills": (McpStdioSkill(name="summing", command="x", sampling=True),)})
+    script = {"[[calculator]]": [text("4", usage=(9, 1))], "[[a]]": [turn(tool("sum"), usage=(8_000, 500))]}
+    host = bench.host(script, one, plugins=(Summing(),), max_tokens=9_500)
+    job = wait_for(host.run("a", "q", on_event=seen))
+    assert job.status == "stoppedByBudget"
+    assert results(seen) == ["ExceededBudget ExceededBudget ExceededBudget ExceededBudget"]

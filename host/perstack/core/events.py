@@ -289,6 +289,8 @@ class FinishToolCall(RunEvent):
     delegate: DelegateHead | None = None
     usage: Usage | None = None
     """What the generations cost that the tool itself asked for."""
+    assumed: Charge | None = None
+    """With a budget: what counts besides, of generations whose endpoint did not say what they used."""
     by: By | None = None
     """Who answered, if a person was asked for this result; a log of an earlier version does not say."""
     warning: str | None = None
@@ -323,6 +325,8 @@ class CallInteractiveTool(RunEvent):
     """What a tool asks that has been called already, and will be called again with the answer."""
     usage: Usage | None = None
     """What the generations cost that the tool had asked for before."""
+    assumed: Charge | None = None
+    """As in `finishToolCall`."""
 
 
 class AnswerQuestion(RunEvent):

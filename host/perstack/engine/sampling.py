@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 
 from perstack.core.messages import History
-from perstack.core.policy.budget import Exceeded
+from perstack.core.policy.budget import Exceeded, Grant, is_reported, is_uncharged
 from perstack.core.runs.state import Run
-from perstack.core.usage import NO_USAGE, Usage
+from perstack.core.usage import NO_USAGE, Charge, Usage
+from perstack.engine.generation import error_info
 from perstack.engine.prices import Prices
 from perstack.engine.spending import Spending
 from perstack.errors import ProviderError
@@ -28,11 +30,15 @@ class Sampling:
         self._spending = spending
         self._key = key
         self.usage: Usage | None = None
+        self.assumed: Charge | None = None
+        """What counts besides, because nobody said what was used."""
+        self._numbers = count(1)
 
     async def __call__(self, request: SampleRequest) -> Sample:
         """One generation, without tools and without retries. Raises ProviderError, also where no budget allows it."""
         start = self._run.start
-        most = await self._reserved(request)
+        key = f"{self._key}/{next(self._numbers)}"
+        granted = await self._reserved(request, key)
         generation = GenerationRequest(
             model=start.model,
             instruction=request.instruction,
@@ -40,7 +46,7 @@ class Sampling:
             tools=(),
             blobs=self._blobs,
             allow_tools=False,
-            max_tokens=most,
+            max_tokens=request.max_tokens if granted is None else granted.max_tokens,
             temperature=request.temperature,
             expert_key=start.expert_key,
             step=self._run.step,
@@ -50,22 +56,44 @@ class Sampling:
             async with asyncio.timeout(limit / 1000):
                 reply = await self._provider.generate(generation, lambda delta: None)
         except TimeoutError as error:
+            self._assume(granted)
             raise ProviderError(f"no whole reply within {limit} ms", name="Timeout", is_retryable=True) from error
+        except ProviderError as error:
+            if is_uncharged(error_info(error)):
+                self._settle(key, NO_USAGE)
+            else:
+                self._assume(granted)
+            raise
         usage, _ = await self._prices.known(start.provider, start.model, reply)
         self.usage = (self.usage or NO_USAGE) + usage
-        if self._spending is not None:
-            self._spending.settle_sample(self._run, self._key, self.usage)
+        if granted is not None and not is_reported(usage, has_reply=bool(reply.reply.contents)):
+            self._assume(granted)
+        else:
+            self._settle(key, usage)
         return Sample(reply.reply, start.model, reply.finish_reason)
 
-    async def _reserved(self, request: SampleRequest) -> int | None:
-        """How many tokens the reply may have."""
+    def recorded(self) -> None:
+        """What it has used is in the Run's log."""
+        if self._spending is not None:
+            for number in range(1, next(self._numbers)):
+                self._spending.recorded_sample(f"{self._key}/{number}")
+
+    def _settle(self, key: str, usage: Usage) -> None:
+        if self._spending is not None:
+            self._spending.settle_sample(self._run, key, usage)
+
+    def _assume(self, granted: Grant | None) -> None:
+        if granted is not None:
+            self.assumed = granted.amount.as_charge() + self.assumed
+
+    async def _reserved(self, request: SampleRequest, key: str) -> Grant | None:
+        """What it may cost, which is held under the key; None where there is no budget."""
         if self._spending is None:
-            return request.max_tokens
+            return None
         messages = History(request.messages)
         sent = messages.size(len(messages)) + len(request.instruction.encode("utf-8", "surrogatepass"))
-        granted = await self._spending.reserve_sample(
-            self._run, self._key, sent, request.max_tokens, self.usage or NO_USAGE
-        )
+        mine = (self.usage or NO_USAGE, self.assumed)
+        granted = await self._spending.reserve_sample(self._run, key, sent, request.max_tokens, mine)
         if isinstance(granted, Exceeded):
             raise ProviderError("no generation: the budget leaves no room for it", name="ExceededBudget")
-        return granted.max_tokens
+        return granted

@@ -23,7 +23,7 @@ from perstack.core.policy.budget import (
     Wait,
 )
 from perstack.core.runs.state import Run
-from perstack.core.usage import Usage
+from perstack.core.usage import Charge, Usage
 from perstack.engine.prices import Prices
 from perstack.errors import ProviderError
 
@@ -80,16 +80,22 @@ class Spending:
         sent = _most_sent(run, tools, instruction)
         return await self._room(run, await self._bound(run, sent, max(wanted, 2 * (run.cut_at or 0)), least))
 
-    async def reserve_sample(self, run: Run, key: str, sent: int, wanted: int | None, used: Usage) -> Grant | Exceeded:
-        """The same for a generation that the call `key` of a tool asks for, after others; what is granted is held."""
+    async def reserve_sample(
+        self, run: Run, key: str, sent: int, wanted: int | None, before: tuple[Usage, Charge | None]
+    ) -> Grant | Exceeded:
+        """The same for a generation that a tool asks for; what is granted is held under `key`.
+
+        What its call has used `before` does not come back while it waits.
+        """
         bound = await self._bound(run, sent + OF_ENDPOINT, wanted or WANTED, LEAST)
-        granted = await self._room(run, bound, Amount.of_usage(used))
+        mine = Amount.of_usage(before[0]) + Amount.of_charge(before[1])
+        granted = await self._room(run, bound, mine)
         if isinstance(granted, Grant):
-            self.ledger.hold(key, run.id, granted.amount + Amount.of_usage(used))
+            self.ledger.hold(key, run.id, granted.amount)
         return granted
 
     def settle_sample(self, run: Run, key: str, used: Usage) -> None:
-        """What the call has used until now."""
+        """What it has used."""
         self.ledger.hold(key, run.id, Amount.of_usage(used))
         self._tell()
 

@@ -53,6 +53,8 @@ class Outcome:
     result: ToolResult | Question
     duration_ms: int = 0
     usage: Usage | None = None
+    sampling: Sampling | None = None
+    """What the tool has asked the model for."""
 
 
 async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, around: ToolSurroundings) -> None:
@@ -73,8 +75,9 @@ async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, a
                 call = running.pop(task)
                 effects = effects or call.decided.effect == "sideEffect"
                 _record(session, call, task.result())
-                if around.spending is not None:
-                    around.spending.recorded_sample(call_key(session.run, call))
+                sampling = task.result().sampling
+                if sampling is not None:
+                    sampling.recorded()
             if running and (effects or not done):
                 await session.flush()
 
@@ -115,6 +118,7 @@ def _show_progress(run: Run, call: Call, emit: Emitter, clock: Clock) -> Callabl
 
 def _record(session: Session, call: Call, outcome: Outcome) -> None:
     result = outcome.result
+    assumed = None if outcome.sampling is None else outcome.sampling.assumed
     if isinstance(result, Question):
         session.note(
             CallInteractiveTool(
@@ -125,6 +129,7 @@ def _record(session: Session, call: Call, outcome: Outcome) -> None:
                 args={"question": result.message},
                 question=result,
                 usage=outcome.usage,
+                assumed=assumed,
             )
         )
         return
@@ -136,6 +141,7 @@ def _record(session: Session, call: Call, outcome: Outcome) -> None:
         is_error=result.is_error,
         duration_ms=outcome.duration_ms,
         usage=outcome.usage,
+        assumed=assumed,
     )
     session.note(warned(session.run, finished))
 
@@ -173,4 +179,4 @@ async def perform_call(run: Run, call: Call, catalogue: Catalogue, around: ToolS
     except Exception as error:  # noqa: BLE001 - a fault in a skill's code goes to the model, it must not end the Run
         result = ToolResult.text(f"{type(error).__name__}: {error}", is_error=True)
     spent = sampling.usage if sampling is not None else None
-    return Outcome(result, round((time.monotonic() - began) * 1000), spent)
+    return Outcome(result, round((time.monotonic() - began) * 1000), spent, sampling)

@@ -296,6 +296,7 @@ def _asked(run: Run, event: CallInteractiveTool) -> Changes:
         return Changes(asked=event.tool_call_id, questions=questions)
     call = replace(call, question=event.question)
     changes = _with_usage(run, event.usage)
+    changes["assumed"] = _together(run.assumed, event.assumed)
     changes.update(
         {"asked": event.tool_call_id, "questions": questions, "calls": {**run.calls, event.tool_call_id: call}}
     )
@@ -441,6 +442,8 @@ def _finished_call(run: Run, event: FinishToolCall) -> Changes:
     changes = _with_result(run, call, result)
     changes["status"] = "running"
     changes.update(_with_usage(run, event.usage))
+    if event.assumed is not None:
+        changes["assumed"] = _together(run.assumed, event.assumed)
     if call.decided.kind == "todo":
         changes["todos"] = apply_todo(run.todos, call.part.args)
     elif call.decided.kind == "clearTodo":
