@@ -79,8 +79,9 @@ def test_a_model_without_a_price_beside_a_budget_in_dollars_is_an_error_before_a
     bench: Bench,
 ) -> None:
     host = bench.host([text("done")], expert("a"), max_cost=1)
-    with pytest.raises(PerstackError, match=r'\[prices."scripted/scripted"\] with `input` and `output`'):
+    with pytest.raises(PerstackError, match=r'\[prices."scripted/scripted"\] with `input` and `output`') as refused:
         wait_for(host.run("a", "q", job_id="j"))
+    assert refused.value.exit_code == 2
     assert wait_for(host.jobs()).jobs == ()
 
 

@@ -31,6 +31,8 @@ from perstack.errors import ProviderError
 class UnknownPrice(ProviderError):
     """A budget in dollars, and a model that nobody knows the price of."""
 
+    exit_code = 2
+
     def __init__(self, provider: str, model: str) -> None:
         name = f"{provider}/{model}"
         super().__init__(
