@@ -82,7 +82,8 @@ class Open:
     """What this process has open."""
 
     files: int
-    threads: int
+    threads: tuple[str, ...]
+    """By their names."""
     children: int
 
 
@@ -264,12 +265,11 @@ class Soak:
 
     @property
     def tenths(self) -> list[float]:
-        """The memory over each tenth of the time, in MB."""
-        tenth = self.seconds / 10
-        return [
-            statistics.median([mb for at, mb in self.memory if number * tenth <= at < (number + 1) * tenth])
-            for number in range(10)
-        ]
+        """The memory over each tenth of the time, in MB. On a busy machine a tenth may have no measurement of its own:
+        as many as there are make ten parts."""
+        measured = [mb for at, mb in self.memory if at < self.seconds] or [megabytes()]
+        parts = [(len(measured) * number // 10, len(measured) * (number + 1) // 10) for number in range(10)]
+        return [statistics.median(measured[begin : max(end, begin + 1)]) for begin, end in parts]
 
 
 def megabytes() -> float:
@@ -277,10 +277,17 @@ def megabytes() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 
+def _threads() -> tuple[str, ...]:
+    for one in threading.enumerate():
+        if one is not threading.current_thread():
+            one.join(2)  # it may be about to end
+    return tuple(sorted(one.name for one in threading.enumerate()))
+
+
 def what_is_open() -> Open:
     """Files, threads and child processes of this process."""
     children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
-    return Open(len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), sum(map(len, children)))
+    return Open(len(list(Path("/proc/self/fd").iterdir())), _threads(), sum(map(len, children)))
 
 
 def soak(seconds: float, jobs: int, seed: int, most_growth: float) -> list[str]:
