@@ -57,7 +57,7 @@ def read_env(
     left_out: dict[str, str] = {}
     paths = [folder / name for name in names or DEFAULT_FILES]
     for path in paths:
-        for name, value in _read(path).items() if path.is_file() else ():
+        for name, value in _read(path).items() if _is_there(path) else ():
             if not is_confirmed and (_is_loader(name) or name in _OF_DOORS):
                 if not environ.get(name):
                     left_out[name] = str(path)
@@ -72,6 +72,13 @@ def read_env(
 
 def _is_loader(name: str) -> bool:
     return name.upper() in _LOADERS or name.upper().startswith(_OF_LOADERS)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:  # a name that is too long, a folder that nobody may look into
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -173,14 +173,14 @@ class DefinitionFile:
             report.warn(at, f"no file matches `{pattern}`, seen from {folder}")
         for name in found:
             path = Path(normpath(folder / name))
-            resolved = path.resolve()
-            if resolved == chain[-1].resolve() and is_pattern:
+            resolved = _file_at(path)
+            if resolved is None:
+                report.error(at, f"there is no file `{name}` in {folder}")
+            elif resolved == chain[-1].resolve() and is_pattern:
                 continue  # `**/perstack.toml` finds the file that says it, and means the others
-            if any(resolved == above.resolve() for above in chain):
+            elif any(resolved == above.resolve() for above in chain):
                 way = " → ".join(map(str, (*chain, path)))
                 report.error(at, f"a file cannot include itself, not even by way of others: {way}")
-            elif not path.is_file():
-                report.error(at, f"there is no file `{name}` in {folder}")
             elif resolved not in self.files and (len(self.files) >= MOST_FILES or len(chain) >= MOST_CHAINED):
                 report.error(
                     at,
@@ -189,6 +189,14 @@ class DefinitionFile:
                 return
             elif resolved not in self.files:
                 self.read(path, chain)
+
+
+def _file_at(path: Path) -> Path | None:
+    """Where a file really is; None if there is none, or if none can be called that or be looked at."""
+    try:
+        return path.resolve() if path.is_file() else None
+    except OSError:
+        return None
 
 
 def _broken(drafts: Mapping[str, Draft], errors: Sequence[Problem]) -> dict[str, tuple[Problem, ...]]:

@@ -54,6 +54,12 @@ def test_a_file_that_is_not_utf_8_is_a_users_mistake(tmp_path):
         read_env(tmp_path, environ={})
 
 
+@pytest.mark.parametrize("name", ["9" * 400, "x/" * 3000], ids=["long", "deep"])
+def test_a_name_that_no_file_can_have_is_a_users_mistake(tmp_path, name):
+    with pytest.raises(UsageError, match="cannot be read: File name too long"):
+        read_env(tmp_path, (name,))
+
+
 def test_without_such_a_file_the_library_is_not_imported(tmp_path):
     code = "import sys, pathlib, perstack.config.env as e; e.read_env(pathlib.Path()); print('dotenv' in sys.modules)"
     paths = os.pathsep.join(path for path in sys.path if path)

@@ -70,6 +70,13 @@ def test_files_that_include_each_other_are_an_error_that_shows_the_way(write, tm
     assert " → ".join(str(tmp_path / name) for name in ("perstack.toml", "one.toml", "perstack.toml")) in str(problem)
 
 
+@pytest.mark.parametrize("name", ["9" * 400, "x/" * 3000, "a\\u0000b"], ids=["long", "deep", "with a NUL"])
+def test_a_name_that_no_file_can_have_is_an_error_with_its_line(write, name):
+    root = write(f'# words\ninclude = ["{name}"]')
+    with pytest.raises(DefinitionError, match=r":2: include\[0\]: there is no file"):
+        load_project(root)
+
+
 def test_a_file_that_includes_itself_by_name_is_an_error(write):
     [problem] = problems_of(write('include = ["perstack.toml"]'))
     assert (problem.line, problem.key) == (1, "include[0]")
