@@ -222,11 +222,13 @@ def test_words_and_json_of_any_bytes_on_the_command_line_are_taken_or_refused() 
         assert from_json((await memory.get("t")).to_json())
 
     def take(data: bytes) -> None:
-        typed = data.decode("utf-8", "surrogateescape")
+        typed = data.decode("utf-8", "surrogateescape").lstrip("@")  # a file is another kind, and so is stdin
+        if typed == "-":
+            return
         for read in (given_object, given_error, read_span, read_moment):
             refused(lambda read=read: read(typed, "WHAT"))
         with suppress(PerstackError):
-            value = given_answer(typed.lstrip("@-"), "WHAT")
+            value = given_answer(typed, "WHAT")
             asyncio.run(keep(value))
             read_cloud_event(value)
 
