@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from perstack.core.sandbox import SandboxPolicy
 from perstack.ports.hooks import hookimpl
@@ -16,6 +16,7 @@ class BubblewrapFactory:
 
     async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
         """Raises UsageError if bwrap is missing or the kernel forbids it, or for a workspace that gives too much."""
+        from perstack_bubblewrap.limits import unenforced
         from perstack_bubblewrap.machine import check, find, seccomp
         from perstack_bubblewrap.view import check_places
 
@@ -23,15 +24,22 @@ class BubblewrapFactory:
         seccomp()
         await check(bwrap)
         check_places(policy, around)
-        return ()
+        return unenforced(policy)
+
+    def limits(self) -> Mapping[str, str]:
+        """By cgroups, or else by what binds a process."""
+        from perstack_bubblewrap.limits import ways
+
+        return ways()
 
     async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
         """Raises UsageError as `check`, which may have been long ago."""
+        from perstack_bubblewrap.groups import group_of
         from perstack_bubblewrap.machine import find
         from perstack_bubblewrap.runtime import BubblewrapRuntime
 
         await self.check(policy, around)
-        return BubblewrapRuntime(find(around.env), policy, around)
+        return BubblewrapRuntime(find(around.env), policy, around, group_of(policy, around.job_id))
 
 
 @hookimpl

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from asyncio.subprocess import Process
+from dataclasses import dataclass
 from threading import Lock
 
 from perstack.core.sandbox import SandboxPolicy
+from perstack.ports.processes.group import signal_group
 from perstack.ports.processes.start import launch
 from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program, Surroundings
-from perstack_bubblewrap.layout import View, arguments, environment
+from perstack_bubblewrap.cgroups import Member
+from perstack_bubblewrap.groups import Shared
+from perstack_bubblewrap.layout import DEFAULT_TMP, View, arguments, environment
+from perstack_bubblewrap.limits import in_words, joined, own_limits
 from perstack_bubblewrap.machine import seccomp, system
 from perstack_bubblewrap.sealed import sealed
 from perstack_bubblewrap.view import Watch
+
+_LOOK_AGAIN = 0.1
+"""Seconds between two looks at whether a program has run into a limit."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A program with limits."""
+
+    member: Member | None
+    watching: asyncio.Task[None] | None = None
+    limit: str = ""
+    """What it ran into."""
 
 
 class BubblewrapRuntime:
@@ -22,18 +41,27 @@ class BubblewrapRuntime:
     own, which ends as a whole when bwrap does. What leaves its group or session inside is ended with it.
     """
 
-    def __init__(self, bwrap: str, policy: SandboxPolicy, around: Surroundings) -> None:
+    def __init__(self, bwrap: str, policy: SandboxPolicy, around: Surroundings, group: Shared | None = None) -> None:
+        """`group` is that of the Job, if the kernel counts what its programs use."""
         self._bwrap = bwrap
+        self._policy = policy
         self._watch = Watch(policy, around)
+        self._group = group
         self._turn = Lock()
+        self._running: dict[Process, _Running] = {}
+        self._watching: set[asyncio.Task[None]] = set()
 
     async def start(self, program: Program) -> Process:
         """Raises SkillError if it cannot be made sure what the program would see."""
         view = await asyncio.to_thread(self._view, program)
         env = environment(program.env, view)
-        with sealed(arguments(system(), view, cwd=str(program.cwd), env=env), seccomp()) as (given, filters):
-            return await launch(
-                (self._bwrap, "--args", str(given), "--seccomp", str(filters), "--", *program.argv),
+        policy = self._policy
+        given = arguments(system(), view, cwd=str(program.cwd), env=env, tmp=policy.tmp or DEFAULT_TMP)
+        member = None if self._group is None else self._group.group.member()
+        with sealed(given, seccomp()) as (words, filters):
+            argv = (self._bwrap, "--args", str(words), "--seccomp", str(filters), "--")
+            process = await launch(
+                (*joined(member), *argv, *own_limits(policy, member), *program.argv),
                 cwd="/",
                 # what bwrap itself had, such as LD_PRELOAD, would be done outside
                 env={},
@@ -41,16 +69,55 @@ class BubblewrapRuntime:
                 stdout=program.stdout,
                 stderr=program.stderr,
                 records=program.records,
-                pass_fds=(given, filters),
+                pass_fds=(words, filters),
             )
+        if member is not None or policy.time is not None:
+            self._begin(process, _Running(member))
+        return process
 
     def ending(self, process: Process) -> Ending:
-        """Nothing so far."""
-        return NOTHING_TO_SAY
+        """The limit that it ran into."""
+        running = self._running.pop(process, None)
+        if running is None:
+            return NOTHING_TO_SAY
+        self._look(running)
+        return Ending(limit=running.limit)
 
     async def close(self) -> None:
-        """Nothing was made."""
+        """Remove the groups of all programs, and that of the Job."""
+        if self._watching:
+            await asyncio.wait(self._watching)
+        self._running.clear()
+        if self._group is not None:
+            self._group.leave()
 
     def _view(self, program: Program) -> View:
         with self._turn:
             return self._watch.now(tuple(map(str, program.readable)))
+
+    def _begin(self, process: Process, running: _Running) -> None:
+        self._running[process] = running
+        running.watching = asyncio.create_task(self._watched(process, running))
+        self._watching.add(running.watching)
+        running.watching.add_done_callback(self._watching.discard)
+
+    async def _watched(self, process: Process, running: _Running) -> None:
+        """Until it has ended: what goes too far is ended. After that its group is removed."""
+        loop = asyncio.get_running_loop()
+        time = self._policy.time
+        until = None if time is None else loop.time() + time / 1000
+        waiting = asyncio.create_task(process.wait())
+        while not (await asyncio.wait({waiting}, timeout=_LOOK_AGAIN))[0]:
+            self._look(running)
+            if not running.limit and until is not None and loop.time() >= until:
+                running.limit = f"it ran longer than {time} ms"
+            if running.limit:
+                signal_group(process.pid, signal.SIGKILL)
+        self._look(running)
+        if running.member is not None:
+            await running.member.remove()
+
+    def _look(self, running: _Running) -> None:
+        over = None if running.limit or running.member is None else running.member.went_over()
+        if over is not None:
+            running.limit = in_words(over, self._policy)

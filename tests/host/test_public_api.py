@@ -88,7 +88,7 @@ HOST = {
 PARTS = {
     Jobs: {*HOST, "backtest", "list", "under", "waiting"}
     - {"open", "close", "inbox", "use", "login", "logout", "install", "tools"},
-    Experts: {"all", "get", "check_ready", "tools"},
+    Experts: {"all", "get", "check_ready", "run_program", "runtimes", "tools"},
     Skills: {"login", "logout", "install"},
 }
 

@@ -51,6 +51,12 @@ class Box:
     def with_policy(self, **fields: object) -> Box:
         return replace(self, policy=self.policy.model_copy(update=fields))
 
+    def program(self, line: str) -> Program:
+        """A line for the shell, with nowhere to write."""
+        env = inherited(self.around.env)
+        python = (Path(sys.base_prefix),)
+        return Program(("sh", "-c", line), self.workspace, env, DEVNULL, DEVNULL, DEVNULL, readable=python)
+
     async def _run(self, argv: tuple[str, ...], env: dict[str, str], inside: bool) -> Ran:
         factory = BubblewrapFactory()
         runtime = await factory.prepare(self.policy, self.around) if inside else LOCAL_RUNTIME

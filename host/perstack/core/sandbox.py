@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from perstack.core.base import Fact, falsy
-from perstack.core.keys import NOT_EMPTY, Key, Rule
+from perstack.core.keys import NOT_EMPTY, Key, Rule, at_least
 from perstack.errors import UsageError
 
 LOCAL = "local"
@@ -55,6 +55,7 @@ def wrong_share(share: float) -> str | None:
 
 
 _Path = Annotated[str, Rule(wrong_folder)]
+_Milliseconds = Annotated[int | None, at_least(1), Key("milliseconds that one program may run")]
 _Size = Annotated[str, Rule(wrong_size)]
 
 
@@ -70,6 +71,15 @@ class Sandbox(Fact):
     env: Annotated[
         tuple[Annotated[str, NOT_EMPTY], ...], Key("variables of yours that every program is given, by name")
     ] = ()
+    memory: Annotated[_Size | None, Key("memory that all programs of a Job may have together, such as `2GiB`")] = None
+    processes: Annotated[
+        int | None, at_least(8), Key("processes that all programs of a Job may be together, at least 8")
+    ] = None
+    cpu: Annotated[
+        float | None, Rule(wrong_share), Key("processors whose time all programs of a Job may use together")
+    ] = None
+    time: _Milliseconds = None
+    tmp: Annotated[_Size | None, Key("what the `/tmp` of a program may hold; `1GiB` if not given")] = None
 
 
 class SandboxPolicy(Fact):
@@ -79,6 +89,19 @@ class SandboxPolicy(Fact):
     writable: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     readable: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     env: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    memory: int | None = None
+    """Bytes, of all programs of the Job together."""
+    processes: int | None = None
+    cpu: float | None = None
+    time: int | None = None
+    """Milliseconds."""
+    tmp: int | None = None
+    """Bytes."""
+
+    @property
+    def limited(self) -> tuple[str, ...]:
+        """The keys of its limits."""
+        return tuple(key for key in ("memory", "processes", "cpu", "time", "tmp") if getattr(self, key) is not None)
 
 
 NO_POLICY = SandboxPolicy()
@@ -88,7 +111,17 @@ NO_POLICY = SandboxPolicy()
 def policy_of(runtime: str, sandbox: Sandbox | None) -> SandboxPolicy | None:
     """What is recorded of a runtime and a table; None if they say nothing."""
     table = sandbox or Sandbox()
-    policy = SandboxPolicy(runtime=runtime, writable=table.writable, readable=table.readable, env=table.env)
+    policy = SandboxPolicy(
+        runtime=runtime,
+        writable=table.writable,
+        readable=table.readable,
+        env=table.env,
+        memory=None if table.memory is None else bytes_of(table.memory),
+        processes=table.processes,
+        cpu=table.cpu,
+        time=table.time,
+        tmp=None if table.tmp is None else bytes_of(table.tmp),
+    )
     return None if policy == NO_POLICY else policy
 
 
@@ -111,9 +144,19 @@ def narrowed(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> Sandbox
         writable=_within(mine.writable, caller.writable),
         readable=_within(mine.readable, (*caller.readable, *caller.writable)),
         env=tuple(name for name in mine.env if name in caller.env),
+        memory=_least(mine.memory, caller.memory),
+        processes=_least(mine.processes, caller.processes),
+        cpu=_least(mine.cpu, caller.cpu),
+        time=_least(mine.time, caller.time),
+        tmp=_least(mine.tmp, caller.tmp),
     )
     # what confines nothing takes nothing away: the rest of a table has an effect on programs in a sandbox alone
     return None if policy == NO_POLICY else policy
+
+
+def _least(own: _T | None, caller: _T | None) -> _T | None:
+    """The lower of two limits; None is none."""
+    return min((limit for limit in (own, caller) if limit is not None), default=None)
 
 
 def _within(own: Iterable[str], caller: Iterable[str]) -> tuple[str, ...]:

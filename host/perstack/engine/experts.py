@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from perstack.core.definitions import Expert
@@ -10,6 +10,7 @@ from perstack.engine.setup import Setup
 
 if TYPE_CHECKING:
     from perstack.engine.tooling import OfferedTools
+    from perstack.engine.program_trial import RuntimeState, Tried
 
 
 class Experts:
@@ -29,6 +30,22 @@ class Experts:
     def check_ready(self, key: str) -> None:
         """Raises UsageError or MissingCredential if a Run of the Expert could not begin."""
         self._setup().check_ready(key)
+
+    async def run_program(self, expert_key: str, argv: Sequence[str]) -> Tried:
+        """Run a program as a tool of this Expert would, on this process's own input and output.
+
+        Raises UsageError if it cannot be started, or the Expert's runtime cannot be had here.
+        """
+        from perstack.engine.program_trial import run_program
+
+        setup = self._setup()
+        return await run_program(setup, setup.expert(expert_key), argv)
+
+    async def runtimes(self) -> tuple[RuntimeState, ...]:
+        """Each runtime that is installed, and whether it can be used on this machine."""
+        from perstack.engine.program_trial import runtimes
+
+        return await runtimes(self._setup())
 
     async def tools(self, expert_key: str) -> OfferedTools:
         """What a Run of this Expert, as a Coordinator, would be offered; its skills are opened for it, and ended."""

@@ -10,7 +10,7 @@ from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from perstack.core.sandbox import LOCAL, SandboxPolicy
 from perstack.ports.processes.start import Stream, launch
@@ -109,6 +109,15 @@ class RuntimeFactory(Protocol):
         ...
 
 
+@runtime_checkable
+class DescribesLimits(RuntimeFactory, Protocol):
+    """A runtime that can say how it keeps limits, for `perstack doctor`."""
+
+    def limits(self) -> Mapping[str, str]:
+        """For each key of `[sandbox]` that is a limit, how it is kept on this machine, or that it is not."""
+        ...
+
+
 class LocalRuntime:
     """Programs run as the host's user, with all its rights; when they end, all of their group does."""
 
@@ -142,7 +151,7 @@ class LocalRuntimeFactory:
 
     async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
         """What only a sandbox can hold programs to."""
-        return ()
+        return tuple(f"`{key}`: only a sandbox can, such as `bubblewrap`" for key in policy.limited)
 
     async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
         """The one that there is."""

@@ -80,3 +80,27 @@ def test_without_bwrap_it_is_said_what_to_install_and_nothing_runs(terminal: Ter
     assert (ran.code, ran.out) == (2, "")
     assert "apt install bubblewrap" in ran.err
     assert not terminal.jobs().exists()
+
+
+def test_a_command_is_run_as_the_experts_exec_would(usable: None, terminal: Terminal) -> None:
+    toml = '[experts.a]\ninstruction = "x"\nruntime = "bubblewrap"\n[experts.b]\ninstruction = "x"\n'
+    terminal.project(f'[sandbox]\ntime = 3000\nenv = ["GIVEN"]\n{toml}')
+    ran = terminal.run("sandbox", "a", "--", "sh", "-c", "id -un; echo $GIVEN; exit 7", env={"GIVEN": "by name"})
+    assert (ran.code, ran.out) == (7, "user\nby name\n")
+    late = terminal.run("sandbox", "a", "--", "sleep", "20")
+    assert late.code == 128 + 9
+    assert "ended by the sandbox: it ran longer than 3000 ms" in late.err
+    refused = terminal.run("sandbox", "b", "--", "true")
+    assert refused.code == 2
+    assert "the runtime local cannot keep what [sandbox] says: `time`: only a sandbox can" in refused.err
+
+
+def test_the_doctor_says_what_can_be_used_here_and_how_limits_are_kept(usable: None, terminal: Terminal) -> None:
+    terminal.project('runtime = "bubblewrap"\n[experts.a]\ninstruction = "x"\n')
+    found = terminal.run("doctor", "--json")
+    assert found.code == 0, found.err
+    runtimes = {one["name"]: one for one in json.loads(found.out)["runtimes"]}
+    assert (runtimes["bubblewrap"]["is_wanted"], runtimes["bubblewrap"]["problem"]) == (True, "")
+    assert set(runtimes["bubblewrap"]["limits"]) == {"memory", "processes", "cpu", "time", "tmp"}
+    assert runtimes["local"]["is_wanted"] is False
+    assert "bubblewrap" in terminal.run("doctor").out

@@ -55,6 +55,8 @@ _COMMANDS = {
     "mcp": ("mcp", "Serve Experts and Jobs to an editor or an agent over MCP."),
     "acp": ("acp", "Be an agent for an editor that speaks the Agent Client Protocol."),
     "chaos": ("chaos", "Kill an Expert's processes again and again, and say what was lost or done twice."),
+    "sandbox": ("sandbox", "Run a command as the exec tool of an Expert would."),
+    "doctor": ("doctor", "Say where programs of tools can run on this machine."),
     "plugins": ("plugins", "List the plugins that are installed, and what they bring."),
 }
 
