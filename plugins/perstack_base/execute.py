@@ -167,6 +167,8 @@ async def _result(call: ToolCall, output: Output, status: int | None, timeout: i
         result["output"] = output.shown("")
     if ending.refused:
         result["refused"] = list(ending.refused)
+        for line in ending.refused:
+            call.on_progress(line)
     if ending.limit:
         result["error"] = f"ended by the sandbox: {ending.limit}"
     elif status is None:

@@ -19,11 +19,14 @@ class BubblewrapFactory:
         from perstack_bubblewrap.limits import unenforced
         from perstack_bubblewrap.machine import check, find, seccomp
         from perstack_bubblewrap.view import check_places
+        from perstack_bubblewrap.ways import check_library
 
         bwrap = find(around.env)
         seccomp()
         await check(bwrap)
         check_places(policy, around)
+        if policy.network:
+            check_library()
         return unenforced(policy)
 
     def limits(self) -> Mapping[str, str]:

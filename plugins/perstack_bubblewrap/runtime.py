@@ -19,6 +19,7 @@ from perstack_bubblewrap.limits import in_words, joined, own_limits
 from perstack_bubblewrap.machine import seccomp, system
 from perstack_bubblewrap.sealed import sealed
 from perstack_bubblewrap.view import Watch
+from perstack_bubblewrap.ways import Way, Ways
 
 _LOOK_AGAIN = 0.1
 """Seconds between two looks at whether a program has run into a limit."""
@@ -29,6 +30,9 @@ class _Running:
     """A program with limits."""
 
     member: Member | None
+    way: Way | None = None
+    heard: int = 0
+    """How much had been refused when it was started."""
     watching: asyncio.Task[None] | None = None
     limit: str = ""
     """What it ran into."""
@@ -47,21 +51,26 @@ class BubblewrapRuntime:
         self._policy = policy
         self._watch = Watch(policy, around)
         self._group = group
+        self._ways = Ways(around.on_notice)
         self._turn = Lock()
         self._running: dict[Process, _Running] = {}
         self._watching: set[asyncio.Task[None]] = set()
 
     async def start(self, program: Program) -> Process:
         """Raises SkillError if it cannot be made sure what the program would see."""
-        view = await asyncio.to_thread(self._view, program)
-        env = environment(program.env, view)
         policy = self._policy
-        given = arguments(system(), view, cwd=str(program.cwd), env=env, tmp=policy.tmp or DEFAULT_TMP)
+        allowed = (*policy.network, *program.domains)
+        way = await self._ways.to(allowed) if allowed else None
+        view = await asyncio.to_thread(self._view, program, () if way is None else way.readable)
+        env = {**environment(program.env, view), **({} if way is None else way.env)}
+        mounts = () if way is None else way.mounts
+        given = arguments(system(), view, cwd=str(program.cwd), env=env, tmp=policy.tmp or DEFAULT_TMP, more=mounts)
         member = None if self._group is None else self._group.group.member()
         with sealed(given, seccomp()) as (words, filters):
-            argv = (self._bwrap, "--args", str(words), "--seccomp", str(filters), "--")
+            bwrap = (self._bwrap, "--args", str(words), "--seccomp", str(filters), "--")
+            within = (*own_limits(policy, member), *(() if way is None else way.argv))
             process = await launch(
-                (*joined(member), *argv, *own_limits(policy, member), *program.argv),
+                (*joined(member), *bwrap, *within, *program.argv),
                 cwd="/",
                 # what bwrap itself had, such as LD_PRELOAD, would be done outside
                 env={},
@@ -71,29 +80,33 @@ class BubblewrapRuntime:
                 records=program.records,
                 pass_fds=(words, filters),
             )
-        if member is not None or policy.time is not None:
-            self._begin(process, _Running(member))
+        if member is not None or way is not None or policy.time is not None:
+            self._begin(process, _Running(member, way, 0 if way is None else len(way.refused)))
         return process
 
     def ending(self, process: Process) -> Ending:
-        """The limit that it ran into."""
+        """The limit that it ran into, and what was refused to it or to those beside it."""
         running = self._running.pop(process, None)
         if running is None:
             return NOTHING_TO_SAY
         self._look(running)
-        return Ending(limit=running.limit)
+        if running.way is None:
+            return Ending(limit=running.limit)
+        running.way.take()
+        return Ending(running.limit, tuple(dict.fromkeys(running.way.refused[running.heard :])))
 
     async def close(self) -> None:
         """Remove the groups of all programs, and that of the Job."""
         if self._watching:
             await asyncio.wait(self._watching)
         self._running.clear()
+        await self._ways.close()
         if self._group is not None:
             self._group.leave()
 
-    def _view(self, program: Program) -> View:
+    def _view(self, program: Program, more: tuple[str, ...]) -> View:
         with self._turn:
-            return self._watch.now(tuple(map(str, program.readable)))
+            return self._watch.now((*map(str, program.readable), *more))
 
     def _begin(self, process: Process, running: _Running) -> None:
         self._running[process] = running

@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 from hosting import wait_for
 
+from perstack.config.settings import Overrides
+from perstack.core.definitions import Project
 from perstack.core.sandbox import SandboxPolicy
 from perstack.errors import UsageError
+from perstack.host import Host
 from perstack.ports.processes.environment import inherited
 from perstack.ports.processes.owned import owned
 from perstack.ports.processes.start import started
 from perstack.ports.runtime import LOCAL_RUNTIME, Ending, Program, Surroundings
+from perstack.testing.scripted import ScriptedProvider
 from perstack_bubblewrap.plugin import BubblewrapFactory
 
 PYTHON = os.path.realpath(sys.executable)
@@ -99,3 +103,11 @@ def box(usable: None, tmp_path: Path) -> Box:
         workspace, "job", env, hidden=(workspace / "perstack",), protected=(workspace / "perstack.toml",)
     )
     return Box(workspace, home, elsewhere, policy, around)
+
+
+def host(workspace: Path, script: dict, *experts, env: dict[str, str] | None = None, **fields) -> Host:
+    """A Host whose Experts' programs run in a sandbox."""
+    project = Project(experts={one.key: one for one in experts}, runtime="bubblewrap", **fields)
+    given = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "TOKEN": "secret", **(env or {})}
+    provider = ScriptedProvider(script)
+    return Host(project, workspace=workspace, env=given, overrides=Overrides(provider="scripted"), plugins=[provider])

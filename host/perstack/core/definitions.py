@@ -104,7 +104,7 @@ class McpStdioSkill(_SkillFields):
     ] = Field(default_factory=dict)
     allowed_domains: Annotated[
         tuple[Annotated[str, Rule(wrong_domain)], ...],
-        Key("its domains, `example.com` or `*.example.com`; recorded, not enforced"),
+        Key("its domains, `example.com` or `*.example.com`; enforced in a sandbox, see `runtime`"),
     ] = ()
     lazy_init: _LazyInit = False
     sampling: _Sampling = False

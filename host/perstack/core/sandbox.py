@@ -10,6 +10,7 @@ from pydantic import Field
 
 from perstack.core.base import Fact, falsy
 from perstack.core.keys import NOT_EMPTY, Key, Rule, at_least
+from perstack.core.rules import wrong_domain
 from perstack.errors import UsageError
 
 LOCAL = "local"
@@ -49,6 +50,16 @@ def wrong_folder(path: str) -> str | None:
     return None
 
 
+def wrong_place(place: str) -> str | None:
+    """What is wrong with a place on the network."""
+    host, _, port = place.partition(":")
+    if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        return f"{port} is no port: {place}"
+    if host == "localhost":
+        return None if port else "must say which port of this machine may be reached: `localhost:PORT`"
+    return wrong_domain(host)
+
+
 def wrong_share(share: float) -> str | None:
     """What is wrong with a number of processors."""
     return None if 0.01 <= share <= 4096 else "must be a number of processors, such as 0.5 or 2.0"
@@ -56,6 +67,7 @@ def wrong_share(share: float) -> str | None:
 
 _Path = Annotated[str, Rule(wrong_folder)]
 _Milliseconds = Annotated[int | None, at_least(1), Key("milliseconds that one program may run")]
+_Place = Annotated[str, Rule(wrong_place)]
 _Size = Annotated[str, Rule(wrong_size)]
 
 
@@ -70,6 +82,10 @@ class Sandbox(Fact):
     ] = ()
     env: Annotated[
         tuple[Annotated[str, NOT_EMPTY], ...], Key("variables of yours that every program is given, by name")
+    ] = ()
+    network: Annotated[
+        tuple[_Place, ...],
+        Key("what may be reached, `example.com` (ports 80 and 443), `*.example.com:443`, `localhost:8080`"),
     ] = ()
     memory: Annotated[_Size | None, Key("memory that all programs of a Job may have together, such as `2GiB`")] = None
     processes: Annotated[
@@ -89,6 +105,7 @@ class SandboxPolicy(Fact):
     writable: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     readable: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     env: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    network: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     memory: int | None = None
     """Bytes, of all programs of the Job together."""
     processes: int | None = None
@@ -100,8 +117,9 @@ class SandboxPolicy(Fact):
 
     @property
     def limited(self) -> tuple[str, ...]:
-        """The keys of its limits."""
-        return tuple(key for key in ("memory", "processes", "cpu", "time", "tmp") if getattr(self, key) is not None)
+        """The keys of what only a sandbox can hold programs to."""
+        limits = tuple(key for key in ("memory", "processes", "cpu", "time", "tmp") if getattr(self, key) is not None)
+        return ("network", *limits) if self.network else limits
 
 
 NO_POLICY = SandboxPolicy()
@@ -116,6 +134,7 @@ def policy_of(runtime: str, sandbox: Sandbox | None) -> SandboxPolicy | None:
         writable=table.writable,
         readable=table.readable,
         env=table.env,
+        network=table.network,
         memory=None if table.memory is None else bytes_of(table.memory),
         processes=table.processes,
         cpu=table.cpu,
@@ -144,6 +163,7 @@ def narrowed(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> Sandbox
         writable=_within(mine.writable, caller.writable),
         readable=_within(mine.readable, (*caller.readable, *caller.writable)),
         env=tuple(name for name in mine.env if name in caller.env),
+        network=tuple(place for place in mine.network if any(_reaches(outer, place) for outer in caller.network)),
         memory=_least(mine.memory, caller.memory),
         processes=_least(mine.processes, caller.processes),
         cpu=_least(mine.cpu, caller.cpu),
@@ -152,6 +172,15 @@ def narrowed(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> Sandbox
     )
     # what confines nothing takes nothing away: the rest of a table has an effect on programs in a sandbox alone
     return None if policy == NO_POLICY else policy
+
+
+def _reaches(outer: str, place: str) -> bool:
+    """Whether all that an entry names is named by another too."""
+    outer_host, _, outer_port = outer.casefold().partition(":")
+    host, _, port = place.casefold().partition(":")
+    if port != outer_port and not (not outer_port and port in ("80", "443")):
+        return False
+    return host == outer_host or (outer_host.startswith("*.") and host.removeprefix("*").endswith(outer_host[1:]))
 
 
 def _least(own: _T | None, caller: _T | None) -> _T | None:

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 from hosting import Seen, expert, results, wait_for
+from sandboxed import host
 from terminal import Terminal, reply
 
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Iterate, McpStdioSkill, Project
+from perstack.core.definitions import Iterate, McpStdioSkill
 from perstack.core.sandbox import Sandbox
 from perstack.errors import UsageError
-from perstack.host import Host
-from perstack.testing.scripted import ScriptedProvider, text, tool, turn
+from perstack.testing.scripted import text, tool, turn
 
 SERVER = Path(__file__).parents[1] / "mcp" / "servers" / "misbehaving.py"
 LOOK = turn(tool("exec", {"command": "sh", "args": ["-c", "id -un; cat .env; env; ls perstack; echo made > made"]}))
-
-
-def host(workspace: Path, script: dict, *experts, env: dict[str, str] | None = None, **fields) -> Host:
-    project = Project(experts={one.key: one for one in experts}, runtime="bubblewrap", **fields)
-    given = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "TOKEN": "secret", **(env or {})}
-    provider = ScriptedProvider(script)
-    return Host(project, workspace=workspace, env=given, overrides=Overrides(provider="scripted"), plugins=[provider])
 
 
 def test_exec_has_the_workspace_and_none_of_the_hosts_keys(usable: None, tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""Runs inside a sandbox, by a bare interpreter: brings connections to the proxy, and then becomes the program.
+
+The way to the proxy is a socket in a folder: there is no other network. What is its own process is nobody's child that
+a program could wait for by mistake. Arguments: the socket; the port of the proxy and those of services of the host,
+with commas; the program.
+"""
+
+import os
+import socket
+import sys
+import threading
+from contextlib import suppress
+
+
+def carry(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while piece := source.recv(65536):
+            target.sendall(piece)
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+def serve(client: socket.socket, path: str, asked: bytes) -> None:
+    with client, socket.socket(socket.AF_UNIX) as proxy:
+        try:
+            proxy.connect(path)
+            if asked:
+                proxy.sendall(b"CONNECT " + asked + b" HTTP/1.1\r\nHost: " + asked + b"\r\n\r\n")
+                answer = b""
+                while b"\r\n\r\n" not in answer and len(answer) < 65536 and (piece := proxy.recv(1)):
+                    answer += piece
+                if b" 200 " not in answer.partition(b"\r\n")[0]:
+                    return
+        except OSError:
+            return
+        back = threading.Thread(target=carry, args=(proxy, client), daemon=True)
+        back.start()
+        carry(client, proxy)
+        back.join()
+
+
+def accept(listener: socket.socket, path: str, asked: bytes) -> None:
+    while True:
+        client, _ = listener.accept()
+        threading.Thread(target=serve, args=(client, path, asked), daemon=True).start()
+
+
+def main() -> None:
+    path, first, *others = sys.argv[1], *sys.argv[2].split(",")
+    program = sys.argv[3:]
+    doors = [(int(first), b""), *((int(port), b"localhost:" + port.encode()) for port in others)]
+    listening = [(socket.create_server(("127.0.0.1", port), backlog=64), asked) for port, asked in doors]
+    between = os.fork()
+    if between == 0:
+        if os.fork() == 0:
+            os.setsid()
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for standard in range(3):
+                os.dup2(nothing, standard)
+            for listener, asked in listening[1:]:
+                threading.Thread(target=accept, args=(listener, path, asked), daemon=True).start()
+            accept(listening[0][0], path, b"")
+        os._exit(0)
+    os.waitpid(between, 0)
+    for listener, _ in listening:
+        listener.close()
+    try:
+        os.execvp(program[0], program)  # noqa: S606 - the program has no need of a shell
+    except OSError as error:
+        sys.stderr.write(f"{program[0]}: {error.strerror}\n")
+        os._exit(127)
+
+
+main()

@@ -1,0 +1,175 @@
+"""The network of a sandbox: what is listed is reached, and nothing else by any way around the proxy."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from hosting import Seen, expert, results, wait_for
+from sandboxed import PYTHON, Box, host
+
+from perstack.core.sandbox import Sandbox, SandboxPolicy, narrowed, wrong_place
+from perstack.testing.scripted import text, tool, turn
+from perstack_bubblewrap.network import Refused, check_address, check_named, local_ports
+
+pytest.importorskip("proxy", reason="the proxy is an extra: perstack[sandbox]")
+
+
+@pytest.fixture
+def service() -> Iterator[int]:
+    """A web server on the loopback of the host."""
+
+    class Hello(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "6")
+            self.end_headers()
+            self.wfile.write(b"hello\n")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hello)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def fetch(url: str) -> str:
+    code = f"import urllib.request as u; print(u.urlopen('{url}', timeout=10).read().decode(), end='')"
+    return f'{PYTHON} -c "{code}" 2>&1'
+
+
+def test_a_port_of_the_host_that_is_listed_is_reached_and_no_other(box: Box, service: int) -> None:
+    listed = box.with_policy(network=(f"localhost:{service}",))
+    ran = listed.run(f"{fetch(f'http://localhost:{service}/')}; {fetch(f'http://127.0.0.1:{service}/')}")
+    assert ran.output == "hello\nhello\n"
+    other = box.with_policy(network=("localhost:9",))
+    assert "hello" not in other.run(fetch(f"http://localhost:{service}/")).output
+    assert box.run(fetch(f"http://localhost:{service}/"), inside=False).output == "hello\n"
+
+
+TRICKS = {
+    "another port of the host": "CONNECT localhost:{other} HTTP/1.1",
+    "the same port by its number": "CONNECT 127.0.0.1:{port} HTTP/1.1",
+    "the same port by another number": "CONNECT 0x7f000001:{port} HTTP/1.1",
+    "the same port by version 6": "CONNECT [::1]:{port} HTTP/1.1",
+    "metadata": "GET http://169.254.169.254/latest/meta-data HTTP/1.1",
+    "another domain": "CONNECT example.com:443 HTTP/1.1",
+    "a domain with a listed one in it": "CONNECT localhost.evil.example:{port} HTTP/1.1",
+    "a user that looks like the host": "GET http://localhost:{port}@169.254.169.254/ HTTP/1.1",
+    "no address": "GET / HTTP/1.1\\r\\nHost: localhost:{port}",
+}
+
+
+@pytest.mark.parametrize("name", TRICKS)
+def test_what_is_not_listed_is_refused_by_the_proxy_and_it_is_said(box: Box, service: int, name: str) -> None:
+    line = TRICKS[name].format(port=service, other=service + 1)
+    code = (
+        "import socket\n"
+        "s = socket.create_connection(('127.0.0.1', 3128), 10)\n"
+        f"s.sendall(b'{line}\\r\\n\\r\\n')\n"
+        "print(s.makefile('rb').readline().decode())\n"
+    )
+    ran = box.with_policy(network=(f"localhost:{service}",)).python(code)
+    assert ran.output.split()[1:2] in (["403"], ["400"], ["404"]), ran.output
+    if "403" in ran.output:
+        assert "[sandbox] network" in ran.ending.refused[0]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "socket.create_connection(('1.1.1.1', 443), 3)",
+        "socket.create_connection(('169.254.169.254', 80), 3)",
+        "socket.getaddrinfo('example.com', 443)",
+        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('8.8.8.8', 53))",
+        "socket.create_connection(('127.0.0.1', {port}), 3)",
+    ],
+)
+def test_there_is_no_way_beside_the_proxy(box: Box, service: int, code: str) -> None:
+    listed = box.with_policy(network=("example.com",))
+    ran = listed.python(f"import socket\n{code.format(port=service)}\nprint('REACHED')")
+    assert "REACHED" not in ran.output
+
+
+def test_domains_of_a_skill_and_refusals_are_the_models_to_know(usable: None, tmp_path: Path, service: int) -> None:
+    line = f"{fetch('http://example.com/')}; {fetch(f'http://localhost:{service}/')}"
+    script = {"[[a]]": [turn(tool("exec", {"command": "sh", "args": ["-c", line]})), text("ok")]}
+    seen, sandbox = Seen(), Sandbox(network=(f"localhost:{service}",))
+    wait_for(host(tmp_path, script, expert("a"), sandbox=sandbox).run("a", "q", on_event=seen), 60)
+    result = json.loads(results(seen, "exec")[0])
+    assert result["output"].endswith("hello\n")
+    assert "example.com:80 is not among the places" in result["refused"][0]
+    assert any("example.com:80" in event.message for event in seen.of("toolProgress"))
+
+
+@pytest.mark.parametrize(
+    ("host_name", "port", "allowed", "reached"),
+    [
+        ("a.example", 443, ("a.example",), True),
+        ("A.Example.", 80, ("a.example",), True),
+        ("a.example", 8080, ("a.example",), False),
+        ("a.example", 8080, ("a.example:8080",), True),
+        ("a.example", 443, ("a.example:8080",), False),
+        ("b.a.example", 443, ("*.a.example",), True),
+        ("a.example", 443, ("*.a.example",), False),
+        ("evila.example", 443, ("*.a.example",), False),
+        ("localhost", 80, ("localhost:81",), False),
+    ],
+)
+def test_what_an_entry_names(host_name: str, port: int, allowed: tuple[str, ...], reached: bool) -> None:
+    if reached:
+        check_named(host_name, port, allowed)
+    else:
+        with pytest.raises(Refused):
+            check_named(host_name, port, allowed)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "10.1.2.3",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "0.0.0.0",
+        "224.0.0.1",
+        "::1",
+        "fe80::1%eth0",
+        "fd00::1",
+        "::ffff:127.0.0.1",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::",
+    ],
+)
+def test_a_listed_name_that_leads_to_no_public_address_is_refused(address: str) -> None:
+    with pytest.raises(Refused, match="no public address"):
+        check_address("a.example", 443, address, ("a.example",))
+
+
+def test_a_public_address_is_not_and_neither_is_a_port_of_the_host_that_is_listed() -> None:
+    check_address("a.example", 443, "93.184.215.14", ("a.example",))
+    check_address("localhost", 8080, "127.0.0.1", ("localhost:8080",))
+    assert local_ports(("a.example", "localhost:1", "localhost:2")) == (1, 2)
+
+
+def test_a_delegate_reaches_at_most_what_its_caller_does() -> None:
+    own = SandboxPolicy(runtime="bubblewrap", network=("b.a.example", "c.example", "a.example:8080", "b.a.example:443"))
+    policy = narrowed(own, SandboxPolicy(runtime="bubblewrap", network=("*.a.example", "localhost:1")))
+    assert policy is not None
+    assert policy.network == ("b.a.example", "b.a.example:443")
+
+
+@pytest.mark.parametrize("place", ["localhost", "a.example:0", "a.example:x", "http://a.example", "*", "", "xn--a.b"])
+def test_what_is_no_place(place: str) -> None:
+    assert wrong_place(place)
