@@ -6,6 +6,7 @@ import os.path
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 _MIB = 1 << 20
 DEFAULT_TMP = 1024 * _MIB
@@ -83,8 +84,10 @@ def arguments(
     env: Mapping[str, str],
     tmp: int = DEFAULT_TMP,
     more: Sequence[str] = (),
+    handles: Mapping[str, int] = MappingProxyType({}),
 ) -> bytes:
-    """The arguments, as `bwrap --args` reads them. `more` go before those that make the rest read-only.
+    """The arguments, as `bwrap --args` reads them. `more` go before those that make the rest read-only. `handles`
+    are those of what is `inner`; what has none is left as it is.
 
     Raises ValueError if one has a NUL in it, which would end it: what comes after would be an argument of its own.
     """
@@ -97,7 +100,7 @@ def arguments(
         *("--dev", "/dev", "--perms", "1777", "--size", str(_SHARED_MEMORY), "--tmpfs", f"/dev/{_SHM}"),
         *("--perms", "1777", "--size", str(tmp), "--tmpfs", TMP, "--dir", "/run"),
         *("--dir", "/var", "--symlink", TMP, f"/var{TMP}"),
-        *_person(system, view),
+        *_person(system, view, handles),
         *more,
         *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd, "--clearenv"),
         *(word for name, value in env.items() for word in ("--setenv", name, value)),
@@ -123,23 +126,33 @@ def is_below(path: str, roots: Iterable[str]) -> bool:
     return any(plain == root or root == "/" or plain.startswith(f"{root}/") for root in roots)
 
 
-def _person(system: System, view: View) -> Iterable[str]:
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """What is mounted upon itself, in folders that programs may change."""
+
+    changeable: tuple[str, ...]
+    fixed: tuple[str, ...]
+
+
+def inner(view: View) -> Inner:
+    """Of a view."""
+    ways = (str(above) for path in view.anchored for above in PurePosixPath(path).parents)
+    changeable = (path for path in (*ways, *view.held) if is_below(path, view.writable) and path not in view.writable)
+    fixed = (path for path in (*view.fixed, *view.readable) if is_below(path, view.writable))
+    return Inner(tuple(dict.fromkeys(changeable)), tuple(dict.fromkeys(fixed)))
+
+
+def _person(system: System, view: View, handles: Mapping[str, int]) -> Iterable[str]:
     """What is above comes before what is in it, which would be covered otherwise."""
-    seen = (*view.readable, *view.writable)
-    ways = [
-        str(above)
-        for path in view.anchored
-        for above in PurePosixPath(path).parents
-        if is_below(str(above), view.writable) and str(above) not in view.writable
-    ]
+    seen, within = (*view.readable, *view.writable), inner(view)
     steps: dict[str, tuple[str, ...]] = {}
     for path in view.readable:
-        steps[path] = ("--ro-bind", path, path)
-    for path in (*view.writable, *ways, *(path for path in view.held if is_below(path, view.writable))):
-        steps[path] = ("--bind", path, path)
-    for path in view.fixed:
-        if is_below(path, seen):
+        if path not in within.fixed:
             steps[path] = ("--ro-bind", path, path)
+    for path in view.writable:
+        steps[path] = ("--bind", path, path)
+    for option, paths in (("--bind-fd", within.changeable), ("--ro-bind-fd", within.fixed)):
+        steps |= {path: (option, str(handles[path]), path) for path in paths if path in handles}
     for path in view.hidden:
         if is_below(path, seen):
             steps[path] = ("--ro-bind", system.hidden, path)

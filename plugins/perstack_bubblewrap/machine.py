@@ -19,6 +19,8 @@ from perstack_bubblewrap.sealed import sealed
 from perstack_bubblewrap.syscalls import MACHINES, filter_of
 
 _OLDEST = (0, 8)
+_NEEDED = "--ro-bind-fd"
+"""Mounts what is held open: came with 0.10, and as a repair of older ones."""
 _PATIENCE = 10
 """Seconds that a program which does nothing may take to start and end."""
 
@@ -88,8 +90,12 @@ async def check(bwrap: str) -> None:
         return
     status, words = await _asked(bwrap, "--version")
     version = tuple(int(part) for part in re.findall(r"\d+", words)[:2])
-    if status != 0 or version < _OLDEST:
-        raise UsageError(f"{bwrap} is {words.strip() or 'of no known version'}: bubblewrap 0.8 or newer is needed")
+    _, options = await _asked(bwrap, "--help")
+    if status != 0 or version < _OLDEST or _NEEDED not in options:
+        raise UsageError(
+            f"{bwrap} is {words.strip() or 'of no known version'}: bubblewrap 0.10 is needed, or an older one with the"
+            f" option {_NEEDED}, as distributions have it: update it"
+        )
     with sealed(arguments(system(), View(), cwd="/", env={}), seccomp()) as (given, filters):
         status, words = await _asked(
             bwrap, "--args", str(given), "--seccomp", str(filters), "--", "/bin/true", keep=(given, filters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from asyncio.subprocess import Process
+from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Lock
 
@@ -14,6 +15,7 @@ from perstack.ports.processes.start import launch
 from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program, Surroundings
 from perstack_bubblewrap.cgroups import Member
 from perstack_bubblewrap.groups import Shared
+from perstack_bubblewrap.handles import held_open
 from perstack_bubblewrap.layout import DEFAULT_TMP, View, arguments, environment
 from perstack_bubblewrap.limits import in_words, joined, own_limits
 from perstack_bubblewrap.machine import seccomp, system
@@ -64,9 +66,12 @@ class BubblewrapRuntime:
         view = await asyncio.to_thread(self._view, program, () if way is None else way.readable)
         env = {**environment(program.env, view), **({} if way is None else way.env)}
         mounts = () if way is None else way.mounts
-        given = arguments(system(), view, cwd=str(program.cwd), env=env, tmp=policy.tmp or DEFAULT_TMP, more=mounts)
+        tmp = policy.tmp or DEFAULT_TMP
         member = None if self._group is None else self._group.group.member()
-        with sealed(given, seccomp()) as (words, filters):
+        with ExitStack() as held:
+            handles = held.enter_context(held_open(view))
+            given = arguments(system(), view, cwd=str(program.cwd), env=env, tmp=tmp, more=mounts, handles=handles)
+            words, filters = held.enter_context(sealed(given, seccomp()))
             bwrap = (self._bwrap, "--args", str(words), "--seccomp", str(filters), "--")
             within = (*own_limits(policy, member), *(() if way is None else way.argv))
             process = await launch(
@@ -78,7 +83,7 @@ class BubblewrapRuntime:
                 stdout=program.stdout,
                 stderr=program.stderr,
                 records=program.records,
-                pass_fds=(words, filters),
+                pass_fds=(words, filters, *handles.values()),
             )
         if member is not None or way is not None or policy.time is not None:
             self._begin(process, _Running(member, way, 0 if way is None else len(way.refused)))

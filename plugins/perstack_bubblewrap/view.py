@@ -43,7 +43,8 @@ class Watch:
     def now(self, more_readable: tuple[str, ...] = ()) -> View:
         """Raises SkillError for a folder that is too large to be looked through."""
         around = self.around
-        writable = _named((str(around.workspace), *self.policy.writable))
+        named = _named((str(around.workspace), *self.policy.writable))
+        writable = tuple(path for path in named if not any(path != one and is_below(path, (one,)) for one in named))
         readable = tuple(path for path in _named(self.policy.readable) if path not in writable)
         emptied, covered = _existing(map(str, around.hidden), writable)
         kept = [self._kept(root, frozenset(emptied)) for root in (*writable, *readable)]

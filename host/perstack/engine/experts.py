@@ -9,8 +9,8 @@ from perstack.core.definitions import Expert
 from perstack.engine.setup import Setup
 
 if TYPE_CHECKING:
-    from perstack.engine.tooling import OfferedTools
     from perstack.engine.program_trial import RuntimeState, Tried
+    from perstack.engine.tooling import OfferedTools
 
 
 class Experts:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perstack_bubblewrap.handles import held_open
 from perstack_bubblewrap.keeping import Finder
-from perstack_bubblewrap.layout import System, View, arguments, environment
+from perstack_bubblewrap.layout import System, View, arguments, environment, inner
 from perstack_bubblewrap.syscalls import MACHINES, Machine, program_of
 
 ALLOWED = 0x7FFF0000
@@ -56,14 +57,16 @@ def test_every_call_gets_a_verdict(number: int, args: list[int]) -> None:
 
 
 def words(view: View, **env: str) -> list[str]:
-    made = arguments(System(hidden="/hidden"), view, cwd="/w", env=env)
+    within = inner(view)
+    handles = dict.fromkeys((*within.changeable, *within.fixed), 9)
+    made = arguments(System(hidden="/hidden"), view, cwd="/w", env=env, handles=handles)
     return made.decode().split("\0")[:-1]
 
 
 def placed(view: View) -> list[tuple[str, str]]:
     """Of what is mounted where a person's folders are, the option and the place, in order."""
     found = words(view)
-    options = ("--bind", "--ro-bind", "--tmpfs")
+    options = ("--bind", "--ro-bind", "--tmpfs", "--bind-fd", "--ro-bind-fd")
     return [
         (word, found[at + (1 if word == "--tmpfs" else 2)])
         for at, word in enumerate(found)
@@ -84,13 +87,13 @@ def test_what_is_within_comes_after_what_is_around_it() -> None:
     assert sorted(placed(view)) == sorted(
         [
             ("--bind", "/w"),
-            ("--bind", "/w/.git"),
-            ("--bind", "/w/x"),
+            ("--bind-fd", "/w/.git"),
+            ("--bind-fd", "/w/x"),
             ("--ro-bind", "/w/.env"),
             ("--tmpfs", "/w/perstack"),
-            ("--ro-bind", "/w/a/b"),
-            ("--ro-bind", "/w/.git/hooks"),
-            ("--ro-bind", "/w/x/perstack.toml"),
+            ("--ro-bind-fd", "/w/a/b"),
+            ("--ro-bind-fd", "/w/.git/hooks"),
+            ("--ro-bind-fd", "/w/x/perstack.toml"),
         ]
     )
     depths = [path.count("/") for _, path in placed(view)]
@@ -158,3 +161,17 @@ def test_a_workspace_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: p
         (tmp_path / name).mkdir()
     with pytest.raises(SkillError, match="more than 2 folders"):
         Finder(str(tmp_path)).now()
+
+
+def test_what_has_become_a_link_since_it_was_found_is_not_mounted(tmp_path: Path) -> None:
+    work, keys = tmp_path / "work", tmp_path / "keys"
+    for folder in (work / "a" / ".git" / "hooks", work / "b" / ".git" / "hooks", keys / "hooks"):
+        folder.mkdir(parents=True)
+    found = Finder(str(work)).now()
+    (work / "a" / ".git").rename(work / "old")
+    (work / "a" / ".git").symlink_to(keys)
+    (work / "b").rename(work / "c")
+    (work / "b").symlink_to(keys)
+    view = View(writable=(str(work),), fixed=(*found.fixed, str(work / "gone")), held=found.held)
+    with held_open(view) as handles:
+        assert handles == {}
