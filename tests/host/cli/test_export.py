@@ -58,7 +58,7 @@ def test_the_original_form_is_folders_that_are_read_as_the_same_job(own_team: Te
         assert json.loads(path.read_text())["messages"]
     shown = own_team.call("log", "--storage", "file:out")
     assert shown.lines[0].startswith("Job team  lead  completed")
-    assert "  spent   8 steps, 610 + 62 tokens" in shown.lines
+    assert "  spent   8 steps, 610 + 62 tokens, cost unknown" in shown.lines
     again = own_team.call("export", "team", "--format", "perstack", "--output", "out")
     assert (again.code, again.err.count("\n")) == (2, 1)
 

@@ -24,11 +24,11 @@ def three(terminal: Terminal) -> Terminal:
     return terminal
 
 
-def test_jobs_are_listed_newest_first_with_expert_status_steps_tokens_and_time(three: Terminal) -> None:
+def test_jobs_are_listed_newest_first_with_expert_status_steps_tokens_cost_and_time(three: Terminal) -> None:
     lines = three.call("jobs").lines
-    assert lines[0].split() == ["Job", "Expert", "status", "steps", "tokens", "when", "query"]
+    assert lines[0].split() == ["Job", "Expert", "status", "steps", "tokens", "cost", "when", "query"]
     assert [line.split()[0] for line in lines[1:]] == ["three", "two", "one"]
-    assert lines[1].split() == ["three", "a", "completed", "1", "1,234", "just", "now", "query", "three"]
+    assert lines[1].split() == ["three", "a", "completed", "1", "1,234", "unknown", "just", "now", "query", "three"]
 
 
 def test_json_is_each_jobs_summary_on_one_line(three: Terminal) -> None:
