@@ -27,14 +27,12 @@ _PATIENCE = 10
 _FILES = Path(__file__).parent / "files"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 _OF_ETC = (
-    "alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "debian_version", "fonts", "inputrc",
-    "java-11-openjdk", "java-17-openjdk", "java-21-openjdk", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
-    "locale.alias", "locale.conf", "localtime", "lsb-release", "magic", "magic.mime", "mime.types", "os-release",
-    "perl", "pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf", "profile", "protocols",
-    "python3", "python3.11", "python3.12", "python3.13", "redhat-release", "services", "shells", "ssl/certs",
-    "ssl/openssl.cnf", "terminfo", "timezone", "xml",
+    "alternatives", "ca-certificates", "fonts", "java-11-openjdk", "java-17-openjdk", "java-21-openjdk", "ld.so.cache",
+    "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types", "os-release", "pki/ca-trust", "pki/tls/cert.pem",
+    "pki/tls/certs", "pki/tls/openssl.cnf", "protocols", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo",
+    "timezone",
 )  # fmt: skip
-"""What of /etc programs need to run, and that holds nothing of this machine's users or services."""
+"""What of /etc programs need to run, and that holds nothing of this machine's users or services. Each costs 0.3 ms."""
 _OURS = ("passwd", "group", "hosts", "nsswitch.conf")
 
 HIDDEN = str(_FILES / "hidden")

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from perstack.core.sandbox import LOCAL, SandboxPolicy
 from perstack.engine.plugins import Plugins
@@ -53,8 +52,6 @@ class Runtimes:
             context,
             runtime=await self.of(policy),
             variables=policy.env,
-            writable=tuple(map(Path, policy.writable)),
-            readable=tuple(map(Path, policy.readable)),
         )
 
     async def close(self) -> None:

@@ -119,10 +119,6 @@ class SkillContext:
     """Where its programs are started: every skill that starts one starts it by this."""
     variables: tuple[str, ...] = ()
     """The names of those of `env` that every program is given besides."""
-    writable: tuple[Path, ...] = ()
-    """Files and folders besides the workspace that tools may change, absolute."""
-    readable: tuple[Path, ...] = ()
-    """The same of what they may read and not change."""
 
 
 @dataclass(frozen=True, slots=True)
