@@ -38,7 +38,7 @@ def test_the_latest_job_is_shown_by_default_summary_first(team: Terminal) -> Non
     assert shown.code == 0
     assert shown.lines[0].startswith("Job team  lead  completed after ")
     assert "  query   Do both parts" in shown.lines
-    assert "  spent   8 steps, 610 + 62 tokens, cost unknown" in shown.lines
+    assert "  spent   8 of at most 100 steps, 610 + 62 tokens, cost unknown" in shown.lines
     assert "  Runs    lead#1 4 steps, helper#2 2 steps, helper#3 2 steps" in shown.lines
     assert "  result  All is done." in shown.lines
 
