@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ SOME: tuple[FaultKind, ...] = ("kill", "ENOSPC")
 OPTIONS = ("--provider", "scripted")
 MOST = 30
 """Processes, after which what they work on does not come to an end."""
+PATIENCE = 60
+"""Seconds in which more may follow: a task that was woken, and whose Job never began, is woken again after 30."""
 
 Next = Callable[[Host], Awaitable[tuple[str, ...] | None]]
 
@@ -70,12 +73,12 @@ class Course:
 
     def drive(self, fault: Fault | None = None) -> tuple[Path, list[Victim]]:
         """Its processes, of which one meets the fault. What its log had is there after each of them."""
-        number = next(self._numbers)
+        number, began = next(self._numbers), time.monotonic()
         folder = self.room / f"{number}"
         shutil.copytree(self.template, folder)
         lives, before = list[Victim](), self.log(folder)
         while (argv := asyncio.run(self._asked(folder))) is not None:
-            assert len(lives) < MOST, lives[-1]
+            assert len(lives) < MOST or time.monotonic() - began < PATIENCE, lives[-1]
             rest = None if fault is None else fault.at - sum(life.boundaries(fault.kind) for life in lives)
             lives.append(
                 self.victims.run(
