@@ -36,12 +36,16 @@ from perstack.core.events import (
     StartGeneration,
     StartRun,
     StoredEvent,
+    WidenPermissions,
     parse_event,
 )
 from perstack.core.ids import event_id_of, place_of
 from perstack.core.messages import REDACTED, ReplyPart, TextPart, ThinkingPart, ToolCallPart
 from perstack.core.places import is_at_home
+from perstack.core.policy.permissions import Permissions, RuleSet
+from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
+from perstack.core.tools import DecidedCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +87,19 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
     match event:
         case StartRun():
             expert = _bare(event.expert)
-            return {"query": REDACTED, "instruction": REDACTED, "expert": expert, "labels": {}}
+            return {
+                "query": REDACTED,
+                "instruction": REDACTED,
+                "expert": expert,
+                "labels": {},
+                **_bare_rules(event.permissions),
+            }
         case ResumeRun():
-            return {"signal": None, "definition": _bare_definition(event.definition)}
+            return {
+                "signal": None,
+                "definition": _bare_definition(event.definition),
+                **_bare_rules(event.permissions),
+            }
         case StartGeneration():
             return {"guidance": _mark(event.guidance), "unreachable": {}}
         case FinishGeneration():
@@ -93,7 +107,9 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
         case Retry() | ErrorRun():
             return {"error": _bare_error(event.error)}
         case CallTools():
-            return {"calls": tuple(one.model_copy(update={"problem": _mark(one.problem)}) for one in event.calls)}
+            return {"calls": tuple(one.model_copy(update=_bare_ruling(one)) for one in event.calls)}
+        case WidenPermissions():
+            return {"widening": Widening(source=REDACTED)}
         case FinishToolCall():
             return {"contents": (TextPart(text=REDACTED),) if event.contents else ()}
         case CallDelegate():
@@ -116,6 +132,17 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
             return {"text": REDACTED}
         case _:
             return {}
+
+
+def _bare_rules(rule_sets: tuple[RuleSet, ...]) -> Mapping[str, object]:
+    """Rules that are not known any more deny nothing and allow nothing by themselves: a person is asked."""
+    unknown = RuleSet(source=REDACTED, permissions=Permissions(default="ask"))
+    return {"permissions": (unknown,)} if rule_sets else {}
+
+
+def _bare_ruling(call: DecidedCall) -> Mapping[str, object]:
+    rule = REDACTED if call.rule else ""
+    return {"problem": _mark(call.problem), "rule": rule, "opens": ()}
 
 
 def _mark(text: str | None) -> str | None:
