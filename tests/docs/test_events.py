@@ -72,7 +72,7 @@ def _fields(model: type[BaseModel], besides: type[BaseModel] = BaseModel) -> lis
     return [
         f"{field.alias or name}{'?' if _may_be_left_out(field) else ''}"
         for name, field in model.model_fields.items()
-        if name not in common
+        if name not in common and field.exclude is not True
     ]
 
 

@@ -214,7 +214,7 @@ def test_a_run_with_built_in_tools_imports_nothing_heavy_before_its_first_event(
     assert set(done.stderr.splitlines()[:-1]) == {"[]"}
 
 
-@pytest.mark.parametrize("name", ["bubblewrap", "docker", "lcoal"])
+@pytest.mark.parametrize("name", ["docker", "lcoal"])
 def test_a_runtime_that_there_is_not_is_refused_before_anything_is_written(terminal: Terminal, name: str) -> None:
     terminal.project(ONE, solo=[reply("ok")])
     ran = terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", name)

@@ -264,8 +264,8 @@ WARNINGS = {
         "`b` is named twice",
     ),
     "an Expert that delegates to itself": (
-        f'{EXPERT}delegates = ["a"]',
-        3,
+        f'maxSteps = 0\nmaxDepth = 0\n{EXPERT}delegates = ["a"]',
+        5,
         "experts.a.delegates[0]",
         "may delegate to itself without end",
     ),
@@ -387,7 +387,10 @@ def test_names_of_fields_that_files_have_not_are_unknown_keys(problems):
 
 
 def test_what_only_warns_still_loads(write):
-    loaded = load_project(write(f'{EXPERT}delegates = ["b", "b@1.0.0", "a"]\n[experts.b]\ninstruction = "x"'))
+    unbounded = "maxSteps = 0\nmaxDepth = 0\n"
+    loaded = load_project(
+        write(f'{unbounded}{EXPERT}delegates = ["b", "b@1.0.0", "a"]\n[experts.b]\ninstruction = "x"')
+    )
     assert loaded.project.experts["a"].delegates == ("b", "a")
     assert len(loaded.warnings) == 2
 
