@@ -20,6 +20,7 @@ from hashlib import sha256
 from pydantic import ValidationError
 
 from perstack.core import events as ours
+from perstack.core import run_facts
 from perstack.core.base import Fact
 from perstack.core.chain import Head
 from perstack.core.definitions import Expert, Limits
@@ -192,7 +193,7 @@ class _Upgrade:
             ),
             "limits": Limits(),
             "delegated_by": self._caller(checkpoint.delegated_by if checkpoint else None),
-            "continued_from": ours.ContinuedFrom(run_id=place[0].id, checkpoint_id=place[1]) if place else None,
+            "continued_from": run_facts.ContinuedFrom(run_id=place[0].id, checkpoint_id=place[1]) if place else None,
         }
         start = ours.StartRun.model_validate({**self._common(chain, event, step=0), **facts})
         chain.state = begin(start, Head(1), place[0] if place else None)
@@ -234,7 +235,7 @@ class _Upgrade:
         callees = [callee for one in chain.events if one.run_id == event.run_id for callee in _callees(one)]
         keys = {callee.tool_call_id: callee.expert.key for callee in callees}
         delegations = tuple(
-            ours.Delegation(
+            run_facts.Delegation(
                 tool_call_id=call.id,
                 tool_name=call.tool_name,
                 expert_key=keys.get(call.id, call.tool_name),
@@ -375,11 +376,11 @@ class _Upgrade:
             "step_number": step,
         }
 
-    def _caller(self, caller: theirs.Caller | None) -> ours.DelegatedBy | None:
+    def _caller(self, caller: theirs.Caller | None) -> run_facts.DelegatedBy | None:
         if caller is None:
             return None
         chain = self._chain_of.get(caller.run_id)
-        return ours.DelegatedBy(
+        return run_facts.DelegatedBy(
             expert_key=caller.expert.key,
             run_id=chain.id if chain else caller.run_id,
             tool_call_id=caller.tool_call_id,
@@ -481,8 +482,8 @@ def _remaining(result: Iterable[theirs.Part]) -> tuple[Todo, ...]:
         return ()
 
 
-def _error(event: theirs.Event) -> ours.ErrorInfo:
+def _error(event: theirs.Event) -> run_facts.ErrorInfo:
     error = event.error or {}
-    return ours.ErrorInfo(
+    return run_facts.ErrorInfo(
         name=str(error.get("name", "Error")), message=str(error.get("message", event.reason or "unknown"))
     )

@@ -17,13 +17,7 @@ from pydantic import BaseModel
 from perstack.core.by import By
 from perstack.core.definitions import Budget, Limits
 from perstack.core.events import (
-    ContinuedFrom,
-    Definition,
-    DelegatedBy,
-    DelegateHead,
-    Delegation,
     DisplayEvent,
-    ErrorInfo,
     FinishReason,
     ResumeReason,
     RunEvent,
@@ -35,6 +29,7 @@ from perstack.core.messages import BlobPart, TextPart, ThinkingPart, ToolCallPar
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
+from perstack.core.run_facts import ContinuedFrom, Definition, DelegatedBy, DelegateHead, Delegation, ErrorInfo
 from perstack.core.sandbox import SandboxPolicy
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall, Effect, ToolKind

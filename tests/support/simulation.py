@@ -23,7 +23,6 @@ from perstack.core.events import (
     AnswerQuestion,
     CallInteractiveTool,
     CallTools,
-    DelegateHead,
     FinishGeneration,
     FinishToolCall,
     ResumeRun,
@@ -36,6 +35,7 @@ from perstack.core.ids import event_id_of
 from perstack.core.messages import ExpertMessage, TextPart, ToolCallPart
 from perstack.core.policy.approvals import Approval
 from perstack.core.questions import Answer, Question
+from perstack.core.run_facts import DelegateHead
 from perstack.core.runs.decide import answered, approval_asked, asked, call_started, noted
 from perstack.core.runs.evolve import begin, evolve
 from perstack.core.runs.pending import pending

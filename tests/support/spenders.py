@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from perstack.core.chain import Head
 from perstack.core.definitions import Budget, Expert, Limits, Price
 from perstack.core.events import (
-    DelegatedBy,
-    ErrorInfo,
     FinishGeneration,
     ResumeRun,
     Retry,
@@ -21,6 +19,7 @@ from perstack.core.events import (
 from perstack.core.ids import event_id_of
 from perstack.core.messages import TextPart
 from perstack.core.policy.budget import LEAST, Bound, Exceeded, Grant, Ledger, is_reported, nano
+from perstack.core.run_facts import DelegatedBy, ErrorInfo
 from perstack.core.runs.decide import stopped_by_budget
 from perstack.core.runs.evolve import begin, evolve
 from perstack.core.runs.state import Run

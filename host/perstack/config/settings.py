@@ -7,9 +7,10 @@ from typing import TypeVar
 
 from perstack.config.runtimes import runtime_of
 from perstack.core.definitions import Budget, Expert, Limits, Project, ProviderSetting, ReasoningBudget
-from perstack.core.events import Override, StartRun
+from perstack.core.events import StartRun
 from perstack.core.overrides import Overrides as Overrides
 from perstack.core.policy.budget import lower
+from perstack.core.run_facts import Override
 from perstack.core.sandbox import SandboxPolicy, policy_of
 
 _T = TypeVar("_T")

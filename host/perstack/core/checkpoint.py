@@ -6,9 +6,10 @@ from pydantic import Field
 
 from perstack.core.base import Fact, falsy
 from perstack.core.definitions import Expert, Limits, ReasoningBudget
-from perstack.core.events import ContinuedFrom, DelegatedBy, ErrorInfo, StartRun
+from perstack.core.events import StartRun
 from perstack.core.ids import event_id_of
 from perstack.core.messages import AnyMessage, InstructionMessage, TextPart
+from perstack.core.run_facts import ContinuedFrom, DelegatedBy, ErrorInfo
 from perstack.core.runs.state import Run, RunStatus
 from perstack.core.todos import Todo
 from perstack.core.usage import Usage

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perstack.core.events import Delegation, ErrorInfo, Settlement
+from perstack.core.events import Settlement
 from perstack.core.messages import ToolCallPart, ToolResultPart
 from perstack.core.policy.approvals import Approval
 from perstack.core.questions import Answer, Question
+from perstack.core.run_facts import Delegation, ErrorInfo
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall
 

@@ -6,7 +6,7 @@ snake_case. `docs/events.md` describes each for readers of the JSON.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, computed_field
 
@@ -45,6 +45,17 @@ from perstack.core.policy.approvals import Approval, ApprovalDecision
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
+from perstack.core.run_facts import (
+    BudgetName,
+    ContinuedFrom,
+    Definition,
+    DelegatedBy,
+    DelegateHead,
+    Delegation,
+    ErrorInfo,
+    Override,
+    amount,
+)
 from perstack.core.sandbox import SandboxPolicy
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall
@@ -62,80 +73,6 @@ Settlement = Literal["done", "retry", "ask"]
 model sees that it was interrupted, and decides)."""
 
 ResumeReason = Literal["answer", "interrupt", "maxSteps", "budget", "error", "crash", "parent"]
-
-BudgetName = Literal["maxCost", "maxTokens", "maxTime", "maxToolCalls"]
-
-
-Override = Literal[
-    "model",
-    "provider",
-    "reasoningBudget",
-    "maxSteps",
-    "maxRetries",
-    "timeout",
-    "strictSkills",
-    "maxCost",
-    "maxTokens",
-    "maxTime",
-    "maxToolCalls",
-]
-"""A setting that a caller may choose, in place of the definitions."""
-
-
-class DelegatedBy(Fact):
-    """Which call of which Run a delegate works for."""
-
-    expert_key: str
-    run_id: str
-    tool_call_id: str
-    tool_name: str
-
-
-class ContinuedFrom(Fact):
-    """The place whose messages a Run begins with."""
-
-    run_id: str
-    checkpoint_id: str
-    answers: bool = Field(default=False, exclude_if=falsy)
-    """Whether it begins with another answer to the question that was open there, and not with its query."""
-
-
-class Delegation(Fact):
-    """One delegate Run, decided on before it begins."""
-
-    tool_call_id: str
-    tool_name: str
-    expert_key: str
-    run_id: str
-    query: str
-
-
-class DelegateHead(Fact):
-    """Where a delegate's log ended, and its hash there: an anchor outside that log."""
-
-    run_id: str
-    seq: int
-    hash: str
-
-
-class Definition(Fact):
-    """What a Run goes on with in place of what it was started with."""
-
-    model: str
-    provider: str
-    instruction: str
-    """The whole text that the model is given as its instruction, rendered."""
-    expert: Expert
-    reasoning_budget: ReasoningBudget | None = None
-
-
-class ErrorInfo(Fact):
-    """An error with the provider's own words."""
-
-    name: str
-    message: str
-    status_code: int | None = None
-    is_retryable: bool = False
 
 
 class RunEvent(Fact):
@@ -463,24 +400,10 @@ class StopRunByExceededBudget(RunEvent):
     def words(self) -> str:
         """For people."""
         whose = "the Job" if self.expert is None else f"Expert {self.expert}"
-        limit, spent, needed = (_amount(self.budget, value) for value in (self.limit, self.spent, self.needed))
+        limit, spent, needed = (amount(self.budget, value) for value in (self.limit, self.spent, self.needed))
         if self.budget == "maxTime":
             return f"the time of {whose} is over, {limit} of work"
         return f"{whose} may spend {limit}: {spent} are spent, and the next call could need {needed}"
-
-
-def _amount(budget: BudgetName, value: float) -> str:
-    match budget:
-        case "maxCost":
-            return f"${value:,.4f}"
-        case "maxTokens":
-            return f"{value:,.0f} tokens"
-        case "maxTime":
-            return f"{value:,.0f} ms"
-        case "maxToolCalls":
-            return f"{value:,.0f} tool calls"
-        case _:
-            assert_never(budget)
 
 
 class StopRunByInterrupt(RunEvent):

@@ -11,10 +11,11 @@ from pydantic import Field
 from perstack.core.base import Fact, falsy
 from perstack.core.chain import EMPTY_LOG, Head
 from perstack.core.definitions import Budget, Limits
-from perstack.core.events import BudgetName, StartRun, StopRunByExceededBudget
+from perstack.core.events import StartRun, StopRunByExceededBudget
 from perstack.core.ids import number_of_run
 from perstack.core.policy.approvals import Standing
 from perstack.core.policy.widening import Widening
+from perstack.core.run_facts import BudgetName
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.state import Run, RunStatus
 from perstack.core.usage import NO_USAGE, Usage

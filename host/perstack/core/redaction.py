@@ -23,8 +23,6 @@ from perstack.core.events import (
     CallInteractiveTool,
     CallTools,
     DecideApproval,
-    Definition,
-    ErrorInfo,
     ErrorRun,
     FinishGeneration,
     FinishRun,
@@ -45,6 +43,7 @@ from perstack.core.places import is_at_home
 from perstack.core.policy.permissions import Permissions, RuleSet
 from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
+from perstack.core.run_facts import Definition, ErrorInfo
 from perstack.core.tools import DecidedCall
 
 

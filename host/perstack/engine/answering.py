@@ -9,8 +9,9 @@ from perstack.config.settings import Overrides
 from perstack.core.answers import read_job_answer
 from perstack.core.by import By
 from perstack.core.definitions import Expert
-from perstack.core.events import CallInteractiveTool, ContinuedFrom, RequestApproval
+from perstack.core.events import CallInteractiveTool, RequestApproval
 from perstack.core.ids import event_id_of
+from perstack.core.run_facts import ContinuedFrom
 from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
 from perstack.core.runs.resuming import check_signal, new_limits
 from perstack.core.runs.state import Run

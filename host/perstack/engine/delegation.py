@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from perstack.core.events import DelegateHead, Delegation, FinishToolCall
+from perstack.core.events import FinishToolCall
 from perstack.core.messages import TextPart
+from perstack.core.run_facts import DelegateHead, Delegation
 from perstack.core.runs.repeats import warned
 from perstack.core.runs.state import Run
 from perstack.engine.session import Session

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import assert_never
 
-from perstack.config.settings import Overrides, chosen, recalled, resolve_sandbox
+from perstack.config.settings import chosen, recalled, resolve_sandbox
 from perstack.core.by import By
 from perstack.core.commands import (
     Ask,
@@ -28,28 +26,18 @@ from perstack.core.commands import (
     StopAtLimit,
 )
 from perstack.core.definition_secrets import with_secrets, without_secrets
-from perstack.core.definitions import Expert, Limits, Project, with_skills_required
-from perstack.core.events import (
-    CallTools,
-    ContinuedFrom,
-    Definition,
-    DelegatedBy,
-    Delegation,
-    ErrorInfo,
-    ResumeReason,
-    Settlement,
-    StartRun,
-    WidenPermissions,
-)
+from perstack.core.definitions import Expert, Limits, with_skills_required
+from perstack.core.events import CallTools, ResumeReason, Settlement, StartRun, WidenPermissions
 from perstack.core.ids import run_id_of
 from perstack.core.instruction import render_instruction
-from perstack.core.job import Job, JobSummary, summarize
+from perstack.core.job import Job, JobSummary
 from perstack.core.policy.approvals import Approval
 from perstack.core.policy.budget import Exceeded
 from perstack.core.policy.chain import rule_sets
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import begun_under, missing_from, not_in_force
 from perstack.core.questions import Answer
+from perstack.core.run_facts import ContinuedFrom, Definition, DelegatedBy, Delegation, ErrorInfo
 from perstack.core.runs.decide import (
     answered,
     approval_asked,
@@ -71,42 +59,24 @@ from perstack.core.sandbox import SandboxPolicy, narrowed
 from perstack.core.tools import COUNTED_CALLS
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue, delegate_infos, delegate_tools
-from perstack.engine.clock import SYSTEM, iso
+from perstack.engine.clock import iso
 from perstack.engine.deadlines import Deadlines
 from perstack.engine.delegation import DelegateOutcome, await_delegates
-from perstack.engine.emit import Emitter
 from perstack.engine.generation import fail, generate
 from perstack.engine.groups import leaves
+from perstack.engine.kept_summary import KeptSummary
 from perstack.engine.prices import Prices
-from perstack.engine.providers import ProviderPool, RunSettings
+from perstack.engine.providers import RunSettings
 from perstack.engine.ruling import Rulings
 from perstack.engine.session import Session, uninterrupted
-from perstack.engine.skills import JobSkills, RunSkills
+from perstack.engine.skills import RunSkills
 from perstack.engine.spending import Spending
 from perstack.engine.toolrun import ToolSurroundings, run_tools
 from perstack.engine.who import this_user
-from perstack.errors import PerstackError, StorageError
-from perstack.ports.clock import Clock
-from perstack.ports.storage import RunRef, Storage
+from perstack.engine.wiring import Wiring
+from perstack.errors import PerstackError
+from perstack.ports.storage import RunRef
 from perstack.version import VERSION
-
-_SUMMARY_EVERY = 0.1
-"""Seconds between two writes of job.json while a Job runs, at least."""
-
-
-@dataclass(slots=True)
-class Wiring:
-    """What a driver works with."""
-
-    storage: Storage
-    project: Project
-    providers: ProviderPool
-    skills: JobSkills
-    emit: Emitter
-    overrides: Overrides
-    directory: str
-    """The working directory, as the model is told."""
-    clock: Clock = SYSTEM
 
 
 class Driver:
@@ -118,8 +88,7 @@ class Driver:
         self._runs = runs or {}
         self._blobs = JobBlobs(wiring.storage, job.id)
         self._prices = Prices(wiring.providers.factories, wiring.project.prices)
-        self._has_changed = asyncio.Event()
-        """Set when job.json is behind."""
+        self._kept = KeptSummary(wiring.storage, job)
         self._limits = Limits()
         self._spending: Spending | None = None
         """None where there is no budget."""
@@ -296,17 +265,17 @@ class Driver:
         """
         self._limits = session.run.limits
         await self._count_spending(session)
-        await self._write_summary(is_driven=True)
+        await self._kept.write(is_driven=True)
         await session.flush()
         try:
-            async with self._summary_kept():
+            async with self._kept.followed():
                 await self._drive_in_time(session, None)
         except asyncio.CancelledError:
-            await uninterrupted(self._write_summary(is_driven=False))
+            await uninterrupted(self._kept.write(is_driven=False))
             raise
         except BaseExceptionGroup as group:
             raise leaves(group)[0] from group  # what failed first speaks: a person can act on one line
-        return await self._write_summary(is_driven=False)
+        return await self._kept.write(is_driven=False)
 
     async def _count_spending(self, session: Session) -> None:
         """Begin to count what is spent, if there is a budget. Raises UnknownPrice before anything is written."""
@@ -324,24 +293,6 @@ class Driver:
             await self.drive(session)
         else:
             await self._deadlines.keep(session, expert, self.drive)
-
-    @asynccontextmanager
-    async def _summary_kept(self) -> AsyncGenerator[None]:
-        """Meanwhile job.json follows what is done, beside the work."""
-        keeping = asyncio.create_task(self._keep_summary())
-        try:
-            yield
-        finally:
-            keeping.cancel()
-            await asyncio.wait({keeping})
-
-    async def _keep_summary(self) -> None:
-        while True:
-            await self._has_changed.wait()
-            self._has_changed.clear()
-            with suppress(StorageError):  # a cache; the logs and the last summary say what is wrong with the disk
-                await uninterrupted(self._write_summary(is_driven=True))
-            await asyncio.sleep(_SUMMARY_EVERY)
 
     async def drive(self, session: Session) -> None:
         """Perform what is pending until nothing is. A cancellation is recorded as an interrupt."""
@@ -518,7 +469,7 @@ class Driver:
 
     def _session(self, ref: RunRef, expert_key: str) -> Session:
         """A Run at work; job.json is behind whenever something of it was written."""
-        wiring, changed = self._wiring, self._has_changed.set
+        wiring, changed = self._wiring, self._kept.changed
         session = Session(wiring.storage, self.job, wiring.emit, ref, expert_key, changed, wiring.clock)
         if self._spending is not None:
             self._spending.writes(ref.run_id, session.flush)
@@ -533,10 +484,3 @@ class Driver:
         of_job = {name: getattr(self._limits, name) for name in ("max_steps", "max_depth", "budget")}
         limits = settings.limits.model_copy(update=of_job)
         return RunSettings(settings.model, settings.provider, settings.reasoning_budget, limits)
-
-    async def _write_summary(self, *, is_driven: bool) -> JobSummary:
-        summary = summarize(self.job, is_driven=is_driven)
-        # an end or stop that is noted and not written yet: job.json would say what a crash undoes
-        if not is_driven or summary.status == "running":
-            await self._wiring.storage.put_summary(self.job.id, summary.to_json())
-        return summary

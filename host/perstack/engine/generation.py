@@ -13,19 +13,13 @@ from perstack.core.base import JsonObject
 from perstack.core.commands import Fail, Generate
 from perstack.core.definitions import Limits
 from perstack.core.digests import KeptTools, request_digest
-from perstack.core.events import (
-    ErrorInfo,
-    FinishGeneration,
-    Retry,
-    StartGeneration,
-    StreamReasoning,
-    StreamText,
-)
+from perstack.core.events import FinishGeneration, Retry, StartGeneration, StreamReasoning, StreamText
 from perstack.core.instruction import whole_instruction
 from perstack.core.messages import ExpertMessage, ToolCallPart
 from perstack.core.policy.budget import Exceeded, Grant, is_reported, is_uncharged, over
 from perstack.core.replies import usable_reply
 from perstack.core.retry import GiveUp, Pause, after_failure, time_for_try
+from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.decide import noted, paused_for_limit, stopped_by_budget
 from perstack.core.usage import Charge, Usage
 from perstack.engine.blobs import JobBlobs

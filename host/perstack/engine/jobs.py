@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock
 from perstack.core.by import By
-from perstack.core.events import ContinuedFrom, Settlement
+from perstack.core.events import Settlement
 from perstack.core.ids import check_job_id, event_id_of, place_of
 from perstack.core.job import Job, JobSummary
 from perstack.core.labels import check_labels
 from perstack.core.owners import Owner
+from perstack.core.run_facts import ContinuedFrom
 from perstack.core.runs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
 from perstack.core.runs.state import Run
 from perstack.engine.clock import new_ids
-from perstack.engine.driver import Driver, Wiring
+from perstack.engine.driver import Driver
 from perstack.engine.emit import Emitter, OnEvent, runtime_begins
 from perstack.engine.guarding import guarded
 from perstack.engine.job_queries import JobQueries
@@ -30,6 +31,7 @@ from perstack.engine.setup import Setup
 from perstack.engine.skills import JobSkills
 from perstack.engine.slots import job_slots
 from perstack.engine.who import this_process, this_user
+from perstack.engine.wiring import Wiring
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, Give
 

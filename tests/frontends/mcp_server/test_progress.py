@@ -9,7 +9,8 @@ from editor import Pipe, connected
 from hosting import wait_for
 from terminal import Terminal, reply
 
-from perstack.core.events import ErrorInfo, InitializeRuntime, Retry, ToolProgress
+from perstack.core.events import InitializeRuntime, Retry, ToolProgress
+from perstack.core.run_facts import ErrorInfo
 from perstack.frontends.mcp_server.progress import SILENCE, Progress, Words, reporting
 
 

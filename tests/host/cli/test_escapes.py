@@ -146,6 +146,8 @@ WRITERS = {
     "host/perstack/testing/chaos/nursery.py": "a child that is attacked, which opens its own streams",
     "host/perstack/engine/measuring.py": "a program of its own, which answers its parent through a pipe",
     "plugins/perstack_local/__main__.py": "a program of its own, which downloads weights",
+    "plugins/perstack_bubblewrap/bridge.py": "a program of its own, inside the sandbox, whose output is the program's",
+    "plugins/perstack_bubblewrap/proxying.py": "a program of its own, which answers its parent through a pipe",
     "host/perstack/frontends/shared/wire.py": "the protocol, cleaned if a terminal shows it",
 }
 _STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}

@@ -10,7 +10,7 @@ from simulation import SCRIPTS, Simulation
 
 from perstack.core.commands import Generate, StopAtLimit
 from perstack.core.definitions import Limits
-from perstack.core.events import Definition
+from perstack.core.run_facts import Definition
 from perstack.core.runs.decide import has_ended, interrupted, redefined, resumed, stopped_with
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.pending import pending

@@ -20,7 +20,8 @@ from perstack.core.events import (
 from perstack.core.job import Job
 from perstack.core.messages import ExpertMessage, History, TextPart, ToolMessage, UserMessage
 from perstack.core.replay import difference
-from perstack.core.runs.evolve import Changes, begin, evolve, inheritable
+from perstack.core.runs.changes import Changes
+from perstack.core.runs.evolve import begin, evolve, inheritable
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Run
 from perstack.core.usage import NO_USAGE

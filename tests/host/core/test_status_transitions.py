@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import perstack.core.iterations.evolve as series_evolve
-import perstack.core.runs.evolve as run_evolve
+import perstack.core.runs.changes as run_changes
 import perstack.core.tasks.evolve as task_evolve
 from perstack.core.by import By
 from perstack.core.definitions import Iterate
@@ -84,7 +84,7 @@ def test_every_fact_but_the_first_has_its_place_in_the_table() -> None:
     [
         (task_evolve.Changes, get_type_hints(TaskState)),
         (series_evolve.Changes, get_type_hints(SeriesState)),
-        (run_evolve.Changes, {one.name: get_type_hints(Run)[one.name] for one in fields(Run)}),
+        (run_changes.Changes, {one.name: get_type_hints(Run)[one.name] for one in fields(Run)}),
     ],
 )
 def test_what_a_fact_may_change_is_a_field_of_the_state_and_of_its_type(changes: type, known: dict) -> None:

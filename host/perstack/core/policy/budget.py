@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from perstack.core.definitions import Budget
-from perstack.core.events import BudgetName, ErrorInfo
+from perstack.core.run_facts import BudgetName, ErrorInfo
 from perstack.core.runs.state import Run
 from perstack.core.usage import Charge, Usage
 

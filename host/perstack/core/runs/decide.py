@@ -26,8 +26,6 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     DecideApproval,
-    Definition,
-    Delegation,
     ErrorRun,
     FinishRun,
     FinishStep,
@@ -50,6 +48,7 @@ from perstack.core.policy.approvals import UNATTENDED, Approval, call_digest
 from perstack.core.policy.budget import Exceeded
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.questions import Answer
+from perstack.core.run_facts import Definition, Delegation
 from perstack.core.runs.repeats import warned
 from perstack.core.runs.stamp import Stamps, at_checkpoint
 from perstack.core.runs.state import Run, call_key, is_unsettled

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypedDict, assert_never
+from typing import assert_never
 
-from perstack.core.base import JsonObject
 from perstack.core.chain import Head
 from perstack.core.commands import (
     Call,
 )
-from perstack.core.definitions import Limits
 from perstack.core.events import (
     AnswerQuestion,
     AttemptCompletion,
@@ -18,7 +16,6 @@ from perstack.core.events import (
     CallInteractiveTool,
     CallTools,
     DecideApproval,
-    ErrorInfo,
     ErrorRun,
     FinishGeneration,
     FinishReason,
@@ -53,13 +50,14 @@ from perstack.core.messages import (
     UserMessage,
 )
 from perstack.core.policy.approvals import UNATTENDED, Standing
-from perstack.core.policy.permissions import RuleSet
-from perstack.core.policy.widening import Widening, all_laid_over
+from perstack.core.policy.widening import all_laid_over
+from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
+from perstack.core.runs.changes import Changes
 from perstack.core.runs.repeats import counted, shown
-from perstack.core.runs.state import NO_REPEATS, Phase, Repeats, Run, RunStatus, Sent, is_unsettled, latest_reply
+from perstack.core.runs.state import NO_REPEATS, Phase, Run, Sent, is_unsettled, latest_reply
 from perstack.core.runs.transitions import ACTIVE, check_legal
-from perstack.core.todos import Todo, apply_todo, todos_json
+from perstack.core.todos import apply_todo, todos_json
 from perstack.core.tools import COUNTED_CALLS
 from perstack.core.transitions import IllegalFact
 from perstack.core.usage import NO_USAGE, Charge, Usage
@@ -116,52 +114,6 @@ def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
     after = object.__new__(Run)
     vars(after).update(vars(run), head=head, updated_at=at, worked_ms=worked, **_changes(run, event))
     return after
-
-
-class Changes(TypedDict, total=False):
-    """The fields of a Run that one event changes."""
-
-    start: StartRun
-    limits: Limits
-    messages: History
-    phase: Phase
-    status: RunStatus
-    step: int
-    calls: dict[str, Call]
-    todos: tuple[Todo, ...]
-    usage: Usage
-    step_usage: Usage
-    unpriced_tokens: int
-    context_tokens: int
-    guidance: str
-    provider_settings: JsonObject
-    accepted: bool
-    final: bool
-    result: str | None
-    asked: str | None
-    unusable: ErrorInfo | None
-    error: ErrorInfo | None
-    context_window: int | None
-    resume_at: int | None
-    has_generated: bool
-    touched: int
-    questions: dict[str, OpenQuestion]
-    waits_for_limit: bool
-    signals: frozenset[str]
-    last_number: int
-    permissions: tuple[RuleSet, ...]
-    widenings: tuple[Widening, ...]
-    is_tightened: bool
-    standing: tuple[Standing, ...]
-    repeats: Repeats
-    reserved: Charge | None
-    assumed: Charge | None
-    max_tokens: int | None
-    cut_at: int | None
-    sending: Sent | None
-    counted: Sent | None
-    tool_calls: int
-    exceeded: StopRunByExceededBudget | None
 
 
 def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case for each kind of event

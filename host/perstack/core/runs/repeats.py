@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from perstack.core.commands import Call
-from perstack.core.events import ErrorInfo, FinishToolCall
+from perstack.core.events import FinishToolCall
 from perstack.core.messages import ResultContent, TextPart, ToolResultPart
+from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.state import NO_REPEATS, Repeats, Run, SameCall
 
 

@@ -22,12 +22,13 @@ from perstack.core.base import JsonObject
 from perstack.core.chain import EMPTY_LOG, Head
 from perstack.core.commands import Call
 from perstack.core.definitions import Limits
-from perstack.core.events import ErrorInfo, StartRun, StopRunByExceededBudget
+from perstack.core.events import StartRun, StopRunByExceededBudget
 from perstack.core.instruction import whole_instruction
 from perstack.core.messages import ExpertMessage, History, ResultContent
 from perstack.core.policy.approvals import Standing
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
+from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.todos import Todo
 from perstack.core.usage import Charge, Usage

@@ -7,10 +7,11 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
 from perstack.core.chain import Head, Sealed, open_line, taken_out
-from perstack.core.events import ContinuedFrom, RedactEvent, ResumeRun, StartRun, StoredEvent, parse_event
+from perstack.core.events import RedactEvent, ResumeRun, StartRun, StoredEvent, parse_event
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
 from perstack.core.places import is_at_home
+from perstack.core.run_facts import ContinuedFrom
 from perstack.core.runs.evolve import begin, evolve
 from perstack.core.runs.state import Run
 from perstack.core.upgrades import TooNew, upgrade

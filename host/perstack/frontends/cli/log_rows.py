@@ -15,7 +15,6 @@ from perstack.core.events import (
     CallInteractiveTool,
     CallTools,
     DecideApproval,
-    ErrorInfo,
     ErrorRun,
     FinishGeneration,
     FinishRun,
@@ -37,6 +36,7 @@ from perstack.core.events import (
     WidenPermissions,
 )
 from perstack.core.messages import TextPart, ThinkingPart, ToolCallPart, text_of
+from perstack.core.run_facts import ErrorInfo
 from perstack.core.usage import Usage
 from perstack.frontends.shared.words import cost, count, duration
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from perstack.core.events import BudgetName
 from perstack.core.job import JobStatus, JobSummary
+from perstack.core.run_facts import BudgetName
 from perstack.next_steps import Answer, Continue, Option, Resume
 
 if TYPE_CHECKING:

@@ -1,0 +1,98 @@
+"""What events of Runs are made of: who a Run works for, what it begins with, where a delegate ended, what failed."""
+
+from __future__ import annotations
+
+from typing import Literal, assert_never
+
+from pydantic import Field
+
+from perstack.core.base import Fact, falsy
+from perstack.core.definitions import Expert, ReasoningBudget
+
+BudgetName = Literal["maxCost", "maxTokens", "maxTime", "maxToolCalls"]
+
+Override = Literal[
+    "model",
+    "provider",
+    "reasoningBudget",
+    "maxSteps",
+    "maxRetries",
+    "timeout",
+    "strictSkills",
+    "maxCost",
+    "maxTokens",
+    "maxTime",
+    "maxToolCalls",
+]
+"""A setting that a caller may choose, in place of the definitions."""
+
+
+class DelegatedBy(Fact):
+    """Which call of which Run a delegate works for."""
+
+    expert_key: str
+    run_id: str
+    tool_call_id: str
+    tool_name: str
+
+
+class ContinuedFrom(Fact):
+    """The place whose messages a Run begins with."""
+
+    run_id: str
+    checkpoint_id: str
+    answers: bool = Field(default=False, exclude_if=falsy)
+    """Whether it begins with another answer to the question that was open there, and not with its query."""
+
+
+class Delegation(Fact):
+    """One delegate Run, decided on before it begins."""
+
+    tool_call_id: str
+    tool_name: str
+    expert_key: str
+    run_id: str
+    query: str
+
+
+class DelegateHead(Fact):
+    """Where a delegate's log ended, and its hash there: an anchor outside that log."""
+
+    run_id: str
+    seq: int
+    hash: str
+
+
+class Definition(Fact):
+    """What a Run goes on with in place of what it was started with."""
+
+    model: str
+    provider: str
+    instruction: str
+    """The whole text that the model is given as its instruction, rendered."""
+    expert: Expert
+    reasoning_budget: ReasoningBudget | None = None
+
+
+class ErrorInfo(Fact):
+    """An error with the provider's own words."""
+
+    name: str
+    message: str
+    status_code: int | None = None
+    is_retryable: bool = False
+
+
+def amount(budget: BudgetName, value: float) -> str:
+    """What a budget counts, for people: dollars, tokens, milliseconds or calls."""
+    match budget:
+        case "maxCost":
+            return f"${value:,.4f}"
+        case "maxTokens":
+            return f"{value:,.0f} tokens"
+        case "maxTime":
+            return f"{value:,.0f} ms"
+        case "maxToolCalls":
+            return f"{value:,.0f} tool calls"
+        case _:
+            assert_never(budget)
