@@ -6,14 +6,17 @@ it is what there is without a sandbox.
 
 from __future__ import annotations
 
-from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from perstack.core.sandbox import LOCAL, SandboxPolicy
-from perstack.ports.processes.start import Stream, launch
+
+if TYPE_CHECKING:  # the hooks are read before anything is started
+    from asyncio.subprocess import Process
+
+    from perstack.ports.processes.start import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,8 @@ class LocalRuntime:
 
     async def start(self, program: Program) -> Process:
         """The program, in its directory."""
+        from perstack.ports.processes.start import launch
+
         return await launch(
             program.argv,
             cwd=_by_handle(program.cwd_handle, program.cwd),
