@@ -22,12 +22,13 @@ EXTRAS = {
     "host/perstack/frontends/acp": "acp",
     "host/perstack/testing": "testing",
     "plugins/perstack_bedrock": "bedrock",
+    "plugins/perstack_bubblewrap": "sandbox",
     "plugins/perstack_vertex": "vertex",
     "plugins/perstack_local": "local",
 }
 """Where something may be imported that only an extra installs."""
 
-BY_NAME = {"xllamacpp", "google-re2"}
+BY_NAME = {"xllamacpp", "google-re2", "tree-sitter", "tree-sitter-bash"}
 """Imported by a name that is not in an import statement."""
 
 
