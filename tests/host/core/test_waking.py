@@ -109,7 +109,13 @@ def test_a_task_that_was_silent_for_too_long_fails_as_its_config_says(retried: i
 def test_what_a_jobs_end_means_for_its_task(status: JobStatus) -> None:
     step = settled(RUNNING, job(status, text="made", error="broke"), NOW)
     after = None if step is None else folded(RUNNING, step)
-    expected = {"completed": "completed", "stoppedByError": "failed", "stoppedByMaxSteps": "paused"}.get(status)
+    ends = {
+        "completed": "completed",
+        "stoppedByError": "failed",
+        "stoppedByMaxSteps": "paused",
+        "stoppedByBudget": "paused",
+    }
+    expected = ends.get(status)
     assert (after and after.status) == expected
     assert settled(RUNNING.model_copy(update={"job_id": "another"}), job(status), NOW) is None
     assert stands(job(status)) is (status in ("completed", "stoppedByInteractiveTool"))
