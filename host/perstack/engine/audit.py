@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 Check: TypeAlias = "Callable[[str], Awaitable[Report]]"
 """Makes the report of a Job. Raises NotFound."""
 
+_GRACE = 2.0
+"""Seconds that a stop waits for what earlier processes left to be sent."""
+
 
 class Auditing:
     """The anchor and the key of one project. Without `[audit]` it does nothing, and imports nothing."""
@@ -102,6 +105,7 @@ class Auditing:
         earlier = asyncio.create_task(sending.earlier())
 
         async def at_stop() -> None:
+            await asyncio.wait({earlier}, timeout=_GRACE)  # a short Job would end before what was left is sent
             earlier.cancel()
             await asyncio.wait({earlier})
             await sending.heads(owner, job.heads)

@@ -52,7 +52,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(
 ) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(StorageError, match=r"jobs\.db: .*no SQLite database; name another file"):
+    with pytest.raises(StorageError, match=r"jobs\.db: .*not an SQLite database; name another file"):
         wait_for(storage.create_job(JOB))
     assert path.read_bytes() == content
 
