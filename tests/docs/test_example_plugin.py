@@ -79,7 +79,9 @@ def test_the_plugin_is_there_and_its_expert_uses_it(installed: tuple[Path, str])
 
 def test_its_own_tests_pass(installed: tuple[Path, str]) -> None:
     folder, python = installed
-    options = ("-q", "-p", "no:cacheprovider", "--rootdir", str(folder), "-c", "/dev/null")
+    # A basetemp of its own: otherwise it deletes what earlier whole runs left, which can take minutes.
+    basetemp = str(folder.parent / "basetemp")
+    options = ("-q", "-p", "no:cacheprovider", "--rootdir", str(folder), "-c", "/dev/null", "--basetemp", basetemp)
     assert " passed" in run(folder, python, "-m", "pytest", *options, "tests").stdout
 
 

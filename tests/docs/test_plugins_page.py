@@ -123,8 +123,10 @@ def test_the_tests_on_the_page_pass(folder: Path) -> None:
     ]
     (folder / "test_dice.py").write_text(example)
     (folder / "test_scratch.py").write_text(contract)
+    # A basetemp of its own: otherwise it deletes what earlier whole runs left, which can take minutes.
+    options = ("-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'basetemp'}")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_dice.py", "test_scratch.py"],
+        [sys.executable, "-m", "pytest", *options, "test_dice.py", "test_scratch.py"],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -34,6 +34,8 @@ def test_the_example_of_a_test_passes_on_both_storages(tmp_path: Path) -> None:
     (tmp_path / "test_example.py").write_text(example)
     (tmp_path / "conftest.py").write_text(page("tests/host/conftest.py"))
     options = [f"--rootdir={tmp_path}", "-o", f"pythonpath={ROOT / 'tests/support'}", "-p", "no:cacheprovider"]
+    # A basetemp of its own: otherwise it deletes what earlier whole runs left, which can take minutes.
+    options.append(f"--basetemp={tmp_path / 'basetemp'}")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *options, str(tmp_path)],
         cwd=tmp_path,
