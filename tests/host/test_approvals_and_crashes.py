@@ -1,0 +1,94 @@
+"""An approved call runs once, wherever a process is killed, and no other does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from approving import ME, append, files
+from hosting import Bench, expert, wait_for
+
+from perstack.core.policy.permissions import Permissions
+from perstack.errors import NotFound
+from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points
+from perstack.testing.scripted import text, tool, turn
+
+CRASHING = {
+    "[[boss]]": [turn(append("boss.txt"), tool("hand", {"query": "go"})), text("done")],
+    "[[hand]]": [turn(append("hand.txt"), append("free.txt")), text("written")],
+}
+ASKING = Permissions(ask=("appendTextFile(boss.txt)", "appendTextFile(hand.txt)"))
+NAMES = ("boss.txt", "hand.txt", "free.txt")
+
+
+async def live(bench: Bench, point: CrashPoint | None) -> int:
+    """One process: begins the Job or goes on with it, approves of what is asked, and crashes at the point."""
+    experts = (expert("boss", delegates=("hand",)), expert("hand"))
+    host = bench.host(CRASHING, *experts, wrap=lambda inner: CrashingStorage(inner, point))
+    host.use(host.project.model_copy(update={"permissions": ASKING}))
+    async with host:
+        storage = host.storage
+        assert isinstance(storage, CrashingStorage)
+        try:
+            try:
+                job = await host.job("job")
+            except NotFound:
+                job = await host.run("boss", "go", job_id="job")
+            else:
+                # a call that had begun, and may have had its effect, is not repeated
+                if job.asking is None and job.status != "completed":
+                    calls = {call.key: "done" for call in await host.unsettled("job")}
+                    job = await host.resume("job", settle=calls)
+            while job.asking is not None:
+                job = await host.answer("yes", question_id=job.asking.id, by=ME)
+            assert job.status == "completed"
+        except BaseExceptionGroup as error:
+            if error.split(Crash)[0] is None:
+                raise
+        except Crash:
+            pass
+        return storage.appends
+
+
+def test_killed_at_any_write_each_approved_call_has_run_once_and_no_other(tmp_path: Path) -> None:
+    def fresh(name: str) -> Bench:
+        folder = tmp_path / name
+        folder.mkdir()
+        bench = Bench(folder, "file:perstack")
+        files(bench, *NAMES)
+        return bench
+
+    appends = wait_for(live(fresh("plain"), None))
+    assert appends > 8
+    for number, point in enumerate(crash_points(appends)):
+        bench = fresh(str(number))
+        wait_for(live(bench, point))
+        lost = _begun(bench)
+        wait_for(live(bench, None))
+        written = {name: (bench.workspace / name).read_text().count("x") for name in NAMES}
+        # a call that has begun, and not yet had its effect when the process dies, is the one thing that nobody knows
+        expected = {"boss.txt": 1, "hand.txt": 1, "free.txt": 1}
+        assert all(expected[name] - written[name] in (0, lost.count(name)) for name in NAMES), (point, written, lost)
+        host = bench.host(CRASHING)
+        approvals, starts = [], []
+        for run_id in ("job-1", "job-2"):
+            events = [line.event for line in wait_for(host.events(run_id))]
+            approvals += [(run_id, e.tool_call_id) for e in events if e.type == "decideApproval"]
+            starts += [(run_id, e.tool_call_id) for e in events if e.type == "startToolCall"]
+        assert sorted(approvals) == sorted(set(approvals)) == sorted(starts), (point, approvals, starts)
+        assert wait_for(host.replay("job")).ok, point
+        assert wait_for(host.verify("job")).ok, point
+
+
+def _begun(bench: Bench) -> list[str]:
+    """The files of calls that have begun and have no result, which died before they were written to."""
+
+    async def look() -> list[str]:
+        async with bench.host(CRASHING) as host:
+            try:
+                calls = await host.unsettled("job")
+            except NotFound:
+                return []
+            return [json.loads(call.args)["path"] for call in calls]
+
+    return wait_for(look())

@@ -1,0 +1,47 @@
+"""Jobs under permission rules: what several tests of approvals begin with."""
+
+from __future__ import annotations
+
+from hosting import Bench, expert, wait_for
+
+from perstack.core.by import By
+from perstack.core.job import JobSummary
+from perstack.core.policy.permissions import Permissions
+from perstack.host import Host
+from perstack.testing.scripted import text, tool
+
+ME = By(user="ann", door="python")
+ASK_WRITE = Permissions(ask=("appendTextFile",))
+
+
+def append(name: str, line: str = "x\n"):
+    return tool("appendTextFile", {"path": name, "text": line})
+
+
+TEAM = {
+    "[[boss]]": [tool("hand", {"query": "go"}), text("done")],
+    "[[hand]]": [append("a.txt"), text("written")],
+}
+
+
+def exec_(*words: str):
+    return tool(
+        "exec", {"command": words[0], "args": [*words[1:]], "cwd": "", "env": {}, "stdout": True, "stderr": True}
+    )
+
+
+def hosted(bench: Bench, script, *experts, rules: Permissions | None = None, **overrides) -> Host:
+    """A Host whose project has these rules."""
+    host = bench.host(script, *(experts or (expert("a"),)), **overrides)
+    host.use(host.project.model_copy(update={"permissions": rules}))
+    return host
+
+
+def files(bench: Bench, *names: str) -> None:
+    for name in names:
+        (bench.workspace / name).write_text("")
+
+
+def answer(host: Host, job: JobSummary, said: str, **more) -> JobSummary:
+    assert job.asking is not None
+    return wait_for(host.answer(said, question_id=job.asking.id, by=ME, **more))
