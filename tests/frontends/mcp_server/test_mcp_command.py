@@ -8,10 +8,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from click import Option
 from editor import connected
 from hosting import wait_for
 from terminal import Terminal
 
+from perstack.frontends.cli.mcp import mcp_command
 from perstack.frontends.mcp_server.snippets import CLIENTS
 
 SHAPES = {
@@ -93,6 +95,22 @@ def test_options_that_were_given_are_in_the_settings_and_others_are_not(terminal
         *("--model", "m", "--max-steps", "7"),
         *flags,
     ]
+
+
+def test_no_option_that_was_given_is_left_out_of_the_settings(terminal: Terminal) -> None:
+    (terminal.workspace / "other.toml").write_text("")
+    (terminal.workspace / "rules.toml").write_text('[permissions]\ndeny = ["exec"]\n')
+    values = {"config": "other.toml", "permissions": "rules.toml", "storage": "file:there", "workspace": "."}
+    given = {
+        option.opts[0]: () if option.is_flag else (values.get(str(option.name), "2"),)
+        for option in mcp_command.params
+        if isinstance(option, Option) and option.name not in ("client", "address", "names", "help")
+    }
+    given["--reasoning-budget"] = ("low",)
+    given["--experts"] = ("solo",)
+    command = printed(terminal, "zed", *(part for name, value in given.items() for part in (name, *value)))
+    assert set(given) <= set(command)
+    assert command[command.index("--permissions") + 1] == str(terminal.workspace / "rules.toml")
 
 
 def test_where_the_settings_go_is_said_beside_them(terminal: Terminal) -> None:

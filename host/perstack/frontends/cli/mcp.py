@@ -219,8 +219,10 @@ def _arguments(setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> list[str]
         "--max-tool-calls": overrides.max_tool_calls,
         "--max-retries": overrides.max_retries,
         "--timeout": overrides.timeout,
+        "--runtime": overrides.runtime,
+        "--permissions": setup.permissions and Path(setup.permissions).resolve(),
     }
     arguments = [part for name, value in given.items() if value is not None for part in (name, str(value))]
-    flags = {"--tasks": tasks, "--unattended": overrides.unattended}
+    flags = {"--tasks": tasks, "--unattended": overrides.unattended, "--strict-skills": overrides.strict_skills}
     arguments += [name for name, is_given in flags.items() if is_given]
     return [*arguments, *(part for path in setup.env_paths for part in ("--env-path", str(Path(path).resolve())))]

@@ -144,6 +144,8 @@ class Setup:
     place: PlaceOptions
     overrides: Overrides
     env_paths: tuple[str, ...]
+    permissions: str | None = None
+    """The file that `overrides.widening` was read from."""
 
     def env(self, project: Project, *, confirm: bool = True) -> Environment:
         """The environment with the `.env` files, by default with the addresses in them that a person has agreed to.
@@ -208,7 +210,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         )
         if permissions is not None:
             overrides = replace(overrides, widening=_widening(permissions), widened_by=this_user("cli"))
-        command(setup=Setup(PlaceOptions(config, workspace, storage), overrides, env_path), **others)
+        command(setup=Setup(PlaceOptions(config, workspace, storage), overrides, env_path, permissions), **others)
 
     return _model_options(place_options(gather))
 
