@@ -56,6 +56,22 @@ def test_a_task_is_shown_and_listed_in_tables(terminal: Terminal) -> None:
     assert "half" in terminal.call("task", "checkpoints", "tidy").out
 
 
+def test_where_the_definition_cannot_be_used_tasks_are_shown_and_none_is_changed(terminal: Terminal) -> None:
+    """It says which anchor is sent what changes: without that, a change would be sent nowhere."""
+    config = terminal.workspace / "perstack.toml"
+    config.write_text('[audit]\nanchor = "file:away/heads.jsonl"\n')
+    task(terminal, "create", "deploy")
+    config.write_text('[audit]\nanchor = "file:away/heads.jsonl"\n[audit\n')
+    listed = terminal.call("task", "list")
+    assert (listed.code, "deploy" in listed.out) == (0, True)
+    assert listed.err.startswith("warning: perstack.toml cannot be used, so Jobs are looked for in file:perstack; ")
+    for words in (("start", "deploy"), ("create", "other"), ("delete", "deploy")):
+        refused = terminal.call("task", *words)
+        assert (refused.code, refused.out) == (2, "")
+        assert "perstack.toml:3: is not TOML" in refused.err
+    assert len(terminal.call("task", "list", "--json").out.splitlines()) == 1
+
+
 def test_a_task_whose_checkpoint_is_late_is_marked(terminal: Terminal) -> None:
     made = task(terminal, "create", "slow", "--checkpoint-interval", "1ms", "--start")
     assert made["checkpointDueAt"] == made["updatedAt"] + 1

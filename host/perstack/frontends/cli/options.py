@@ -88,12 +88,20 @@ class PlaceOptions:
     def reader(self) -> Host:
         """A Host for looking at Jobs: a definition that is broken is no hindrance."""
         try:
-            project = self.project(required=False)
+            return self.writer()
         except DefinitionError:
             project = Project()
             if self.storage is None:
-                text = f"warning: perstack.toml has errors, so Jobs are looked for in {project.storage}"
-                err(f"{text}; `perstack validate` names them, --storage another place")
+                text = f"warning: perstack.toml cannot be used, so Jobs are looked for in {project.storage}"
+                err(f"{text}; `perstack validate` says why, --storage names another place")
+            return self.host(project, env=dict(os.environ))
+
+    def writer(self) -> Host:
+        """A Host for what is kept beside Jobs, with no Expert: there may be no definition.
+
+        One that there is has to be usable, for it says which anchor is sent what changes. Raises DefinitionError.
+        """
+        project = self.project(required=False)
         env = os.environ if project.audit is None else read_env(self.find().folder, project.env_path)
         return self.host(project, env=dict(env))
 

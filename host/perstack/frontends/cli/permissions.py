@@ -155,7 +155,7 @@ def _is_denied(one: Otherwise) -> bool:
 
 
 async def _backtested(place: PlaceOptions, rules: _File, since: int, *, as_json: bool) -> _Totals:
-    host = place.reader()
+    host = place.writer()
     totals = _Totals()
     async with host:
         workspace = named_or_own(host.project, place.named)

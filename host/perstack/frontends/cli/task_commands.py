@@ -72,7 +72,8 @@ def command_of(operation: Operation, said: Said | None = None) -> click.Command:
     def run(*, tasks: Tasks, **given: object) -> None:
         named = {name: value for name, value in given.items() if value not in (None, ())}
         command = read_command(operation.command, **words.gather(named))
-        done = tasks.do(lambda memory: memory.do(command))
+        at = tasks.look if operation.reads else tasks.do
+        done = at(lambda memory: memory.do(command))
         _show(operation.shown(command, done), as_json=tasks.as_json)
 
     return click.command(operation.name, params=_parameters(operation, words), help=words.help)(run)

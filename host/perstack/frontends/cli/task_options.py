@@ -28,6 +28,7 @@ from perstack.frontends.shared.words import ago, local_time, shorten
 
 if TYPE_CHECKING:
     from perstack.engine.memory import ExecutionMemory
+    from perstack.host import Host
 
 _F = TypeVar("_F", bound=Callable[..., object])
 _T = TypeVar("_T")
@@ -43,11 +44,17 @@ class Tasks:
     place: PlaceOptions
     as_json: bool
 
-    def do(self, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
-        """What `work` gives on them."""
+    def look(self, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
+        """What `work` gives, which changes none of them."""
+        return self._on(self.place.reader(), work)
 
+    def do(self, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
+        """What `work` gives, which may change them."""
+        return self._on(self.place.writer(), work)
+
+    def _on(self, host: Host, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
         async def main() -> _T:
-            async with self.place.reader() as host:
+            async with host:
                 return await work(host.memory.signed(this_user("cli")))
 
         return asyncio.run(main())
