@@ -24,6 +24,7 @@ from perstack.core.definitions import (
     Iterate,
     McpSseSkill,
     McpStdioSkill,
+    McpTool,
     OAuth,
     PluginSkill,
     Price,
@@ -66,6 +67,7 @@ _PLACES: Mapping[type[Fact], str] = {
     Expert: "in [experts.NAME]",
     **{skill: f"in a skill of type {skill.model_fields['type'].default}" for skill in _SKILLS},
     InteractiveTool: "in a tool of an interactiveSkill",
+    McpTool: "in a tool of an MCP server",
     OAuth: "in the `oauth` of a skill of type mcpSseSkill",
     Iterate: "in [experts.NAME.iterate]",
 }

@@ -19,7 +19,7 @@ from perstack.config.toml import NotRead, parse_toml, read_bounded
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.definition_secrets import without_secrets
 from perstack.core.definitions import Expert, Skill
-from perstack.core.tools import Effect, ToolKind, ToolSpec
+from perstack.core.tools import Effect, Subject, ToolKind, ToolSpec
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import Install
 from perstack.ports.skill import Toolset
@@ -39,6 +39,7 @@ class LockedTool(Fact):
     effect: Effect = "sideEffect"
     kind: ToolKind = "tool"
     polling: bool = Field(default=False, exclude_if=falsy)
+    subject: Subject | None = None
     target: str | None = None
     input_schema: str
     """The JSON schema as text."""
@@ -60,6 +61,7 @@ class LockedTool(Fact):
             effect=spec.effect,
             kind=spec.kind,
             polling=spec.polling,
+            subject=spec.subject,
             target=spec.target,
             input_schema=text,
             digest=digest_of_schema(spec.input_schema),
@@ -75,6 +77,7 @@ class LockedTool(Fact):
             effect=self.effect,
             kind=self.kind,
             polling=self.polling,
+            subject=self.subject,
             target=self.target,
             input_schema=self.schema_object(),
         )

@@ -15,6 +15,7 @@ from perstack.core.definitions import (
     McpStdioSkill,
     OAuth,
     PluginSkill,
+    is_base_skill,
 )
 
 
@@ -26,6 +27,8 @@ def check_skills(expert: Expert, at: KeyPath, report: Reporter) -> None:
         match skill:
             case McpStdioSkill():
                 _check_command(skill, here, report)
+                if skill.tools and is_base_skill(skill):
+                    report.error((*here, "tools"), "must be left out: what the base skill's arguments are is known")
             case McpSseSkill():
                 _check_endpoint(skill, here, report)
                 if skill.oauth is not None:

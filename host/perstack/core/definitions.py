@@ -28,6 +28,7 @@ from perstack.core.rules import (
     wrong_version,
 )
 from perstack.core.sandbox import Sandbox
+from perstack.core.tools import Subject
 from perstack.core.usage import Usage
 from perstack.errors import DefinitionError, Problem
 
@@ -88,6 +89,19 @@ class _SkillFields(Fact):
     polling: _Polling = False
 
 
+class McpTool(Subject):
+    """What the arguments of one tool of an MCP server are: no server says that of its own tools."""
+
+    name: str
+
+
+_McpTools = Annotated[
+    tuple[McpTool, ...],
+    Field(exclude_if=falsy),
+    Key("which arguments of its tools permission rules read as paths, addresses or commands, by the tool's name"),
+]
+
+
 class McpStdioSkill(_SkillFields):
     """An MCP server as a child process. `@perstack/base` declared this way means the built-in one."""
 
@@ -110,6 +124,7 @@ class McpStdioSkill(_SkillFields):
     sampling: _Sampling = False
     timeout: _CallTimeout = None
     required: _Required = False
+    tools: _McpTools = ()
 
 
 class OAuth(Fact):
@@ -151,6 +166,7 @@ class McpSseSkill(_SkillFields):
     sampling: _Sampling = False
     timeout: _CallTimeout = None
     required: _Required = False
+    tools: _McpTools = ()
 
 
 class InteractiveTool(Fact):

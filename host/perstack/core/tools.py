@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.keys import NOT_EMPTY, Key
 
 ToolKind = Literal["tool", "todo", "clearTodo", "attemptCompletion", "delegate", "interactive", "refused"]
 """Who answers a call: a skill, the loop itself (todo, clearTodo, attemptCompletion), another Run, or a person.
@@ -24,21 +25,28 @@ NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
 LEGAL_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
+_Arguments = Annotated[tuple[Annotated[str, NOT_EMPTY], ...], Field(exclude_if=falsy)]
+_Argument = Annotated[str, NOT_EMPTY, Field(exclude_if=falsy)]
+
+
 class Subject(Fact):
     """Which arguments say what a tool is let loose on: what a permission rule's bare glob means."""
 
-    paths: tuple[str, ...] = ()
-    """Those that are paths in the workspace."""
-    program: str = ""
-    """The one that names a program to run."""
-    arguments: str = ""
-    """The list of that program's arguments."""
-    folder: str = ""
-    """Where it runs: a path in the workspace."""
-    variables: str = ""
-    """The object of variables that it gets besides."""
-    is_nothing: bool = False
+    paths: Annotated[_Arguments, Key("the arguments that are paths in the workspace, or lists of them")] = ()
+    urls: Annotated[_Arguments, Key("those that are addresses, or lists of them")] = ()
+    script: Annotated[_Argument, Key("the one that a shell reads: a whole command line")] = ""
+    program: Annotated[_Argument, Key("the one that names a program to run")] = ""
+    arguments: Annotated[_Argument, Key("the list of that program's arguments")] = ""
+    folder: Annotated[_Argument, Key("where it runs: a path in the workspace, which `paths` are seen from")] = ""
+    variables: Annotated[_Argument, Key("the object of variables that the program gets besides")] = ""
+    is_nothing: Annotated[bool, Field(exclude_if=falsy)] = False
     """Whether it does nothing at all, so that no rule is ever about it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every argument that it names."""
+        one_each = (self.script, self.program, self.arguments, self.folder, self.variables)
+        return (*self.paths, *self.urls, *filter(None, one_each))
 
 
 class ToolSpec(Fact):

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perstack.core.base import JsonObject
-from perstack.core.definitions import Expert, Project
+from perstack.core.definitions import Expert, McpSseSkill, McpStdioSkill, Project
 from perstack.core.job import JobSummary
 from perstack.core.policy.calls import PolicyCall, Resolve
 from perstack.core.policy.chain import rule_sets
@@ -126,8 +126,8 @@ class Backtest:
         found: list[Otherwise] = []
         for run in runs.values():
             chain = chains[run.id] = self._chain(run, runs)
-            tools = self._tools_of(run.expert)
             key = _key_of(run)
+            tools = self._tools_of(key, run.expert)
             for call in run.calls:
                 if call.timestamp < since:
                     continue
@@ -168,15 +168,15 @@ class Backtest:
             root=self._root,
         )
 
-    def _tools_of(self, definition: JsonObject) -> _Tools:
-        written = json.dumps(definition.get("skills"))
+    def _tools_of(self, key: str, definition: JsonObject) -> _Tools:
+        written = json.dumps([key, definition.get("skills")])
         if written not in self._tools:
-            self._tools[written] = dict(_named(self._factories, definition))
+            self._tools[written] = dict(_named(self._factories, definition, self._project.expert(key)))
         return self._tools[written]
 
 
 def _named(
-    factories: Sequence[SkillFactory], definition: JsonObject
+    factories: Sequence[SkillFactory], definition: JsonObject, today: Expert | None
 ) -> Iterator[tuple[tuple[str, str], tuple[str, Subject | None]]]:
     expert = Expert(key="a", instruction="")
     with suppress(ValidationError):
@@ -186,6 +186,11 @@ def _named(
             # the plain name, and the one that it has where two skills have a tool of that name
             for shown in (legal_tool_name(spec.name), legal_tool_name(f"{skill}_{spec.name}")):
                 yield (skill, shown), (spec.name, spec.subject)
+    # of servers only what definitions say is known; what today's says is what rules will be held to
+    for one in (*expert.skills, *(() if today is None else today.skills)):
+        for tool in one.tools if isinstance(one, McpStdioSkill | McpSseSkill) else ():
+            for shown in (legal_tool_name(tool.name), legal_tool_name(f"{one.name}_{tool.name}")):
+                yield (one.name, shown), (tool.name, tool)
 
 
 def _key_of(run: PastRun) -> str:

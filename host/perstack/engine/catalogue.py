@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -161,7 +161,7 @@ def skill_tools(definition: Skill, session: SkillSession, specs: Sequence[ToolSp
     may_wait = not is_base_skill(definition)
     return [
         Offered(
-            replace_name(_polled(spec, definition), legal_tool_name(spec.name), definition.name),
+            replace_name(declared(spec, definition), legal_tool_name(spec.name), definition.name),
             session,
             spec.name,
             may_sample,
@@ -172,8 +172,29 @@ def skill_tools(definition: Skill, session: SkillSession, specs: Sequence[ToolSp
     ]
 
 
-def _polled(spec: ToolSpec, definition: Skill) -> ToolSpec:
-    return spec.model_copy(update={"polling": True}) if definition.polling and not spec.polling else spec
+def declared(spec: ToolSpec, definition: Skill) -> ToolSpec:
+    """The tool with what perstack.toml says of it."""
+    if definition.polling and not spec.polling:
+        spec = spec.model_copy(update={"polling": True})
+    if spec.subject is None and isinstance(definition, McpStdioSkill | McpSseSkill):
+        subject = next((one for one in definition.tools if one.name == spec.name), None)
+        return spec if subject is None else spec.model_copy(update={"subject": subject})
+    return spec
+
+
+def misdeclared(specs: Sequence[ToolSpec], definition: Skill) -> Iterator[str]:
+    """What perstack.toml says of tools that are not there, or of arguments that they do not have, in words."""
+    by_name = {spec.name: spec for spec in specs}
+    for one in definition.tools if isinstance(definition, McpStdioSkill | McpSseSkill) else ():
+        spec = by_name.get(one.name)
+        if spec is None:
+            yield f"perstack.toml describes a tool {one.name} that is not there, so its rules are about nothing"
+            continue
+        properties = spec.input_schema.get("properties")
+        known = properties if isinstance(properties, dict) else {}
+        for name in one.names if known else ():
+            if name not in known:
+                yield f"tool {one.name} has no argument {name}, which perstack.toml describes"
 
 
 def picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:

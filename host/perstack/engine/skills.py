@@ -31,6 +31,7 @@ from perstack.engine.catalogue import (
     Offered,
     delegate_tools,
     interactive_tools,
+    misdeclared,
     skill_tools,
 )
 from perstack.engine.clock import SYSTEM
@@ -171,6 +172,9 @@ class JobSkills:
         for spec in up.toolset.specs:
             for problem in unchecked(spec.input_schema):
                 show(f"tool {spec.name}: {problem}")
+        if up.session is not None:
+            for problem in misdeclared(up.toolset.specs, definition):
+                show(problem)
         return up
 
     async def _reached(

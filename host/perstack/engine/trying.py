@@ -19,7 +19,7 @@ from perstack.core.policy.permissions import Permissions
 from perstack.core.policy.rules import DELEGATE
 from perstack.core.policy.rulings import Ruling
 from perstack.core.tools import ToolSpec
-from perstack.engine.catalogue import delegate_tools
+from perstack.engine.catalogue import declared, delegate_tools
 from perstack.engine.known_tools import known_tools
 from perstack.engine.policy_paths import resolver
 from perstack.errors import UsageError
@@ -106,7 +106,10 @@ def _tool(factories: Sequence[SkillFactory], expert: Expert, tool: str) -> ToolS
     unknown = [skill for skill, specs in searched.items() if specs is None]
     if len(unknown) > 1:
         raise UsageError(f"which skill has `{tool}`? Write SKILL/{tool}, with one of: {', '.join(unknown)}")
-    return ToolSpec(name=name, skill_name=unknown[0]) if unknown else None
+    if not unknown:
+        return None
+    definition = next(one for one in expert.skills if one.name == unknown[0])
+    return declared(ToolSpec(name=name, skill_name=unknown[0]), definition)
 
 
 def _names(factories: Sequence[SkillFactory], expert: Expert) -> list[str]:

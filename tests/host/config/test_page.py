@@ -23,6 +23,7 @@ from perstack.core.definitions import (
     Iterate,
     McpSseSkill,
     McpStdioSkill,
+    McpTool,
     OAuth,
     PluginSkill,
     Price,
@@ -86,6 +87,7 @@ def row(name, key, field):
         ("### `pluginSkill`", PluginSkill),
         ("Each tool is a table of its own", InteractiveTool),
         ("`[experts.NAME.skills.SKILL.oauth]`", OAuth),
+        ("### `tools` of an MCP server", McpTool),
     ],
 )
 def test_each_table_of_the_page_lists_every_known_key_with_its_meaning(heading, model):

@@ -13,7 +13,7 @@ from hosting import Seen, expert, project_of, results, wait_for
 from mcp_bed import MARK, MISBEHAVING, Bed
 
 from perstack.config.settings import Overrides
-from perstack.core.definitions import Expert, McpStdioSkill
+from perstack.core.definitions import Expert, McpStdioSkill, McpTool
 from perstack.core.job import JobSummary
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, text, tool, turn
@@ -55,6 +55,15 @@ def test_an_expert_uses_a_server_and_its_delegate_shares_it(bed: Bed) -> None:
     assert results(seen, "echo") == ["here", "here"]
     shown = [event.type for event in seen.events if event.type.startswith("skill")]
     assert shown == ["skillStarting", "skillConnected", "skillDisconnected"]
+
+
+def test_a_description_of_a_tool_that_is_not_there_is_named_on_stderr(bed: Bed) -> None:
+    seen = Seen()
+    server = _bad("server", tools=(McpTool(name="ecko", paths=("path",)), McpTool(name="echo", paths=("path",))))
+    job = wait_for(_host(bed, [tool("echo"), text("ok")], _with("a", server)).run("a", "q", on_event=seen))
+    assert job.status == "completed"
+    told = [event.message for event in seen.of("skillStderr")]
+    assert told == ["perstack.toml describes a tool ecko that is not there, so its rules are about nothing"]
 
 
 def test_pick_and_omit_choose_what_the_model_is_offered(bed: Bed) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from posixpath import join, normpath
@@ -53,23 +53,31 @@ class PolicyCall:
     @cached_property
     def command(self) -> tuple[str, ...]:
         """The program and its arguments; empty if the tool runs none."""
-        if self.subject is None or not self.subject.program:
+        if self.subject is None or not (self.subject.program or self.subject.script):
             return ()
-        program = self.args.get(self.subject.program)
-        words = self.args.get(self.subject.arguments)
+        if self.subject.script:
+            line = self._given(self.subject.script)
+            return ("sh", "-c", line if isinstance(line, str) else "") if not isinstance(line, list) else _texts(line)
+        program, words = self._given(self.subject.program), self._given(self.subject.arguments)
         rest = [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
         return (program if isinstance(program, str) else "", *rest)
 
     @property
+    def script(self) -> str | None:
+        """What a shell reads, if the tool is one."""
+        line = None if self.subject is None else self._given(self.subject.script)
+        return line if isinstance(line, str) else None
+
+    @property
     def folder(self) -> str:
         """Where its program runs."""
-        value = self.args.get(self.subject.folder) if self.subject is not None else None
+        value = self._given(self.subject.folder) if self.subject is not None else None
         return value if isinstance(value, str) and value else "."
 
     @property
     def variables(self) -> Mapping[str, str]:
         """The variables that its program gets besides."""
-        value = self.args.get(self.subject.variables) if self.subject is not None else None
+        value = self._given(self.subject.variables) if self.subject is not None else None
         return {name: one for name, one in value.items() if isinstance(one, str)} if isinstance(value, dict) else {}
 
     def paths(self) -> Mapping[str, Sequence[str]]:
@@ -79,8 +87,21 @@ class PolicyCall:
     @cached_property
     def _paths(self) -> Mapping[str, Sequence[str]]:
         named = self.subject.paths if self.subject is not None else ()
-        given = {name: value for name in named if isinstance(value := self.args.get(name), str)}
-        return {name: self.resolve(value, ".") for name, value in given.items()}
+        given = {name: [*_texts_in(self.args[name])] for name in named if name in self.args}
+        return {
+            name: tuple(dict.fromkeys(one for text in texts for one in self.resolve(_as_path(text), self.folder)))
+            for name, texts in given.items()
+            if texts
+        }
+
+    def urls(self) -> Mapping[str, Sequence[str]]:
+        """Each address among its arguments, by the argument."""
+        named = self.subject.urls if self.subject is not None else ()
+        given = {name: tuple(_texts_in(self.args[name])) for name in named if name in self.args}
+        return {name: texts for name, texts in given.items() if texts}
+
+    def _given(self, name: str) -> JsonValue:
+        return self.args.get(name) if name else None
 
 
 def policy_call(
@@ -104,6 +125,35 @@ def policy_call(
 def is_exempt(kind: ToolKind, subject: Subject | None) -> bool:
     """Whether no rule is ever about such a tool. Its name does not matter: a server may call its own what it likes."""
     return kind in EXEMPT_KINDS or (subject is not None and subject.is_nothing)
+
+
+def _texts_in(value: JsonValue) -> Iterator[str]:
+    """All texts of an argument, wherever in it they stand: which of them are used is the tool's affair."""
+    match value:
+        case str():
+            yield value
+        case list():
+            for one in value:
+                yield from _texts_in(one)
+        case dict():
+            for name, one in value.items():
+                yield name
+                yield from _texts_in(one)
+        case _:
+            return
+
+
+def _texts(words: Sequence[JsonValue]) -> tuple[str, ...]:
+    return tuple(word for word in words if isinstance(word, str)) or ("",)
+
+
+def _as_path(text: str) -> str:
+    """A path, also one that is written as an address of a file."""
+    if text[:5].casefold() != "file:":
+        return text
+    from urllib.parse import unquote
+
+    return unquote(text[5:].removeprefix("//").removeprefix("localhost"))
 
 
 def line_of(words: Sequence[str]) -> str:

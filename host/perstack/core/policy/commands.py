@@ -25,6 +25,8 @@ def decide_command(rules: Rules, call: PolicyCall) -> Ruling:
     changed = tuple(f"{name}={value}" for name, value in call.variables.items() if not is_harmless(name))
     command = Command(call.command, changed)
     whole = _target(call, command)
+    if call.script is not None:
+        whole = replace(whole, shown=call.script, lines=(call.script, *whole.lines))
     rulings = [one for part in parts_of(command) for one in _about(rules, call, part)]
     exact = rules.exactly(whole)
     if exact is not None:
@@ -96,4 +98,6 @@ def _target(call: PolicyCall, command: Command) -> Target:
 def _arguments(subject: Subject | None, command: Command) -> JsonObject:
     if subject is None or not command.known:
         return {}
+    if subject.script:
+        return {subject.script: line_of(command.known)}
     return {subject.program: command.known[0], subject.arguments: [*command.known[1:]]}

@@ -42,10 +42,13 @@ def _in(rules: Rules, call: PolicyCall) -> Ruling:
 
 def _targets(call: PolicyCall) -> Iterator[Target]:
     names = dict.fromkeys(name for names in call.paths().values() for name in names)
-    if not names:
+    urls = dict.fromkeys(url for each in call.urls().values() for url in each)
+    if not names and not urls:
         yield Target(call, call.tool)
     for name in names:
         yield Target(call, name, path=name)
+    for url in urls:
+        yield Target(call, url, url=url)
 
 
 def _opened(projects: Sequence[Rules], call: PolicyCall) -> tuple[str, ...]:

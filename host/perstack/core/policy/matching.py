@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from perstack.core.policy.calls import PolicyCall
 from perstack.core.policy.globs import Glob
 from perstack.core.policy.rules import PermissionRule
+from perstack.core.policy.urls import readings
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Target:
     shown: str
     """As people read it."""
     path: str | None = None
+    url: str | None = None
     lines: tuple[str, ...] = ()
     """The command line as it is written, and what it comes to besides, which counts for strict rules."""
     start: str | None = None
@@ -67,6 +69,8 @@ def is_exact(rule: PermissionRule, target: Target) -> bool:
 def _bare(glob: Glob, target: Target, *, is_strict: bool) -> bool:
     if target.path is not None:
         return _path(glob, target.path, target.call, is_strict=is_strict)
+    if target.url is not None:
+        return _url(glob, target.url, is_strict=is_strict)
     if target.lines:
         lines = target.lines if is_strict else target.lines[:1]
         return any(glob.matches_line(line) for line in lines)
@@ -80,6 +84,9 @@ def _named(name: str, glob: Glob, call: PolicyCall, *, is_strict: bool) -> bool:
     paths = call.paths().get(name)
     if paths is not None:
         return _whether([_path(glob, path, call, is_strict=is_strict) for path in paths], is_strict=is_strict)
+    urls = call.urls().get(name)
+    if urls is not None:
+        return _whether([_url(glob, url, is_strict=is_strict) for url in urls], is_strict=is_strict)
     return name in call.args and _value(glob, call.args[name], call, is_strict=is_strict)
 
 
@@ -92,6 +99,10 @@ def _path(glob: Glob, path: str, call: PolicyCall, *, is_strict: bool) -> bool:
     if is_inside and glob.matches_path(posixpath.normpath(f"{call.root}/{path}"), is_strict=True):
         return True
     return call.effect == "sideEffect" and glob.is_around(path)
+
+
+def _url(glob: Glob, url: str, *, is_strict: bool) -> bool:
+    return _whether([glob.matches(one) for one in readings(url, is_strict=is_strict)], is_strict=is_strict)
 
 
 def _value(glob: Glob, value: JsonValue, call: PolicyCall, *, is_strict: bool) -> bool:

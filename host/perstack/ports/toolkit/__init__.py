@@ -22,7 +22,8 @@ validation.py  the settings of a declaration; what pydantic finds wrong, in one 
 session.py     a kit that is up, for one Job
 """
 
+from perstack.core.tools import Subject
 from perstack.ports.toolkit.context import Blob, Setup, ToolContext
 from perstack.ports.toolkit.kit import Toolkit
 
-__all__ = ["Blob", "Setup", "ToolContext", "Toolkit"]
+__all__ = ["Blob", "Setup", "Subject", "ToolContext", "Toolkit"]

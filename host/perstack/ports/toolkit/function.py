@@ -15,7 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_json
 
 from perstack.core.base import JsonObject
-from perstack.core.tools import LEGAL_TOOL_NAME, Effect, ToolSpec
+from perstack.core.tools import LEGAL_TOOL_NAME, Effect, Subject, ToolSpec
 from perstack.errors import PluginError, SkillError
 from perstack.ports.toolkit.context import ToolContext
 from perstack.ports.toolkit.docstring import read_docstring
@@ -44,6 +44,7 @@ class ToolFunction:
     description: str
     effect: Effect
     polling: bool
+    subject: Subject | None
     function: Function
     parameters: tuple[inspect.Parameter, ...]
     """Those that a model fills, with their types and descriptions."""
@@ -64,6 +65,7 @@ class ToolFunction:
             input_schema=schema,
             effect=self.effect,
             polling=self.polling,
+            subject=self.subject,
         )
 
     def bind(self, args: JsonObject) -> dict[str, object]:
@@ -92,6 +94,7 @@ def tool_function(
     description: str | None,
     effect: Effect,
     polling: bool,
+    subject: Subject | None,
     settings: type[object] | None,
 ) -> ToolFunction:
     """Look at a function, when its module is imported. Raises PluginError that says what to change."""
@@ -121,7 +124,11 @@ def tool_function(
     unknown = set(documented.parameters) - {one.name for one in given} - set(contexts)
     if unknown:
         raise PluginError(f"{place}: the docstring describes {', '.join(sorted(unknown))}, which is not a parameter")
-    return ToolFunction(name, description, effect, polling, function, tuple(given), contexts[0] if contexts else None)
+    missing = set(subject.names if subject is not None else ()) - {one.name for one in given}
+    if missing:
+        raise PluginError(f"{place}: its subject names {', '.join(sorted(missing))}, which is not a parameter")
+    context = contexts[0] if contexts else None
+    return ToolFunction(name, description, effect, polling, subject, function, tuple(given), context)
 
 
 def _place(function: Function) -> str:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar, cast
 from pydantic import BaseModel
 
 from perstack.core.definitions import PluginSkill, Skill
-from perstack.core.tools import Effect, ToolSpec
+from perstack.core.tools import Effect, Subject, ToolSpec
 from perstack.errors import PluginError, SkillError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, Toolset
@@ -54,6 +54,7 @@ class Toolkit(Generic[SettingsT, ResourceT]):
         name: str | None = None,
         description: str | None = None,
         polling: bool = False,
+        subject: Subject | None = None,
     ) -> Callable[[FunctionT], FunctionT]:
         """Make an async function a tool of this kit; the function itself stays as it is.
 
@@ -61,7 +62,8 @@ class Toolkit(Generic[SettingsT, ResourceT]):
         `Annotated[…, Field(description=…)]`. `effect` says what a repetition would do: calls that are `readOnly` or
         `idempotent` are run again after a crash, those with a `sideEffect` never are by the host alone.
         A tool that is called again and again until something has come about is `polling`: other calls that are
-        repeated with the same result are taken for a loop.
+        repeated with the same result are taken for a loop. `subject` says which arguments are paths, addresses or
+        commands, so that permission rules read them as such, and not as texts.
 
         Raises PluginError for a function that cannot be a tool.
         """
@@ -73,6 +75,7 @@ class Toolkit(Generic[SettingsT, ResourceT]):
                 description=description,
                 effect=effect,
                 polling=polling,
+                subject=subject,
                 settings=self._settings,
             )
             if tool.name in self._functions:
