@@ -12,8 +12,9 @@ from pydantic import JsonValue
 from perstack.core.base import JsonObject
 from perstack.errors import SkillError
 from perstack_base.arguments import flag, text
+from perstack_base.files import identity, kind_of, printable, status_at
 from perstack_base.trees import check_tree
-from perstack_base.workspace import ResolvedPath, Workspace, identity, kind_of, printable
+from perstack_base.workspace import ResolvedPath, Workspace
 
 MOST_ENTRIES = 500
 """Of a directory that one call lists."""
@@ -24,15 +25,16 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 def list_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
     """`listDirectory`."""
     with workspace.directory(text(args, "path") or ".") as (handle, place):
-        hidden = workspace.state_identities()
+        home = place.workspace
+        hidden = home.state_identities()
         with os.scandir(handle) as entries:
             found = sorted((not entry.is_dir(follow_symlinks=False), entry.name) for entry in entries)
         items: list[JsonValue] = []
         for _, name in found[: MOST_ENTRIES + 1]:
-            status = _status(handle, name)
+            status = status_at(name, handle)
             way = (*place.parts, name)
-            if status is not None and identity(status) not in hidden and not workspace.is_state(way):
-                items.append(_item(name, way, status))
+            if status is not None and identity(status) not in hidden and not home.is_state(way):
+                items.append(_item(name, home.shown(way), status))
     result: JsonObject = {"path": place.shown, "items": items[:MOST_ENTRIES]}
     if len(found) > MOST_ENTRIES + 1:
         result["notice"] = f"The first {MOST_ENTRIES} of {len(found)}; for the others use exec, such as find or ls."
@@ -52,8 +54,8 @@ def create_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
 
 def delete_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
     """`deleteDirectory`."""
-    with workspace.place(text(args, "path"), follow=False) as place:
-        workspace.refuse_around_state(place)
+    with workspace.place(text(args, "path"), follow=False, change=True) as place:
+        place.refuse_removal()
         status = place.status()
         if status is not None and not stat.S_ISDIR(status.st_mode):
             raise SkillError(f"{place.shown} is not a directory; use deleteFile")
@@ -72,14 +74,14 @@ def get_file_info(workspace: Workspace, args: JsonObject) -> JsonObject:
         status = place.status()
         if status is None:
             return {"exists": False, "path": place.shown}
-        return _info(workspace, place, status)
+        return _info(place, status)
 
 
-def _info(workspace: Workspace, place: ResolvedPath, status: os.stat_result) -> JsonObject:
+def _info(place: ResolvedPath, status: os.stat_result) -> JsonObject:
     import mimetypes
 
     is_file = stat.S_ISREG(status.st_mode)
-    where = workspace.root.joinpath(*place.parts)
+    where = place.path
     return {
         "exists": True,
         "path": place.shown,
@@ -96,27 +98,20 @@ def _info(workspace: Workspace, place: ResolvedPath, status: os.stat_result) -> 
         "accessed": _when(status.st_atime),
         "permissions": {
             "readable": _may(place, os.R_OK),
-            "writable": _may(place, os.W_OK),
+            "writable": _may(place, os.W_OK) and place.may_change,
             "executable": _may(place, os.X_OK),
         },
     }
 
 
-def _item(name: str, way: tuple[str, ...], status: os.stat_result) -> JsonObject:
+def _item(name: str, path: str, status: os.stat_result) -> JsonObject:
     return {
         "name": printable(name),
-        "path": printable("/".join(way)),
+        "path": path,
         "type": kind_of(status.st_mode),
         "size": status.st_size,
         "modified": _when(status.st_mtime),
     }
-
-
-def _status(handle: int, name: str) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=handle, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
 
 
 def _may(place: ResolvedPath, mode: int) -> bool:

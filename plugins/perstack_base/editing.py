@@ -19,7 +19,7 @@ _LF = b"\n"
 def edit_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
     """`editTextFile`."""
     old, new = encoded(args, "oldText"), encoded(args, "newText")
-    with workspace.place(text(args, "path")) as place:
+    with workspace.place(text(args, "path"), change=True) as place:
         with open_regular(place) as file:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:

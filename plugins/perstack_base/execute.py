@@ -21,8 +21,9 @@ from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program
 from perstack.ports.skill import SkillContext, ToolCall, ToolResult
 from perstack_base.answers import answer
 from perstack_base.arguments import flag, table, text, texts, whole
+from perstack_base.files import printable
 from perstack_base.output import Output
-from perstack_base.workspace import Workspace, printable
+from perstack_base.workspace import Workspace
 
 DEFAULT_TIMEOUT = 60_000
 
@@ -91,13 +92,12 @@ class Executor:
             raise SkillError("command is empty; name a program")
         cwd = text(args, "cwd") or "."
         with self._workspace.directory(cwd) as (handle, place):
-            shown = str(self._workspace.root.joinpath(*place.parts))
-            env = {**self._env, "PWD": shown, **table(args, "env"), "PERSTACK_CALL_ID": call.key}
+            env = {**self._env, "PWD": str(place.path), **table(args, "env"), "PERSTACK_CALL_ID": call.key}
             starting = asyncio.create_task(
                 self._runtime.start(
                     Program(
                         (command, *texts(args, "args")),
-                        cwd=self._workspace.root.joinpath(*place.parts),
+                        cwd=place.path,
                         env=env,
                         stdin=DEVNULL,
                         stdout=writing if flag(args, "stdout", True) else DEVNULL,

@@ -20,6 +20,7 @@ from perstack_base.directories import create_directory, delete_directory, get_fi
 from perstack_base.editing import edit_text_file
 from perstack_base.execute import Executor
 from perstack_base.media import IMAGE, PDF, read_medium
+from perstack_base.reach import Reach
 from perstack_base.reading import read_blob, read_text_file
 from perstack_base.specs import SPECS
 from perstack_base.workspace import Workspace
@@ -52,10 +53,9 @@ class BaseSession:
     """`@perstack/base` on one workspace, for one Job."""
 
     def __init__(self, context: SkillContext, domains: tuple[str, ...] = ()) -> None:
-        """Raises SkillError if the workspace is not a directory."""
-        self._workspace = Workspace(
-            context.workspace, context.state_dir, context.off_limits, context.protected, context.protected_patterns
-        )
+        """Raises SkillError if the workspace is not a directory, or a link leads what [sandbox] names elsewhere."""
+        self._reach = Reach(context)
+        self._workspace = self._reach.workspace
         self._executor = Executor(self._workspace, context, domains)
         self._began = time.monotonic()
         self._threads: set[asyncio.Future[JsonObject]] = set()
@@ -91,7 +91,7 @@ class BaseSession:
         """End every process that is still up, finish what is being written, and let go of the workspace."""
         await self._executor.close()
         await asyncio.gather(*self._threads, return_exceptions=True)
-        self._workspace.close()
+        self._reach.close()
 
     async def _read_text(self, call: ToolCall) -> ToolResult:
         name = text(call.args, "path")

@@ -9,7 +9,8 @@ from contextlib import ExitStack
 
 from perstack.core.protected import Parts
 from perstack.errors import SkillError
-from perstack_base.workspace import ResolvedPath, printable
+from perstack_base.files import printable
+from perstack_base.workspace import ResolvedPath
 
 _DEEPEST = 200
 """Levels: one handle is held for each."""
@@ -17,7 +18,7 @@ _DEEPEST = 200
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def check_tree(place: ResolvedPath, destination: Parts | None = None) -> None:
+def check_tree(place: ResolvedPath, destination: ResolvedPath | None = None) -> None:
     """Raises SkillError if something below a directory is off limits, or would be where it is to be moved to.
 
     It is for the person then to see to it: a part of a tree is neither left behind nor taken along.
@@ -30,12 +31,13 @@ def check_tree(place: ResolvedPath, destination: Parts | None = None) -> None:
         top = os.open(place.name, _OPEN, dir_fd=place.directory)
         held.callback(os.close, top)
         if destination is not None:
-            place.workspace.check_way(destination, printable("/".join(destination)))
+            destination.workspace.check_way(destination.parts, destination.shown)
         for way, identity in _below(top, (), 0):
-            shown = printable("/".join((*place.parts, *way)))
+            shown = place.workspace.shown((*place.parts, *way))
             place.workspace.check_way((*place.parts, *way), shown)
             if destination is not None:
-                place.workspace.check_way((*destination, *way), printable("/".join((*destination, *way))))
+                there = (*destination.parts, *way)
+                destination.workspace.check_way(there, destination.workspace.shown(there))
             if identity in known:
                 raise SkillError(f"{shown} is off limits to tools, and so is what holds it; use another path")
 

@@ -7,6 +7,7 @@ and its use leads out: what was checked is what is held open.
 - A path that a tool is given is normalised as text first: `a/../b` is `b`, an absolute path must begin with the
   workspace's own.
 - Inside the target of a link, `..` goes back along the handles already held, never through the file system.
+- What `[sandbox]` adds to the workspace are places of the same kind, each with a handle of its own (`reach.py`).
 - The state directory is known by name, whatever its case, and by identity, whatever it is called. So are the files that
   hold keys or say what is executed.
 """
@@ -16,21 +17,18 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
-from perstack.core.protected import Parts, folded, matches_pattern, protected_by_name
+from perstack.core.protected import Parts, folded, is_git_link, matches_pattern, protected_by_name
 from perstack.errors import SkillError
+from perstack_base.files import Identity, explain, identity, inodes, is_encodable, leads_into, printable, status_at
 
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40
-
-_MOST_SEEN = 20_000
-"""Names that are looked at to find a file's other ones."""
 
 _PROTECTED_WAYS: tuple[Parts, ...] = (
     (".env",),
@@ -41,8 +39,6 @@ _PROTECTED_WAYS: tuple[Parts, ...] = (
     (".git", "config"),
 )
 """What these lead to through links is protected under its own name too."""
-
-Identity = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +57,30 @@ class ResolvedPath:
 
     @property
     def shown(self) -> str:
-        """The path relative to the workspace, for results and messages."""
-        return printable("/".join(self.parts)) or "."
+        """The path for results and messages: relative to the workspace, or absolute in what was added to it."""
+        return self.workspace.shown(self.parts)
+
+    @property
+    def path(self) -> Path:
+        """Where it is, absolute."""
+        return self.workspace.root.joinpath(*self.parts)
 
     @property
     def is_workspace(self) -> bool:
         return not self.parts
 
+    @property
+    def may_change(self) -> bool:
+        """Whether it is in a place that may be changed at all."""
+        return self.workspace.may_change(self.parts)
+
+    def refuse_removal(self) -> None:
+        """Raises SkillError if this is, or holds, what is never moved or deleted."""
+        self.workspace.refuse_removal(self.parts)
+
     def status(self) -> os.stat_result | None:
         """What is there now, itself and not what it may link to; None if nothing."""
-        return _status(self.name, self.directory)
+        return status_at(self.name, self.directory)
 
     def check_opened(self, status: os.stat_result) -> None:
         """Raises SkillError if what was opened here is protected, whatever its name was when that was looked at."""
@@ -79,8 +89,26 @@ class ResolvedPath:
             self.workspace.check_identity(status, self.shown, self.workspace.protected_identities())
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds in a directory besides what the names in it say. Paths are absolute, without links."""
+
+    may_change: Callable[[str], bool] = lambda path: True
+    may_remove: Callable[[str], bool] = lambda path: True
+    """Whether a place and all that is in it may be removed or moved."""
+    shows: Callable[[str], bool] = lambda path: False
+    """Whether a protected file may be read: a person has named it."""
+    elsewhere: Callable[[str], tuple[Workspace, Parts] | None] = lambda path: None
+    """What holds an absolute path that is not in this directory, and the way to it from there."""
+    named: Callable[[], str] = lambda: ""
+    """The further places, for messages."""
+
+
+NO_RULES = Rules()
+
+
 class Workspace:
-    """A handle of the directory that file tools are confined to. `close` it."""
+    """A handle of a directory that file tools are confined to. `close` it."""
 
     def __init__(
         self,
@@ -89,8 +117,13 @@ class Workspace:
         off_limits: Iterable[Path] = (),
         protected: Iterable[Path] = (),
         patterns: Iterable[str] = (),
+        rules: Rules = NO_RULES,
+        *,
+        is_added: bool = False,
+        only: str = "",
     ) -> None:
         """`off_limits` is the state; `protected` and `patterns` are further files, which may be listed, no more.
+        `is_added`: it is none of the Job's own, but one that `[sandbox]` names. `only`: the one name in it that is.
 
         Raises SkillError if the root is not a directory that can be opened.
         """
@@ -100,7 +133,8 @@ class Workspace:
             message = f"the workspace {root} cannot be opened ({error.strerror}): make it, or give another one"
             raise SkillError(message) from error
         self.root = Path(os.path.abspath(root))  # noqa: PTH100 - resolve() would follow links
-        self._names = (self.root, Path(os.path.realpath(root)))
+        self.real = Path(os.path.realpath(root))
+        self._names = (self.root, self.real)
         self._tops = tuple(f"{str(name).rstrip('/')}/" for name in self._names)
         named = [Path(os.path.normpath(state_dir)).parts] if state_dir else []
         off_limits, protected = tuple(off_limits), tuple(protected)
@@ -115,14 +149,21 @@ class Workspace:
         elsewhere = (str(path.absolute()) for path in self._elsewhere if not self.inside(str(path)))
         self._protected_names = tuple(dict.fromkeys((*within, *elsewhere)))
         self._opened: frozenset[Parts] = frozenset()
+        self._opens: tuple[str, ...] = ()
+        self._rules = rules
+        self._is_added = is_added
+        self.only = only
+        self._above: Parts = (".git",) if is_added and any(map(is_git_link, self.real.parts)) else ()
 
     def opening(self, paths: Iterable[str]) -> Workspace:
         """The same workspace for one call that may use these protected paths, which a permission rule names."""
-        ways = frozenset(folded(Path(path).parts) for path in paths)
-        if not ways:
+        named = tuple(paths)
+        if not named:
             return self
         other = copy(self)
-        other._opened = ways
+        ways = (self.inside(path) if path.startswith("/") else Path(path).parts for path in named)
+        other._opened = frozenset(folded(way) for way in ways if way is not None)
+        other._opens = named
         return other
 
     def close(self) -> None:
@@ -132,18 +173,23 @@ class Workspace:
             os.close(handle)
 
     @contextmanager
-    def place(self, path: str, *, follow: bool = True, create: bool = False) -> Generator[ResolvedPath]:
+    def place(
+        self, path: str, *, follow: bool = True, create: bool = False, change: bool = False
+    ) -> Generator[ResolvedPath]:
         """Where a path leads. Raises SkillError if that is outside, or in the state directory.
 
-        `follow`: a link at its end is followed too, not meant itself. `create`: missing directories on the way are
-        made.
+        `follow`: a link at its end is followed too, not meant itself. `change`: it is to be made, changed or removed.
+        `create`: the same, and missing directories on the way are made.
         """
         shown = printable(path)
-        walk = _Walk(self, shown, follow=follow, create=create)
+        home, parts = self._home(path)
+        walk = _Walk(home, shown, follow=follow, create=create, change=change or create)
         try:
-            parts = self._inside(path)
-            self.check_way(parts, shown)  # before a directory is made on the way
-            yield walk.to(parts)
+            home.check_way(parts, shown, change=walk.change)  # before a directory is made on the way
+            found = walk.to(parts)
+            if walk.change:
+                found.workspace.check_change(found.parts)
+            yield found
         except OSError as error:
             raise SkillError(explain(error, shown)) from error
         finally:
@@ -164,27 +210,49 @@ class Workspace:
 
         Raises SkillError if the path begins outside.
         """
+        home, parts = self._home(path)
         try:
-            return os.stat("/".join(self._inside(path)) or ".", dir_fd=self._root).st_size
+            return os.stat("/".join(parts) or ".", dir_fd=home._root).st_size
         except OSError:
             return 0
 
-    def refuse_around_state(self, place: ResolvedPath) -> None:
-        """Raises SkillError if the state directory is at or below this place, or this is the workspace itself."""
-        if place.is_workspace:
+    def refuse_removal(self, parts: Parts) -> None:
+        """Raises SkillError if the state directory is at or below a way, or what [sandbox] names, or it is the top."""
+        if not parts:
             raise SkillError("the workspace itself can be neither moved nor deleted; name something in it")
-        way = folded(place.parts)
+        way = folded(parts)
         if any(folded(own)[: len(way)] == way for own in self._state_ways()):
-            raise self.off_limits(place.shown)
+            raise self.off_limits(self.shown(parts))
+        if not self._rules.may_remove(self._real(parts)):
+            shown = self.shown(parts)
+            raise SkillError(f"{shown} is or holds a place that [sandbox] names: it can be neither moved nor deleted")
 
-    def check_way(self, parts: Parts, shown: str) -> None:
-        """Raises SkillError for a way to the state or to what is protected, or into it, by its names."""
+    def may_change(self, parts: Parts) -> bool:
+        """Whether a way leads to what may be changed."""
+        return self._rules.may_change(self._real(parts))
+
+    def check_change(self, parts: Parts) -> None:
+        """Raises SkillError for what may only be read."""
+        if not self.may_change(parts):
+            raise SkillError(
+                f"{self.shown(parts)} can be read and not changed (`readable` of [sandbox]); use another path"
+            )
+
+    def check_way(self, parts: Parts, shown: str, *, change: bool = True) -> None:
+        """Raises SkillError for a way to the state or to what is protected, or into it, by its names.
+
+        `change`: also for one that may be read because a person has named it.
+        """
+        if self.only and parts[:1] != (self.only,):
+            raise self.outside(shown)
         if self.is_opened(parts):
             return
         way = folded(parts)
-        if _leads_into(way, self._folded_states):
+        if leads_into(way, self._folded_states):
             raise self.off_limits(shown)
-        what = protected_by_name(way) or self._protected_here(parts, way)
+        if not change and self.is_shown(parts):
+            return
+        what = protected_by_name((*self._above, *way)) or self._protected_here(parts, way)
         if what is not None:
             raise SkillError(f"{shown} is {what}, which is off limits to tools; ask a person to see to it")
 
@@ -192,6 +260,29 @@ class Workspace:
         """Whether a way is one that this call may use although it is protected, or leads there."""
         way = folded(parts) if self._opened else ()
         return way in self._opened or (is_on_the_way and any(one[: len(way)] == way for one in self._opened))
+
+    def is_shown(self, parts: Parts) -> bool:
+        """Whether a protected file may be read: a person has named it."""
+        return self._rules.shows(self._real(parts))
+
+    def shown(self, parts: Parts) -> str:
+        """A way as results and messages have it."""
+        way = self.root.joinpath(*parts) if self._is_added else "/".join(parts)
+        return printable(str(way)) or "."
+
+    def elsewhere(self, path: str) -> tuple[Workspace, Parts] | None:
+        """What holds an absolute path, and the way to it from there."""
+        parts = self.inside(path)
+        if parts is not None and not (self.only and parts[:1] != (self.only,)):
+            return self, parts
+        found = self._rules.elsewhere(path)
+        return found if found is None else (found[0].opening(self._opens), found[1])
+
+    def outside(self, shown: str) -> SkillError:
+        """What is raised for a path that begins elsewhere."""
+        return SkillError(
+            f"{shown} is outside the workspace; use a path relative to the workspace{self._rules.named()}"
+        )
 
     def check_identity(self, status: os.stat_result, shown: str, protected: frozenset[Identity]) -> None:
         """Raises SkillError for a file or directory that is off limits under another name."""
@@ -223,7 +314,7 @@ class Workspace:
 
     def is_state(self, parts: Parts) -> bool:
         """Whether a way leads to the state, or into it, by its names."""
-        return _leads_into(folded(parts), self._folded_states)
+        return leads_into(folded(parts), self._folded_states)
 
     def off_limits(self, shown: str) -> SkillError:
         """What is raised for the state."""
@@ -240,7 +331,7 @@ class Workspace:
         return frozenset(found)
 
     def _protected_here(self, parts: Parts, way: Parts) -> str | None:
-        if _leads_into(way, self._folded_protected):
+        if leads_into(way, self._folded_protected):
             return "a file that the host reads"
         for name in self._names if self._patterns else ():
             whole = (*name.parts, *parts)
@@ -252,7 +343,7 @@ class Workspace:
         """Whether a file with several names has one in a directory that is off limits."""
         ways = (*self._states, *_PROTECTED_WAYS)
         starts = [*(self.root.joinpath(*own) for own in ways), *self._elsewhere]
-        return any(wanted[1] == inode for inode in _inodes(starts))
+        return any(wanted[1] == inode for inode in inodes(starts))
 
     def _holds_workspace(self, place: Path) -> bool:
         real = Path(os.path.realpath(place))
@@ -273,25 +364,30 @@ class Workspace:
                 if parts:
                     yield parts
 
-    def _inside(self, path: str) -> Parts:
+    def _real(self, parts: Parts) -> str:
+        """A way that is free of links, absolute."""
+        return "/".join((str(self.real).rstrip("/"), *parts))
+
+    def _home(self, path: str) -> tuple[Workspace, Parts]:
         if "\0" in path:
             raise SkillError("a path cannot contain a NUL character; leave it out")
-        if not _is_encodable(path):
+        if not is_encodable(path):
             raise SkillError(f"the path {path!r} is not valid Unicode; use another path")
-        parts = self.inside(os.path.join(self.root, path))  # noqa: PTH118 - Path would drop what normpath needs
-        if parts is None:
-            raise SkillError(f"{printable(path)} is outside the workspace; use a path relative to the workspace")
-        return parts
+        found = self.elsewhere(os.path.join(self.root, path))  # noqa: PTH118 - Path would drop what normpath needs
+        if found is None:
+            raise self.outside(printable(path))
+        return found
 
 
 class _Walk:
     """One walk: the handles held on the way, and the names that led to them."""
 
-    def __init__(self, workspace: Workspace, shown: str, *, follow: bool, create: bool) -> None:
+    def __init__(self, workspace: Workspace, shown: str, *, follow: bool, create: bool, change: bool) -> None:
         self._workspace = workspace
         self._shown = shown
         self._follow = follow
         self._create = create
+        self.change = change
         self._known: frozenset[Identity] | None = None
         self._checked: Parts = ()
         self._handles = [workspace.open_root()]
@@ -309,7 +405,10 @@ class _Walk:
         while todo:
             name = todo.pop()
             if name == "..":
-                self._back()
+                if not self._parts:
+                    todo = self._out("/".join(("..", *reversed(todo))))
+                else:
+                    self._back()
                 continue
             is_last = not todo
             if is_last and not self._follow:
@@ -329,10 +428,11 @@ class _Walk:
 
     def _arrive(self, name: str) -> ResolvedPath:
         parts = (*self._parts, name)
+        home = self._workspace
         if parts != self._checked:
-            self._workspace.check_way(parts, self._shown)
-        found = _status(name, self._handles[-1])
-        if found is not None and not self._workspace.is_opened(parts):
+            home.check_way(parts, self._shown, change=self.change)
+        found = status_at(name, self._handles[-1])
+        if found is not None and not home.is_opened(parts) and (self.change or not home.is_shown(parts)):
             self._check(found)
         return ResolvedPath(self._handles[-1], name, parts, self._workspace, found)
 
@@ -342,8 +442,6 @@ class _Walk:
         self._workspace.check_identity(status, self._shown, self._known)
 
     def _back(self) -> None:
-        if not self._parts:
-            raise SkillError(f"{self._shown} leads outside the workspace through a symbolic link; use another path")
         os.close(self._handles.pop())
         self._parts.pop()
 
@@ -363,17 +461,29 @@ class _Walk:
             raise SkillError(f"{self._shown} goes through more than {_MOST_LINKS} symbolic links; use another path")
         if not target.startswith("/"):
             return tuple(part for part in target.split("/") if part not in ("", "."))
-        parts = self._workspace.inside(target)
-        if parts is None:
+        return self._from(target)
+
+    def _out(self, target: str) -> list[str]:
+        """From the top of one directory to where a link leads from there."""
+        return list(reversed(self._from(str(self._workspace.real / target))))
+
+    def _from(self, target: str) -> Parts:
+        """Begin anew where an absolute path begins: in this directory, or in another one that tools may use."""
+        found = self._workspace.elsewhere(target)
+        if found is None:
             raise SkillError(f"{self._shown} leads outside the workspace through a symbolic link; use another path")
-        while self._parts:
-            self._back()
+        self._workspace, parts = found
+        self._known, self._checked, self._parts = None, (), []
+        handle = self._workspace.open_root()
+        self.close()
+        self._handles = [handle]
         return parts
 
     def _enter(self, name: str) -> None:
-        is_opened = self._workspace.is_opened((*self._parts, name), is_on_the_way=True)
+        way = (*self._parts, name)
+        is_opened = self._workspace.is_opened(way, is_on_the_way=True)
         if not is_opened:
-            self._workspace.check_way((*self._parts, name), self._shown)
+            self._workspace.check_way(way, self._shown, change=self.change)
         handle = self._open(name)
         self._handles.append(handle)
         self._parts.append(name)
@@ -381,80 +491,8 @@ class _Walk:
             self._check(os.fstat(handle))
 
     def _open(self, name: str) -> int:
-        if self._create:
+        if self._create and status_at(name, self._handles[-1]) is None:
+            self._workspace.check_change((*self._parts, name))
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=self._handles[-1])
         return os.open(name, _OPEN_DIRECTORY, dir_fd=self._handles[-1])
-
-
-def _status(name: str, directory: int) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-
-
-def identity(status: os.stat_result) -> Identity:
-    """What stays the same for a file under all its names."""
-    return status.st_dev, status.st_ino
-
-
-def printable(text: str) -> str:
-    """A file name as text that can be written as JSON; a byte that is not UTF-8 shows as a replacement character."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if _is_encodable(text) else repr(text)
-
-
-def kind_of(mode: int) -> str:
-    """`file`, `directory`, `symlink` or `other`."""
-    if stat.S_ISREG(mode):
-        return "file"
-    if stat.S_ISDIR(mode):
-        return "directory"
-    return "symlink" if stat.S_ISLNK(mode) else "other"
-
-
-_EXPLANATIONS = {
-    errno.ENOENT: "does not exist; listDirectory shows what does",
-    errno.ENOTDIR: "is not a directory, or a part of it is not; listDirectory shows what is",
-    errno.EISDIR: "is a directory; name a file",
-    errno.EEXIST: "exists already; use another path, or delete it first",
-    errno.ENOTEMPTY: "is not empty; delete what is in it, or set recursive",
-    errno.EACCES: "may not be accessed (permission denied); use another path",
-    errno.EPERM: "may not be changed (operation not permitted); use another path",
-    errno.ELOOP: "changed while it was used; try again",
-    errno.ENAMETOOLONG: "is too long a name; use a shorter one",
-    errno.ENOSPC: "cannot be written: the disk is full; delete something first",
-    errno.EROFS: "cannot be written: the file system is read-only; use another path",
-    errno.EXDEV: "is on another file system; write it anew and delete the old one",
-}
-
-
-def explain(error: OSError, shown: str) -> str:
-    """What the model is told, in a line."""
-    return f"{shown} {_EXPLANATIONS.get(error.errno or 0, f'cannot be used: {error.strerror or error}')}"
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _leads_into(way: Parts, ways: Iterable[Parts]) -> bool:
-    """Whether a way is one of these, or begins with one; all of them folded."""
-    return any(way[: len(own)] == own for own in ways)
-
-
-def _inodes(starts: Iterable[Path]) -> Iterator[int]:
-    """Those of all files below some directories, the nearest first; of so many names at most."""
-    waiting, seen = deque(starts), 0
-    while waiting and seen < _MOST_SEEN:
-        with suppress(OSError), os.scandir(waiting.popleft()) as entries:
-            for entry in entries:
-                seen += 1
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(Path(entry.path))
-                else:
-                    yield entry.inode()

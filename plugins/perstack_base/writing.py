@@ -32,7 +32,7 @@ def write_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
 def append_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
     """`appendTextFile`."""
     data = encoded(args, "text")
-    with workspace.place(text(args, "path")) as place:
+    with workspace.place(text(args, "path"), change=True) as place:
         if place.status() is None:
             raise SkillError(f"{place.shown} does not exist; use writeTextFile to make it")
         with open_regular(place, os.O_WRONLY | os.O_APPEND) as file:
@@ -42,24 +42,25 @@ def append_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
 
 def delete_file(workspace: Workspace, args: JsonObject) -> JsonObject:
     """`deleteFile`."""
-    with workspace.place(text(args, "path"), follow=False) as place:
+    with workspace.place(text(args, "path"), follow=False, change=True) as place:
         status = place.status()
         if place.is_workspace or (status is not None and stat.S_ISDIR(status.st_mode)):
             raise SkillError(f"{place.shown} is a directory; use deleteDirectory")
+        place.refuse_removal()
         os.unlink(place.name, dir_fd=place.directory)
         return {"path": place.shown}
 
 
 def move_file(workspace: Workspace, args: JsonObject) -> JsonObject:
     """`moveFile`."""
-    with workspace.place(text(args, "source"), follow=False) as source:
-        workspace.refuse_around_state(source)
+    with workspace.place(text(args, "source"), follow=False, change=True) as source:
+        source.refuse_removal()
         status = source.status()
         if status is None:
             raise SkillError(f"{source.shown} does not exist; listDirectory shows what does")
         with workspace.place(text(args, "destination"), follow=False, create=True) as destination:
             if stat.S_ISDIR(status.st_mode):
-                check_tree(source, destination.parts)
+                check_tree(source, destination)
             else:
                 refuse_git_link(destination)
             _move(source, destination, is_directory=stat.S_ISDIR(status.st_mode))
@@ -121,7 +122,7 @@ def _move(source: ResolvedPath, destination: ResolvedPath, *, is_directory: bool
     """Rename onto a placeholder that is ours: a plain rename would replace what somebody else puts there meanwhile."""
     if destination.is_workspace or destination.status() is not None:
         raise SkillError(f"{destination.shown} exists already; moveFile never overwrites: use another destination")
-    if is_directory and destination.parts[: len(source.parts)] == source.parts:
+    if is_directory and destination.path.is_relative_to(source.path):
         raise SkillError(f"{source.shown} cannot be moved into itself; use a destination outside it")
     if is_directory:
         os.mkdir(destination.name, dir_fd=destination.directory)

@@ -12,7 +12,8 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import PurePosixPath
 
-from perstack_bubblewrap.layout import View, inner, is_below
+from perstack.core.sandbox import is_below
+from perstack_bubblewrap.layout import View, inner
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 

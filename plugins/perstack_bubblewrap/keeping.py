@@ -76,7 +76,10 @@ class Finder:
         )
 
     def _folders(self) -> Iterator[tuple[str, _Folder]]:
-        waiting, count = [(self._root, False)], 0
+        top = Path(self._root)
+        waiting, count = [(self._root, any(map(is_git_link, top.parts)))], 0
+        if is_git_link(top.name):
+            _make_hooks(self._root)
         while waiting:
             path, is_gits = waiting.pop()
             if path in self._without:
@@ -123,12 +126,17 @@ def _note(entry: os.DirEntry[str], one: _Folder) -> None:
         one.folders.append((entry.path, is_gits))
         if is_gits:
             one.held.append(entry.path)
-            with suppress(OSError):  # where there are none, a program could make some
-                Path(entry.path, "hooks").mkdir()
+            _make_hooks(entry.path)
     elif is_variables(name):
         _hide(entry, one)
     elif is_definition(name) or is_git_link(name):
         one.fixed.append(os.path.realpath(entry.path) if entry.is_symlink() else entry.path)
+
+
+def _make_hooks(path: str) -> None:
+    """Where there are none, a program could make some."""
+    with suppress(OSError):
+        Path(path, "hooks").mkdir()
 
 
 def _note_of_git(entry: os.DirEntry[str], one: _Folder) -> None:

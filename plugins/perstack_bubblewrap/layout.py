@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import MappingProxyType
+
+from perstack.core.sandbox import is_below
 
 _MIB = 1 << 20
 DEFAULT_TMP = 1024 * _MIB
@@ -118,12 +119,6 @@ def environment(env: Mapping[str, str], view: View) -> dict[str, str]:
     inside = {"USER": "user", "LOGNAME": "user", "HOME": TMP, "TMPDIR": TMP}
     kept = {name for name in ("HOME", "TMPDIR") if name in env and is_below(env[name], seen)}
     return {**env, **{name: value for name, value in inside.items() if name not in kept}}
-
-
-def is_below(path: str, roots: Iterable[str]) -> bool:
-    """Whether a path is one of some others, or below one."""
-    plain = os.path.normpath(path)
-    return any(plain == root or root == "/" or plain.startswith(f"{root}/") for root in roots)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,15 @@ class BubblewrapFactory:
 
     async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
         """Raises UsageError if bwrap is missing or the kernel forbids it, or for a workspace that gives too much."""
+        from perstack.ports.places import check_place, check_places
         from perstack_bubblewrap.limits import unenforced
         from perstack_bubblewrap.machine import check, find, seccomp
-        from perstack_bubblewrap.view import check_places
         from perstack_bubblewrap.ways import check_library
 
         bwrap = find(around.env)
         seccomp()
         await check(bwrap)
+        check_place("the workspace", str(around.workspace), around, writable=True)
         check_places(policy, around)
         if policy.network:
             check_library()

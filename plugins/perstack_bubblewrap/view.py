@@ -7,29 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perstack.core.sandbox import SandboxPolicy
-from perstack.errors import UsageError
+from perstack.core.sandbox import SandboxPolicy, is_below
+from perstack.ports.places import places
 from perstack.ports.runtime import Surroundings
 from perstack_bubblewrap.keeping import Finder, Kept
-from perstack_bubblewrap.layout import View, is_below
-
-_NOBODYS = ("/proc", "/sys", "/dev", "/run")
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/boot", "/var")
-
-
-def check_places(policy: SandboxPolicy, around: Surroundings) -> None:
-    """Raises UsageError for a folder that would give more away than anybody means."""
-    home = {str(Path(name)) for name in (around.env.get("HOME"), os.path.expanduser("~")) if name}  # noqa: PTH111
-    for what, path, writable in (
-        ("the workspace", str(around.workspace), True),
-        *(("`writable` of [sandbox]", path, True) for path in policy.writable),
-        *(("`readable` of [sandbox]", path, False) for path in policy.readable),
-    ):
-        for name in {path, os.path.realpath(path)}:
-            if any(is_below(one, (name,)) for one in home):
-                raise UsageError(f"{what} is {path}, which holds your home folder: name a folder in it")
-            if is_below(name, _NOBODYS) or (writable and is_below(name, _SYSTEM)):
-                raise UsageError(f"{what} is {path}, which belongs to the system: name another folder")
+from perstack_bubblewrap.layout import View
 
 
 @dataclass(slots=True)
@@ -41,22 +23,26 @@ class Watch:
     _finders: dict[str, Finder] = field(default_factory=dict[str, Finder])
 
     def now(self, more_readable: tuple[str, ...] = ()) -> View:
-        """Raises SkillError for a folder that is too large to be looked through."""
+        """Raises SkillError for a folder that is too large to be looked through, or that a link leads elsewhere."""
         around = self.around
-        named = _named((str(around.workspace), *self.policy.writable))
+        given = places(around.workspace, self.policy.writable, self.policy.readable)
+        changeable = (name for one in given if one.is_writable for name in one.names)
+        named = tuple(dict.fromkeys((*_named((str(around.workspace),)), *changeable)))
+        only_read = (name for one in given if not one.is_writable for name in one.names)
+        readable = tuple(path for path in dict.fromkeys(only_read) if path not in named)
         writable = tuple(path for path in named if not any(path != one and is_below(path, (one,)) for one in named))
-        readable = tuple(path for path in _named(self.policy.readable) if path not in writable)
         emptied, covered = _existing(map(str, around.hidden), writable)
         kept = [self._kept(root, frozenset(emptied)) for root in (*writable, *readable)]
-        hidden = [path for one in kept for path in one.hidden if path not in self.policy.readable]
+        hidden = (*(path for one in kept for path in one.hidden), *covered)
         protected = _named(map(str, around.protected))
+        within = (path for path in named if path not in writable and is_below(path, readable))
         return View(
             (*readable, *(path for path in _named(more_readable) if not is_below(path, writable))),
             writable,
             tuple(emptied),
-            tuple(dict.fromkeys((*hidden, *(path for path in covered if path not in self.policy.readable)))),
+            tuple(dict.fromkeys(path for path in hidden if path not in readable)),
             tuple(dict.fromkeys((*(path for one in kept for path in one.fixed), *protected))),
-            tuple(path for one in kept for path in one.held),
+            (*(path for one in kept for path in one.held), *within),
             protected,
         )
 

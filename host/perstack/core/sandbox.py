@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from posixpath import normpath
 from typing import Annotated, TypeVar
 
 from pydantic import Field
@@ -58,6 +59,12 @@ def wrong_place(place: str) -> str | None:
     if host == "localhost":
         return None if port else "must say which port of this machine may be reached: `localhost:PORT`"
     return wrong_domain(host)
+
+
+def is_below(path: str, roots: Iterable[str]) -> bool:
+    """Whether a path is one of some others, or below one."""
+    plain = normpath(path)
+    return any(plain == root or root == "/" or plain.startswith(f"{root}/") for root in roots)
 
 
 def wrong_share(share: float) -> str | None:
@@ -196,4 +203,4 @@ def _within(own: Iterable[str], caller: Iterable[str]) -> tuple[str, ...]:
 
 def _inner(one: str, other: str) -> str | None:
     """The first if it is the second or below it."""
-    return one if f"{one}/".startswith(f"{other.rstrip('/')}/") else None
+    return one if is_below(one, (other,)) else None

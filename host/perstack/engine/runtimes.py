@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from perstack.core.sandbox import LOCAL, SandboxPolicy
 from perstack.engine.plugins import Plugins
 from perstack.errors import UsageError
+from perstack.ports.places import check_places
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime, Surroundings
 from perstack.ports.skill import SkillContext
 
@@ -19,6 +20,7 @@ async def check_policies(
 ) -> None:
     """Raises UsageError, with what to do, if one of them cannot be kept on this machine."""
     for policy in {policy.to_json(): policy for policy in policies if policy is not None}.values():
+        check_places(policy, around())
         unenforced = await plugins.runtime(policy.runtime).check(policy, around())
         if unenforced:
             raise UsageError(f"the runtime {policy.runtime} cannot keep what [sandbox] says: {'; '.join(unenforced)}")
@@ -52,6 +54,8 @@ class Runtimes:
             context,
             runtime=await self.of(policy),
             variables=policy.env,
+            writable=policy.writable,
+            readable=policy.readable,
         )
 
     async def close(self) -> None:

@@ -115,6 +115,10 @@ class SkillContext:
     """Files that tools neither read nor write, absolute; their names may be shown. It is what the host reads itself."""
     protected_patterns: tuple[str, ...] = ()
     """The same of files that may come to be: absolute patterns of `include`."""
+    writable: tuple[str, ...] = ()
+    """Files and folders besides the workspace that file tools may change, absolute: `writable` of `[sandbox]`."""
+    readable: tuple[str, ...] = ()
+    """The same of those that they may read, and of files of variables that they may."""
     runtime: Runtime = LOCAL_RUNTIME
     """Where its programs are started: every skill that starts one starts it by this."""
     variables: tuple[str, ...] = ()

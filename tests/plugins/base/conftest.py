@@ -81,6 +81,8 @@ class Tools:
     protected: tuple[Path, ...] = ()
     patterns: tuple[str, ...] = ()
     opens: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    readable: tuple[str, ...] = ()
     blobs: Blobs = field(default_factory=Blobs)
 
     @asynccontextmanager
@@ -93,6 +95,8 @@ class Tools:
             state_dir=self.state_dir,
             protected=self.protected,
             protected_patterns=self.patterns,
+            writable=self.writable,
+            readable=self.readable,
         )
         session = await factory.open(McpStdioSkill(name=BASE_SKILL), context)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,10 +12,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hosting import wait_for
 from sandboxed import Box
+
+from perstack.core.sandbox import SandboxPolicy
+from perstack.engine.plugins import load_plugins
+from perstack.engine.runtimes import check_policies
+from perstack.errors import SkillError, UsageError
+from perstack_bubblewrap.view import Watch
 
 ROOT = os.geteuid() == 0
 AIM = "REACHED"
@@ -165,6 +174,86 @@ def test_what_the_host_or_git_executes_cannot_be_changed(box: Box, change: str) 
 def _contents(folder: Path) -> dict[str, bytes]:
     guarded = [folder / "perstack.toml", folder / ".git" / "config", *(folder / ".git" / "hooks").iterdir()]
     return {str(path): path.read_bytes() for path in guarded}
+
+
+def test_what_is_readable_cannot_be_led_elsewhere_by_a_program(box: Box) -> None:
+    models = box.workspace / "vendor" / "models"
+    models.mkdir(parents=True)
+    (models / "file").write_text("a model")
+    named = box.with_policy(readable=(str(models),))
+    assert named.run("cat vendor/models/file").output == "a model"
+    assert named.run("echo x > vendor/models/file").status != 0
+    named.run(f"mv vendor aside; mkdir vendor; ln -s {box.elsewhere} vendor/models")
+    assert models.is_symlink(), "the control: it can be done"
+    with pytest.raises(SkillError, match="a link that programs may change"):
+        Watch(named.policy, named.around).now()
+    with pytest.raises(UsageError, match="a link that programs may change"):
+        named.run(f"cat vendor/models/file {box.elsewhere}/file")
+
+
+def test_a_writable_place_in_one_that_can_only_be_read_can_be_changed(box: Box) -> None:
+    for root in (box.elsewhere / "data", box.workspace / "data"):
+        (root / "out").mkdir(parents=True)
+        named = box.with_policy(readable=(str(root),), writable=(str(root / "out"),))
+        assert named.run(f"touch {root}/mine").status != 0
+        assert named.run(f"touch {root}/out/mine").status == 0
+        assert (root / "out" / "mine").exists()
+
+
+def test_the_git_folder_of_another_repository_keeps_its_hooks(box: Box) -> None:
+    git = box.elsewhere / "repository" / ".git"
+    git.mkdir(parents=True)
+    (git / "config").write_text("[core]\n")
+    named = box.with_policy(writable=(str(git),))
+    assert named.run(f"echo evil > {git}/hooks/pre-commit").status != 0
+    assert named.run(f"echo evil > {git}/config").status != 0
+    assert named.run(f"mv {git}/hooks {git}/old").status != 0
+    assert named.run(f"touch {git}/index").status == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "place", "reason"),
+    [
+        ("writable", "{workspace}/perstack", "which perstack keeps for itself"),
+        ("writable", "{workspace}/perstack/jobs", "which perstack keeps for itself"),
+        ("readable", "{workspace}/perstack", "which perstack keeps for itself"),
+        ("readable", "{workspace}/perstack/state", "which perstack keeps for itself"),
+        ("readable", "{elsewhere}/link/state", "which perstack keeps for itself"),
+        ("writable", "{workspace}/perstack.toml", "nothing that tools start may change that"),
+        ("writable", "{elsewhere}/definition", "a file that the host reads"),
+        ("writable", "{elsewhere}/.env", "a file of environment variables"),
+        ("writable", "{elsewhere}/.git/hooks", "what git executes"),
+        ("readable", "{workspace}/led", "is a link that programs may change"),
+        ("readable", "{home}/..", "holds your home folder"),
+        ("writable", "/etc/cron.d", "belongs to the system"),
+        ("readable", "/proc/1", "belongs to the system"),
+    ],
+)
+@pytest.mark.parametrize("runtime", ["bubblewrap", "local"])
+def test_a_place_that_would_give_too_much_is_an_error_that_names_it(
+    box: Box, runtime: str, key: str, place: str, reason: str
+) -> None:
+    (box.elsewhere / "link").symlink_to(box.workspace / "perstack")
+    (box.elsewhere / "definition").symlink_to(box.workspace / "perstack.toml")
+    (box.workspace / "led").symlink_to(box.elsewhere)
+    path = os.path.normpath(place.format(workspace=box.workspace, elsewhere=box.elsewhere, home=box.home))
+    policy = SandboxPolicy.model_validate({"runtime": runtime, key: (path,)})
+    with pytest.raises(UsageError, match=re.escape(reason)) as refused:
+        wait_for(check_policies(load_plugins((), {}), (policy,), lambda: box.around))
+    assert f"`{key}` of [sandbox] is {path}" in str(refused.value)
+
+
+def test_what_holds_the_state_can_be_named_and_the_state_is_not_in_it(box: Box) -> None:
+    state = box.elsewhere / "state"
+    state.mkdir()
+    (state / "job").write_text("SECRET")
+    around = replace(box.around, hidden=(state,))
+    named = replace(box.with_policy(writable=(str(box.elsewhere),)), around=around)
+    assert (
+        "SECRET"
+        not in named.run(f"cat {state}/job; mv {state} {box.elsewhere}/moved; cat {box.elsewhere}/*/job").output
+    )
+    assert (state / "job").read_text() == "SECRET"
 
 
 def test_nothing_of_the_environment_comes_in_but_what_is_given(box: Box) -> None:

@@ -48,6 +48,30 @@ def test_a_server_and_an_evaluator_run_in_it_too(usable: None, tmp_path: Path) -
     assert series.iterations[0].metrics == {"score": 1.0}
 
 
+def test_file_tools_are_held_to_what_programs_are_over_delegates_and_a_resume(usable: None, tmp_path: Path) -> None:
+    work, shared, library = (tmp_path / name for name in ("work", "shared", "library"))
+    for folder in (work, shared, library):
+        folder.mkdir()
+    (library / "file").write_text("from the library")
+    (work / ".env").write_text("KEY=value")
+    read = [turn(tool("readTextFile", {"path": path})) for path in (f"{library}/file", ".env")]
+    write = turn(tool("writeTextFile", {"path": f"{shared}/made", "text": "made"}))
+    wait = turn(tool("think", {"thought": "…"}))
+    script = {
+        "[[a]]": [turn(tool("b", {"query": "x"})), wait, wait, write, text("ok")],
+        "[[b]]": [*read, text("done")],
+    }
+    sandbox = Sandbox(writable=(str(shared),), readable=(str(library), str(work / ".env")))
+    experts, seen = (expert("a", delegates=("b",)), expert("b")), Seen()
+    job = wait_for(host(work, script, *experts, sandbox=sandbox, max_steps=3).run("a", "q", on_event=seen))
+    assert job.status == "stoppedByMaxSteps"
+    assert ["from the library" in results(seen, "readTextFile")[0], "KEY=value" in results(seen, "readTextFile")[1]]
+    assert not (shared / "made").exists()
+    later = Sandbox(writable=(str(library),))
+    assert wait_for(host(work, script, *experts, sandbox=later).resume(job.id, max_steps=9)).status == "completed"
+    assert (shared / "made").read_text() == "made"
+
+
 @pytest.mark.parametrize("key", ["writable", "readable"])
 def test_a_folder_that_holds_the_home_folder_is_refused_before_anything_runs(
     usable: None, tmp_path: Path, key: str

@@ -1,0 +1,133 @@
+"""Which files and folders `[sandbox]` names, where they really are, and which of them would give too much away.
+
+The rules are the same for programs in a sandbox and for tools that work in the host's own process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perstack.core.protected import folded, protected_by_name
+from perstack.core.sandbox import SandboxPolicy, is_below
+from perstack.errors import SkillError, UsageError
+from perstack.ports.runtime import Surroundings
+
+_NOBODYS = ("/proc", "/sys", "/dev", "/run")
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/boot", "/var")
+_MOST_LINKS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file or folder that `[sandbox]` names, and that is there."""
+
+    name: str
+    """As it was named, absolute."""
+    real: str
+    """Without links."""
+    is_writable: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Both, or the one."""
+        return tuple(dict.fromkeys((self.name, self.real)))
+
+
+def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) -> tuple[Place, ...]:
+    """Those that are there now; one that both name is writable.
+
+    Raises SkillError for one that a link leads to which programs may have put there: where it leads is not what a
+    person has named.
+    """
+    writable, readable = tuple(writable), tuple(readable)
+    changeable = tuple(os.path.realpath(path) for path in (str(workspace), *writable))
+    found: dict[str, Place] = {}
+    for key, paths, is_writable in (("writable", writable, True), ("readable", readable, False)):
+        for path in paths:
+            try:
+                real = _real(path, changeable)
+            except _Led as led:
+                raise SkillError(
+                    f"`{key}` of [sandbox] is {path}, and {led} on the way there is a link that programs may change:"
+                    " name what it leads to"
+                ) from None
+            if real is not None:
+                found.setdefault(path, Place(os.path.normpath(path), real, is_writable))
+    return tuple(found.values())
+
+
+def check_places(policy: SandboxPolicy, around: Surroundings) -> None:
+    """Raises UsageError for one that would give more away than anybody means."""
+    for key, paths in (("writable", policy.writable), ("readable", policy.readable)):
+        for path in paths:
+            what, writable = f"`{key}` of [sandbox]", key == "writable"
+            check_place(what, path, around, writable=writable)
+            for name in {path, os.path.realpath(path)}:
+                _check_ours(what, path, name, around, writable=writable)
+    try:
+        places(around.workspace, policy.writable, policy.readable)
+    except SkillError as error:
+        raise UsageError(str(error)) from None
+
+
+def check_place(what: str, path: str, around: Surroundings, *, writable: bool) -> None:
+    """Raises UsageError for a home folder, and for what belongs to the system."""
+    home = {str(Path(name)) for name in (around.env.get("HOME"), os.path.expanduser("~")) if name}  # noqa: PTH111
+    for name in {path, os.path.realpath(path)}:
+        if any(is_below(one, (name,)) for one in home):
+            raise UsageError(f"{what} is {path}, which holds your home folder: name a folder in it")
+        if is_below(name, _NOBODYS) or (writable and is_below(name, _SYSTEM)):
+            raise UsageError(f"{what} is {path}, which belongs to the system: name another folder")
+
+
+def _check_ours(what: str, path: str, name: str, around: Surroundings, *, writable: bool) -> None:
+    """Raises UsageError for what the host keeps for itself."""
+    for kept in _names(around.hidden):
+        if is_below(str(around.workspace), (kept,)) or not is_below(name, (kept,)):
+            continue
+        if writable or name != kept or Path(kept).is_dir():
+            raise UsageError(f"{what} is {path}, which perstack keeps for itself: name another folder")
+    if not writable:
+        return
+    reason = protected_by_name(folded(Path(name).parts[1:]))
+    if name in _names(around.protected):
+        reason = "a file that the host reads"
+    if reason is not None:
+        raise UsageError(f"{what} is {path}, {reason}: nothing that tools start may change that")
+
+
+def _names(paths: Iterable[Path]) -> Iterable[str]:
+    return dict.fromkeys(name for path in paths for name in (os.path.normpath(path), os.path.realpath(path)))
+
+
+class _Led(Exception):
+    """There is a link where programs may put one."""
+
+
+def _real(path: str, changeable: Sequence[str]) -> str | None:
+    """A path without links; None if nothing is there. Raises _Led for a link below what is changeable."""
+    rest, at, links = deque(path.split("/")), "/", 0
+    while rest:
+        part = rest.popleft()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            at = os.path.dirname(at)  # noqa: PTH120 - names, without a look at the disk
+            continue
+        step = f"{at.rstrip('/')}/{part}"
+        if not os.path.islink(step):  # noqa: PTH114 - this runs before each program
+            at = step
+            continue
+        links += 1
+        if is_below(at, changeable):
+            raise _Led(step)
+        if links > _MOST_LINKS:
+            return None
+        target = os.readlink(step)  # noqa: PTH115 - what pathlib would drop counts
+        at = "/" if target.startswith("/") else at
+        rest.extendleft(reversed(target.split("/")))
+    return at if os.path.exists(at) else None  # noqa: PTH110 - as above

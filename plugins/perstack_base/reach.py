@@ -1,0 +1,117 @@
+"""Every place that file tools may use: the workspace, and what `[sandbox]` adds to it.
+
+What lies in one of the others is no place of its own: there its being named only says what may be done with it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from perstack.core.protected import Parts
+from perstack.core.sandbox import is_below
+from perstack.ports.places import Place, places
+from perstack.ports.skill import SkillContext
+from perstack_base.files import printable
+from perstack_base.workspace import Rules, Workspace
+
+
+class Reach:
+    """The workspace of a Job, and the places that were added. `close` it.
+
+    A place that is not there yet is looked for again when a path is in none of the others.
+    """
+
+    def __init__(self, context: SkillContext) -> None:
+        """Raises SkillError if the workspace is no directory, or a link leads an added place elsewhere."""
+        self._context = context
+        self._real = os.path.realpath(context.workspace)
+        self._named: tuple[Place, ...] = ()
+        self._added: dict[str, Workspace] = {}
+        self._rules = Rules(self._may_change, self._may_remove, self._shows, self._elsewhere, self._names)
+        self.workspace = Workspace(
+            context.workspace,
+            context.state_dir,
+            context.off_limits,
+            context.protected,
+            context.protected_patterns,
+            self._rules,
+        )
+        try:
+            self._look()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give every handle back."""
+        self.workspace.close()
+        for one in self._added.values():
+            one.close()
+
+    def _look(self) -> None:
+        context = self._context
+        if not context.writable and not context.readable:
+            return
+        self._named = places(context.workspace, context.writable, context.readable)
+        tops = {one.real for one in self._named if Path(one.real).is_dir()}
+        for one in sorted(self._named, key=lambda one: len(one.real)):
+            around = {self._real, *tops} - {one.real}
+            if one.real not in self._added and one.real != self._real and not is_below(one.real, around):
+                self._added[one.real] = self._opened(one.real)
+
+    def _opened(self, real: str) -> Workspace:
+        context, path = self._context, Path(real)
+        state = () if context.state_dir is None else (context.workspace / context.state_dir,)
+        return Workspace(
+            path if path.is_dir() else path.parent,
+            None,
+            (*state, *context.off_limits),
+            context.protected,
+            context.protected_patterns,
+            self._rules,
+            is_added=True,
+            only="" if path.is_dir() else path.name,
+        )
+
+    def _elsewhere(self, path: str) -> tuple[Workspace, Parts] | None:
+        found = self._holding(path)
+        if found is None and len({*self._context.writable, *self._context.readable}) > len(self._named):
+            self._look()
+            found = self._holding(path)
+        return found
+
+    def _holding(self, path: str) -> tuple[Workspace, Parts] | None:
+        plain = os.path.normpath(path)
+        for name in (plain, *self._led(plain)):
+            for one in (self.workspace, *self._added.values()):
+                parts = one.inside(name)
+                if parts is not None and (not one.only or parts[:1] == (one.only,)):
+                    return one, parts
+        return None
+
+    def _led(self, path: str) -> tuple[str, ...]:
+        """The path by the names that places have without links."""
+        return tuple(
+            one.real + path.removeprefix(one.name)
+            for one in self._named
+            if one.name != one.real and is_below(path, (one.name,))
+        )
+
+    def _may_change(self, path: str) -> bool:
+        """What is named deepest decides."""
+        around = [one for one in self._named if is_below(path, (one.real,))]
+        deepest = max(around, key=lambda one: (len(one.real), one.is_writable), default=None)
+        if is_below(path, (self._real,)) and (deepest is None or len(deepest.real) <= len(self._real)):
+            return True
+        return deepest is not None and deepest.is_writable
+
+    def _may_remove(self, path: str) -> bool:
+        return not any(is_below(one, (path,)) for one in (self._real, *(place.real for place in self._named)))
+
+    def _shows(self, path: str) -> bool:
+        return any(one.real == path and Path(path).is_file() for one in self._named if not one.is_writable)
+
+    def _names(self) -> str:
+        added = ", ".join(sorted(printable(one.name) for one in self._named if one.real in self._added))
+        return f", or one in {added}" if added else ""
