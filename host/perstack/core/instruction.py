@@ -29,7 +29,7 @@ def render_instruction(
     expert: Expert, delegates: Sequence[DelegateInfo], *, time: str, directory: str, is_coordinator: bool
 ) -> str:
     """The instruction of one Run. `time` is an ISO 8601 instant; `directory` is what tools see as the working one."""
-    parts = [_PREAMBLE, f"Started at {time}. The working directory is {directory}.", expert.instruction.strip()]
+    parts = [_PREAMBLE, f"Started at {time}. {_place(directory)}", expert.instruction.strip()]
     parts += _skill_rules(expert, is_coordinator)
     if delegates:
         told = "\n".join(f"- {one.tool_name}: {one.description}" for one in delegates)
@@ -37,6 +37,15 @@ def render_instruction(
             "You can delegate to these Experts by calling them as tools. They see only the query you send:\n" + told
         )
     return "\n\n".join(part for part in parts if part)
+
+
+def names_directory(instruction: str, directory: str) -> bool:
+    """Whether an instruction was rendered for this working directory."""
+    return _place(directory) in instruction
+
+
+def _place(directory: str) -> str:
+    return f"The working directory is {directory}."
 
 
 @lru_cache(maxsize=256)

@@ -141,7 +141,7 @@ def _bare_rules(rule_sets: tuple[RuleSet, ...]) -> Mapping[str, object]:
 
 def _bare_ruling(call: DecidedCall) -> Mapping[str, object]:
     rule = REDACTED if call.rule else ""
-    return {"problem": _mark(call.problem), "rule": rule, "opens": ()}
+    return {"problem": _mark(call.problem), "rule": rule, "opens": (), "ways": {}}
 
 
 def _mark(text: str | None) -> str | None:

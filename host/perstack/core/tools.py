@@ -89,6 +89,8 @@ class DecidedCall(Fact):
     """Protected paths that a rule names, which this call may use, relative to the workspace."""
     approved_by: str = Field(default="", exclude_if=falsy)
     """The event with the approval of this Job that covers it already."""
+    ways: dict[str, tuple[str, ...]] = Field(default_factory=dict[str, tuple[str, ...]], exclude_if=falsy)
+    """Where the paths led that rules were asked about, of those that led elsewhere than they say: through a link."""
 
 
 def legal_tool_name(name: str) -> str:

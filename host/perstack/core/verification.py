@@ -23,12 +23,13 @@ from perstack.core.usage import Usage
 Kind: TypeAlias = Literal["job", "task", "iterations", "store"]
 """What a report is about; `store`: what is in none of the others."""
 UncheckedKind: TypeAlias = Literal[
-    "digests", "content", "heads", "runs", "summary", "caches", "requests", "anchor", "receipt"
+    "digests", "content", "heads", "runs", "summary", "caches", "requests", "rules", "anchor", "receipt"
 ]
 """`digests`: events that carry none. `content`: events that this version does not know. `heads`: events after the last
 place that something outside their log vouches for. `runs`: Runs and Jobs that are named, and may never have begun.
 `summary`: job.json, or the entry of a task. `caches`: what else is derived from logs.
-`requests`: what models were sent, in a log that has no digest of it. `anchor`, `receipt`: what those do not
+`requests`: what models were sent, in a log that has no digest of it. `rules`: what permission rules made of calls,
+where that depends on what no log has. `anchor`, `receipt`: what those do not
 vouch for, and whether they can be trusted themselves."""
 
 
@@ -71,6 +72,8 @@ class Checked:
     """Blobs that events name, which are there and are what their name says."""
     requests: int = 0
     """Requests to models that a replay has built again and compared with their digests."""
+    rulings: int = 0
+    """Calls that a replay has held to the rules in force again."""
 
 
 @dataclass(frozen=True, slots=True)

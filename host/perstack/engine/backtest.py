@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perstack.core.base import JsonObject
-from perstack.core.definitions import Expert, McpSseSkill, McpStdioSkill, Project
+from perstack.core.definitions import Expert, Project
 from perstack.core.job import JobSummary
 from perstack.core.policy.calls import PolicyCall, Resolve
 from perstack.core.policy.chain import rule_sets
@@ -20,8 +20,8 @@ from perstack.core.policy.decide import decide_call
 from perstack.core.policy.history import PastCall, PastRun, past_run
 from perstack.core.policy.permissions import Permissions, RuleSet
 from perstack.core.policy.rulings import Ruling
-from perstack.core.tools import Subject, legal_tool_name
-from perstack.engine.known_tools import known_tools
+from perstack.core.tools import Subject
+from perstack.engine.known_tools import names_and_subjects
 from perstack.engine.logs.lines import run_ids
 from perstack.engine.policy_paths import resolver
 from perstack.errors import StorageError
@@ -171,26 +171,15 @@ class Backtest:
     def _tools_of(self, key: str, definition: JsonObject) -> _Tools:
         written = json.dumps([key, definition.get("skills")])
         if written not in self._tools:
-            self._tools[written] = dict(_named(self._factories, definition, self._project.expert(key)))
+            self._tools[written] = names_and_subjects(self._factories, _expert(definition), self._project.expert(key))
         return self._tools[written]
 
 
-def _named(
-    factories: Sequence[SkillFactory], definition: JsonObject, today: Expert | None
-) -> Iterator[tuple[tuple[str, str], tuple[str, Subject | None]]]:
-    expert = Expert(key="a", instruction="")
+def _expert(definition: JsonObject) -> Expert:
+    """The Expert of a recorded definition, as far as its tools are concerned."""
     with suppress(ValidationError):
-        expert = Expert.model_validate({"key": "a", "instruction": "", "skills": definition.get("skills") or []})
-    for skill, specs in known_tools(factories, expert).items():
-        for spec in specs or ():
-            # the plain name, and the one that it has where two skills have a tool of that name
-            for shown in (legal_tool_name(spec.name), legal_tool_name(f"{skill}_{spec.name}")):
-                yield (skill, shown), (spec.name, spec.subject)
-    # of servers only what definitions say is known; what today's says is what rules will be held to
-    for one in (*expert.skills, *(() if today is None else today.skills)):
-        for tool in one.tools if isinstance(one, McpStdioSkill | McpSseSkill) else ():
-            for shown in (legal_tool_name(tool.name), legal_tool_name(f"{one.name}_{tool.name}")):
-                yield (one.name, shown), (tool.name, tool)
+        return Expert.model_validate({"key": "a", "instruction": "", "skills": definition.get("skills") or []})
+    return Expert(key="a", instruction="")
 
 
 def _key_of(run: PastRun) -> str:

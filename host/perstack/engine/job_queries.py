@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 class JobQueries(JobReader):
     """What a Host says of the Jobs in its storage, beside what is read of them. Nothing here changes a log."""
 
-    def __init__(self, storage: Storage, audit: Auditing, plugins: Plugins) -> None:
+    def __init__(self, storage: Storage, audit: Auditing, plugins: Plugins, workspace: Path) -> None:
         super().__init__(storage)
         self.audit = audit
         self.plugins = plugins
+        self._workspace = workspace
 
     async def list(
         self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None
@@ -123,7 +124,7 @@ class JobQueries(JobReader):
         """Drive a Job again from its logs, without a model or a tool, and compare every decision."""
         from perstack.engine.replay import replay_job
 
-        return await replay_job(self.storage, await self._job_id(job_id))
+        return await replay_job(self.storage, await self._job_id(job_id), self.plugins.skills, self._workspace)
 
     async def document(self, job_id: str | None = None) -> JsonObject:
         """A Job as one JSON document: `job`, `runs`, `checkpoints`, and each Run's `messages` once."""

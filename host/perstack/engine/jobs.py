@@ -51,7 +51,7 @@ class Jobs(JobQueries):
     ) -> None:
         """`setup` is what a Job that begins now is driven with; `driving` are those that are driven, by their id."""
         now = setup()
-        super().__init__(now.storage, now.audit, now.plugins)
+        super().__init__(now.storage, now.audit, now.plugins, now.workspace)
         self._setup = setup
         self._tasks = tasks
         self._driving = {} if driving is None else driving

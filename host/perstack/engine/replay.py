@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from perstack.core.chain import EMPTY_LOG, BrokenSeal, open_line, taken_out
 from perstack.core.chain import check as check_line
 from perstack.core.events import StartRun, StoredEvent
@@ -12,12 +15,16 @@ from perstack.core.verification import Checked, Finding, Report, Unchecked
 from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.logs.runs import RunDefinition
 from perstack.engine.requests import KeptToolsCheck, RequestCheck
+from perstack.engine.ruled_again import JobApprovals, RulesCheck
 from perstack.errors import Damaged, NotFound
+from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import RunRef, Storage
 
 
-async def replay_job(storage: Storage, job_id: str) -> Report:
+async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFactory], workspace: Path) -> Report:
     """Drive each Run again from its log, without a model, and compare every decision and every request.
+
+    What tools' arguments are to permission rules is asked of `factories`, and paths are seen from the workspace.
 
     What was decided on events that were redacted since cannot be decided again, and is named.
     """
@@ -26,11 +33,16 @@ async def replay_job(storage: Storage, job_id: str) -> Report:
     count = compared = 0
     tools = KeptToolsCheck(storage, job_id)
     ids = await run_ids(storage, job_id)
+    approvals = JobApprovals(storage, job_id)
+    ruled = 0
     for run_id in ids:
         ref = RunRef(job_id, run_id)
         lines, damage = await readable(storage, ref)
+        rules = RulesCheck(factories, workspace, approvals)
         requests = RequestCheck(inherits_redacted=await _inherits_redacted(storage, ref))
-        replayed, wrong = await _replay(storage, ref, lines, requests, tools)
+        replayed, wrong = await _replay(storage, ref, lines, requests, rules, tools)
+        ruled += rules.ruled
+        unchecked += [Unchecked("rules", run_id, number, why) for why, number in rules.unchecked.items()]
         count += replayed
         compared += requests.compared
         if requests.uncompared:
@@ -43,11 +55,16 @@ async def replay_job(storage: Storage, job_id: str) -> Report:
             words = f"what was decided from event {replayed + 1} on rests on events that were redacted"
             unchecked.append(Unchecked("content", run_id, len(lines) - replayed, words))
         findings += wrong
-    return Report(job_id, len(ids), count, tuple(findings), tuple(unchecked), Checked(requests=compared))
+    return Report(job_id, len(ids), count, tuple(findings), tuple(unchecked), Checked(requests=compared, rulings=ruled))
 
 
 async def _replay(
-    storage: Storage, ref: RunRef, lines: list[bytes], requests: RequestCheck, tools: KeptToolsCheck
+    storage: Storage,
+    ref: RunRef,
+    lines: list[bytes],
+    requests: RequestCheck,
+    rules: RulesCheck,
+    tools: KeptToolsCheck,
 ) -> tuple[int, list[Finding]]:
     """How many events of a Run were replayed, and the first that is not what the loop would have done.
 
@@ -69,7 +86,7 @@ async def _replay(
         except (BrokenSeal, Damaged, NotFound) as error:
             return seq, [*missing, Finding(ref.run_id, seq, str(error))]
         missing += await _missing_tools(tools, event, seq)
-        wrong = difference(run, event) or requests.difference(run, event)
+        wrong = difference(run, event) or requests.difference(run, event) or await rules.difference(run, event)
         if wrong is not None:
             return seq, [*missing, Finding(ref.run_id, seq, wrong)]
         try:

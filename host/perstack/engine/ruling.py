@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from perstack.core.commands import Call
 from perstack.core.messages import ToolCallPart
 from perstack.core.policy.approvals import Standing
-from perstack.core.policy.calls import PolicyCall, Resolve, policy_call
+from perstack.core.policy.calls import PolicyCall, Resolve, Ways, policy_call
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.runs.state import Run
 from perstack.core.tools import DecidedCall
@@ -90,7 +91,11 @@ class Rulings:
         from perstack.core.runs.ruling import ruled
 
         seen = self._seen(part, decided, catalogue)
-        return decided if seen is None else ruled(chain, standing, decided, seen)
+        if seen is None:
+            return decided
+        ways = Ways(seen.resolve)
+        now = ruled(chain, standing, decided, replace(seen, resolve=ways))
+        return now.model_copy(update={"ways": {path: tuple(names) for path, names in ways.found.items()}})
 
     def _seen(self, part: ToolCallPart, decided: DecidedCall, catalogue: Catalogue) -> PolicyCall | None:
         """The call as rules see it; None if none is ever about it."""

@@ -217,7 +217,7 @@ def test_how_much_was_checked_is_counted(team: Terminal) -> None:
     report = json.loads(team.call("verify", "--json").out)
     assert (report["ok"], report["complete"], report["unchecked"]) == (True, True, [])
     heads = 2 + 3 + 4  # of two delegates, of three Runs, of their checkpoints
-    expected = {"digests": 44, "heads": heads, "summaries": 1, "caches": 3 + 4, "blobs": 2, "requests": 0}
+    expected = {"digests": 44, "heads": heads, "summaries": 1, "caches": 3 + 4, "blobs": 2, "requests": 0, "rulings": 0}
     assert report["checked"] == expected
 
 

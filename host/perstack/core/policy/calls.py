@@ -19,6 +19,24 @@ Resolve = Callable[[str, str], Sequence[str]]
 Relative to the workspace, `.` for itself, or absolute if it leads elsewhere. It never raises.
 """
 
+
+class Ways:
+    """Follows paths for one call, and keeps those that led elsewhere than they say."""
+
+    def __init__(self, resolve: Resolve, known: Mapping[str, Sequence[str]] | None = None) -> None:
+        self._resolve = resolve
+        self.found = dict(known or {})
+
+    def __call__(self, path: str, folder: str) -> Sequence[str]:
+        whole = path if folder == "." else join(folder, path)
+        if whole not in self.found:
+            names = tuple(self._resolve(path, folder))
+            if names == tuple(as_written(path, folder)):
+                return names
+            self.found[whole] = names
+        return self.found[whole]
+
+
 EXEMPT_KINDS: frozenset[ToolKind] = frozenset({"attemptCompletion", "todo", "clearTodo", "interactive", "refused"})
 """What no rule is ever asked about: the loop's own tools, questions to a person, and calls that are wrong."""
 
