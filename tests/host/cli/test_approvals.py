@@ -112,3 +112,36 @@ def test_a_tool_of_an_expert_cannot_approve(tmp_path: Path) -> None:
     terminal.env["PERSTACK_CALL_ID"] = "job-1-1-call"
     refused = terminal.call("answer", asked, "always")
     assert (refused.code, "a tool approves of no call" in refused.err) == (2, True)
+
+
+ITERATE = (
+    TOML
+    + """
+[experts.a.iterate]
+evaluator = "echo '{\\"score\\": 1}'"
+maxIterations = 2
+"""
+)
+
+
+def test_iterations_ask_in_place_and_go_on(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("old\n")
+    back = ("editTextFile", {"path": "a.txt", "oldText": "new", "newText": "old"})
+    terminal = Terminal(tmp_path).project(ITERATE, a=[reply("", EDIT), reply("done"), reply("", back), reply("done")])
+    seen = terminal.look("iterate", "a", "q", "--id", "it", types="yes\nno: enough\n")
+    assert seen.count("approve? (say yes") == 2
+    assert "completed: 2 iterations" in seen
+    assert (tmp_path / "a.txt").read_text() == "new\n"
+    log = terminal.call("log", "--job", "it-i2").out
+    assert "no: enough" in log
+
+
+def test_iterations_whose_question_is_left_for_later_name_it_and_a_resume_asks_again(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("old\n")
+    terminal = Terminal(tmp_path).project(ITERATE, a=[reply("", EDIT), reply("done")])
+    left = terminal.look("iterate", "a", "q", "--id", "it", "--max-iterations", "1", types="\n")
+    (item,) = terminal.call("inbox", "--json").events
+    assert f"perstack answer {item['id']} yes|always|no" in left
+    seen = terminal.look("resume", "it", types="yes\n")
+    assert "completed: 1 iteration" in seen
+    assert (tmp_path / "a.txt").read_text() == "new\n"

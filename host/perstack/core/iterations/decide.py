@@ -46,6 +46,7 @@ def stopped(job: JobSummary, stamp: Stamp) -> PauseSeries | FailSeries:
         message=f"Job {job.id} {_waits(job)}",
         job_status=job.status,
         job_id=job.id,
+        approval_id=None if job.asking is None or not job.asking.call_digest else job.asking.id,
         resume_at=job.resume_at,
     )
 

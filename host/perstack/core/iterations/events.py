@@ -83,6 +83,8 @@ class PauseSeries(SeriesEvent):
     """How the Job in hand stands."""
     job_id: str | None = Field(default=None, exclude_if=falsy)
     """That Job, the Expert's or an evaluator's, if it has to go on first."""
+    approval_id: str | None = Field(default=None, exclude_if=falsy)
+    """The question that a person has to answer, if that Job waits for an approval."""
     resume_at: int | None = None
     """From when on it may be resumed, if it waits for a provider's rate limit."""
 

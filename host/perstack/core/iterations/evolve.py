@@ -69,6 +69,7 @@ class Changes(TypedDict, total=False):
     pause_reason: PauseReason | None
     job_status: JobStatus | None
     job_id: str | None
+    approval_id: str | None
     resume_at: int | None
     message: str | None
     finish_reason: FinishReason | None
@@ -81,6 +82,7 @@ STOPPED = Changes(
     pause_reason=None,
     job_status=None,
     job_id=None,
+    approval_id=None,
     resume_at=None,
     message=None,
     finish_reason=None,
@@ -109,6 +111,7 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> Changes:
                 message=event.message,
                 job_status=event.job_status,
                 job_id=event.job_id,
+                approval_id=event.approval_id,
                 resume_at=event.resume_at,
             )
         case FailSeries():

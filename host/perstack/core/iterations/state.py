@@ -70,6 +70,8 @@ class SeriesState(Fact):
     """How the Job stands that a paused series waits for."""
     job_id: str | None = Field(default=None, exclude_if=falsy)
     """That Job, if there is one."""
+    approval_id: str | None = Field(default=None, exclude_if=falsy)
+    """The call of it that waits for a person's approval."""
     resume_at: int | None = None
     """From when on a paused series may be resumed."""
     message: str | None = None

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 
+from perstack.core.iterations.state import SeriesState
 from perstack.core.job import JobSummary
 from perstack.core.runs.asking import OpenQuestion
 from perstack.engine.emit import OnEvent
@@ -38,6 +39,28 @@ async def approved_in_place(host: Host, work: Callable[[OnEvent], Awaitable[JobS
             err(error.said(said))
             job = await host.job(job.id)
     return job
+
+
+async def approved_in_series(
+    host: Host,
+    series: SeriesState,
+    on_event: OnEvent,
+    resume: Callable[[str], Awaitable[SeriesState]],
+) -> SeriesState:
+    """The same of the calls that a Job of iterations waits with, which continue by `resume`."""
+    while series.status == "paused" and series.job_id is not None and _can_ask():
+        waiting = await host.job(series.job_id)
+        if waiting.asking is None or not waiting.asking.call_digest:
+            break
+
+        async def as_it_stands(_: OnEvent, job: JobSummary = waiting) -> JobSummary:
+            return job
+
+        job = await approved_in_place(host, as_it_stands, on_event)
+        if job.asking is not None:
+            break
+        series = await resume(series.id)
+    return series
 
 
 def _can_ask() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable
 from math import isfinite
 
 import click
@@ -43,8 +42,8 @@ def iterate_command(
     host = setup.host()
     lines = SeriesLines(stream=stream)
 
-    def work() -> Awaitable[SeriesState]:
-        return host.iterations.begin(
+    async def work() -> SeriesState:
+        begun = await host.iterations.begin(
             expert,
             said,
             series_id=series_id,
@@ -53,6 +52,7 @@ def iterate_command(
             on_event=lines.on_event,
             on_fact=lines.on_fact,
         )
+        return await lines.approved(host, begun)
 
     series = until_done(host, work, lambda: lines.state(host), lines.on_event)
     sys.exit(INTERRUPTED if series is None else say_series(series))

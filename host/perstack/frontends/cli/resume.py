@@ -87,7 +87,7 @@ def resume_command(
             if settled:
                 raise UsageError(f"--settle is for Jobs, and {job} is the id of iterations: resume its Job first")
             more = max_iterations or 0
-            return await host.iterations.resume(
+            series = await host.iterations.resume(
                 job,
                 more=more,
                 target=target,
@@ -95,6 +95,7 @@ def resume_command(
                 on_event=lines.on_event,
                 on_fact=lines.on_fact,
             )
+            return await lines.approved(host, series)
         if max_iterations is not None or target is not None or definition != "started":
             raise UsageError(
                 "--max-iterations, --target and --definition are for iterations: name some that `perstack iterations`"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import assert_never
 
 from perstack.core.iterations.events import FinishIteration, StoredSeriesEvent
 from perstack.core.iterations.state import SeriesState, SeriesStatus
+from perstack.frontends.cli.approving import approved_in_series
 from perstack.frontends.cli.drive import EXIT_STATUS, JsonLines
 from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.terminal import err, remark
@@ -37,6 +38,14 @@ class SeriesLines:
         self.on_event.write(line)
         if isinstance(fact, FinishIteration):
             remark(_measured(series))
+
+    async def approved(self, host: Host, series: SeriesState) -> SeriesState:
+        """Where it stands when the person at the terminal, if there is one, has been asked what it waits for."""
+
+        def resume(series_id: str) -> Awaitable[SeriesState]:
+            return host.iterations.resume(series_id, on_event=self.on_event, on_fact=self.on_fact)
+
+        return await approved_in_series(host, series, self.on_event, resume)
 
     async def state(self, host: Host) -> SeriesState | None:
         """Where the series stands whose facts were written; None if none were."""

@@ -35,6 +35,8 @@ def after_series(series: SeriesState) -> tuple[Answer | Resume, ...]:
     if series.status not in ("paused", "failed"):
         return ()
     job = None if series.job_id is None or series.job_status is None else _after(series.job_id, series.job_status)
+    if series.approval_id is not None:
+        job = Answer(series.approval_id, is_approval=True)
     first = (job,) if isinstance(job, Answer) else ()
     needs = job.needs if isinstance(job, Resume) else None
     return (*first, Resume(series.id, "series", needs))
