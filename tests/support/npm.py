@@ -12,6 +12,18 @@ from pathlib import Path
 
 import pytest
 
+_SERVERS = {
+    "everything": "@modelcontextprotocol/server-everything@2026.8.31",
+    "filesystem": "@modelcontextprotocol/server-filesystem@2026.8.31",
+    "memory": "@modelcontextprotocol/server-memory@2026.8.31",
+    "sequential-thinking": "@modelcontextprotocol/server-sequential-thinking@2026.8.31",
+}
+
+
+def mcp_servers() -> Path:
+    """The folder of commands of MCP servers that nobody here wrote, as `installed`."""
+    return installed("npm", tuple(_SERVERS.values()), [f"mcp-server-{name}" for name in _SERVERS])
+
 
 def installed(name: str, packages: Sequence[str], commands: Sequence[str]) -> Path:
     """The folder of commands of some packages; the test is skipped, with the reason, if they cannot be had."""

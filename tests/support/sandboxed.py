@@ -24,6 +24,8 @@ from perstack.ports.runtime import LOCAL_RUNTIME, Ending, Program, Surroundings
 from perstack.testing.scripted import ScriptedProvider
 from perstack_bubblewrap.plugin import BubblewrapFactory
 
+SCRIPTED = Overrides(provider="scripted")
+
 PYTHON = os.path.realpath(sys.executable)
 """One that is there without the virtual environment."""
 
@@ -105,9 +107,16 @@ def box(usable: None, tmp_path: Path) -> Box:
     return Box(workspace, home, elsewhere, policy, around)
 
 
-def host(workspace: Path, script: dict, *experts, env: dict[str, str] | None = None, **fields) -> Host:
+def host(
+    workspace: Path,
+    script: dict,
+    *experts,
+    env: dict[str, str] | None = None,
+    overrides: Overrides = SCRIPTED,
+    **fields,
+) -> Host:
     """A Host whose Experts' programs run in a sandbox."""
     project = Project(experts={one.key: one for one in experts}, runtime="bubblewrap", **fields)
     given = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "TOKEN": "secret", **(env or {})}
     provider = ScriptedProvider(script)
-    return Host(project, workspace=workspace, env=given, overrides=Overrides(provider="scripted"), plugins=[provider])
+    return Host(project, workspace=workspace, env=given, overrides=overrides, plugins=[provider])

@@ -10,14 +10,7 @@ from pathlib import Path
 
 import pytest
 from mcp_bed import MARK, Bed
-from npm import installed
-
-NPM = {
-    "everything": "@modelcontextprotocol/server-everything@2026.8.31",
-    "filesystem": "@modelcontextprotocol/server-filesystem@2026.8.31",
-    "memory": "@modelcontextprotocol/server-memory@2026.8.31",
-    "sequential-thinking": "@modelcontextprotocol/server-sequential-thinking@2026.8.31",
-}
+from npm import mcp_servers
 
 
 @pytest.fixture
@@ -36,4 +29,4 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
 @pytest.fixture(scope="session")
 def npm_servers() -> Path:
     """The folder of commands of the npm servers, installed once."""
-    return installed("npm", tuple(NPM.values()), [f"mcp-server-{name}" for name in NPM])
+    return mcp_servers()
