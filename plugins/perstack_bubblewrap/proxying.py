@@ -63,7 +63,6 @@ def _address_of(host: str, port: int, allowed: tuple[str, ...]) -> str:
 
 def main() -> None:
     """Until stdin ends, which it does with the host."""
-    global ALLOWED
     path, *entries = sys.argv[1:]
     Gate.allowed = tuple(entries)  # the library makes its own objects of it
     options = ["--unix-socket-path", path, "--num-workers", "1", "--num-acceptors", "1", "--log-level", "CRITICAL"]

@@ -86,7 +86,7 @@ class BubblewrapRuntime:
                 pass_fds=(words, filters, *handles.values()),
             )
         if member is not None or way is not None or policy.time is not None:
-            self._begin(process, _Running(member, way, 0 if way is None else len(way.refused)))
+            self._begin(process, _Running(member, way, 0 if way is None else way.count))
         return process
 
     def ending(self, process: Process) -> Ending:
@@ -97,8 +97,7 @@ class BubblewrapRuntime:
         self._look(running)
         if running.way is None:
             return Ending(limit=running.limit)
-        running.way.take()
-        return Ending(running.limit, tuple(dict.fromkeys(running.way.refused[running.heard :])))
+        return Ending(running.limit, running.way.refused(running.heard))
 
     async def close(self) -> None:
         """Remove the groups of all programs, and that of the Job."""

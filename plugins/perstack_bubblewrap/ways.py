@@ -24,6 +24,7 @@ _PATIENCE = 30
 """Seconds for a proxy to be ready."""
 _PORT = 3128
 _MOST_NOTED = 100
+"""Different places that were refused, of which each is kept once: the latest."""
 _PIECE = 1 << 16
 _INSIDE = "/run/perstack"
 
@@ -45,7 +46,11 @@ class Way:
     allowed: tuple[str, ...]
     on_refused: Callable[[str], None]
     reading: int
-    refused: list[str] = field(default_factory=list[str])
+    count: int = 0
+    """How often it has refused."""
+    _refused: dict[str, int] = field(default_factory=dict[str, int])
+    """Each place with why, and the count when it was refused last."""
+    _shown: set[str] = field(default_factory=set[str])
     _rest: bytes = b""
 
     @property
@@ -75,6 +80,11 @@ class Way:
         both = {one: proxy for name in names for one in (name, name.lower())}
         return {**both, "NO_PROXY": none, "no_proxy": none, "NODE_USE_ENV_PROXY": "1"}
 
+    def refused(self, since: int) -> tuple[str, ...]:
+        """What it has refused since it had refused so often."""
+        self.take()
+        return tuple(words for words, at in self._refused.items() if at > since)
+
     def take(self) -> None:
         """Note what it has refused by now."""
         with suppress(BlockingIOError):
@@ -87,9 +97,22 @@ class Way:
     def _note(self, line: bytes) -> None:
         with suppress(ValueError):
             words = json.loads(line)
-            if isinstance(words, str) and len(self.refused) < _MOST_NOTED:
-                self.refused.append(words)
-                self.on_refused(words)
+            if not isinstance(words, str):
+                return
+            self.count += 1
+            self._refused.pop(words, None)
+            self._refused[words] = self.count
+            if len(self._refused) > _MOST_NOTED:
+                del self._refused[next(iter(self._refused))]
+            self._show(words)
+
+    def _show(self, words: str) -> None:
+        """To a person each place once, and of many the first."""
+        if words in self._shown or len(self._shown) > _MOST_NOTED:
+            return
+        self._shown.add(words)
+        more = "; what else is refused is in the results alone" if len(self._shown) > _MOST_NOTED else ""
+        self.on_refused(f"refused by the sandbox: {words}{more}")
 
 
 class Ways:

@@ -14,6 +14,7 @@ from perstack.core.definitions import Expert, Project, with_delegates
 from perstack.core.sandbox import SandboxPolicy
 from perstack.engine.audit import Auditing
 from perstack.engine.guarding import programs_of
+from perstack.engine.notices import notice
 from perstack.engine.plugins import Plugins
 from perstack.engine.providers import ProviderPool
 from perstack.engine.runtimes import Ground, Runtimes, check_policies, prepared
@@ -90,16 +91,16 @@ class Setup:
         """Raises UsageError if one of them cannot be kept here."""
         await check_policies(self.plugins, policies, lambda: self.surroundings(""))
 
-    def runtimes(self, job_id: str, on_notice: Callable[[str], None] = lambda line: None) -> Runtimes:
+    def runtimes(self, job_id: str) -> Runtimes:
         """Where programs of a Job run."""
-        return Runtimes(self.plugins, self.surroundings(job_id, on_notice))
+        return Runtimes(self.plugins, self.surroundings(job_id))
 
     def ground(self, expert_key: str | None) -> AbstractAsyncContextManager[Ground]:
         """Where a program of an Expert's that is no tool's runs, or with None one that is no Expert's."""
         expert = None if expert_key is None else self.project.expert(expert_key)
         return prepared(self.plugins, self.policy(expert), self.surroundings(""))
 
-    def surroundings(self, job_id: str, on_notice: Callable[[str], None] = lambda line: None) -> Surroundings:
+    def surroundings(self, job_id: str) -> Surroundings:
         """What of this machine programs are kept from, where they are kept from anything."""
         return Surroundings(
             self.workspace,
@@ -112,7 +113,7 @@ class Setup:
                 *self._secret_files,
             ),
             protected=self._definitions,
-            on_notice=on_notice,
+            on_notice=notice,
         )
 
     @property

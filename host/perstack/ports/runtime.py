@@ -34,7 +34,7 @@ class Surroundings:
     protected: tuple[Path, ...] = ()
     """Files that no program may change: the definitions of Experts."""
     on_notice: Callable[[str], None] = lambda line: None
-    """Shows a person a line."""
+    """Shows a person a line, at once."""
 
 
 @dataclass(frozen=True, slots=True)

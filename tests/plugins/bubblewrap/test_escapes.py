@@ -44,6 +44,10 @@ FILES = {
     "the folder of a program of the host": "ls /proc/{pid}/cwd/file",
     "a socket in a folder": "{python} -c \"import socket; socket.socket(socket.AF_UNIX).connect('{elsewhere}/s')\"",
     "an abstract socket": "{python} -c \"import socket; socket.socket(socket.AF_UNIX).connect('\\\\0{abstract}')\"",
+    "a socket of the system's services": (
+        "{python} -c \"import socket; socket.socket(socket.AF_UNIX).connect('{bus}')\""
+    ),
+    "the folders of systemd and D-Bus": "ls -d /run/systemd || ls -d /run/dbus || ls -d /run/user || ls {bus}",
     "a service on the loopback": "{python} -c \"import socket; socket.create_connection(('127.0.0.1', {port}), 2)\"",
     "a service by the machine's own address": (
         "{python} -c \"import socket; socket.create_connection(('{address}', {port}), 2)\""
@@ -52,7 +56,10 @@ FILES = {
     "the accounts of the machine": "test $(wc -l < /etc/passwd) -gt 3",
     "the first process of the machine": 'test "$(cat /proc/1/comm)" != bwrap && ! grep -qs bwrap /proc/1/cmdline',
 }
+ATTACH = "import ctypes; raise SystemExit(ctypes.CDLL(None, use_errno=True).ptrace(16, {pid}, 0, 0))"
 FOR_ROOT = {
+    "a debugger on a program of the host": f'{{python}} -c "{ATTACH}"',
+    "the memory of a program of the host": "{python} -c \"open('/proc/{pid}/mem', 'rb')\"",
     "passwords": "grep -q root /etc/shadow",
     "private keys of the system": "ls /etc/ssl/private",
     "a raw socket": "{python} -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
@@ -76,24 +83,29 @@ def services(box: Box) -> Iterator[dict[str, object]]:
         ["sleep", "300"], env={"CANARY": f"{os.getpid()}", "PATH": os.environ["PATH"]}, cwd=box.elsewhere
     )
     tcp = socket.create_server(("0.0.0.0", 0))
-    named, nameless = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    run = next((one for one in ("/run", os.environ.get("XDG_RUNTIME_DIR")) if one and os.access(one, os.W_OK)), None)
+    bus = Path(run or box.elsewhere) / f"perstack-test-{os.getpid()}"
+    named, nameless, systems = (socket.socket(socket.AF_UNIX) for _ in range(3))
     named.bind(str(box.elsewhere / "s"))
     nameless.bind(f"\0{abstract}")
-    for one in (named, nameless):
+    systems.bind(str(bus))
+    for one in (named, nameless, systems):
         one.listen()
     try:
         yield {
             "pid": program.pid,
             "canary": os.getpid(),
             "abstract": abstract,
+            "bus": bus,
             "port": tcp.getsockname()[1],
             "address": _own_address(),
         }
     finally:
         program.kill()
         program.wait()
-        for one in (tcp, named, nameless):
+        for one in (tcp, named, nameless, systems):
             one.close()
+        bus.unlink()
 
 
 def _own_address() -> str:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import metadata_scene
 import pytest
 from hosting import Seen, expert, results, wait_for
 from sandboxed import PYTHON, Box, host
+from terminal import Terminal, reply
 
 from perstack.core.sandbox import Sandbox, SandboxPolicy, narrowed, wrong_place
 from perstack.testing.scripted import text, tool, turn
 from perstack_bubblewrap.network import Refused, check_address, check_named, local_ports
+from perstack_bubblewrap.ways import Way
 
 pytest.importorskip("proxy", reason="the proxy is an extra: perstack[sandbox]")
 
@@ -100,6 +106,24 @@ def test_there_is_no_way_beside_the_proxy(box: Box, service: int, code: str) -> 
     assert "REACHED" not in ran.output
 
 
+def test_a_metadata_service_that_is_there_is_reached_outside_and_not_inside(usable: None, tmp_path: Path) -> None:
+    """On a machine of its own, for it needs the address that such services have."""
+    work, hosts = tmp_path / "work", tmp_path / "hosts"
+    work.mkdir()
+    hosts.write_text(f"127.0.0.1 localhost\n{metadata_scene.ADDRESS} {metadata_scene.NAME}\n")
+    alone = ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-n", "-m"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no network can be made here for a machine of its own")
+    scene = [sys.executable, metadata_scene.__file__, str(work), str(hosts)]
+    ran = subprocess.run([*alone, *scene], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    said = json.loads(ran.stdout)
+    assert [said.pop("control by address"), said.pop("control by name")] == ["token\n"] * 2
+    assert "token" not in "".join(said.values())
+    assert "169.254.169.254:80 is not among the places" in said["listed by address"]
+    assert "metadata.example:80 is at 169.254.169.254, which is no public address" in said["listed by name"]
+
+
 def test_domains_of_a_skill_and_refusals_are_the_models_to_know(usable: None, tmp_path: Path, service: int) -> None:
     line = f"{fetch('http://example.com/')}; {fetch(f'http://localhost:{service}/')}"
     script = {"[[a]]": [turn(tool("exec", {"command": "sh", "args": ["-c", line]})), text("ok")]}
@@ -109,6 +133,40 @@ def test_domains_of_a_skill_and_refusals_are_the_models_to_know(usable: None, tm
     assert result["output"].endswith("hello\n")
     assert "example.com:80 is not among the places" in result["refused"][0]
     assert any("example.com:80" in event.message for event in seen.of("toolProgress"))
+
+
+def test_a_person_at_a_terminal_sees_what_is_refused_once(usable: None, terminal: Terminal, service: int) -> None:
+    line = f"{fetch('http://example.com/')}; {fetch('http://example.com/x')}; {fetch(f'http://localhost:{service}/')}"
+    toml = f'[sandbox]\nnetwork = ["localhost:{service}"]\n[experts.a]\ninstruction = "x"\nruntime = "bubblewrap"\n'
+    terminal.project(toml, a=[reply("", ("exec", {"command": "sh", "args": ["-c", line]})), reply("ok")])
+    for ran in (
+        terminal.call("run", "a", "q", "--provider", "scripted"),
+        terminal.call("sandbox", "a", "--", "sh", "-c", line),
+    ):
+        assert ran.code == 0, ran.err
+        shown = [line for line in ran.err.splitlines() if "example.com" in line]
+        assert len(shown) == 1, ran.err
+        assert shown[0].startswith("perstack: refused by the sandbox: example.com:80 is not among the places")
+
+
+def test_what_is_refused_to_one_program_does_not_hide_what_is_refused_to_the_next() -> None:
+    shown: list[str] = []
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    way = Way(Path("/nowhere"), (), shown.append, reading)
+    try:
+        for number in range(300):
+            os.write(writing, json.dumps(f"{number}.example:80").encode() + b"\n")
+            way.take()
+        before = way.count
+        os.write(writing, b'"other.example:80"\n"299.example:80"\n{}\nnot json\n')
+        assert way.refused(before) == ("other.example:80", "299.example:80")
+        assert len(way.refused(0)) == 100
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert len(shown) == 101
+    assert "in the results alone" in shown[-1]
 
 
 @pytest.mark.parametrize(
