@@ -20,8 +20,8 @@ each front door can name its own commands. `exit_code` is what the command line 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from perstack.dataclass import dataclass
 from perstack.next_steps import NextStep, Note, in_words, with_steps
 
 

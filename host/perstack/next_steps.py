@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, assert_never
+
+from perstack.dataclass import dataclass
 
 Kind = Literal["job", "task", "series"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never
 
 from pydantic import JsonValue, ValidationError
@@ -31,6 +31,7 @@ from perstack.core.messages import (
 )
 from perstack.core.tools import ToolSpec, legal_tool_name
 from perstack.core.usage import Usage
+from perstack.dataclass import dataclass
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_anthropic.settings import AnthropicSettings
 from perstack_http.errors import bad_response, cut_stream, made_error

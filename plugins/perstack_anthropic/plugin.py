@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from perstack.dataclass import dataclass
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
 from perstack_prices import PublishedPrices

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from perstack.core.messages import BlobPart, TextPart
+from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult
 from perstack_base.answers import compact

@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 import os
 import stat
-from dataclasses import dataclass
 from typing import BinaryIO
 
 from perstack.core.base import JsonObject
 from perstack.core.protected import is_git_link
+from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack_base.arguments import text, whole
 from perstack_base.workspace import ResolvedPath, Workspace

@@ -20,10 +20,10 @@ import stat
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 
 from perstack.core.protected import Parts, folded, is_git_link, matches_pattern, protected_by_name
+from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack_base.files import Identity, explain, identity, inodes, is_encodable, leads_into, printable, status_at
 

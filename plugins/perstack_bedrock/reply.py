@@ -9,7 +9,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from pydantic import Field, JsonValue, ValidationError
@@ -18,6 +18,7 @@ from perstack.core.base import JsonObject
 from perstack.core.events import FinishReason
 from perstack.core.messages import ExpertMessage, ReplyPart, TextPart, ThinkingPart, ToolCallPart
 from perstack.core.usage import Usage
+from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation
 from perstack_anthropic.codec import ReplyDecoder as MessagesDecoder

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, UsageError
 from perstack.ports.environment import refuse_redirected, unconfirmed_in
 from perstack_anthropic.settings import AnthropicSettings

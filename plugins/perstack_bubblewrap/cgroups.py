@@ -10,11 +10,11 @@ import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from perstack.dataclass import dataclass
 from perstack.ports.processes.identity import start_of
 
 Controller = Literal["memory", "pids", "cpu"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import count
 from threading import Lock
 
 from perstack.core.sandbox import SandboxPolicy
+from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack_bubblewrap.cgroups import Group, Limits
 from perstack_bubblewrap.limits import limits_of

@@ -11,10 +11,11 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from perstack.core.protected import is_definition, is_git_link, is_variables
+from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 
 MOST_FOLDERS = 50_000

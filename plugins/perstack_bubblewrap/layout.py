@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
 from perstack.core.sandbox import is_below
+from perstack.dataclass import dataclass
 
 _MIB = 1 << 20
 DEFAULT_TMP = 1024 * _MIB

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+
+from perstack.dataclass import dataclass
 
 _WEB = frozenset({80, 443})
 """The ports of an entry that names none."""

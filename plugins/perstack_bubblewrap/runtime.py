@@ -6,10 +6,10 @@ import asyncio
 import signal
 from asyncio.subprocess import Process
 from contextlib import ExitStack
-from dataclasses import dataclass
 from threading import Lock
 
 from perstack.core.sandbox import SandboxPolicy
+from perstack.dataclass import dataclass
 from perstack.ports.processes.group import signal_group
 from perstack.ports.processes.start import launch
 from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program, Surroundings

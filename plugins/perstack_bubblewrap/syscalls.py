@@ -13,7 +13,8 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from perstack.dataclass import dataclass
 
 _NEWEST = 466
 """removexattrat of Linux 6.13; from 424 on all machines have the same numbers."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from perstack.core.sandbox import SandboxPolicy, is_below
+from perstack.dataclass import dataclass
 from perstack.ports.places import places
 from perstack.ports.runtime import Surroundings
 from perstack_bubblewrap.keeping import Finder, Kept

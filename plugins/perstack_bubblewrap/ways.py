@@ -10,11 +10,12 @@ import tempfile
 from asyncio.subprocess import DEVNULL
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
 
+from perstack.dataclass import dataclass
 from perstack.errors import SkillError, UsageError
 from perstack.ports.processes.owned import owned
 from perstack.ports.processes.start import launch, started

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from perstack.core.chain import EMPTY_LOG, seal
 from perstack.core.events import StoredEvent
+from perstack.dataclass import dataclass
 from perstack.ports.formats import ForeignJob, JobFormat
 from perstack_filesystem.folders import Folder
 

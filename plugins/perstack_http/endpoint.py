@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import ClassVar, TypeVar
 from urllib.parse import urlsplit
@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from perstack.core.base import Fact, JsonObject
 from perstack.core.secret_text import masked_words, secrets_in
+from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, MissingCredential, Problem, UsageError
 from perstack.ports.environment import refuse_redirected
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from perstack.core.base import JsonObject
 from perstack.core.messages import ExpertMessage, History, Message
+from perstack.dataclass import dataclass
 from perstack.ports.provider import GenerationRequest
 from perstack_http.parts import load_blobs, to_bytes
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import JsonValue
@@ -21,6 +20,7 @@ from perstack.core.base import JsonObject
 from perstack.core.events import FinishReason
 from perstack.core.messages import ExpertMessage, Message, TextPart, ToolCallPart, ToolResultPart, UserMessage, text_of
 from perstack.core.tools import ToolSpec
+from perstack.dataclass import dataclass
 from perstack_local.grammar import grammar_of, is_schema, json_text
 
 MAX_DESCRIPTION = 120

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from perstack.core.base import JsonObject
 from perstack.core.events import FinishReason
 from perstack.core.usage import Usage
+from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, ProviderError
 from perstack_local.names import INSTALL
 

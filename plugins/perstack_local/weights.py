@@ -17,10 +17,10 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 
 CHUNK = 1 << 20

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from perstack.core.definition_secrets import secrets_of
 from perstack.core.definitions import McpStdioSkill
 from perstack.core.secret_text import is_secret_name
+from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.ports.processes.environment import inherited
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import assert_never
 
 from pydantic import JsonValue
@@ -26,6 +25,7 @@ from perstack.core.messages import (
     UserMessage,
 )
 from perstack.core.tools import ToolSpec, legal_tool_name
+from perstack.dataclass import dataclass
 from perstack.ports.provider import GenerationRequest
 from perstack_http.parts import arguments_of, legal_id
 from perstack_http.transcript import Items, body_of, head_of, transcript_of

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pydantic import JsonValue, ValidationError
 
 from perstack.core.events import FinishReason
 from perstack.core.messages import ExpertMessage, ReplyPart, TextPart, ThinkingPart, ToolCallPart
 from perstack.core.usage import Usage
+from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation
 from perstack_http.errors import bad_response, cut_stream

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from perstack.core.base import JsonObject
 from perstack.core.definitions import ReasoningBudget
 from perstack.core.messages import BlobPart, ToolResultPart
+from perstack.dataclass import dataclass
 from perstack.ports.provider import GenerationRequest
 from perstack_http.parts import IMAGE_TYPES, PDF, as_base64, in_place_of, is_text
 

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 from urllib.parse import quote, urlsplit
 
+from perstack.dataclass import dataclass
 from perstack.ports.provider import ProviderConfig
 from perstack_http.endpoint import (
     Endpoint,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from typing import assert_never
 
@@ -31,6 +31,7 @@ from perstack.core.messages import (
 from perstack.core.runs.evolve import begin, evolve
 from perstack.core.runs.state import Run
 from perstack.core.usage import NO_USAGE, Usage
+from perstack.dataclass import dataclass
 from perstack_original import shapes as theirs
 
 _STATUS = {

@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 
 from pydantic import ValidationError
@@ -39,6 +39,7 @@ from perstack.core.runs.state import Phase, Run
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall, ToolKind
 from perstack.core.usage import NO_USAGE
+from perstack.dataclass import dataclass
 from perstack.ports.formats import ForeignJob
 from perstack_original import shapes as theirs
 

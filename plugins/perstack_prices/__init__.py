@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perstack.core.usage import Usage
+from perstack.dataclass import dataclass
 from perstack.ports.provider import PriceList
 
 

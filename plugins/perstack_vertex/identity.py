@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
+from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, ProviderError
 from perstack_vertex.variables import has_library
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import quote
 
 from pydantic import Field
 
+from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, UsageError
 from perstack_anthropic.settings import AnthropicSettings
 from perstack_google.settings import GoogleSettings, with_version

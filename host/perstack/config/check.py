@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from re import findall
 from types import NoneType, UnionType
@@ -34,6 +33,7 @@ from perstack.core.definitions import (
 from perstack.core.keys import BROKEN, EMPTY, FROM_FILE, PART_OF_FILE, Key
 from perstack.core.policy.permissions import Permissions
 from perstack.core.sandbox import Sandbox
+from perstack.dataclass import dataclass
 
 _M = TypeVar("_M", bound=Fact)
 

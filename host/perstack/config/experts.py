@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from perstack.config.check import read_table, suggestion
 from perstack.config.key_path import KeyPath, spell
@@ -14,6 +14,7 @@ from perstack.config.written_secrets import warn_of_secrets
 from perstack.core.cycles import cycles
 from perstack.core.definitions import Expert, ExpertEvaluator
 from perstack.core.rules import key_and_version
+from perstack.dataclass import dataclass
 from perstack.errors import Problem
 
 

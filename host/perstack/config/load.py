@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from os.path import normpath
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from perstack.config.runtimes import warn_of_runtime
 from perstack.config.source import Reporter, Source, TomlTable, TomlValue
 from perstack.config.toml import NotRead, parse_toml, read_bounded
 from perstack.core.definitions import Project
+from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, Problem
 
 MOST_FILES = 1_000

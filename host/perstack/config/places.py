@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from perstack.core.definitions import Project
+from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.next_steps import Give
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeVar
 
 from perstack.config.runtimes import runtime_of
@@ -12,6 +12,7 @@ from perstack.core.overrides import Overrides as Overrides
 from perstack.core.policy.budget import lower
 from perstack.core.run_facts import Override
 from perstack.core.sandbox import SandboxPolicy, policy_of
+from perstack.dataclass import dataclass
 
 _T = TypeVar("_T")
 

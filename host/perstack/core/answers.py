@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import JsonValue
@@ -21,6 +20,7 @@ from perstack.core.policy.approvals import Approval
 from perstack.core.questions import Answer, Question
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.schema_keywords import Meter
+from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
 YES = frozenset(

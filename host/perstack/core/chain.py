@@ -15,8 +15,9 @@ from __future__ import annotations
 import re
 from binascii import b2a_base64
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha256
+
+from perstack.dataclass import dataclass
 
 _SEAL = re.compile(
     rb'(?:,"batch":(?P<batch>[1-9][0-9]*))?,"digest":"(?P<digest>[A-Za-z0-9_-]{43})","hash":"(?P<hash>[A-Za-z0-9_-]{43})"\}\Z'

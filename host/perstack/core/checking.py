@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, cast
@@ -19,6 +18,7 @@ from perstack.core.base import JsonObject
 from perstack.core.depth import layers
 from perstack.core.patterns import compiled
 from perstack.core.schema_keywords import CHECK, Check, Meter, Unfinished, bounded, objects, shortened
+from perstack.dataclass import dataclass
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perstack.core.events import Settlement
 from perstack.core.messages import ToolCallPart, ToolResultPart
 from perstack.core.policy.approvals import Approval
@@ -11,6 +9,7 @@ from perstack.core.questions import Answer, Question
 from perstack.core.run_facts import Delegation, ErrorInfo
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall
+from perstack.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 
@@ -21,6 +20,7 @@ from perstack.core.events import StartGeneration
 from perstack.core.instruction import whole_instruction
 from perstack.core.runs.state import Run
 from perstack.core.tools import ToolSpec
+from perstack.dataclass import dataclass
 
 VERSION = "v1"
 """Of the forms that are hashed. Another form has another version, and this one stays computable."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from perstack.core.definitions import Expert, InteractiveSkill
+from perstack.dataclass import dataclass
 
 _PREAMBLE = """\
 You are an Expert run by Perstack. You work in a loop: each turn you may call tools, see their results, and go on.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, assert_never
 
 from pydantic import Field
@@ -19,6 +19,7 @@ from perstack.core.run_facts import BudgetName
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.state import Run, RunStatus
 from perstack.core.usage import NO_USAGE, Usage
+from perstack.dataclass import dataclass
 
 JobStatus = Literal[
     "running",

@@ -7,11 +7,12 @@ recorded was held to the rules of its day, and what is made in Python is its mak
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
+
+from perstack.dataclass import dataclass
 
 FROM_FILE: Final = object()
 """The context of a validation in which rules hold."""

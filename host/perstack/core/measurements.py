@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import cast
 
@@ -17,6 +16,7 @@ from pydantic import ValidationError
 
 from perstack.core.base import Fact
 from perstack.core.iterations.events import Case
+from perstack.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

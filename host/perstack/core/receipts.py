@@ -13,7 +13,6 @@ from __future__ import annotations
 import binascii
 from base64 import urlsafe_b64decode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from pydantic import Field, ValidationError
@@ -23,6 +22,7 @@ from perstack.core.dsse import Envelope
 from perstack.core.ids import event_id_of, run_id_of
 from perstack.core.owners import Owner, OwnerKind
 from perstack.core.verification import Finding
+from perstack.dataclass import dataclass
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 """What the payload of an envelope is."""

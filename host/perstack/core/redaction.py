@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import assert_never
 
 from perstack.core.base import JsonObject
@@ -45,6 +44,7 @@ from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
 from perstack.core.run_facts import Definition, ErrorInfo
 from perstack.core.tools import DecidedCall
+from perstack.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

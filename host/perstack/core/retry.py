@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perstack.core.definitions import Limits
+from perstack.dataclass import dataclass
 
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 60.0

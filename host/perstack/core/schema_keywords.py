@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
@@ -13,6 +12,7 @@ from pydantic import JsonValue
 
 from perstack.core.base import JsonObject
 from perstack.core.patterns import compiled
+from perstack.dataclass import dataclass
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError

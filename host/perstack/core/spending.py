@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, assert_never
 
 from perstack.core.base import JsonObject
 from perstack.core.job import Cost, JobSummary, RunSummary, cost_of
 from perstack.core.usage import Usage
+from perstack.dataclass import dataclass
 
 By = Literal["expert", "model", "day", "label"]
 NONE = "-"

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from perstack.core.base import JsonObject
 from perstack.core.definitions import ToolSearch
 from perstack.core.messages import ExpertMessage, History, ToolMessage, ToolResultPart, text_of
 from perstack.core.tools import ToolSpec
+from perstack.dataclass import dataclass
 
 SEARCH_TOOL = "searchTools"
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from perstack.dataclass import dataclass
 
 W = TypeVar("W", bound=str)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Literal, TypeAlias
 
 from pydantic import JsonValue
@@ -19,6 +19,7 @@ from perstack.core.job import Job, JobSummary, RunSummary, summarize
 from perstack.core.redaction import Redaction
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.usage import Usage
+from perstack.dataclass import dataclass
 
 Kind: TypeAlias = Literal["job", "task", "iterations", "store"]
 """What a report is about; `store`: what is in none of the others."""

@@ -6,13 +6,14 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO
 
 from perstack.core.ids import check_job_id
 from perstack.core.owners import Owner
 from perstack.core.receipts import MOST_BYTES, Record, read_record
+from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.ports.daemon_thread import in_daemon_thread
 

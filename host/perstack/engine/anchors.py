@@ -11,13 +11,13 @@ record that failed. An address and a program are not asked what they have.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from perstack.core.owners import Owner
 from perstack.core.receipts import Record
 from perstack.core.rules import wrong_anchor
+from perstack.dataclass import dataclass
 from perstack.engine.anchor_files import FileAnchor
 from perstack.engine.programs import ask_program
 from perstack.errors import PerstackError, SkillError, UsageError

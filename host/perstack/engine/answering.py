@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from perstack.config.settings import Overrides
 from perstack.core.answers import read_job_answer
@@ -15,6 +14,7 @@ from perstack.core.run_facts import ContinuedFrom
 from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
 from perstack.core.runs.resuming import check_signal, new_limits
 from perstack.core.runs.state import Run
+from perstack.dataclass import dataclass
 from perstack.engine.driver import Driver
 from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.read import JobReader

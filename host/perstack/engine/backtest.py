@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -21,6 +20,7 @@ from perstack.core.policy.history import PastCall, PastRun, past_run
 from perstack.core.policy.permissions import Permissions, RuleSet
 from perstack.core.policy.rulings import Ruling
 from perstack.core.tools import Subject
+from perstack.dataclass import dataclass
 from perstack.engine.known_tools import names_and_subjects
 from perstack.engine.logs.lines import run_ids
 from perstack.engine.policy_paths import resolver

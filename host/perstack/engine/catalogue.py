@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 
@@ -24,6 +24,7 @@ from perstack.core.instruction import DelegateInfo
 from perstack.core.messages import History, ToolCallPart
 from perstack.core.tools import DecidedCall, ToolSpec, legal_tool_name
 from perstack.core.toolsearch import MOST_FOUND, SEARCH_TOOL, RevealedTools, divide, result_text, search, search_spec
+from perstack.dataclass import dataclass
 from perstack.ports.checking import violation_of
 from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
 

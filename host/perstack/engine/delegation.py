@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from perstack.core.events import FinishToolCall
 from perstack.core.messages import TextPart
 from perstack.core.run_facts import DelegateHead, Delegation
 from perstack.core.runs.repeats import warned
 from perstack.core.runs.state import Run
+from perstack.dataclass import dataclass
 from perstack.engine.session import Session
 
 

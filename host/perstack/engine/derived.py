@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perstack.core.checkpoint import CheckpointFile, RunSetting, checkpoint_file, run_setting
 from perstack.core.events import StoredEvent
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
 from perstack.core.runs.state import Run
+from perstack.dataclass import dataclass
 from perstack.engine.logs.runs import load_job
 from perstack.engine.pages import every_id
 from perstack.ports.storage import KeepsCopies, Storage

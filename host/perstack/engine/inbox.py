@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.tasks.dependencies import in_words
 from perstack.core.tasks.summary import TaskSummary
+from perstack.dataclass import dataclass
 from perstack.engine.memory import ExecutionMemory
 from perstack.engine.pages import pages
 from perstack.engine.read import JobReader, Waiting

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +18,7 @@ from perstack.config.lock import (
     shared_definition,
 )
 from perstack.core.definitions import Expert, InteractiveSkill, Skill, is_base_skill
+from perstack.dataclass import dataclass
 from perstack.engine.skills import opened
 from perstack.errors import SkillError
 from perstack.next_steps import Note

@@ -6,12 +6,13 @@ agrees: whoever can write the files need not be the person that started the proc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 from perstack.config.changes import Stamp, matched, stamps
 from perstack.config.load import LoadedProject, load_usable
+from perstack.dataclass import dataclass
 from perstack.engine.executed import Item, digests_of, executed
 from perstack.engine.notices import notice
 from perstack.engine.trust import TrustStore, folder_of

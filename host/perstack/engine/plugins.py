@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import pluggy
 
 from perstack.config.check import suggestion
+from perstack.dataclass import dataclass
 from perstack.engine.notices import notice
 from perstack.errors import PluginError, UsageError
 from perstack.ports import hooks

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from perstack.core.definitions import Expert
 from perstack.core.sandbox import SandboxPolicy
+from perstack.dataclass import dataclass
 from perstack.engine.guarding import guarded, programs_of
 from perstack.engine.setup import Setup
 from perstack.errors import PerstackError, UsageError

@@ -8,10 +8,10 @@ import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.ports.processes.group import signal_group
 from perstack.ports.processes.owned import owned

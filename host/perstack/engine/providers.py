@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from perstack.config.settings import Overrides, resolve_provider, resolve_settings
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
 from perstack.core.events import UNKNOWN
 from perstack.core.runs.state import Run
+from perstack.dataclass import dataclass
 from perstack.engine.plugins import Plugins
 from perstack.errors import MissingCredential, UsageError
 from perstack.next_steps import Continue, Give

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
@@ -18,6 +17,7 @@ from perstack.core.labels import has_labels
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.resuming import UnsettledCall, unsettled_calls
 from perstack.core.runs.state import Run
+from perstack.dataclass import dataclass
 from perstack.engine.logs.kept import heads_kept, summary_kept
 from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.logs.log import StoredLine

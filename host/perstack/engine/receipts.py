@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -23,6 +23,7 @@ from perstack.core.receipts import (
     statement_of,
 )
 from perstack.core.verification import Finding, Report, Unchecked
+from perstack.dataclass import dataclass
 from perstack.engine.clock import SYSTEM, iso
 from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.signing import PublicKey, Signer

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 
 from perstack.core.digests import is_comparable, request_difference, tools_blob
 from perstack.core.events import StartGeneration, StoredEvent
 from perstack.core.runs.state import Run
+from perstack.dataclass import dataclass
 from perstack.errors import NotFound, StorageError
 from perstack.ports.storage import Storage
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from perstack.config.check import suggestion
 from perstack.config.key_path import KeyPath
@@ -16,6 +16,7 @@ from perstack.core.policy.permissions import Permissions
 from perstack.core.policy.rules import PermissionRule, read_rule
 from perstack.core.rules import key_and_version
 from perstack.core.tools import ToolSpec, legal_tool_name
+from perstack.dataclass import dataclass
 from perstack.engine.known_tools import known_tools
 from perstack.ports.skill import SkillFactory
 

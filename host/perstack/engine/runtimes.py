@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perstack.core.sandbox import LOCAL, SandboxPolicy
+from perstack.dataclass import dataclass
 from perstack.engine.plugins import Plugins
 from perstack.errors import UsageError
 from perstack.ports.places import check_places

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
 from perstack.core.iterations.state import SeriesState
@@ -30,6 +30,7 @@ from perstack.core.tasks.waking import (
     settled,
 )
 from perstack.core.undriven import Paused, are_old, is_over, stands
+from perstack.dataclass import dataclass
 from perstack.engine.clock import new_ulid
 from perstack.engine.groups import leaves
 from perstack.engine.guarding import guarded, programs_of

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import assert_never
 
 from perstack.core.definitions import Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate
@@ -37,6 +36,7 @@ from perstack.core.measurements import Measurement, measurement_in
 from perstack.core.recorded import SeriesDefinition, for_begun
 from perstack.core.undriven import stands
 from perstack.core.usage import NO_USAGE
+from perstack.dataclass import dataclass
 from perstack.engine.emit import OnEvent
 from perstack.engine.evaluate import measure_by_command, measure_by_function, name_of
 from perstack.engine.guarding import programs_of

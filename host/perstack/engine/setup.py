@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from perstack.config.lock import Lock, lock_path, read_lock
 from perstack.config.settings import Overrides, resolve_sandbox
 from perstack.core.definitions import Expert, Project, with_delegates
 from perstack.core.sandbox import SandboxPolicy
+from perstack.dataclass import dataclass
 from perstack.engine.audit import Auditing
 from perstack.engine.guarding import programs_of
 from perstack.engine.notices import notice

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.core.dsse import Envelope, envelope_of, pae
+from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:

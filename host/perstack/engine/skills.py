@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import count
 from typing import TypeVar
@@ -26,6 +26,7 @@ from perstack.core.definitions import (
 )
 from perstack.core.events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
 from perstack.core.sandbox import SandboxPolicy
+from perstack.dataclass import dataclass
 from perstack.engine.catalogue import (
     Catalogue,
     Offered,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perstack.core.definitions import Expert
 from perstack.core.events import Event, SkillDisconnected
 from perstack.core.tools import ToolSpec
+from perstack.dataclass import dataclass
 from perstack.engine.emit import Emitter
 from perstack.engine.setup import Setup
 from perstack.engine.skills import JobSkills

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from itertools import count
 
 from perstack.core.commands import Call, RunTools
@@ -15,6 +14,7 @@ from perstack.core.runs.decide import call_started, digest_of, result_of
 from perstack.core.runs.repeats import warned
 from perstack.core.runs.state import Run, call_key
 from perstack.core.usage import Usage
+from perstack.dataclass import dataclass
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.emit import Emitter
 from perstack.engine.prices import Prices

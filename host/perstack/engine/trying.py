@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from perstack.config.check import suggestion
@@ -19,6 +18,7 @@ from perstack.core.policy.permissions import Permissions
 from perstack.core.policy.rules import DELEGATE
 from perstack.core.policy.rulings import Ruling
 from perstack.core.tools import ToolSpec
+from perstack.dataclass import dataclass
 from perstack.engine.catalogue import declared, delegate_tools
 from perstack.engine.known_tools import known_tools
 from perstack.engine.policy_paths import resolver

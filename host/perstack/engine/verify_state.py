@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from perstack.core.chain import Head
 from perstack.core.checkpoint import CheckpointFile
@@ -11,6 +11,7 @@ from perstack.core.events import StartGeneration, StartRun
 from perstack.core.redaction import Redaction
 from perstack.core.runs.state import Run
 from perstack.core.verification import Checked, Finding, Report, Unchecked, UncheckedKind
+from perstack.dataclass import dataclass
 from perstack.errors import Damaged, NotFound
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Project
+from perstack.dataclass import dataclass
 from perstack.engine.clock import SYSTEM
 from perstack.engine.emit import Emitter
 from perstack.engine.providers import ProviderPool

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from perstack.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from perstack.core.events import StoredEvent
+from perstack.dataclass import dataclass
 from perstack.ports.storage import Storage
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from perstack.core.protected import folded, protected_by_name
 from perstack.core.sandbox import SandboxPolicy, is_below
+from perstack.dataclass import dataclass
 from perstack.errors import SkillError, UsageError
 from perstack.ports.runtime import Surroundings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Protocol
 
 from perstack.core.base import JsonObject
@@ -12,6 +12,7 @@ from perstack.core.events import FinishReason
 from perstack.core.messages import ExpertMessage, Message
 from perstack.core.tools import ToolSpec
 from perstack.core.usage import Usage
+from perstack.dataclass import dataclass
 
 
 class BlobReader(Protocol):

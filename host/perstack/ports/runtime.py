@@ -7,11 +7,11 @@ it is what there is without a sandbox.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from perstack.core.sandbox import LOCAL, SandboxPolicy
+from perstack.dataclass import dataclass
 
 if TYPE_CHECKING:  # the hooks are read before anything is started
     from asyncio.subprocess import Process

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -13,6 +12,7 @@ from perstack.core.events import FinishReason
 from perstack.core.messages import ExpertMessage, Message, ResultContent, TextPart
 from perstack.core.questions import Answer, Question
 from perstack.core.tools import ToolSpec
+from perstack.dataclass import dataclass
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime
 
 if TYPE_CHECKING:

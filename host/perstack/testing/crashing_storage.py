@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Literal
 
+from perstack.dataclass import dataclass
 from perstack.ports.storage import KeepsCopies, LeaseInfo, Page, Redacts, RunRef, Storage
 
 

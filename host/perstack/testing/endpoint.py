@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import TracebackType
 from typing import Self
+
+from perstack.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256 as new_sha256
 from pathlib import Path
 
 from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check
 from perstack.core.ids import check_id, check_job_id
+from perstack.dataclass import dataclass
 from perstack.errors import Conflict, Damaged, NotFound
 from perstack.ports.appending import check_redaction, head_after, stale
 from perstack.ports.paging import check_space, newest_first, page_of, run_order

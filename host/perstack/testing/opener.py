@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from perstack.core.chain import EMPTY_LOG, Head, open_line, seal
+from perstack.dataclass import dataclass
 from perstack.ports.storage import RunRef, Storage
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ It is no installed plugin; a test names it:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory

@@ -7,13 +7,13 @@ iteration is left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from perstack.core.iterations.events import (
     FinishReason,
 )
 from perstack.core.iterations.scores import metrics_wanted
 from perstack.core.iterations.state import Iteration, SeriesState
+from perstack.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

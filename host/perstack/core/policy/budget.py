@@ -10,13 +10,14 @@ it. So a generation that was under way when its process was killed stays counted
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import ceil
 
 from perstack.core.definitions import Budget
 from perstack.core.run_facts import BudgetName, ErrorInfo
 from perstack.core.runs.state import Run
 from perstack.core.usage import Charge, Usage
+from perstack.dataclass import dataclass
 
 NANO = 1_000_000_000
 LEAST = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from posixpath import join, normpath
 
@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from perstack.core.base import JsonObject
 from perstack.core.tools import Effect, Subject, ToolKind, ToolSpec
+from perstack.dataclass import dataclass
 
 Resolve = Callable[[str, str], Sequence[str]]
 """The names of a path that is seen from a folder: where it leads, and its own name if that is a link.

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from perstack.core.patterns import compiled
+from perstack.dataclass import dataclass
 
 _ESCAPED = re.compile(r"\\([*\\,=()?\[\]])")
 _MARKED = re.compile(r"\0(.)", re.DOTALL)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import cast
 
 from pydantic import JsonValue
@@ -16,6 +16,7 @@ from perstack.core.base import JsonObject
 from perstack.core.chain import BrokenSeal, open_line
 from perstack.core.policy.permissions import Decision
 from perstack.core.tools import Effect, ToolKind
+from perstack.dataclass import dataclass
 
 _WANTED = re.compile(rb'\{"type":"(startRun|finishGeneration|callTools|decideApproval)"')
 _RULED: tuple[ToolKind, ...] = ("tool", "delegate", "refused")

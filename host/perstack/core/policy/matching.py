@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pydantic import JsonValue
 
@@ -16,6 +15,7 @@ from perstack.core.policy.calls import PolicyCall
 from perstack.core.policy.globs import Glob
 from perstack.core.policy.rules import PermissionRule
 from perstack.core.policy.urls import readings
+from perstack.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

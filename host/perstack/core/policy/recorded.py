@@ -7,7 +7,6 @@ differs in each of them is a difference.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from perstack.core.policy.approvals import Standing
 from perstack.core.policy.calls import PolicyCall
@@ -15,6 +14,7 @@ from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.rules import PermissionRule, read_rule
 from perstack.core.runs.ruling import ruled
 from perstack.core.tools import DecidedCall, legal_tool_name
+from perstack.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

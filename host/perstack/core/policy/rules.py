@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from perstack.core.policy.globs import Glob
+from perstack.dataclass import dataclass
 
 DELEGATE = "delegate"
 

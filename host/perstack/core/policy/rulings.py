@@ -6,7 +6,7 @@ Deny wins; of ask and allow the more particular rule, and if none is, ask; else 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
@@ -14,6 +14,7 @@ from perstack.core.policy.calls import PolicyCall
 from perstack.core.policy.matching import Target, could_match, is_about, is_exact, matches
 from perstack.core.policy.permissions import Decision, Permissions, RuleSet
 from perstack.core.policy.rules import PermissionRule, read_rule
+from perstack.dataclass import dataclass
 
 RuleList = Literal["deny", "ask", "allow", "default"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from perstack.core.definitions import Expert, Limits
@@ -13,6 +12,7 @@ from perstack.core.job import Job
 from perstack.core.overrides import Overrides
 from perstack.core.runs.state import Run, call_key, is_unsettled
 from perstack.core.sandbox import NO_POLICY
+from perstack.dataclass import dataclass
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Answer, Continue
 

@@ -12,7 +12,7 @@ A stop (a question, an interrupt, the step limit, an error) changes `status`, no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Literal
 
@@ -32,6 +32,7 @@ from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.todos import Todo
 from perstack.core.usage import Charge, Usage
+from perstack.dataclass import dataclass
 
 RunStatus = Literal[
     "running",

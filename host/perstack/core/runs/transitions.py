@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import get_args
 
 from perstack.core.events import StoredEvent
 from perstack.core.runs.state import Phase, Run, RunStatus
 from perstack.core.transitions import IllegalFact
+from perstack.dataclass import dataclass
 
 ACTIVE: frozenset[RunStatus] = frozenset(("running", "stoppedByDelegate"))
 """A Run that its driver works on; it may do so by driving the Run's delegates."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, field, replace
 from typing import Annotated, Generic, Literal, TypedDict, TypeVar
 
 from pydantic import Field, JsonValue
@@ -59,6 +59,7 @@ from perstack.core.tasks.words import (
     reason_of,
     starts,
 )
+from perstack.dataclass import dataclass
 from perstack.errors import Conflict, NotAllowed, UsageError
 
 R = TypeVar("R", covariant=True)

@@ -7,7 +7,7 @@ MCP server and those of an Expert read it, and declare nothing of an operation a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from dataclasses import Field as DataclassField
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -37,6 +37,7 @@ from perstack.core.tasks.operations import (
 )
 from perstack.core.tasks.state import TaskCheckpoint, TaskState
 from perstack.core.tasks.summary import TaskPage
+from perstack.dataclass import dataclass
 
 
 def _itself(command: Command[Fact], done: Fact) -> Fact:

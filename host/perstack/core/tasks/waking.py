@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from pydantic import JsonValue
@@ -17,6 +17,7 @@ from perstack.core.tasks.events import AnswerTask, CompleteTask, FailTask, Pause
 from perstack.core.tasks.evolve import runs_after
 from perstack.core.tasks.operations import failure
 from perstack.core.tasks.state import TaskState, due_at
+from perstack.dataclass import dataclass
 
 _STILLBORN = 30_000
 """Milliseconds after which a Job that has not begun never will."""

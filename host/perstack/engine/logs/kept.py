@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
@@ -13,6 +12,7 @@ from perstack.core.base import Fact
 from perstack.core.chain import Head
 from perstack.core.job import JobSummary
 from perstack.core.verification import head_in, with_head
+from perstack.dataclass import dataclass
 from perstack.ports.storage import Storage
 
 M = TypeVar("M", bound=Fact)

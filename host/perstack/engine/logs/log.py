@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, Protocol, TypeVar
 
 from perstack.core.base import Fact
 from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, Sealed, open_line, seal
+from perstack.dataclass import dataclass
 from perstack.engine.logs.damage import BadEvent, DoesNotFollow, UnknownEvent
 from perstack.engine.logs.lines import checked, readable
 from perstack.errors import Damaged, NotFound, UsageError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from perstack.core.chain import Head, Sealed, open_line, taken_out
 from perstack.core.events import RedactEvent, ResumeRun, StartRun, StoredEvent, parse_event
@@ -15,6 +15,7 @@ from perstack.core.run_facts import ContinuedFrom
 from perstack.core.runs.evolve import begin, evolve
 from perstack.core.runs.state import Run
 from perstack.core.upgrades import TooNew, upgrade
+from perstack.dataclass import dataclass
 from perstack.engine.logs.damage import BadEvent, UnknownEvent
 from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.logs.log import EventLog

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 
 from perstack.core.ids import check_job_id
 from perstack.core.iterations.events import StoredSeriesEvent, parse_series_event
@@ -12,6 +11,7 @@ from perstack.core.iterations.evolve import abandoned, evolve_series
 from perstack.core.iterations.state import SeriesState
 from perstack.core.iterations.summary import SeriesSummary, damaged_series, summary_of_series
 from perstack.core.owners import Owner
+from perstack.dataclass import dataclass
 from perstack.engine.audit import Auditing
 from perstack.engine.guarding import guarded
 from perstack.engine.logs.kept import JobFile, summary_kept

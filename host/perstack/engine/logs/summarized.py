@@ -7,7 +7,6 @@ there, was cut or written anew, and is damaged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from pydantic import ValidationError
@@ -16,6 +15,7 @@ from perstack.core.base import Fact
 from perstack.core.chain import EMPTY_LOG, Head, Sealed, taken_out
 from perstack.core.ids import run_id_of
 from perstack.core.verification import Kind
+from perstack.dataclass import dataclass
 from perstack.engine.logs.damage import BadEvent, UnknownEvent
 from perstack.engine.logs.kept import Keeping, Kept
 from perstack.engine.logs.log import Appended, E, EventLog, Loaded, Readable, S, StoredLine

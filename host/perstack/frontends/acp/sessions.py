@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from perstack.config.load import LoadedProject
 from perstack.core.definitions import Expert
 from perstack.core.job import JobSummary
+from perstack.dataclass import dataclass
 from perstack.engine.clock import new_ids
 from perstack.engine.emit import OnEvent
 from perstack.engine.live import LiveProject

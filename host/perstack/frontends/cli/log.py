@@ -6,11 +6,11 @@ import asyncio
 import re
 import sys
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 
 import click
 
 from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, place_of
+from perstack.dataclass import dataclass
 from perstack.engine.read import RunLog
 from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.log_messages import print_checkpoint, print_messages

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from heapq import merge
 from typing import NamedTuple, TypeVar, get_args
 
@@ -13,6 +12,7 @@ from pydantic import JsonValue
 
 from perstack.core.chain import open_line
 from perstack.core.events import CallDelegate, StoredEvent, parse_event
+from perstack.dataclass import dataclass
 from perstack.engine.read import RunLog
 from perstack.errors import UsageError
 

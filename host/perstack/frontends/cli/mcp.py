@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from perstack.config.load import LoadedProject
 from perstack.config.places import find_config
 from perstack.core.definitions import Project
+from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.frontends.cli.options import PlaceOptions, Setup, driving_options
 from perstack.frontends.cli.terminal import err, out

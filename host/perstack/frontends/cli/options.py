@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -18,6 +18,7 @@ from perstack.config.settings import Overrides
 from perstack.core.definitions import Project
 from perstack.core.definitions import ReasoningBudget as Budget
 from perstack.core.policy.widening import Widening
+from perstack.dataclass import dataclass
 from perstack.engine.who import this_user
 from perstack.errors import DefinitionError, UsageError
 from perstack.frontends.cli.next_steps import said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +17,7 @@ from perstack.config.places import named_or_own
 from perstack.core.base import JsonObject
 from perstack.core.plain import one_line
 from perstack.core.policy.permissions import Permissions
+from perstack.dataclass import dataclass
 from perstack.engine.backtest import Otherwise, Tested
 from perstack.engine.clock import SYSTEM
 from perstack.errors import UsageError

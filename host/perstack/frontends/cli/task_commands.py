@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, get_args, get_origin
 
 import click
@@ -13,6 +13,7 @@ from perstack.core.base import Fact
 from perstack.core.tasks.state import TaskState
 from perstack.core.tasks.summary import TaskPage
 from perstack.core.tasks.table import Argument, Checkpoints, Operation
+from perstack.dataclass import dataclass
 from perstack.frontends.cli.task_options import STATE, Tasks, show_all, show_task, task_options, text, when
 from perstack.frontends.cli.terminal import Screen, data, err, out, table
 from perstack.ports.tasks import read_command

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
 import click
@@ -12,6 +11,7 @@ import click
 from perstack.core.job import PauseReason
 from perstack.core.tasks.state import TaskStatus
 from perstack.core.tasks.summary import TaskSummary
+from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.frontends.cli.confirm import confirm
 from perstack.frontends.cli.task_options import Tasks, read_span, show_all, task_options, version_option

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, TypeVar
@@ -18,6 +17,7 @@ from perstack.core.shell import line_of
 from perstack.core.tasks.dependencies import in_words
 from perstack.core.tasks.state import TaskState
 from perstack.core.tasks.summary import TaskSummary
+from perstack.dataclass import dataclass
 from perstack.engine.clock import SYSTEM
 from perstack.engine.who import this_user
 from perstack.errors import UsageError

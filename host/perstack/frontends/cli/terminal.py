@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from io import TextIOBase
 from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 
 import click
 
 from perstack.core.plain import one_line, plain_json, plain_text
+from perstack.dataclass import dataclass
 from perstack.frontends.shared.words import shorten
 
 if TYPE_CHECKING:

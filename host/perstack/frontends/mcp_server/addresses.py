@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import quote, unquote
+
+from perstack.dataclass import dataclass
 
 SCHEME = "perstack://"
 JOBS = f"{SCHEME}jobs"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias, assert_never
 
 from mcp.server.context import ServerRequestContext
@@ -28,6 +27,7 @@ from pydantic import JsonValue, ValidationError
 from perstack.core.base import Fact
 from perstack.core.ids import place_of
 from perstack.core.runs.asking import OpenQuestion
+from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.greeting import STATELESS_VERSIONS
 from perstack.frontends.shared.forms import Form, form_of

@@ -10,7 +10,7 @@ import asyncio
 import socket
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from ipaddress import IPv6Address, ip_address
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from perstack.dataclass import dataclass
 from perstack.engine.notices import notice
 from perstack.frontends.mcp_server.listening import is_of_this_user
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
 
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.bodies import Gone, TooLarge, problem_of, read, replayed
 from perstack.frontends.mcp_server.connections import connection_of

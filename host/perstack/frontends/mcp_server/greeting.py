@@ -10,9 +10,9 @@ Spec: MCP 2025-11-25, lifecycle (`initialize`); MCP 2026-07-28, `server/discover
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from perstack.dataclass import dataclass
 from perstack.version import VERSION
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"

@@ -8,10 +8,10 @@ import stat
 import struct
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
+from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
 PATH = "/mcp"

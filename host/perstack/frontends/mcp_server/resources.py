@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, ReadResourceResult, Resource, ResourceTemplate, TextResourceContents
@@ -12,6 +11,7 @@ from mcp_types import INVALID_PARAMS, ReadResourceResult, Resource, ResourceTemp
 from perstack.core.definition_secrets import without_secrets
 from perstack.core.ids import job_of_run
 from perstack.core.job import summarize
+from perstack.dataclass import dataclass
 from perstack.errors import NotFound, PerstackError
 from perstack.frontends.mcp_server.addresses import CHECKPOINT, EVENTS, EXPERT, JOB, JOBS, Address
 from perstack.frontends.mcp_server.next_steps import said

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig, ProviderFactory

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from perstack.dataclass import dataclass
 from perstack.frontends.mcp_server.greeting import NAME
 
 _HOUR = 3600

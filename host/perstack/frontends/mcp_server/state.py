@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from mcp_types import CallToolRequestParams, CallToolResult, InputRequiredResult
 
+from perstack.dataclass import dataclass
 from perstack.frontends.mcp_server.asking import Context
 from perstack.frontends.mcp_server.clients import Clients, client_of
 from perstack.frontends.mcp_server.definitions import Definitions

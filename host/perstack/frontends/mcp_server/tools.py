@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from typing import Generic, TypeVar
@@ -16,6 +15,7 @@ from perstack.core.checkpoint import Checkpoint
 from perstack.core.definitions import Expert
 from perstack.core.ids import place_of
 from perstack.core.job import summarize
+from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.clients import caller
 from perstack.frontends.mcp_server.driving import drive, put_approval

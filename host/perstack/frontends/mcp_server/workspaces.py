@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from perstack.config.load import LoadedProject
 from perstack.config.places import find_config
+from perstack.dataclass import dataclass
 from perstack.engine.session import uninterrupted
 from perstack.errors import PerstackError, UsageError
 from perstack.frontends.mcp_server.asking import Context

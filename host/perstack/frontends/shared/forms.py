@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pydantic import JsonValue
 
 from perstack.core.answers import ANYTHING, APPROVAL, Asked, asked_by, beside_question
 from perstack.core.base import JsonObject
 from perstack.core.runs.asking import OpenQuestion
+from perstack.dataclass import dataclass
 from perstack.frontends.shared.approvals import call_shown
 
 ANSWER = "answer"

@@ -10,11 +10,12 @@ import os
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
 from perstack.core.plain import plain_json
+from perstack.dataclass import dataclass
 from perstack.engine.notices import notice
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from pathlib import Path
 
+from perstack.dataclass import dataclass
 from perstack.ports.processes.group import end_left, group_of
 from perstack.ports.processes.identity import MARK, start_of, this_machine
 

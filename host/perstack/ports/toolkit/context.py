@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
+from perstack.dataclass import dataclass
 from perstack.ports.skill import ToolCall
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from inspect import cleandoc
+
+from perstack.dataclass import dataclass
 
 _SECTION = re.compile(r"(?:Args|Arguments|Parameters):\s*")
 _PARAMETER = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")

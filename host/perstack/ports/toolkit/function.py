@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, cast, get_args, get_origin, get_type_hints
 
@@ -16,6 +15,7 @@ from pydantic_core import to_json
 
 from perstack.core.base import JsonObject
 from perstack.core.tools import LEGAL_TOOL_NAME, Effect, Subject, ToolSpec
+from perstack.dataclass import dataclass
 from perstack.errors import PluginError, SkillError
 from perstack.ports.toolkit.context import ToolContext
 from perstack.ports.toolkit.docstring import read_docstring

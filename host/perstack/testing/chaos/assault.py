@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from pathlib import Path
 
+from perstack.dataclass import dataclass
 from perstack.errors import PerstackError
 from perstack.host import Host
 from perstack.testing.chaos.evidence import (

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, get_args
 
 from perstack.core.events import StoredEvent
+from perstack.dataclass import dataclass
 from perstack.errors import NotFound
 from perstack.host import Host
 from perstack.testing.chaos.victims import Victim

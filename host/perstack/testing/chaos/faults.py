@@ -19,9 +19,10 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
+
+from perstack.dataclass import dataclass
 
 FaultKind = Literal["kill", "torn", "EIO", "ENOSPC", "EMFILE"]
 """`kill`: SIGKILL right before. `torn`: SIGKILL in the middle of a write, right after anything else. The others are

@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from perstack.dataclass import dataclass
 from perstack.testing.chaos.faults import Fault, FaultKind
 
 _MOST_SECONDS = 60.0

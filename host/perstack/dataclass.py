@@ -1,0 +1,149 @@
+"""`dataclass`, as in the standard library, at a tenth of what it takes there while modules are imported.
+
+The standard library writes six methods for each class and compiles each of them, which takes half a millisecond. A Run
+imports a hundred and fifty such classes, and every command would begin with that, whichever of them it needs. Here all
+classes share their methods but `__init__`, which is compiled when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING, Field, FrozenInstanceError, fields
+from operator import attrgetter
+from reprlib import recursive_repr
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+_T = TypeVar("_T")
+
+
+class _Absent:
+    """The default of a parameter whose field has a factory."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+class _Init:
+    """Stands in a class for its `__init__`, until that is asked for."""
+
+    def __init__(self, made: type, *, frozen: bool) -> None:
+        self._made = made
+        self._frozen = frozen
+
+    def __get__(self, instance: object, owner: type) -> Callable[..., None]:
+        compiled = _compiled(self._made, frozen=self._frozen)
+        type.__setattr__(self._made, "__init__", compiled)
+        return cast("Callable[..., None]", compiled.__get__(instance, owner))
+
+
+def _compiled(made: type, *, frozen: bool) -> Callable[..., None]:
+    known: dict[str, object] = {"put_in": object.__setattr__, "absent": _Absent()}
+    required, named, body = ["self"], list[str](), list[str]()
+    for one in fields(made):
+        parameter, value = _parameter(one, known)
+        if one.init:
+            (named if one.kw_only else required).append(parameter)
+        if value:
+            body.append(f"put_in(self, {one.name!r}, {value})" if frozen else f"self.{one.name} = {value}")
+    if hasattr(made, "__post_init__"):
+        body.append("self.__post_init__()")
+    parameters = ", ".join([*required, *(["*", *named] if named else [])])
+    lines = "\n  ".join(body or ["pass"])
+    source = f"def create({', '.join(known)}):\n def __init__({parameters}):\n  {lines}\n return __init__"
+    space: dict[str, Any] = {}
+    exec(source, vars(sys.modules[made.__module__]), space)  # noqa: S102 - made of names of fields alone
+    compiled = cast("Callable[..., None]", space["create"](**known))
+    compiled.__qualname__ = f"{made.__qualname__}.__init__"
+    compiled.__annotations__ = {**{one.name: one.type for one in fields(made) if one.init}, "return": None}
+    return compiled
+
+
+def _parameter(one: Field[Any], known: dict[str, object]) -> tuple[str, str]:
+    """How the parameter of a field is written, and what the field is set to; "" where that is left to a method."""
+    if one.default is not MISSING:
+        known[f"default_{one.name}"] = one.default
+        return f"{one.name}=default_{one.name}", one.name if one.init else f"default_{one.name}"
+    if one.default_factory is MISSING:
+        return one.name, one.name if one.init else ""
+    known[f"make_{one.name}"] = one.default_factory
+    made = f"make_{one.name}()"
+    return f"{one.name}=absent", f"{made} if {one.name} is absent else {one.name}" if one.init else made
+
+
+_COMPARED: dict[type, Callable[[object], object]] = {}
+
+
+def _compared(value: object) -> object:
+    """What a value is compared by, and hashed."""
+    kind = type(value)
+    if kind not in _COMPARED:
+        names = [one.name for one in fields(cast("Any", kind)) if one.compare]
+        _COMPARED[kind] = attrgetter(*names) if names else lambda value: ()
+    return _COMPARED[kind](value)
+
+
+def _eq(self: object, other: object) -> object:
+    return _compared(self) == _compared(other) if other.__class__ is self.__class__ else NotImplemented
+
+
+def _hash(self: object) -> int:
+    return hash(_compared(self))
+
+
+@recursive_repr("...")
+def _repr(self: object) -> str:
+    shown = [f"{one.name}={getattr(self, one.name)!r}" for one in fields(cast("Any", self)) if one.repr]
+    return f"{self.__class__.__qualname__}({', '.join(shown)})"
+
+
+def _refuse_set(self: object, name: str, value: object) -> None:
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _refuse_delete(self: object, name: str) -> None:
+    raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _get_state(self: object) -> list[object]:
+    return [getattr(self, one.name) for one in fields(cast("Any", self))]
+
+
+def _set_state(self: object, state: list[object]) -> None:
+    for one, value in zip(fields(cast("Any", self)), state, strict=True):
+        object.__setattr__(self, one.name, value)
+
+
+_SHARED = {"__repr__": _repr, "__eq__": _eq}
+_FROZEN = {"__hash__": _hash, "__setattr__": _refuse_set, "__delattr__": _refuse_delete}
+_COPIED = {"__getstate__": _get_state, "__setstate__": _set_state}
+"""Copying sets what has slots by attribute, which a frozen value refuses."""
+
+
+def _made(cls: type[_T], *, frozen: bool, slots: bool, kw_only: bool) -> type[_T]:
+    own = set(vars(cls))
+    if "__eq__" in own and vars(cls)["__hash__"] is None:
+        own.remove("__hash__")  # Python puts it beside each `__eq__`
+    methods = {**_SHARED, **(_FROZEN if frozen else {"__hash__": None}), **(_COPIED if frozen and slots else {})}
+    for name, method in methods.items():
+        if name not in own:
+            setattr(cls, name, method)
+    cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise the signature is worked out, to be the text
+    made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
+    if "__init__" not in own:
+        setattr(made, "__init__", _Init(made, frozen=frozen))  # noqa: B010 - to checkers it is a method
+    return made
+
+
+if TYPE_CHECKING:  # to checkers it is the one that they know
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(cls=None, /, *, frozen=False, slots=False, kw_only=False):
+        """The standard library's, without order, InitVar and `frozen` in its own subclasses."""
+
+        def make(cls):
+            return _made(cls, frozen=frozen, slots=slots, kw_only=kw_only)
+
+        return make if cls is None else make(cls)
