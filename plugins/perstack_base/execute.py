@@ -23,6 +23,7 @@ from perstack_base.answers import answer
 from perstack_base.arguments import flag, table, text, texts, whole
 from perstack_base.files import printable
 from perstack_base.output import Output
+from perstack_base.redirects import may_redirect, refuse_redirects
 from perstack_base.workspace import Workspace
 
 DEFAULT_TIMEOUT = 60_000
@@ -52,6 +53,10 @@ class Executor:
 
     async def call(self, call: ToolCall) -> ToolResult:
         """`exec`."""
+        words = (text(call.args, "command"), *texts(call.args, "args"))
+        if may_redirect(words):
+            opening = self._workspace.opening(call.opens)
+            await asyncio.to_thread(refuse_redirects, opening, words, text(call.args, "cwd") or ".")
         timeout = whole(call.args, "timeout") or DEFAULT_TIMEOUT
         with Output() as output:
             status: int | None = None

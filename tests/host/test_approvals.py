@@ -261,6 +261,14 @@ def test_a_protected_file_is_opened_by_a_rule_that_names_it_for_that_call(bench:
     assert "KEY=1" in results(seen)[-1]
 
 
+@pytest.mark.parametrize(("rule", "opened"), [("writeTextFile(.env)", True), ("writeTextFile", False), ("exec", False)])
+def test_a_shells_redirection_is_opened_like_the_file_tool(bench: Bench, rule: str, opened: bool) -> None:
+    seen, script = Seen(), [exec_("sh", "-c", "echo x > .env"), text("ok")]
+    wait_for(hosted(bench, script, rules=Permissions(allow=(rule,))).run("a", "q", on_event=seen))
+    assert (bench.workspace / ".env").exists() is opened
+    assert ("off limits" in results(seen)[0]) is not opened
+
+
 # --- what it costs ------------------------------------------------------------------------------------------------
 
 

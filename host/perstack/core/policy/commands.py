@@ -10,7 +10,7 @@ from perstack.core.base import JsonObject
 from perstack.core.policy.calls import PolicyCall, line_of
 from perstack.core.policy.lines import Command, Part, Redirect, Unread
 from perstack.core.policy.matching import Target
-from perstack.core.policy.programs import VARIABLES, parts_of
+from perstack.core.policy.programs import VARIABLES, parts_of, redirects_of
 from perstack.core.policy.rulings import Rules, Ruling, strictest
 from perstack.core.policy.variables import is_harmless
 from perstack.core.tools import Subject
@@ -73,8 +73,20 @@ def _asked(rules: Rules, ruling: Ruling | None, target: Target, reason: str) -> 
     return Ruling("ask", "", "default", rules.source, target.shown, reason)
 
 
+def redirected(call: PolicyCall) -> Iterator[PolicyCall]:
+    """What a call of a program has shells open, each as a call of the tool that it is decided as."""
+    for one in redirects_of(call.command):
+        if one.path is not None:
+            name = call.resolve(one.path, call.folder)[0]
+            yield _as_file(call, name, _READ if one.is_read else _WRITE)
+
+
+def _as_file(call: PolicyCall, path: str, tool: str) -> PolicyCall:
+    return replace(call, tool=tool, shown="", args={"path": path}, subject=_FILE)
+
+
 def _file(rules: Rules, call: PolicyCall, path: str, tool: str) -> Iterator[Ruling]:
-    file = replace(call, tool=tool, shown="", args={"path": path}, subject=_FILE)
+    file = _as_file(call, path, tool)
     for name in call.resolve(path, call.folder):
         yield rules.about(Target(file, name, path=name))
 

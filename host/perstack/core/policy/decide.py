@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from perstack.core.policy.calls import PolicyCall
-from perstack.core.policy.commands import decide_command
+from perstack.core.policy.commands import decide_command, redirected
 from perstack.core.policy.matching import Target, is_about, matches
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.rules import PermissionRule
@@ -26,9 +26,12 @@ def decide_call(chain: Sequence[RuleSet], call: PolicyCall) -> Ruling:
     sets = [rules_of(one) for one in chain]
     found = [_in(one, call) for one in sets]
     ruling = strictest(found) if found else Ruling("allow")
-    if ruling.decision == "deny" or call.subject is None or not call.subject.paths:
+    if ruling.decision == "deny":
         return ruling
-    return replace(ruling, opens=_opened([one for one in sets if not one.expert], call))
+    projects = [one for one in sets if not one.expert]
+    files = redirected(call) if call.command else (call,)
+    opens = tuple(dict.fromkeys(path for file in files for path in _opened(projects, file)))
+    return replace(ruling, opens=opens) if opens else ruling
 
 
 def _in(rules: Rules, call: PolicyCall) -> Ruling:

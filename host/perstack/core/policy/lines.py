@@ -39,6 +39,8 @@ class Redirect:
     path: str | None
     """None if it is known when it runs."""
     is_read: bool = False
+    text: str = ""
+    """The path as it is written, if it is seen from a folder that is known when it runs."""
 
 
 @dataclass(frozen=True, slots=True)

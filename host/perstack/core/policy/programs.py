@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from perstack.core.policy.lines import Command, Part
+from perstack.core.policy.lines import Command, Part, Redirect
 from perstack.core.policy.program_tables import (
     INTERPRETERS,
     OTHER_SHELLS,
@@ -49,6 +49,20 @@ def parts_of(command: Command, depth: int = 0) -> Iterator[Part]:
     yield replace(command, reason=reason or command.reason)
     if reason or name in SEEN_THROUGH:
         yield from _inside(words, depth)
+
+
+def redirects_of(words: Sequence[str], depth: int = 0) -> Iterator[Redirect]:
+    """The files that shells themselves open, wherever among the words a shell is called, as far as that can be read."""
+    if depth > _DEEPEST:
+        return
+    for place in range(min(len(words), _MOST_WORDS)):
+        name = _name(words[place])
+        script = _script(name, Command(tuple(words[place:]))) if name in SHELLS else None
+        for part in parts_of_script(script) if script is not None else ():
+            if isinstance(part, Redirect):
+                yield part
+            elif isinstance(part, Command):
+                yield from redirects_of(part.known, depth + 1)
 
 
 def _name(word: str) -> str:

@@ -78,7 +78,7 @@ def _is_odd(character: str) -> bool:
 
 def _unplaced(part: Part) -> Part:
     if isinstance(part, Redirect) and part.path is not None and not part.path.startswith("/"):
-        return Redirect(part.shown, None, part.is_read)
+        return Redirect(part.shown, None, part.is_read, text=part.path)
     return part
 
 
