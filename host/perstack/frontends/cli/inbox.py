@@ -61,7 +61,7 @@ def _print(items: tuple[InboxItem, ...]) -> None:
         )
         for item in items
     ]
-    table(screen, ("id", "of a", "who asks", "since", "wants", "text"), rows)
+    table(screen, ("id", "of a", "who asks", "since", "wants", "text"), rows, drops=(1, 2, 3, 4))
     out(screen.paint('answer with: perstack answer ID "…"', dim=True))
 
 

@@ -55,7 +55,8 @@ def _print(page: SeriesPage) -> None:
         )
         for one in page.series
     ]
-    table(screen, ("id", "status", "Expert", "done", "best", "began", "when", "query"), rows, right=(3,))
+    headings = ("id", "status", "Expert", "done", "best", "began", "when", "query")
+    table(screen, headings, rows, right=(3,), drops=(5, 6, 3, 2, 4, 1))
     if page.next is not None:
         out(screen.paint("there are more: see them with --take N", dim=True))
 

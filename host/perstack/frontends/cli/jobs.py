@@ -93,7 +93,8 @@ def _print(screen: Screen, jobs: list[JobSummary]) -> None:
         )
         for job in jobs
     ]
-    table(screen, ("Job", "Expert", "status", "steps", "tokens", "cost", "when", "query"), rows, right=(3, 4, 5))
+    headings = ("Job", "Expert", "status", "steps", "tokens", "cost", "when", "query")
+    table(screen, headings, rows, right=(3, 4, 5), drops=(4, 3, 6, 1, 5, 2))
     waiting = sum(job.question is not None for job in jobs)
     if waiting:
         text = f'{count(waiting, "Job")} waiting; answer with: perstack answer JOB "ANSWER"'

@@ -179,7 +179,13 @@ def show_all(tasks: list[TaskSummary]) -> None:
         )
         for task in tasks
     ]
-    table(Screen.of_stdout(), ("task", "agent", "status", "checkpoints", "when", "about"), rows, right=(3,))
+    table(
+        Screen.of_stdout(),
+        ("task", "agent", "status", "checkpoints", "when", "about"),
+        rows,
+        right=(3,),
+        drops=(3, 1, 4, 2),
+    )
 
 
 def _about(task: TaskSummary) -> str:

@@ -17,7 +17,8 @@ import click
 
 from perstack.core.plain import one_line, plain_json, plain_text
 from perstack.dataclass import dataclass
-from perstack.frontends.shared.words import shorten
+from perstack.frontends.shared.columns import GAP, fitting
+from perstack.frontends.shared.words import cells, pad, shorten
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -128,28 +129,32 @@ def discard_stdout() -> None:
     os.close(nothing)
 
 
-def table(screen: Screen, headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> None:
-    """Print columns: as wide as the screen on a terminal, unshortened elsewhere. `right` are numbers' columns."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def table(
+    screen: Screen,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[int] = (),
+    whole: Sequence[int] = (0,),
+    texts: Sequence[int] | None = None,
+    drops: Sequence[int] | None = None,
+) -> None:
+    """Print columns, a row a line: as wide as the screen on a terminal, unshortened elsewhere.
 
-    found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for index, heading in enumerate(headings):
-        found.add_column(
-            Text(one_line(heading)),
-            justify="right" if index in right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=min(len(heading), 8),
-        )
-    for row in rows:
-        found.add_row(*(Text(one_line(cell)) for cell in row))
-    console = Console(width=screen.width, no_color=not screen.colours, highlight=False, soft_wrap=False)
-    with console.capture() as captured:
-        console.print(found)
-    for line in captured.get().splitlines():
-        _put(sys.stdout, (line if screen.colours else click.unstyle(line)).rstrip() + "\n")
+    `right` are numbers' columns. On a narrow terminal ids (`whole`) stay as they are, `texts` (the last column, if
+    nothing is said) are cut, and then columns go in the order `drops` (the rightmost first).
+    """
+    lines = [[one_line(cell) for cell in row] for row in (headings, *rows)]
+    last = len(headings) - 1
+    texts = [i for i in (last,) if i not in (*whole, *right)] if texts is None else texts
+    drops = [i for i in range(last, -1, -1) if i not in (*whole, *texts)] if drops is None else drops
+    width = None if screen.width >= WIDEST else screen.width
+    widths = [max(map(cells, column)) for column in zip(*lines, strict=True)]
+    shown = fitting(widths, [*map(cells, lines[0])], width, whole=whole, texts=texts, drops=drops)
+    for number, line in enumerate(lines):
+        padded = [pad(line[i], shown[i], right=i in right) for i in sorted(shown)]
+        text = (" " * GAP).join(padded).rstrip()
+        out(screen.paint(text, bold=True) if number == 0 else text)
 
 
 class LiveRows:

@@ -88,7 +88,7 @@ def _print(project: Project | None, problems: Sequence[Problem], is_usable: bool
         return
     if project.experts:
         rows = [_row(project, expert) for expert in project.experts.values()]
-        table(Screen.of_stdout(), ("Expert", "version", "delegates", "skills", "model"), rows)
+        table(Screen.of_stdout(), ("Expert", "version", "delegates", "skills", "model"), rows, texts=(2, 3))
     out(f"ok: {count(len(project.experts), 'Expert')}")
 
 

@@ -23,27 +23,33 @@ STATUS_WORDS: dict[JobStatus, str] = {
 """Each status as people are shown it."""
 
 
-def shorten(text: str, cells: int) -> str:
+def shorten(text: str, width: int) -> str:
     """One line of at most that many cells; `…` tells that there was more."""
     # a cell holds at least one character, so more than this cannot be shown, and need not be looked at
-    line = one_line(text[: cells + 200])
-    if line.isascii() and len(line) <= cells and len(text) <= cells + 200:
+    line = one_line(text[: width + 200])
+    if line.isascii() and len(line) <= width and len(text) <= width + 200:
         return line
-    from rich.cells import cell_len, set_cell_size
+    from rich.cells import set_cell_size
 
-    if cell_len(line) <= cells and len(text) <= cells + 200:
+    if cells(line) <= width and len(text) <= width + 200:
         return line
-    return set_cell_size(line, cells - 1).rstrip() + "…"
+    return set_cell_size(line, width - 1).rstrip() + "…"
 
 
-def pad(text: str, cells: int) -> str:
-    """The text, cut or filled to exactly that many cells."""
+def cells(text: str) -> int:
+    """The columns of a terminal that one line takes."""
     if text.isascii():
-        return text.ljust(cells) if len(text) <= cells else shorten(text, cells).ljust(cells)
+        return len(text)
     from rich.cells import cell_len
 
-    cut = shorten(text, cells)
-    return cut + " " * (cells - cell_len(cut))
+    return cell_len(text)
+
+
+def pad(text: str, width: int, *, right: bool = False) -> str:
+    """The text, cut or filled to exactly that many cells; `right` fills before it."""
+    cut = text if cells(text) <= width else shorten(text, width)
+    filling = " " * (width - cells(cut))
+    return filling + cut if right else cut + filling
 
 
 def count(number: int, noun: str) -> str:
