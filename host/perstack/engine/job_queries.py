@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from perstack.core.base import JsonObject
 from perstack.core.definitions import Project
 from perstack.core.events import StoredEvent
+from perstack.core.owners import OwnerKind
 from perstack.core.policy.permissions import Permissions
 from perstack.engine.audit import Auditing
 from perstack.engine.logs.log import StoredLine
 from perstack.engine.plugins import Plugins
 from perstack.engine.read import JobPage, JobReader
+from perstack.engine.typed_ids import whole_id
 from perstack.errors import NotFound
 from perstack.ports.storage import Storage
 
@@ -39,6 +41,17 @@ class JobQueries(JobReader):
         With `labels` only those that have all of them; such a page may have more than `limit`.
         """
         return await self._page(limit=limit, after=after, labels=labels)
+
+    @overload
+    async def find(self, typed: str, kinds: Sequence[OwnerKind] = ...) -> str: ...
+    @overload
+    async def find(self, typed: str | None, kinds: Sequence[OwnerKind] = ...) -> str | None: ...
+    async def find(self, typed: str | None, kinds: Sequence[OwnerKind] = ("job",)) -> str | None:
+        """The id that a person means by what was typed: whole, a beginning that only one has, `@last` or `@last~N`.
+
+        None stays None. Raises UsageError that lists all that a beginning fits.
+        """
+        return None if typed is None else await whole_id(self.storage, typed, kinds)
 
     async def watch(self, job_id: str | None = None) -> AsyncGenerator[StoredLine[StoredEvent]]:
         """Every stored event of a Job, whoever drives it, until nobody does and all was shown."""

@@ -23,6 +23,7 @@ from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.logs.log import StoredLine
 from perstack.engine.logs.runs import LoadedJob, checkpoint_at, load_job, load_run, run_logs
 from perstack.engine.pages import every_id, pages
+from perstack.engine.typed_ids import nth_job
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Start
 from perstack.ports.formats import ShowsForeign
@@ -128,16 +129,8 @@ class JobReader:
                 found.append(_unreadable(job_id, error))
         return found
 
-    async def _latest_job_id(self) -> str:
-        """The Job written to last, of those that have begun. Raises NotFound if there is none."""
-        async for page in pages(lambda after: self.storage.jobs(limit=20, after=after)):
-            for job_id in page.ids:
-                if (await self.storage.runs(job_id, limit=1)).ids:
-                    return job_id
-        raise NotFound(f"there is no Job yet in {self.storage.location}", next_steps=(Start(),))
-
     async def _job_id(self, job_id: str | None) -> str:
-        return await self._latest_job_id() if job_id is None else check_job_id(job_id)
+        return await nth_job(self.storage, 0) if job_id is None else check_job_id(job_id)
 
     async def load(self, job_id: str | None = None) -> LoadedJob:
         """A Job with the whole state of each of its Runs.

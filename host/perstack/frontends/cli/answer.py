@@ -52,6 +52,7 @@ def answer_command(ident: str, text: str, stream: bool, setup: Setup) -> None:
 async def _looked_up(host: Host, ident: str, said: str) -> str | None:
     """The id of a Job's question, which what is neither is taken for; None for a task, which has its answer now."""
     async with host:
+        ident = await host.jobs.find(ident, ("job", "task"))
         item = next((one for one in await host.inbox() if ident in (one.id, one.job_id)), None)
         if item is not None and item.asking is not None:
             _check_approval(item, ident, said)

@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 
 from perstack.config.check import suggestion
-from perstack.core.ids import check_job_id
 from perstack.errors import UsageError
 from perstack.frontends.cli.log_print import print_damage
 from perstack.frontends.cli.log_select import in_order
@@ -43,11 +42,12 @@ def export_command(
 ) -> None:
     """Write JOB in another form."""
     host = PlaceOptions(config, workspace, storage).reader()
-    sys.exit(asyncio.run(_export(host, check_job_id(job), form, output)))
+    sys.exit(asyncio.run(_export(host, job, form, output)))
 
 
 async def _export(host: Host, job: str, form: str, output: str | None) -> int:
     async with host:
+        job = await host.jobs.find(job)
         if form == "jsonl":
             logs = await host.logs(job)
             write_output(b"".join(entry.line + b"\n" for entry in in_order(logs)), output)

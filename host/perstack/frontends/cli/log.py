@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
@@ -27,7 +28,7 @@ _CHECKPOINT = re.compile(rb'"checkpointId":"([^"\\]+)"')
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What was asked for, checked."""
+    """What was asked for."""
 
     job_id: str | None
     run_id: str | None
@@ -89,30 +90,35 @@ def log_command(
     wanted = Wanted(parse_types(types), errors, tools, delegations, parse_steps(steps))
     if (messages or checkpoint_id) and not (wanted.any_kind and steps is None):
         raise UsageError("--step, --type, --errors, --tools and --delegations choose events: leave them out here")
-    request = _Request(
-        _job_of(job_id, run_id, checkpoint_id), run_id, checkpoint_id, wanted, as_json, full, take, offset
-    )
+    typed = _Request(job_id, run_id, checkpoint_id, wanted, as_json, full, take, offset)
     host = PlaceOptions(config, workspace, storage).reader()
-    show = _show_state(host, request, messages) if messages or checkpoint_id else _show_events(host, request)
-    sys.exit(asyncio.run(_closing(host, show)))
+
+    async def show() -> int:
+        async with host:
+            request = await _whole(host, typed)
+            if messages or checkpoint_id:
+                return await _show_state(host, request, messages)
+            return await _show_events(host, request)
+
+    sys.exit(asyncio.run(show()))
 
 
-def _job_of(job_id: str | None, run_id: str | None, checkpoint_id: str | None) -> str | None:
-    """The Job that the ids say; None for the latest. Raises UsageError."""
+async def _whole(host: Host, typed: _Request) -> _Request:
+    """With whole ids, and with the Job that they say; None for the latest. Raises UsageError."""
+    job_id = await host.jobs.find(typed.job_id)
+    run_id = await host.jobs.find(typed.run_id)
+    checkpoint_id = await host.jobs.find(typed.checkpoint_id)
     if run_id is not None:
         check_id(run_id, "run")
     if checkpoint_id is not None:
         check_id(checkpoint_id, "checkpoint")
     if job_id is not None:
-        return check_job_id(job_id)
-    if run_id is not None:
-        return job_of_run(run_id)
-    return place_of(checkpoint_id)[0] if checkpoint_id is not None and is_place(checkpoint_id) else None
-
-
-async def _closing(host: Host, show: Coroutine[object, object, int]) -> int:
-    async with host:
-        return await show
+        check_job_id(job_id)
+    elif run_id is not None:
+        job_id = job_of_run(run_id)
+    elif checkpoint_id is not None and is_place(checkpoint_id):
+        job_id = place_of(checkpoint_id)[0]
+    return replace(typed, job_id=job_id, run_id=run_id, checkpoint_id=checkpoint_id)
 
 
 async def _show_events(host: Host, request: _Request) -> int:

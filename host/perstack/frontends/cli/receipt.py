@@ -8,7 +8,6 @@ import sys
 import click
 
 from perstack.config.env import read_env
-from perstack.core.ids import check_job_id
 from perstack.frontends.cli.export import write_output
 from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import err
@@ -32,7 +31,7 @@ def receipt_command(
 
     async def written() -> bytes:
         async with host:
-            return await host.receipt(check_job_id(job))
+            return await host.receipt(await host.jobs.find(job))
 
     write_output(asyncio.run(written()) + b"\n", output)
     if host.jobs.audit.signer is None:

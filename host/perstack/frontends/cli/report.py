@@ -29,7 +29,7 @@ def report_command(
 
     async def look() -> SeriesState:
         async with place.reader() as host:
-            return await host.iterations.get(series_id)
+            return await host.iterations.get(await host.jobs.find(series_id, ("iterations",)))
 
     series = asyncio.run(look())
     shown = _chosen(series, iteration)

@@ -27,7 +27,7 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
 
 
 @click.command("resume")
-@click.argument("job", required=False)
+@click.argument("typed", metavar="[JOB]", required=False)
 @click.option(
     "--settle",
     multiple=True,
@@ -56,7 +56,7 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
 @click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
 @driving_options
 def resume_command(
-    job: str | None,
+    typed: str | None,
     settle: tuple[str, ...],
     max_iterations: int | None,
     target: float | None,
@@ -80,9 +80,10 @@ def resume_command(
     lines = SeriesLines(stream=stream)
 
     async def work() -> JobSummary | SeriesState:
+        job = await host.jobs.find(typed, ("job", "iterations"))
         if answer is not None:
-            by = this_user("cli")
-            return await host.answer(answer, job_id=job, resume_from=resume_from, by=by, on_event=lines.on_event)
+            by, place = this_user("cli"), await host.jobs.find(resume_from)
+            return await host.answer(answer, job_id=job, resume_from=place, by=by, on_event=lines.on_event)
         if job is not None and await host.iterations.has(job):
             if settled:
                 raise UsageError(f"--settle is for Jobs, and {job} is the id of iterations: resume its Job first")

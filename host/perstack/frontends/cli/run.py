@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable
 
 import click
 
@@ -55,15 +54,16 @@ def run_command(
         raise UsageError("--label is for a new Run: leave it out when answering")
     host = setup.host()
 
-    def work(on_event: OnEvent) -> Awaitable[JobSummary]:
+    async def work(on_event: OnEvent) -> JobSummary:
+        job, place = await host.jobs.find(continue_job), await host.jobs.find(resume_from)
         if is_answer:
             by = this_user("cli")
-            return host.answer(query, job_id=continue_job, resume_from=resume_from, by=by, on_event=on_event)
+            return await host.answer(query, job_id=job, resume_from=place, by=by, on_event=on_event)
         if go_on or continue_job:
-            return host.continue_job(
-                expert, query, job_id=continue_job, resume_from=resume_from, labels=labels, on_event=on_event
+            return await host.continue_job(
+                expert, query, job_id=job, resume_from=place, labels=labels, on_event=on_event
             )
-        return host.run(expert, query, job_id=job_id, labels=labels, on_event=on_event)
+        return await host.run(expert, query, job_id=job_id, labels=labels, on_event=on_event)
 
     sys.exit(drive(host, work, stream=stream))
 
@@ -79,6 +79,5 @@ def _check_combination(
         raise UsageError("-i answers a question of a Job: add --continue, or --continue-job JOB")
     if job_id is not None and (go_on or continue_job):
         raise UsageError("--job-id names a new Job: leave it out when continuing one")
-    for value in (job_id, continue_job):
-        if value is not None:
-            check_job_id(value)
+    if job_id is not None:
+        check_job_id(job_id)

@@ -31,7 +31,7 @@ def signal_command(target: str, setup: Setup) -> None:
     """
     event = read_cloud_event(json_on_stdin("write a CloudEvent to it"))
     host = setup.host()
-    task = asyncio.run(_told(host, target, event))
+    target, task = asyncio.run(_told(host, target, event))
     if task is not None:
         err(f"task {target}: {task.status}, answered; perstack task run-due lets it continue")
         return
@@ -50,11 +50,13 @@ def signal_command(target: str, setup: Setup) -> None:
     sys.exit(INTERRUPTED if job is None else say(job))
 
 
-async def _told(host: Host, target: str, event: CloudEvent) -> TaskState | None:
-    """The task of that id, told; None if there is none."""
-    try:
-        await host.memory.get(target)
-    except (NotFound, UsageError):
-        return None
-    by = this_user("cli").bringing(event.source)
-    return await host.memory.signed(by).answer(target, event.data, event_id=event.key)
+async def _told(host: Host, target: str, event: CloudEvent) -> tuple[str, TaskState | None]:
+    """The whole id, and the task that has it, told; None if there is none."""
+    async with host:
+        target = await host.jobs.find(target, ("job", "task"))
+        try:
+            await host.memory.get(target)
+        except (NotFound, UsageError):
+            return target, None
+        by = this_user("cli").bringing(event.source)
+        return target, await host.memory.signed(by).answer(target, event.data, event_id=event.key)

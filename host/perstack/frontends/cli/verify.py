@@ -57,10 +57,11 @@ def verify_command(
         sys.exit(_report_all(place, as_json, key, anchor))
     given = None if receipt is None else _read_receipt(Path(receipt))
 
-    def check(host: Host) -> Awaitable[Report]:
+    async def check(host: Host) -> Report:
+        of = await host.jobs.find(job, ("job", "task", "iterations"))
         if given is None:
-            return host.verify(job, key=key, anchor=anchor)
-        return host.verify_receipt(given, job, key=key, anchor=anchor)
+            return await host.verify(of, key=key, anchor=anchor)
+        return await host.verify_receipt(given, of, key=key, anchor=anchor)
 
     sys.exit(_report(place, check, as_json, _ALL_WELL))
 
@@ -78,8 +79,8 @@ def replay_command(
     compared with what is recorded, and so is every request to a model. Exit status 0 if all are the same, 1 if not.
     """
 
-    def check(host: Host) -> Awaitable[Report]:
-        return host.replay(job)
+    async def check(host: Host) -> Report:
+        return await host.replay(await host.jobs.find(job))
 
     sys.exit(
         _report(

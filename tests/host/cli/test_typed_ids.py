@@ -1,0 +1,74 @@
+"""Wherever an id is typed, the beginning that only one has will do, and `@last`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from terminal import ASKING, Terminal, reply
+
+JOBS = ("spring-rain", "spring-sun", "autumn")
+
+
+@pytest.fixture
+def three(terminal: Terminal) -> Terminal:
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Which?"})), reply("done"), reply("again")])
+    for job in JOBS:
+        assert terminal.call("run", "guest", "go", "--job-id", job).code == 3
+    return terminal
+
+
+def shown(terminal: Terminal, *words: str) -> str:
+    done = terminal.call("log", *words, "--json", "--take", "1")
+    assert done.code == 0, done.err
+    return str(json.loads(done.out)["jobId"])
+
+
+def test_a_beginning_that_only_one_has_and_the_last_are_ids(three: Terminal) -> None:
+    assert shown(three, "--job", "spring-r") == "spring-rain"
+    assert shown(three, "--job", "@last") == "autumn"
+    assert shown(three, "--job", "@last~2") == "spring-rain"
+    assert shown(three, "--run", "aut-1") == "autumn"
+    assert shown(three, "--run", "@last~1-1") == "spring-sun"
+    assert "team" not in three.call("log", "--checkpoint", "spring-s-1-5").out
+    for words in (("verify", "aut"), ("replay", "@last"), ("receipt", "aut"), ("export", "aut", "--format", "jsonl")):
+        done = three.call(*words)
+        assert done.code == 0, (words, done.err)
+        assert "autumn" in done.out
+
+
+def test_a_beginning_that_several_have_is_refused_with_all_of_them(three: Terminal) -> None:
+    for words in (("log", "--job", "spring"), ("resume", "s"), ("answer", "spring-", "yes"), ("verify", "spring")):
+        done = three.call(*words)
+        assert (done.code, done.out) == (2, "")
+        assert "fits spring-rain, spring-sun: type more" in done.err
+
+
+def test_a_whole_id_is_meant_even_if_others_begin_with_it(three: Terminal) -> None:
+    assert three.call("run", "guest", "go", "--job-id", "spring").code == 3
+    assert shown(three, "--job", "spring") == "spring"
+
+
+def test_what_fits_nothing_is_said_as_it_was_typed(three: Terminal) -> None:
+    done = three.call("log", "--job", "winter")
+    assert (done.code, "winter" in done.err) == (2, True)
+    done = three.call("log", "--job", "@last~9")
+    assert (done.code, "there are only 3 Jobs in" in done.err) == (2, True)
+    done = three.call("log", "--job", "@first")
+    assert (done.code, "'@first' is not a valid job id" in done.err) == (2, True)
+
+
+def test_a_job_is_answered_and_continued_by_its_beginning(three: Terminal) -> None:
+    assert three.call("answer", "spring-r", "this one").code == 0
+    continued = three.call("run", "guest", "more", "--continue-job", "spring-r")
+    assert (continued.code, continued.events[-1]["jobId"]) == (0, "spring-rain")
+    place = continued.events[-1]["checkpointId"]
+    branched = three.call(
+        "run", "guest", "other", "--continue-job", "@last", "--resume-from", place.replace("spring-rain", "spring-r")
+    )
+    start = next(event for event in branched.events if event["type"] == "startRun")
+    assert start["continuedFrom"]["checkpointId"] == place
+
+
+def test_a_new_job_is_never_named_by_a_beginning(three: Terminal) -> None:
+    assert three.call("run", "guest", "go", "--job-id", "spring-r").events[-1]["jobId"] == "spring-r"
