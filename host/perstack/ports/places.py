@@ -90,7 +90,7 @@ def _check_ours(what: str, path: str, name: str, around: Surroundings, *, writab
         if is_below(str(around.workspace), (kept,)) or not is_below(name, (kept,)):
             continue
         if writable or name != kept or Path(kept).is_dir():
-            raise UsageError(f"{what} is {path}, which perstack keeps for itself: name another folder")
+            raise UsageError(f"{what} is {path}, which the host keeps for itself: name another folder")
     if not writable:
         return
     reason = protected_by_name(folded(Path(name).parts[1:]))

@@ -226,11 +226,11 @@ def test_the_git_folder_of_another_repository_keeps_its_hooks(box: Box) -> None:
 @pytest.mark.parametrize(
     ("key", "place", "reason"),
     [
-        ("writable", "{workspace}/perstack", "which perstack keeps for itself"),
-        ("writable", "{workspace}/perstack/jobs", "which perstack keeps for itself"),
-        ("readable", "{workspace}/perstack", "which perstack keeps for itself"),
-        ("readable", "{workspace}/perstack/state", "which perstack keeps for itself"),
-        ("readable", "{elsewhere}/link/state", "which perstack keeps for itself"),
+        ("writable", "{workspace}/perstack", "which the host keeps for itself"),
+        ("writable", "{workspace}/perstack/jobs", "which the host keeps for itself"),
+        ("readable", "{workspace}/perstack", "which the host keeps for itself"),
+        ("readable", "{workspace}/perstack/state", "which the host keeps for itself"),
+        ("readable", "{elsewhere}/link/state", "which the host keeps for itself"),
         ("writable", "{workspace}/perstack.toml", "nothing that tools start may change that"),
         ("writable", "{elsewhere}/definition", "a file that the host reads"),
         ("writable", "{elsewhere}/.env", "a file of environment variables"),
