@@ -19,6 +19,7 @@ from mcp_types import (
 from pydantic import JsonValue
 
 from perstack.core.messages import BlobPart, ResultContent, TextPart
+from perstack.core.shortening import head_and_tail
 from perstack.ports.skill import BlobStore, ToolResult
 
 SHOWN = 30_000
@@ -99,9 +100,5 @@ async def _shortened(parts: Sequence[ResultContent], blobs: BlobStore) -> tuple[
 async def _cut(part: ResultContent, share: int, blobs: BlobStore) -> ResultContent:
     if not isinstance(part, TextPart) or len(part.text) <= share:
         return part
-    text = part.text
-    half = share // 2
-    whole = await blobs.put(text.encode("utf-8", "replace"))
-    left_out = len(text) - 2 * half
-    gap = f"\n… {left_out} characters left out: readTextFile, path blob:{whole} …\n"
-    return TextPart(text=text[:half] + gap + text[len(text) - half :])
+    whole = await blobs.put(part.text.encode("utf-8", "replace"))
+    return TextPart(text=head_and_tail(part.text, share, whole))

@@ -29,7 +29,15 @@ from perstack.core.messages import BlobPart, TextPart, ThinkingPart, ToolCallPar
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
-from perstack.core.run_facts import ContinuedFrom, Definition, DelegatedBy, DelegateHead, Delegation, ErrorInfo
+from perstack.core.run_facts import (
+    ContinuedFrom,
+    Definition,
+    DelegatedBy,
+    DelegateHead,
+    DelegateReport,
+    Delegation,
+    ErrorInfo,
+)
 from perstack.core.sandbox import SandboxPolicy
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall, Effect, ToolKind
@@ -50,6 +58,7 @@ OBJECTS = {
     "continuedFrom": ContinuedFrom,
     "delegation": Delegation,
     "delegateHead": DelegateHead,
+    "delegateReport": DelegateReport,
     "decidedCall": DecidedCall,
     "ruleSet": RuleSet,
     "widening": Widening,
@@ -179,19 +188,25 @@ def test_the_program_for_requests_takes_a_true_log_and_no_other(tmp_path: Path) 
         },
         {"tools": [use("attemptCompletion")]},
         {"tools": [use("todo", completedTodos=[0]), use("readTextFile", path="perstack.toml")]},
+        {"tools": [use("helper", query="q")]},
         {"tools": [use("think", thought="x"), use("attemptCompletion")]},
         {"text": "Kept."},
+        {"text": '{"kept": true}'},
     ]
-    (tmp_path / "perstack.toml").write_text('[experts.keeper]\ninstruction = "Keep a list."\n')
-    (tmp_path / "script.json").write_text(json.dumps({"experts": {"*": {"turns": turns}}}))
+    (tmp_path / "perstack.toml").write_text(
+        '[experts.keeper]\ninstruction = "Keep a list."\noutput = \'{"required": ["kept"]}\'\ndelegates = ["helper"]\n'
+        '[experts.helper]\ninstruction = "Help."\n'
+    )
+    experts = {"helper": {"turns": [{"text": "Helped."}]}, "keeper": {"turns": turns}}
+    (tmp_path / "script.json").write_text(json.dumps({"experts": experts}))
     line = "perstack run keeper go --provider scripted --job-id one --reasoning-budget high"
     done = run_line(line, tmp_path, SCRIPTED)
     assert done.returncode == 0, done.stderr
     (program,) = fenced(section(PAGE, "## What a model was sent"), "python")
     log = tmp_path / "perstack/jobs/one/runs/one-1/events.jsonl"
     done = _checked(program, log)
-    assert (done.stdout, done.stderr) == ("5 requests are as the log tells\n", "")
-    (blob,) = (tmp_path / "perstack/jobs/one/blobs").iterdir()
+    assert (done.stdout, done.stderr) == ("7 requests are as the log tells\n", "")
+    (blob,) = (one for one in (tmp_path / "perstack/jobs/one/blobs").iterdir() if one.name in log.read_text())
     assert f'"toolsDigest":"v1:{blob.name}"' in log.read_text()
     assert "readTextFile" in [tool["name"] for tool in json.loads(blob.read_bytes())]
     whole = log.read_bytes()

@@ -7,6 +7,7 @@ from dataclasses import field
 
 from perstack.config.check import read_table, suggestion
 from perstack.config.key_path import KeyPath, spell
+from perstack.config.results import check_results
 from perstack.config.runtimes import warn_of_runtime, without_list
 from perstack.config.skills import check_skills
 from perstack.config.source import Reporter, TomlValue
@@ -44,6 +45,7 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     expert = read_table(Expert, raw, at, report, key=key) or Expert(key=key, instruction="")
     warn_of_runtime(expert.runtime, (*at, "runtime"), report)
     check_skills(expert, (*at, "skills"), report)
+    check_results(expert, at, report)
     warn_of_secrets(expert, at, report)
     return Draft(expert, report, at)
 

@@ -34,6 +34,7 @@ NO_OVERRIDES = Overrides()
 DEFAULT_MAX_STEPS = 100
 DEFAULT_MAX_DEPTH = 8
 DEFAULT_MAX_REPEATS = 10
+DEFAULT_RESULT_LIMIT = 20_000
 
 _RECORDED_AS: dict[Override, str] = {
     "model": "model",

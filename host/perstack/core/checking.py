@@ -169,18 +169,24 @@ def _metachecker(named: str) -> Checker:
 
 
 def _resolves(reference: str, schema: JsonObject) -> bool:
-    if not reference.startswith("#"):
-        return False
+    is_named = reference.startswith("#") and not reference.startswith("#/")
+    return is_named or named_by(reference, schema) is not None
+
+
+def named_by(reference: str, schema: JsonObject) -> tuple[JsonValue] | None:
+    """What a `$ref` names by its place in the schema; None if there is nothing, or it has another name."""
+    if reference == "#":
+        return (schema,)
     if not reference.startswith("#/"):
-        return True
+        return None
     found: JsonValue = schema
     for part in reference[2:].split("/"):
         key = part.replace("~1", "/").replace("~0", "~")
         inner = _at(found, key)
         if inner is None:
-            return False
+            return None
         found = inner[0]
-    return True
+    return (found,)
 
 
 def _at(value: JsonValue, key: str) -> tuple[JsonValue] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perstack.core.base import JsonObject
 from perstack.core.events import Settlement
 from perstack.core.messages import ToolCallPart, ToolResultPart
 from perstack.core.policy.approvals import Approval
@@ -28,6 +29,8 @@ class Call:
     """What a person has said to it."""
     warning: str | None = None
     """What stands after its result, for the model."""
+    has_report: bool = False
+    """Whether the report of its delegate stands there as well."""
     requested: str | None = None
     """The digest that a person was asked to approve of."""
     approval: Approval | None = None
@@ -137,6 +140,14 @@ class StopAtLimit:
 
 
 @dataclass(frozen=True)
+class JudgeResult:
+    """Hold the result to the schema that was asked for: the Run is completed with it, or the model corrects it."""
+
+    text: str
+    schema: JsonObject
+
+
+@dataclass(frozen=True)
 class EndRun:
     """Record that the Run is completed."""
 
@@ -154,6 +165,7 @@ Command = (
     | AskApproval
     | Complete
     | EndStep
+    | JudgeResult
     | EndRun
     | Fail
     | StopAtLimit

@@ -13,6 +13,8 @@ from pydantic import Discriminator, Field, Tag
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.keys import BROKEN, NOT_EMPTY, AsIs, InText, Key, Rule, at_least, at_most
 from perstack.core.policy.permissions import Permissions
+from perstack.core.price import Price as Price
+from perstack.core.results import result_schema_of
 from perstack.core.rules import (
     schema_of,
     wrong_anchor,
@@ -23,13 +25,11 @@ from perstack.core.rules import (
     wrong_issuer,
     wrong_key,
     wrong_number,
-    wrong_price,
     wrong_runtime_level,
     wrong_version,
 )
 from perstack.core.sandbox import Sandbox
 from perstack.core.tools import Subject
-from perstack.core.usage import Usage
 from perstack.errors import DefinitionError, Problem
 
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
@@ -78,6 +78,15 @@ _Required = Annotated[
     bool,
     Field(exclude_if=falsy),
     Key("end the Run before its model is called if this skill is missing; false if not given"),
+]
+
+
+_LEFT_OUT = Field(exclude_if=lambda value: value is None)
+_ResultLimit = Annotated[
+    int | None,
+    _LEFT_OUT,
+    at_least(200),
+    Key("characters of a delegate's result that its caller sees at once; 20000 if not given"),
 ]
 
 
@@ -286,9 +295,7 @@ class Budget(Fact):
     max_tool_calls: Annotated[int | None, at_least(1), Key("calls of tools and delegates")] = None
 
 
-_Budget = Annotated[
-    Budget | None, Field(exclude_if=lambda value: value is None), Key("what may be spent, see `[budget]`")
-]
+_Budget = Annotated[Budget | None, _LEFT_OUT, Key("what may be spent, see `[budget]`")]
 
 
 class Iterate(Fact):
@@ -341,6 +348,24 @@ class Expert(Fact):
     ] = None
     runtime: _Runtime = None
     budget: _Budget = None
+    returns: Annotated[
+        JsonObject | None,
+        _LEFT_OUT,
+        InText(result_schema_of),
+        Key("as a delegate: its result is JSON that fits this schema, written as JSON text"),
+    ] = None
+    output: Annotated[
+        JsonObject | None,
+        _LEFT_OUT,
+        InText(result_schema_of),
+        Key("as a Coordinator: its result is JSON that fits this schema, written as JSON text"),
+    ] = None
+    result_limit: _ResultLimit = None
+    effects: Annotated[
+        bool,
+        Field(exclude_if=falsy),
+        Key("its work has an effect: a success without one is marked; false if not given"),
+    ] = False
     iterate: Annotated[Iterate | None, Key("how it is run until what it makes is good enough, see `iterate` below")] = (
         None
     )
@@ -363,33 +388,6 @@ class Limits(Fact):
     """Milliseconds that one try of a generation may take."""
     retry_timeout: int = 900_000
     """Milliseconds that one generation may take with all its tries."""
-
-
-class Price(Fact):
-    """`[prices."provider/model"]`: what a model's tokens cost, in US dollars for a million."""
-
-    name: str
-    input: Annotated[float, Rule(wrong_price), Key("what is sent", is_required=True)] = 0.0
-    output: Annotated[float, Rule(wrong_price), Key("what is generated, reasoning included", is_required=True)] = 0.0
-    cache_read: Annotated[
-        float | None, Rule(wrong_price), Key("what the provider had cached; the price of `input` if not given")
-    ] = None
-    cache_write: Annotated[
-        float | None, Rule(wrong_price), Key("what the provider caches; the price of `input` if not given")
-    ] = None
-
-    @property
-    def dearest_input(self) -> float:
-        """What a token that is sent costs at most."""
-        return max(self.input, self.cache_read or 0.0, self.cache_write or 0.0)
-
-    def cost_of(self, usage: Usage) -> float:
-        """What that much costs, in US dollars."""
-        plain = max(0, usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens)
-        read = self.input if self.cache_read is None else self.cache_read
-        written = self.input if self.cache_write is None else self.cache_write
-        sent = plain * self.input + usage.cached_input_tokens * read + usage.cache_write_tokens * written
-        return (sent + usage.output_tokens * self.output) / 1_000_000
 
 
 class Audit(Fact):
@@ -426,6 +424,7 @@ class Project(Fact):
     retry_timeout: _RetryTimeout = None
     provider: _Provider = None
     tool_search: _ToolSearch = None
+    result_limit: _ResultLimit = None
     runtime: _Runtime = None
     sandbox: Annotated[
         Sandbox | None, Key("what programs of tools may reach besides, and their limits, see `[sandbox]`")

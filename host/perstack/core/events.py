@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, computed_field
+from pydantic import Field, TypeAdapter
 
-from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.base import JsonObject, falsy
 from perstack.core.by import By
 from perstack.core.definitions import Expert, Limits, ReasoningBudget
 from perstack.core.display_events import (
@@ -45,12 +45,22 @@ from perstack.core.policy.approvals import Approval, ApprovalDecision
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
+from perstack.core.result_events import (
+    FinishRun as FinishRun,
+)
+from perstack.core.result_events import (
+    RejectResult as RejectResult,
+)
+from perstack.core.result_events import (
+    RunEvent as RunEvent,
+)
 from perstack.core.run_facts import (
     BudgetName,
     ContinuedFrom,
     Definition,
     DelegatedBy,
     DelegateHead,
+    DelegateReport,
     Delegation,
     ErrorInfo,
     Override,
@@ -73,24 +83,6 @@ Settlement = Literal["done", "retry", "ask"]
 model sees that it was interrupted, and decides)."""
 
 ResumeReason = Literal["answer", "interrupt", "maxSteps", "budget", "error", "crash", "parent"]
-
-
-class RunEvent(Fact):
-    """What every event of a Run has."""
-
-    type: str
-    id: str
-    timestamp: int
-    """Milliseconds since 1970, UTC."""
-    job_id: str
-    run_id: str
-    expert_key: str
-    step_number: int
-
-    @computed_field
-    def step(self) -> int:
-        """`step_number` again, for one-liners."""
-        return self.step_number
 
 
 class StartRun(RunEvent):
@@ -120,6 +112,8 @@ class StartRun(RunEvent):
     """How many Runs are above it; of a delegate in a log of an earlier version it is not known, and 0."""
     sandbox: SandboxPolicy | None = None
     """Where programs of its tools run and what they may reach there; None: as the host's user, without a sandbox."""
+    output: JsonObject | None = None
+    """The JSON schema that its caller wants the result to fit, in place of the Expert's `output`."""
 
 
 class ResumeRun(RunEvent):
@@ -224,6 +218,8 @@ class FinishToolCall(RunEvent):
     is_error: bool = Field(default=False, exclude_if=falsy)
     duration_ms: int = Field(default=0, exclude_if=falsy)
     delegate: DelegateHead | None = None
+    report: DelegateReport | None = None
+    """Of a delegate: how its Run came out; a log of an earlier version does not say."""
     usage: Usage | None = None
     """What the generations cost that the tool itself asked for."""
     assumed: Charge | None = None
@@ -354,15 +350,6 @@ class FinishStep(RunEvent):
     usage: Usage
 
 
-class FinishRun(RunEvent):
-    """The Run is completed."""
-
-    type: Literal["finishRun"] = "finishRun"
-    checkpoint_id: str
-    text: str
-    total_usage: Usage
-
-
 class ErrorRun(RunEvent):
     """The Run failed; it can be resumed."""
 
@@ -453,6 +440,7 @@ StoredEvent = (
     | StopRunByInteractiveTool
     | AttemptCompletion
     | FinishStep
+    | RejectResult
     | FinishRun
     | ErrorRun
     | StopRunByExceededMaxSteps

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from perstack.core.base import JsonObject
 from perstack.core.definitions import Expert, InteractiveSkill
+from perstack.core.results import asked_for
 from perstack.dataclass import dataclass
 
 _PREAMBLE = """\
@@ -26,9 +28,18 @@ class DelegateInfo:
 
 
 def render_instruction(
-    expert: Expert, delegates: Sequence[DelegateInfo], *, time: str, directory: str, is_coordinator: bool
+    expert: Expert,
+    delegates: Sequence[DelegateInfo],
+    *,
+    time: str,
+    directory: str,
+    is_coordinator: bool,
+    schema: JsonObject | None = None,
 ) -> str:
-    """The instruction of one Run. `time` is an ISO 8601 instant; `directory` is what tools see as the working one."""
+    """The instruction of one Run. `time` is an ISO 8601 instant; `directory` is what tools see as the working one.
+
+    `schema` is what its result has to fit.
+    """
     parts = [_PREAMBLE, f"Started at {time}. {_place(directory)}", expert.instruction.strip()]
     parts += _skill_rules(expert, is_coordinator)
     if delegates:
@@ -36,6 +47,8 @@ def render_instruction(
         parts.append(
             "You can delegate to these Experts by calling them as tools. They see only the query you send:\n" + told
         )
+    if schema is not None:
+        parts.append(asked_for(schema))
     return "\n\n".join(part for part in parts if part)
 
 

@@ -8,7 +8,7 @@ from typing import Literal, assert_never
 
 from pydantic import Field
 
-from perstack.core.base import Fact, falsy
+from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.chain import EMPTY_LOG, Head
 from perstack.core.definitions import Budget, Limits
 from perstack.core.events import StartRun, StopRunByExceededBudget
@@ -112,6 +112,10 @@ class JobSummary(Fact):
     """The same, with who asks and what an answer looks like."""
     text: str | None = None
     """The result, when completed."""
+    result: JsonObject | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The same as JSON, if its Expert's `output` or its caller asked for that."""
+    without_effect: bool = Field(default=False, exclude_if=falsy)
+    """It was completed, and its Expert declares that its work has an effect: there was none."""
     error: str | None = None
     damaged: bool = Field(default=False, exclude_if=falsy)
     """Whether its logs do not read, or not to their end: `error` says where. Not kept in job.json."""
@@ -140,6 +144,8 @@ class RunTally:
     questions: dict[str, OpenQuestion]
     """What is asked and not answered yet, by call; the latest is put to a person."""
     text: str | None
+    value: JsonObject | None
+    without_effect: bool
     error: str | None
     waits_for_limit: bool
     """Whether it was stopped last by a limit of its provider's rate."""
@@ -166,6 +172,8 @@ class RunTally:
             touched=run.touched,
             questions=run.questions,
             text=run.result if run.status == "completed" else None,
+            value=run.value,
+            without_effect=run.without_effect,
             error=None if run.error is None else run.error.message,
             waits_for_limit=run.waits_for_limit,
             resume_at=run.resume_at,
@@ -315,6 +323,8 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         question=question.text if question else None,
         asking=question,
         text=last.text if status == "completed" else None,
+        result=last.value if status == "completed" else None,
+        without_effect=last.without_effect and status == "completed",
         error=last.error,
         runs=tuple(_run_summary(tally, job.heads.get(run_id, EMPTY_LOG)) for run_id, tally in job.runs.items()),
     )

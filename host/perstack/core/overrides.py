@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass
 
+from perstack.core.base import JsonObject
 from perstack.core.by import By
 from perstack.core.definitions import Budget, ReasoningBudget
 from perstack.core.policy.widening import Widening
@@ -42,6 +43,8 @@ class Overrides:
     max_tokens: int | None = None
     max_time: int | None = None
     max_tool_calls: int | None = None
+    output: JsonObject | None = Field(default=None, exclude=True)
+    """The JSON schema that the result of a Job has to fit, in place of its Expert's `output`."""
 
     def budget_over(self, budget: Budget | None) -> Budget | None:
         """A budget with those of its limits that the caller asked for."""

@@ -27,6 +27,7 @@ from perstack.core.events import (
     FinishRun,
     FinishToolCall,
     RedactEvent,
+    RejectResult,
     RequestApproval,
     ResumeRun,
     Retry,
@@ -91,6 +92,7 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
                 "instruction": REDACTED,
                 "expert": expert,
                 "labels": {},
+                "output": None,
                 **_bare_rules(event.permissions),
             }
         case ResumeRun():
@@ -110,7 +112,8 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
         case WidenPermissions():
             return {"widening": Widening(source=REDACTED)}
         case FinishToolCall():
-            return {"contents": (TextPart(text=REDACTED),) if event.contents else ()}
+            report = None if event.report is None else event.report.model_copy(update={"text": REDACTED})
+            return {"contents": (TextPart(text=REDACTED),) if event.contents else (), "report": report}
         case CallDelegate():
             return {"delegates": tuple(one.model_copy(update={"query": REDACTED}) for one in event.delegates)}
         case CallInteractiveTool():
@@ -127,8 +130,10 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
         case AttemptCompletion():
             todos = tuple(todo.model_copy(update={"title": REDACTED}) for todo in event.remaining_todos)
             return {"remaining_todos": todos, "result": _mark(event.result)}
+        case RejectResult():
+            return {"problem": REDACTED, "text": REDACTED}
         case FinishRun():
-            return {"text": REDACTED}
+            return {"text": REDACTED, "result": None}
         case _:
             return {}
 

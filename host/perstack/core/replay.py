@@ -6,6 +6,7 @@ loop itself decides is computed again by `pending` and `evolve`, and must be the
 
 from __future__ import annotations
 
+from perstack.core.base import JsonObject
 from perstack.core.commands import (
     Ask,
     AskApproval,
@@ -17,6 +18,7 @@ from perstack.core.commands import (
     EndStep,
     Fail,
     Generate,
+    JudgeResult,
     RecordResult,
     RunTools,
     StartDelegates,
@@ -35,6 +37,7 @@ from perstack.core.events import (
     FinishStep,
     FinishToolCall,
     RedactEvent,
+    RejectResult,
     RequestApproval,
     ResumeRun,
     Retry,
@@ -49,9 +52,11 @@ from perstack.core.events import (
     WidenPermissions,
 )
 from perstack.core.messages import text_of
+from perstack.core.results import judged
 from perstack.core.runs.decide import digest_of
 from perstack.core.runs.pending import pending
 from perstack.core.runs.repeats import warning_with
+from perstack.core.runs.reports import lacks_effect
 from perstack.core.runs.state import Phase, Run
 
 
@@ -118,8 +123,10 @@ def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # n
         case EndStep() if isinstance(event, FinishStep):
             # a Run that begins with an answer ends a step of another one
             wrong = _same(max(1, run.step), event.step_number, "step") or _same(run.step_usage, event.usage, "usage")
+        case JudgeResult() if isinstance(event, FinishRun | RejectResult):
+            wrong = _result(run, command, event)
         case EndRun() if isinstance(event, FinishRun):
-            wrong = _same(command.text, event.text, "text") or _same(run.usage, event.total_usage, "total usage")
+            wrong = _end(run, command.text, None, event)
         case _:
             pass
     return f"{event.type}, where the loop would {_words(command)}" if isinstance(wrong, _Unexpected) else wrong
@@ -143,6 +150,23 @@ def _question(run: Run, command: Ask, event: StoredEvent) -> str | _Unexpected |
     if isinstance(event, CallInteractiveTool):
         return _same(command.call.decided.id, event.tool_call_id, "asked call")
     return _Unexpected()
+
+
+def _result(run: Run, command: JudgeResult, event: FinishRun | RejectResult) -> str | None:
+    found = judged(command.text, command.schema)
+    if isinstance(event, FinishRun):
+        return _end(run, command.text, found.value, event)
+    # in which words it was said is for the version that said it
+    return None if found.value is None else "rejectResult of a result that fits"
+
+
+def _end(run: Run, text: str, value: JsonObject | None, event: FinishRun) -> str | None:
+    return (
+        _same(text, event.text, "text")
+        or _same(run.usage, event.total_usage, "total usage")
+        or _same(value, event.result, "result")
+        or _same(lacks_effect(run), event.without_effect, "withoutEffect")
+    )
 
 
 def _completion(command: Complete, event: AttemptCompletion) -> str | None:
@@ -180,6 +204,7 @@ def _words(command: Command) -> str:
         AskApproval: "ask a person's approval",
         Complete: "take the attempt to complete",
         EndStep: "end the step",
+        JudgeResult: "hold the result to its schema",
         EndRun: "end the Run",
         Fail: "record that the reply is not a completion",
         StopAtLimit: "stop at the step limit",

@@ -63,6 +63,19 @@ class DelegateHead(Fact):
     hash: str
 
 
+class DelegateReport(Fact):
+    """What a delegate's Run came to, besides its result."""
+
+    outcome: Literal["completed", "failed"]
+    steps: int
+    effects: int = Field(default=0, exclude_if=falsy)
+    """How many calls had an effect, those of its own delegates among them."""
+    without_effect: bool = Field(default=False, exclude_if=falsy)
+    """It declares that its work has an effect, was completed, and had none."""
+    text: str
+    """What the caller's model is shown after the result."""
+
+
 class Definition(Fact):
     """What a Run goes on with in place of what it was started with."""
 

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import assert_never
 
-from perstack.config.settings import chosen, recalled, resolve_sandbox
+from perstack.config.settings import DEFAULT_RESULT_LIMIT, chosen, recalled, resolve_sandbox
+from perstack.core.base import JsonObject
 from perstack.core.by import By
 from perstack.core.commands import (
     Ask,
@@ -20,6 +21,7 @@ from perstack.core.commands import (
     EndStep,
     Fail,
     Generate,
+    JudgeResult,
     RecordResult,
     RunTools,
     StartDelegates,
@@ -53,6 +55,7 @@ from perstack.core.runs.decide import (
 )
 from perstack.core.runs.pending import pending
 from perstack.core.runs.repeats import warned
+from perstack.core.runs.results import decided, wanted_schema
 from perstack.core.runs.state import Phase, Run
 from perstack.core.runs.transitions import ACTIVE
 from perstack.core.sandbox import SandboxPolicy, narrowed
@@ -67,6 +70,7 @@ from perstack.engine.groups import leaves
 from perstack.engine.kept_summary import KeptSummary
 from perstack.engine.prices import Prices
 from perstack.engine.providers import RunSettings
+from perstack.engine.results import judged_result
 from perstack.engine.ruling import Rulings
 from perstack.engine.session import Session, uninterrupted
 from perstack.engine.skills import RunSkills
@@ -124,6 +128,7 @@ class Driver:
         `within` is what programs of the Run are held to whose delegate it is.
         """
         settings = self._settings(expert, is_coordinator=delegated_by is None)
+        output = self._wiring.overrides.output if delegated_by is None else None
         parent = None if delegated_by is None else self.job.runs.get(delegated_by.run_id)
         self._wiring.providers.get(settings.provider)
         ref = RunRef(self.job.id, run_id or run_id_of(self.job.id, self.job.next_number))
@@ -135,7 +140,7 @@ class Driver:
                 query=query,
                 model=settings.model,
                 provider=settings.provider.provider_name,
-                instruction=self._instruction(expert, is_coordinator=delegated_by is None),
+                instruction=self._instruction(expert, output, is_coordinator=delegated_by is None),
                 expert=without_secrets(self._strict(expert)),
                 limits=settings.limits,
                 reasoning_budget=settings.reasoning_budget,
@@ -147,6 +152,7 @@ class Driver:
                 permissions=self._permissions(expert, above, base),
                 depth=0 if parent is None else parent.start.depth + 1,
                 sandbox=self._sandbox(expert, within, base),
+                output=output,
             )
         )
         if delegated_by is None:  # what it starts has what it has
@@ -230,19 +236,20 @@ class Driver:
         today = Definition(
             model=settings.model,
             provider=settings.provider.provider_name,
-            instruction=self._instruction(expert, is_coordinator=run.is_coordinator),
+            instruction=self._instruction(expert, run.start.output, is_coordinator=run.is_coordinator),
             expert=without_secrets(with_skills_required(expert) if overrides.strict_skills else expert),
             reasoning_budget=settings.reasoning_budget,
         )
         return redefined(run, today, settings.limits, limits)
 
-    def _instruction(self, expert: Expert, *, is_coordinator: bool) -> str:
+    def _instruction(self, expert: Expert, output: JsonObject | None, *, is_coordinator: bool) -> str:
         return render_instruction(
             expert,
             delegate_infos(delegate_tools(expert, self._wiring.project.experts)),
             time=iso(self._wiring.clock.now()),
             directory=self._wiring.directory,
             is_coordinator=is_coordinator,
+            schema=wanted_schema(expert, output, is_coordinator=is_coordinator),
         )
 
     def _record_answer(self, session: Session) -> None:
@@ -371,6 +378,9 @@ class Driver:
                 session.note_all(noted(session.run, command, session.stamp, self.job.next_number))
                 await session.flush()
                 await session.write_checkpoint()
+            case JudgeResult():
+                found = await judged_result(command.text, command.schema)
+                session.note(decided(session.run, command.text, found, session.stamp))
             case RecordResult() | Complete() | EndStep() | Fail() | EndRun() | StopAtLimit():
                 session.note_all(noted(session.run, command, session.stamp, self.job.next_number))
             case _:
@@ -419,7 +429,8 @@ class Driver:
     # --- delegation -----------------------------------------------------------------------------------------------
 
     async def _await_delegates(self, session: Session, command: AwaitDelegates) -> None:
-        stopped = await await_delegates(session, command.delegations, self._drive_delegate)
+        most = self._wiring.project.result_limit or DEFAULT_RESULT_LIMIT
+        stopped = await await_delegates(session, command.delegations, self._drive_delegate, self._blobs, most)
         if stopped and pending(session.run) is not None:
             session.note(stopped_with(stopped, self._limits.max_steps or 0, session.stamp))
 
@@ -442,7 +453,7 @@ class Driver:
             return outcome
         if self._spending.ledger.covers(parent.ref.run_id, exceeded.expert):
             return outcome
-        return DelegateOutcome.failed(exceeded.words, outcome.head)
+        return DelegateOutcome.failed(exceeded.words, run)
 
     def _delegate_session(self, parent: Session, delegation: Delegation, known: Run | None) -> Session:
         if known is None:

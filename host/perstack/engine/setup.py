@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from perstack.config.lock import Lock, lock_path, read_lock
 from perstack.config.settings import Overrides, resolve_sandbox
 from perstack.core.definitions import Expert, Project, with_delegates
+from perstack.core.results import schema_fault
 from perstack.core.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
 from perstack.engine.audit import Auditing
@@ -59,6 +60,9 @@ class Setup:
 
     def expert(self, key: str) -> Expert:
         """Raises UsageError, with those that there are, and DefinitionError for one with errors."""
+        fault = None if self.overrides.output is None else schema_fault(self.overrides.output)
+        if fault is not None:
+            raise UsageError(f"the schema for the result {fault}")
         expert = self.project.expert(key)
         if expert is None:
             self.project.check_broken(key)

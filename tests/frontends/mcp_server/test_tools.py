@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from editor import Pipe, connected, structure, texts
 from hosting import wait_for
-from jsonschema import validate
+from jsonschema import ValidationError, validate
 from mcp.shared.exceptions import MCPError
 from terminal import Terminal, reply
 
@@ -272,5 +272,30 @@ def test_two_servers_of_one_folder_see_each_others_jobs_and_keep_out_of_them(ter
             (terminal.workspace / "go").touch()
             for editor, job_id in ((other, mine), (one, theirs)):
                 assert (await editor.until(job_id, "completed"))["text"] == "on"
+
+    wait_for(work(), 60)
+
+
+def test_a_result_that_fits_a_schema_is_structured_and_the_experts_tool_says_its_schema(
+    terminal: Terminal, era: str
+) -> None:
+    schema = '{"properties": {"cities": {"type": "array", "items": {"$ref": "#/$defs/city"}}}, "required": ["cities"],'
+    schema += ' "$defs": {"city": {"type": "string"}}}'
+    terminal.project(
+        f"[experts.census]\ninstruction = \"Count.\"\noutput = '{schema}'\n",
+        census=[reply("Ulm"), reply('```json\n{"cities": ["Ulm"]}\n```')],
+    )
+
+    async def work() -> None:
+        async with connected(terminal, era=era) as editor:
+            tools = {tool.name: tool for tool in (await editor.client.list_tools()).tools}
+            job = structure(await editor.call("census", query="go"))
+            assert (job["status"], job["result"], job["totalSteps"]) == ("completed", {"cities": ["Ulm"]}, 2)
+            validate(job, tools["census"].output_schema)
+            with pytest.raises(ValidationError):
+                validate({**job, "result": {"cities": [1]}}, tools["census"].output_schema)
+            looked = structure(await editor.call("get_job", job=job["id"]))
+            assert looked["result"] == {"cities": ["Ulm"]}
+            validate(looked, tools["get_job"].output_schema)
 
     wait_for(work(), 60)

@@ -63,3 +63,9 @@ class Changes(TypedDict, total=False):
     counted: Sent | None
     tool_calls: int
     exceeded: StopRunByExceededBudget | None
+    schema: JsonObject | None
+    value: JsonObject | None
+    rejections: int
+    effects: int
+    without_effect: bool
+    rejected_for: str

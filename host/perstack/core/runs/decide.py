@@ -27,7 +27,6 @@ from perstack.core.events import (
     CallInteractiveTool,
     DecideApproval,
     ErrorRun,
-    FinishRun,
     FinishStep,
     FinishToolCall,
     RequestApproval,
@@ -50,6 +49,7 @@ from perstack.core.policy.permissions import RuleSet
 from perstack.core.questions import Answer
 from perstack.core.run_facts import Definition, Delegation
 from perstack.core.runs.repeats import warned
+from perstack.core.runs.results import finished
 from perstack.core.runs.stamp import Stamps, at_checkpoint
 from perstack.core.runs.state import Run, call_key, is_unsettled
 from perstack.core.runs.transitions import ACTIVE
@@ -77,7 +77,7 @@ def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[St
         case EndStep():
             return (FinishStep(**at_checkpoint(stamp()), usage=run.step_usage),)
         case EndRun():
-            return (FinishRun(**at_checkpoint(stamp()), text=command.text, total_usage=run.usage),)
+            return (finished(run, command.text, None, stamp),)
         case Fail():
             return (ErrorRun(**at_checkpoint(stamp()), error=command.error, uncharged=command.uncharged),)
         case StopAtLimit():

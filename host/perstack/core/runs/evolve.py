@@ -23,6 +23,7 @@ from perstack.core.events import (
     FinishStep,
     FinishToolCall,
     RedactEvent,
+    RejectResult,
     RequestApproval,
     ResumeRun,
     Retry,
@@ -55,6 +56,8 @@ from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
 from perstack.core.runs.changes import Changes
 from perstack.core.runs.repeats import counted, shown
+from perstack.core.runs.reports import effects_of
+from perstack.core.runs.results import MOST_REJECTED, rejected, schema_of_run
 from perstack.core.runs.state import NO_REPEATS, Phase, Run, Sent, is_unsettled, latest_reply
 from perstack.core.runs.transitions import ACTIVE, check_legal
 from perstack.core.todos import apply_todo, todos_json
@@ -74,6 +77,7 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         head=head,
         limits=start.limits,
         messages=earlier.append(query),
+        schema=schema_of_run(start),
         touched=start.timestamp,
         updated_at=start.timestamp,
         permissions=start.permissions,
@@ -87,6 +91,7 @@ def _asked_again(start: StartRun, head: Head, base: Run) -> Run:
         head=head,
         limits=start.limits,
         messages=base.messages,
+        schema=schema_of_run(start),
         phase=base.phase,
         calls=base.calls,
         todos=base.todos,
@@ -186,8 +191,12 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
             return _attempted(run, event)
         case FinishStep():
             return Changes(phase=Phase.READY, calls={}, step_usage=NO_USAGE)
+        case RejectResult():
+            return rejected(run, event)
         case FinishRun():
-            return Changes(status="completed", result=event.text)
+            return Changes(
+                status="completed", result=event.text, value=event.result, without_effect=event.without_effect
+            )
         case ErrorRun():
             changes = _settled_try(run, is_charged=not event.uncharged)
             changes.update({"status": "stoppedByError", "error": event.error})
@@ -220,8 +229,11 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
         call_id: replace(call, settlement=event.settled.get(call_id, "ask")) if is_unsettled(call) else call
         for call_id, call in run.calls.items()
     }
+    start = started_as(run.start, event)
     return Changes(
-        start=started_as(run.start, event),
+        start=start,
+        schema=schema_of_run(start),
+        rejections=min(run.rejections, MOST_REJECTED - 1),
         status="running",
         error=None,
         unusable=None,
@@ -383,8 +395,8 @@ def _problem_of(reply: ExpertMessage, problem: ErrorInfo) -> ErrorInfo:
 
 def _finished_call(run: Run, event: FinishToolCall) -> Changes:
     call = _open_call(run, event.tool_call_id)
-    if event.warning is not None:
-        call = replace(call, warning=event.warning)
+    if event.warning is not None or event.report is not None:
+        call = replace(call, warning=event.warning, has_report=event.report is not None)
     result = ToolResultPart(
         tool_call_id=event.tool_call_id,
         tool_name=event.tool_name,
@@ -400,6 +412,9 @@ def _finished_call(run: Run, event: FinishToolCall) -> Changes:
         changes["todos"] = apply_todo(run.todos, call.part.args)
     elif call.decided.kind == "clearTodo":
         changes["todos"] = ()
+    effects = effects_of(call, event)
+    if effects:
+        changes["effects"] = run.effects + effects
     if run.asked == event.tool_call_id:
         changes["asked"] = None
     if event.tool_call_id in run.questions:

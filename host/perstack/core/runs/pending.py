@@ -16,6 +16,7 @@ from perstack.core.commands import (
     EndStep,
     Fail,
     Generate,
+    JudgeResult,
     RecordResult,
     RunTools,
     StartDelegates,
@@ -24,6 +25,7 @@ from perstack.core.commands import (
 from perstack.core.events import Settlement
 from perstack.core.policy.approvals import refusal
 from perstack.core.runs.repeats import repeated_call
+from perstack.core.runs.results import failure
 from perstack.core.runs.state import Phase, Run, latest_reply
 from perstack.core.todos import apply_todo, remaining, todos_json
 
@@ -50,7 +52,9 @@ def pending(run: Run, limit: int | None = None) -> Command | None:
     match run.phase:
         case Phase.READY:
             if run.result is not None:
-                return EndRun(run.result)
+                return EndRun(run.result) if run.schema is None else JudgeResult(run.result, run.schema)
+            if (failed := failure(run)) is not None:
+                return Fail(failed)
             return Generate(run.step + 1) if limit is None else StopAtLimit(limit)
         case Phase.GENERATING:
             return Fail(run.unusable) if run.unusable is not None else Generate(run.step, run.final)

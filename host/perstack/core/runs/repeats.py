@@ -59,8 +59,11 @@ def warning_with(run: Run, event: FinishToolCall) -> str | None:
 
 
 def shown(event: FinishToolCall) -> tuple[ResultContent, ...]:
-    """What the model is shown of a result: with the warning, if there is one."""
-    return event.contents if event.warning is None else (*event.contents, TextPart(text=event.warning))
+    """What the model is shown of a result: with its delegate's report and the warning, if there are any."""
+    report = None if event.report is None else event.report.text
+    if report is None and event.warning is None:
+        return event.contents
+    return (*event.contents, *(TextPart(text=text) for text in (report, event.warning) if text is not None))
 
 
 def repeated_call(run: Run) -> ErrorInfo | None:
@@ -85,6 +88,6 @@ def _same_call(call: Call) -> SameCall | None:
         call.decided.tool_name,
         call.part.args,
         call.part.raw_args,
-        contents if call.warning is None else contents[:-1],
+        contents[: len(contents) - call.has_report - (call.warning is not None)],
         call.result.is_error,
     )

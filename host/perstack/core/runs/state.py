@@ -167,6 +167,18 @@ class Run:
     """Milliseconds that it was at work, what it waited for delegates included."""
     exceeded: StopRunByExceededBudget | None = None
     """Which budget stopped it."""
+    schema: JsonObject | None = None
+    """What its result has to fit; None: any text is a result."""
+    value: JsonObject | None = None
+    """The result as JSON, where there is a schema."""
+    effects: int = 0
+    """Calls that had an effect, those of its delegates among them."""
+    without_effect: bool = False
+    """It was completed, and its Expert declares that its work has an effect: there was none."""
+    rejections: int = 0
+    """How many results did not fit it. A Run that is resumed after the second may try once more."""
+    rejected_for: str = ""
+    """What was wrong with the latest of them."""
 
     @property
     def may_be_redefined(self) -> bool:

@@ -58,6 +58,7 @@ TRANSITIONS: dict[str, Transition] = {
     "stopRunByInteractiveTool": _transition((_CALLING,), ACTIVE, status="stoppedByInteractiveTool"),
     "attemptCompletion": _transition((_CALLING,), _RUNNING, (_CALLING, _SETTLED)),
     "finishStep": _transition((_SETTLED,), _RUNNING, (_READY,)),
+    "rejectResult": _transition((_READY,), _RUNNING),
     "finishRun": _transition((_READY,), _RUNNING, status="completed"),
     "errorRun": _transition(_ANY, ACTIVE, status="stoppedByError"),
     "stopRunByExceededMaxSteps": _transition((_READY, _CALLING), ACTIVE, status="stoppedByMaxSteps"),

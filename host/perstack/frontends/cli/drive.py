@@ -16,7 +16,7 @@ from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.terminal import data, discard_stdout, err, remark
 from perstack.frontends.shared.following import after_job
 from perstack.frontends.shared.stopping import INTERRUPTED, on_stop_signals
-from perstack.frontends.shared.words import local_time, spent
+from perstack.frontends.shared.words import WITHOUT_EFFECT, local_time, spent
 from perstack.host import Host
 
 _T = TypeVar("_T")
@@ -133,6 +133,8 @@ def say(job: JobSummary) -> int:
         "stoppedByInterrupt": f"{_why_stopped(job)} after {did}",
         "running": f"is still running: {did}",
     }[job.status]
+    if job.without_effect:
+        err(f"warning: {job.expert_key}: {WITHOUT_EFFECT}")
     step = after_job(job)
     if step is not None and job.status != "completed":
         text = f"{text}; {said(step)}"

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from perstack.config.toml import NotRead, read_bounded
 from perstack.core.base import JsonObject
 from perstack.core.json_reading import read_json
+from perstack.core.results import result_schema_of, schema_fault
 from perstack.errors import UsageError
 
 MOST = 16 << 20
@@ -52,6 +53,19 @@ def given_error(text: str, what: str) -> str | JsonObject:
     """Plain words, or a JSON object. Raises UsageError."""
     value = given_answer(text, what) if text.startswith("{") else text
     return value if isinstance(value, dict) else text
+
+
+def given_schema(file: str) -> JsonObject:
+    """The schema of a result in a file. Raises UsageError for what cannot be read, or be used."""
+    text = _given(f"@{file}", "--output-schema").decode("utf-8-sig", "replace")
+    try:
+        schema = result_schema_of(text)
+    except ValueError as error:
+        raise UsageError(f"--output-schema: {file} {error}") from error
+    fault = schema_fault(schema)
+    if fault is not None:
+        raise UsageError(f"--output-schema: {file} {fault}")
+    return schema
 
 
 def json_on_stdin(remedy: str) -> JsonValue:

@@ -17,7 +17,7 @@ from perstack.frontends.cli.log_select import Entry, Wanted, expert_of, lacks_sk
 from perstack.frontends.cli.next_steps import command
 from perstack.frontends.cli.terminal import Screen, err, out
 from perstack.frontends.shared.following import after_job
-from perstack.frontends.shared.words import STATUS_WORDS, ago, count, duration, local_time, pad, shorten
+from perstack.frontends.shared.words import STATUS_WORDS, WITHOUT_EFFECT, ago, count, duration, local_time, pad, shorten
 
 _STATUS_COLOURS: dict[JobStatus, str] = {
     "running": "cyan",
@@ -61,6 +61,7 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
         ("budget", job.exceeded or ""),
         ("error", job.error or ""),
         ("result", job.text or ""),
+        ("check", WITHOUT_EFFECT if job.without_effect else ""),
         ("next", _next(job)),
     ):
         if text:

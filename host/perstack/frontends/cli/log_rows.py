@@ -21,6 +21,7 @@ from perstack.core.events import (
     FinishStep,
     FinishToolCall,
     RedactEvent,
+    RejectResult,
     RequestApproval,
     ResumeRun,
     Retry,
@@ -38,7 +39,7 @@ from perstack.core.events import (
 from perstack.core.messages import TextPart, ThinkingPart, ToolCallPart, text_of
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.usage import Usage
-from perstack.frontends.shared.words import cost, count, duration
+from perstack.frontends.shared.words import WITHOUT_EFFECT, cost, count, duration
 
 QUIET_TYPES = frozenset({"startGeneration", "stopRunByDelegate"})
 """Events that only mark a place; people are shown them on request."""
@@ -83,7 +84,7 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
             return _calls(event, around)
         case FinishToolCall():
             warning = [] if event.warning is None else [Row("warning", event.warning, "yellow")]
-            return [_result(event), *warning, *_given_by(event.by)]
+            return [_result(event), *_report(event), *warning, *_given_by(event.by)]
         case CallDelegate():
             return [
                 Row("delegates", f"{run_label(one.expert_key, one.run_id)}: {one.query}", "cyan")
@@ -111,8 +112,11 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
             return _completion(event, around)
         case FinishStep():
             return [_step(event, around)]
+        case RejectResult():
+            return [Row("rejects", f"the result: {event.problem}", "yellow")]
         case FinishRun():
-            return [Row("completed", event.text, "green")]
+            marked = [Row("warning", WITHOUT_EFFECT, "yellow")] if event.without_effect else []
+            return [Row("completed", event.text, "green"), *marked]
         case ErrorRun():
             place = [Row("waits", f"at checkpoint {event.checkpoint_id}")] if around.full else []
             return [Row("failed", _error(event.error), "red"), *place]
@@ -231,6 +235,13 @@ def _result(event: FinishToolCall) -> Row:
     name = run_label(event.tool_name, event.delegate.run_id) if event.delegate else event.tool_name
     text = f"{name}{took}: {text_of(event.contents)}"
     return Row("error", text, "red") if event.is_error else Row("result", text)
+
+
+def _report(event: FinishToolCall) -> list[Row]:
+    """Of a delegate: how it came out."""
+    if event.report is None:
+        return []
+    return [Row("report", event.report.text, "yellow" if event.report.without_effect else "")]
 
 
 def _step(event: FinishStep, around: Around) -> Row:

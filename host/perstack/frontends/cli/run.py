@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import click
 
@@ -13,7 +14,7 @@ from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import drive
-from perstack.frontends.cli.given import given_text
+from perstack.frontends.cli.given import given_schema, given_text
 from perstack.frontends.cli.options import Setup, driving_options, label_option
 
 
@@ -32,6 +33,7 @@ from perstack.frontends.cli.options import Setup, driving_options, label_option
 )
 @click.option("--job-id", metavar="ID", help="The new Job's id: up to 128 of A-Z a-z 0-9 _ -")
 @label_option
+@click.option("--output-schema", metavar="FILE", help="The result must be JSON that fits the JSON schema in this file.")
 @click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
 @driving_options
 def run_command(
@@ -43,6 +45,7 @@ def run_command(
     is_answer: bool,
     job_id: str | None,
     label: tuple[str, ...],
+    output_schema: str | None,
     stream: bool,
     setup: Setup,
 ) -> None:
@@ -52,6 +55,10 @@ def run_command(
     labels = parse_labels(label)
     if labels and is_answer:
         raise UsageError("--label is for a new Run: leave it out when answering")
+    if output_schema is not None:
+        if is_answer:
+            raise UsageError("--output-schema is for a new Run: leave it out when answering")
+        setup = replace(setup, overrides=replace(setup.overrides, output=given_schema(output_schema)))
     host = setup.host()
 
     async def work(on_event: OnEvent) -> JobSummary:

@@ -17,7 +17,7 @@ from perstack.errors import DefinitionError, PerstackError
 from perstack.frontends.mcp_server.next_steps import as_sentence, said
 from perstack.frontends.mcp_server.schemas import JobDetails, JobView, OpenCall, OpenItem, RunView
 from perstack.frontends.shared.following import after_job
-from perstack.frontends.shared.words import STATUS_WORDS, spent
+from perstack.frontends.shared.words import STATUS_WORDS, WITHOUT_EFFECT, spent
 
 ERROR_KEY = "perstack/error"
 """Where in `_meta` the structure of an error is: a tool's output schema leaves no room for it in the result itself."""
@@ -59,6 +59,8 @@ def job_view(job: JobSummary) -> JobView:
         resume_at=job.resume_at,
         query=job.query,
         text=job.text,
+        result=job.result,
+        without_effect=job.without_effect,
         question=job.question,
         question_id=job.asking.id if job.asking is not None else None,
         error=job.error,
@@ -100,7 +102,8 @@ def standing(job: JobSummary) -> str:
         job.status
     )
     about = f": {told}" if told else ""
-    return f"Job {job.id} of {job.expert_key} ({word}, {did}){about}. {next_step(job)}"
+    marked = f" {WITHOUT_EFFECT[0].upper()}{WITHOUT_EFFECT[1:]}." if job.without_effect else ""
+    return f"Job {job.id} of {job.expert_key} ({word}, {did}){about}.{marked} {next_step(job)}"
 
 
 def next_step(job: JobSummary) -> str:

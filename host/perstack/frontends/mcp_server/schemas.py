@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.events import Settlement
 from perstack.core.job import Cost, JobStatus, Lifecycle, PauseReason
+from perstack.core.results import placed_below
 from perstack.core.runs.state import RunStatus
 from perstack.frontends.shared.arguments import Arguments
 
@@ -104,6 +105,14 @@ class JobView(Fact):
     resume_at: int | None = Field(default=None, description="From when on it may be resumed: milliseconds since 1970.")
     query: str
     text: str | None = Field(default=None, description="The result, when completed.")
+    result: JsonObject | None = Field(
+        default=None, description="The same as JSON, if the Expert declares a schema for its result."
+    )
+    without_effect: bool = Field(
+        default=False,
+        exclude_if=falsy,
+        description="The Expert declares that its work has an effect, and no call had one: check the result.",
+    )
     question: str | None = Field(default=None, description="What a person is asked, if the Job waits for an answer.")
     question_id: str | None = None
     error: str | None = None
@@ -186,6 +195,16 @@ def input_schema(model: type[Arguments]) -> JsonObject:
 def output_schema(model: type[Fact]) -> JsonObject:
     """The JSON schema of a tool's structured result."""
     return _plain(model.model_json_schema(by_alias=True, mode="serialization"))
+
+
+def expert_output_schema(model: type[Fact], result: JsonObject | None) -> JsonObject:
+    """That of an Expert's tool, whose Jobs have a `result` that fits the schema of its Expert."""
+    whole = output_schema(model)
+    properties = whole.get("properties")
+    if result is None or not isinstance(properties, dict):
+        return whole
+    placed = placed_below(result, "#/properties/result")
+    return whole if placed is None else {**whole, "properties": {**properties, "result": placed}}
 
 
 def _plain(schema: JsonObject) -> JsonObject:

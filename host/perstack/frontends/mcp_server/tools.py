@@ -42,6 +42,7 @@ from perstack.frontends.mcp_server.schemas import (
     JobView,
     ListJobsArguments,
     ResumeJobArguments,
+    expert_output_schema,
     input_schema,
     output_schema,
 )
@@ -262,7 +263,7 @@ def _expert_tool(name: str, expert: Expert) -> Tool:
         title=expert.key,
         description=expert.description or f"Runs the Expert {expert.key}.",
         input_schema=input_schema(ExpertArguments),
-        output_schema=output_schema(JobView),
+        output_schema=expert_output_schema(JobView, expert.output),
         annotations=_DRIVES,
     )
 

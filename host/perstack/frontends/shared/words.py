@@ -77,6 +77,9 @@ def spent(job: JobSummary) -> str:
     return ", ".join(word for word in words if word)
 
 
+WITHOUT_EFFECT = "no call had an effect, and the Expert declares `effects = true`: check before you rely on the result"
+
+
 def duration(milliseconds: int) -> str:
     """`7 ms`, `1.3 s`, `2 min 5 s`, `3 h 12 min`."""
     if milliseconds < 1000:

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from perstack.core.base import JsonObject
 from perstack.core.by import By
 from perstack.core.ids import place_of
 from perstack.core.job import JobSummary
@@ -45,7 +46,8 @@ def approval_routes(host: Host, decide: Decide) -> list[Route]:
             job = await decide(question, arguments.said, caller_of(request), arguments.wait)
         except PerstackError as error:
             return refusal(error)
-        told = {"jobId": job.id, "status": job.status} | ({} if job.text is None else {"text": job.text})
+        told: JsonObject = {"jobId": job.id, "status": job.status}
+        told |= {name: value for name, value in (("text", job.text), ("result", job.result)) if value is not None}
         return JSONResponse(told, 200 if arguments.wait else 202)
 
     return [

@@ -193,7 +193,12 @@ def _approvals() -> JsonObject:
 def _decision() -> JsonObject:
     done: JsonObject = {
         "type": "object",
-        "properties": {"jobId": {"type": "string"}, "status": {"type": "string"}, "text": {"type": "string"}},
+        "properties": {
+            "jobId": {"type": "string"},
+            "status": {"type": "string"},
+            "text": {"type": "string"},
+            "result": {"type": "object"},
+        },
         "required": ["jobId", "status"],
     }
     return {
