@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import click
 
 from perstack.core.job import JobSummary
-from perstack.core.labels import parse_labels
+from perstack.core.job_choice import JobChoice
 from perstack.engine.clock import SYSTEM
+from perstack.engine.pages import pages
+from perstack.frontends.cli.job_choice import choice_options
 from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.frontends.shared.words import STATUS_WORDS, ago, cost, count
 from perstack.host import Host
 
 _PAGE = 20
+_MANY = 200
 
 
 @click.command("jobs")
@@ -24,7 +27,7 @@ _PAGE = 20
     "--take", type=click.IntRange(min=1), metavar="N", default=_PAGE, show_default=True, help="How many, the newest."
 )
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the N newest.")
-@click.option("--label", multiple=True, metavar="KEY=VALUE", help="Only Jobs with this label; may be given again.")
+@choice_options
 @click.option("--all", "everything", is_flag=True, help="All of them, in place of --take.")
 @place_options
 def jobs_command(
@@ -32,53 +35,53 @@ def jobs_command(
     take: int,
     offset: int,
     everything: bool,
-    label: tuple[str, ...],
+    choice: JobChoice,
     config: str | None,
     workspace: str | None,
     storage: str | None,
 ) -> None:
     """List Jobs, the one written to last first, with the question of those that wait for an answer."""
-    labels = parse_labels(label)
     host = PlaceOptions(config, workspace, storage).reader()
-    jobs, has_more = asyncio.run(_some(host, None if everything else take, offset, labels))
+    jobs, has_more = asyncio.run(_some(host, None if everything else take, offset, choice))
     if as_json:
         for job in jobs:
             data(job.to_json())
         return
     screen = Screen.of_stdout()
     if not jobs:
-        out("no Jobs" + _why_none(offset, labels))
+        out("no Jobs" + _why_none(offset, choice))
         return
-    _print(screen, jobs)
+    show_jobs(screen, jobs)
     if has_more:
         text = f"there are more: see them with --offset {offset + len(jobs)}, or all with --all"
         out(screen.paint(text, dim=True))
 
 
-def _why_none(offset: int, labels: Mapping[str, str]) -> str:
+def _why_none(offset: int, choice: JobChoice) -> str:
     if offset:
         return " beyond these"
-    if labels:
-        return f" with {' and '.join(f'{key}={value}' for key, value in labels.items())}"
+    if choice == JobChoice.of(labels=dict(choice.labels)) and choice.labels:
+        return f" with {' and '.join(f'{key}={value}' for key, value in choice.labels)}"
+    if choice != JobChoice():
+        return " like that"
     return " yet; start one with: perstack run EXPERT QUERY"
 
 
-async def _some(host: Host, take: int | None, offset: int, labels: Mapping[str, str]) -> tuple[list[JobSummary], bool]:
+async def _some(host: Host, take: int | None, offset: int, choice: JobChoice) -> tuple[list[JobSummary], bool]:
     """The Jobs wanted, and whether there are older ones."""
+    limit = _MANY if take is None or choice != JobChoice() else offset + take + 1
     async with host:
         found: list[JobSummary] = []
-        after: str | None = None
-        while take is None or len(found) <= offset + take:
-            page = await host.jobs(limit=100 if take is None else offset + take + 1, after=after, labels=labels)
-            found.extend(page.jobs)
-            after = page.next
-            if after is None:
+        async for page in pages(lambda after: host.jobs.list(limit=limit, after=after)):
+            found += filter(choice.has, page.jobs)
+            if take is not None and len(found) > offset + take:
                 break
     end = len(found) if take is None else offset + take
     return found[offset:end], len(found) > end
 
 
-def _print(screen: Screen, jobs: list[JobSummary]) -> None:
+def show_jobs(screen: Screen, jobs: Sequence[JobSummary]) -> None:
+    """A table of them, with how to answer those that wait."""
     now = SYSTEM.now()
     rows = [
         (

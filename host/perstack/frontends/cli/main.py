@@ -41,6 +41,8 @@ _COMMANDS = {
     "signal": ("signal", "Tell a Job or a task of an event from outside."),
     "log": ("log", "Show what happened in a Job, the latest one by default."),
     "jobs": ("jobs", "List Jobs, newest first."),
+    "delete": ("delete", "Remove Jobs for good."),
+    "prune": ("prune", "Remove all Jobs of a kind for good, such as those of last month."),
     "cost": ("cost", "Add up what Jobs have spent."),
     "verify": ("verify", "Check a Job's logs for edits, loss and damage."),
     "replay": ("verify", "Drive a recorded Job again, without a model, and compare."),

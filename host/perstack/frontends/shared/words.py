@@ -22,6 +22,9 @@ STATUS_WORDS: dict[JobStatus, str] = {
 }
 """Each status as people are shown it."""
 
+TYPED_STATUS: dict[str, JobStatus] = {words.replace(" ", "-"): status for status, words in STATUS_WORDS.items()}
+"""Each status by what people type."""
+
 
 def shorten(text: str, width: int) -> str:
     """One line of at most that many cells; `…` tells that there was more."""

@@ -1,0 +1,83 @@
+"""`perstack delete` and `perstack prune`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from processes import start, until
+from terminal import ASKING, TEAM, Terminal, reply
+
+PROJECT = TEAM + ASKING
+
+
+@pytest.fixture
+def jobs(terminal: Terminal) -> Terminal:
+    terminal.project(
+        PROJECT,
+        lead=[{"text": "done"}],
+        guest=[reply("", ("askUser", {"question": "Which?"})), reply("done")],
+    )
+    for job, expert in (("one", "lead"), ("two", "lead"), ("three", "lead"), ("asks", "guest")):
+        assert terminal.call("run", expert, "go", "--job-id", job).code in {0, 3}
+    return terminal
+
+
+def left(terminal: Terminal, *words: str) -> list[str]:
+    return [json.loads(line)["id"] for line in terminal.call("jobs", "--json", "--all", *words).lines]
+
+
+def test_jobs_are_deleted_by_id_once_somebody_agrees(jobs: Terminal) -> None:
+    refused = jobs.call("delete", "one", "two")
+    assert (refused.code, refused.out) == (2, "")
+    assert "2 Jobs would be deleted for good" in refused.err
+    done = jobs.call("delete", "one", "tw", "one", "--yes")
+    assert (done.code, done.out, done.err) == (0, "deleted 2 Jobs\n", "")
+    assert left(jobs) == ["asks", "three"]
+    assert jobs.call("log", "--job", "one").code == 2
+    missing = jobs.call("delete", "three", "nothing", "--yes")
+    assert (missing.code, left(jobs)) == (2, ["asks", "three"])
+
+
+def test_a_job_that_is_driven_is_kept(jobs: Terminal) -> None:
+    jobs.script(lead=[reply("", ("exec", {"command": "sh", "args": ["-c", "touch began; sleep 60"]}))])
+    with start(jobs, "run", "lead", "go", "--job-id", "busy") as process:
+        until(lambda: (jobs.workspace / "began").exists(), "the command runs")
+        done = jobs.call("delete", "busy", "one", "--yes", "--json")
+        assert done.code == 1
+        found = json.loads(done.out)
+        assert (found["deleted"], list(found["kept"])) == (["one"], ["busy"])
+        process.kill()
+
+
+def test_prune_removes_what_fits_every_condition_and_shows_it_first(jobs: Terminal) -> None:
+    assert jobs.call("prune").code == 2
+    shown = jobs.call("prune", "--keep-last", "1", "--dry-run")
+    assert shown.code == 0
+    assert [line.split()[0] for line in shown.lines] == ["Job", "two", "one"]
+    assert left(jobs) == ["asks", "three", "two", "one"]
+    assert jobs.call("prune", "--older-than", "1d", "--yes").out == "no such Jobs\n"
+    assert jobs.call("prune", "--keep-last", "1", "--expert", "lead", "--yes").out == "deleted 2 Jobs\n"
+    assert left(jobs) == ["asks", "three"]
+
+
+def test_prune_keeps_what_waits_for_a_person_unless_told(jobs: Terminal) -> None:
+    assert jobs.call("prune", "--keep-last", "0", "--yes").out == "deleted 3 Jobs\n"
+    assert left(jobs) == ["asks"]
+    assert jobs.call("prune", "--keep-last", "0", "--include-waiting", "--yes").out == "deleted 1 Job\n"
+    assert left(jobs) == []
+
+
+def test_jobs_are_listed_by_how_they_stand_whose_they_are_and_since_when(jobs: Terminal) -> None:
+    assert left(jobs, "--status", "waiting") == ["asks"]
+    assert left(jobs, "--expert", "lead", "--since", "1h") == ["three", "two", "one"]
+    assert left(jobs, "--status", "completed", "--status", "waiting", "--expert", "guest") == ["asks"]
+    assert jobs.call("jobs", "--status", "failed").out == "no Jobs like that\n"
+    assert jobs.call("jobs", "--status", "gone").code == 2
+
+
+def test_what_was_deleted_is_no_finding_where_an_anchor_knows_of_it(jobs: Terminal) -> None:
+    (jobs.workspace / "perstack.toml").write_text(f'[audit]\nanchor = "file:away/heads.jsonl"\n{PROJECT}')
+    assert jobs.call("run", "lead", "go", "--job-id", "kept").code == 0
+    assert jobs.call("delete", "kept", "--yes").code == 0
+    assert jobs.call("verify", "--all").code == 0
