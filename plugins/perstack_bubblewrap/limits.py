@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from perstack.core.sandbox import SandboxPolicy
 from perstack_bubblewrap.cgroups import Controller, Limits, Member, enforceable, places
+from perstack_bubblewrap.pid_max import SPARE, is_possible
 
 _JOIN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 126; shift; done; shift; exec "$@"'
 _CONTROLLERS: Mapping[str, Controller] = {"memory": "memory", "processes": "pids", "cpu": "cpu"}
@@ -37,6 +38,8 @@ def ways() -> dict[str, str]:
         version = next(("v2" if one.is_second else "v1" for one in places() if controller in one.controllers), None)
         if version is not None:
             found[key] = f"holds for all programs of a Job together (cgroups {version})"
+        elif key == "processes" and _by_number():
+            found[key] = f"holds for each program, give or take {SPARE} (pid_max): no cgroup can be made here"
         elif _by_rlimit(key):
             what = "address space of each process" if key == "memory" else "processes of each program"
             found[key] = f"holds for the {what} (rlimit): no cgroup can be made here"
@@ -53,9 +56,15 @@ def own_limits(policy: SandboxPolicy, member: Member | None) -> tuple[str, ...]:
     words: list[str] = []
     if policy.memory is not None and "memory" not in there:
         words.append(f"--as={policy.memory}")
-    if policy.processes is not None and "pids" not in there:
+    if policy.processes is not None and "pids" not in there and _by_rlimit("processes"):
         words.append(f"--nproc={policy.processes}")
     return ("prlimit", *words, "--") if words else ()
+
+
+def numbered(policy: SandboxPolicy, member: Member | None) -> int | None:
+    """The number of processes that is to be set for a program's own space, where nothing else counts them."""
+    is_counted = member is not None and "pids" in enforceable()
+    return policy.processes if not is_counted and _by_number() else None
 
 
 def joined(member: Member | None) -> tuple[str, ...]:
@@ -76,7 +85,12 @@ def in_words(over: Controller, policy: SandboxPolicy) -> str:
 
 
 def _is_kept(key: str) -> bool:
-    return _CONTROLLERS[key] in enforceable() or _by_rlimit(key)
+    return _CONTROLLERS[key] in enforceable() or _by_rlimit(key) or (key == "processes" and _by_number())
+
+
+def _by_number() -> bool:
+    """For root, whom no rlimit binds."""
+    return not _by_rlimit("processes") and is_possible()
 
 
 def _by_rlimit(key: str) -> bool:

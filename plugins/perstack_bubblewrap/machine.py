@@ -86,16 +86,16 @@ async def check(bwrap: str) -> None:
     """Raises UsageError if that program is too old, or the kernel lets it make no sandbox."""
     if bwrap in _usable:
         return
-    status, words = await _asked(bwrap, "--version")
+    status, words = await asked(bwrap, "--version")
     version = tuple(int(part) for part in re.findall(r"\d+", words)[:2])
-    _, options = await _asked(bwrap, "--help")
+    _, options = await asked(bwrap, "--help")
     if status != 0 or version < _OLDEST or _NEEDED not in options:
         raise UsageError(
             f"{bwrap} is {words.strip() or 'of no known version'}: bubblewrap 0.10 is needed, or an older one with the"
             f" option {_NEEDED}, as distributions have it: update it"
         )
     with sealed(arguments(system(), View(), cwd="/", env={}), seccomp()) as (given, filters):
-        status, words = await _asked(
+        status, words = await asked(
             bwrap, "--args", str(given), "--seccomp", str(filters), "--", "/bin/true", keep=(given, filters)
         )
     if status != 0:
@@ -108,7 +108,8 @@ async def check(bwrap: str) -> None:
     _usable.add(bwrap)
 
 
-async def _asked(*argv: str, keep: tuple[int, ...] = ()) -> tuple[int, str]:
+async def asked(*argv: str, keep: tuple[int, ...] = ()) -> tuple[int, str]:
+    """The exit status of a program of the host's own, and all that it says. It has a deadline."""
     process = await asyncio.create_subprocess_exec(
         *argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env={}, pass_fds=keep, start_new_session=True
     )

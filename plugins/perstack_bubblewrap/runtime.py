@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import signal
 from asyncio.subprocess import Process
+from collections.abc import Mapping
 from contextlib import ExitStack
 from threading import Lock
 
 from perstack.core.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
 from perstack.ports.processes.group import signal_group
+from perstack.ports.processes.owned import owned
 from perstack.ports.processes.start import launch
 from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program, Surroundings
 from perstack_bubblewrap.cgroups import Member
 from perstack_bubblewrap.groups import Shared
 from perstack_bubblewrap.handles import held_open
 from perstack_bubblewrap.layout import DEFAULT_TMP, View, arguments, environment
-from perstack_bubblewrap.limits import in_words, joined, own_limits
+from perstack_bubblewrap.limits import in_words, joined, numbered, own_limits
 from perstack_bubblewrap.machine import seccomp, system
+from perstack_bubblewrap.pid_max import Held, held_back
 from perstack_bubblewrap.sealed import sealed
 from perstack_bubblewrap.view import Watch
 from perstack_bubblewrap.ways import Way, Ways
@@ -65,14 +68,28 @@ class BubblewrapRuntime:
         way = await self._ways.to(allowed) if allowed else None
         view = await asyncio.to_thread(self._view, program, () if way is None else way.readable)
         env = {**environment(program.env, view), **({} if way is None else way.env)}
-        mounts = () if way is None else way.mounts
-        tmp = policy.tmp or DEFAULT_TMP
         member = None if self._group is None else self._group.group.member()
+        running = _Running(member, way, 0 if way is None else way.count)
+        try:
+            process = await self._launched(program, view, env, running)
+        except BaseException:
+            if member is not None:
+                await member.remove()
+            raise
+        if member is not None or way is not None or policy.time is not None:
+            self._begin(process, running)
+        return process
+
+    async def _launched(self, program: Program, view: View, env: Mapping[str, str], running: _Running) -> Process:
+        policy, way, member = self._policy, running.way, running.member
+        mounts, tmp = () if way is None else way.mounts, policy.tmp or DEFAULT_TMP
         with ExitStack() as held:
             handles = held.enter_context(held_open(view))
             given = arguments(system(), view, cwd=str(program.cwd), env=env, tmp=tmp, more=mounts, handles=handles)
             words, filters = held.enter_context(sealed(given, seccomp()))
-            bwrap = (self._bwrap, "--args", str(words), "--seccomp", str(filters), "--")
+            back = held.enter_context(held_back(numbered(policy, member)))
+            bound = () if back is None else back.words
+            bwrap = (self._bwrap, *bound, "--args", str(words), "--seccomp", str(filters), "--")
             within = (*own_limits(policy, member), *(() if way is None else way.argv))
             process = await launch(
                 (*joined(member), *bwrap, *within, *program.argv),
@@ -83,10 +100,10 @@ class BubblewrapRuntime:
                 stdout=program.stdout,
                 stderr=program.stderr,
                 records=program.records,
-                pass_fds=(words, filters, *handles.values()),
+                pass_fds=(words, filters, *handles.values(), *(() if back is None else back.theirs)),
             )
-        if member is not None or way is not None or policy.time is not None:
-            self._begin(process, _Running(member, way, 0 if way is None else way.count))
+            if back is not None:
+                await _bound(back, process)
         return process
 
     def ending(self, process: Process) -> Ending:
@@ -138,3 +155,13 @@ class BubblewrapRuntime:
         over = None if running.limit or running.member is None else running.member.went_over()
         if over is not None:
             running.limit = in_words(over, self._policy)
+
+
+async def _bound(back: Held, process: Process) -> None:
+    """Its limit set; a program that can have none is ended before it begins."""
+    try:
+        await back.bind()
+    except BaseException:
+        async with owned(process):
+            process.kill()
+        raise

@@ -11,10 +11,10 @@ from hosting import wait_for
 from sandboxed import PYTHON, Box
 
 from perstack.core.sandbox import Sandbox, bytes_of, policy_of
-from perstack.errors import UsageError
+from perstack.errors import SkillError, UsageError
 from perstack.ports.processes.owned import owned
 from perstack.ports.runtime import LocalRuntimeFactory, Surroundings
-from perstack_bubblewrap import cgroups, limits
+from perstack_bubblewrap import cgroups, limits, pid_max
 from perstack_bubblewrap.plugin import BubblewrapFactory
 
 MIB = 1 << 20
@@ -126,6 +126,37 @@ def test_without_cgroups_memory_is_bound_for_each_process(box: Box, monkeypatch:
     monkeypatch.setattr(cgroups, "places", lambda: ())
     ran = box.with_policy(memory=64 * MIB).python(f"b'x' * {200 * MIB}")
     assert "MemoryError" in ran.output
+
+
+def test_without_cgroups_the_number_of_processes_is_bound_for_root_too(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "places", lambda: ())
+    monkeypatch.setattr(limits, "places", lambda: ())
+    if not pid_max.is_possible():
+        pytest.skip("not root, or this kernel has one pid_max for all")
+    before = Path("/proc/sys/kernel/pid_max").read_text()
+    line = "for i in $(seq 420); do sleep 5 & done; echo all"
+    assert box.run(line, inside=False).output.endswith("all\n")
+    few = box.with_policy(processes=64)
+    assert limits.ways()["processes"].startswith("holds for each program, give or take 300 (pid_max)")
+    assert limits.unenforced(few.policy) == ()
+    assert "all" not in few.run(line).output.splitlines()
+    assert few.run("for i in $(seq 60); do sleep 5 & done; echo all").output.endswith("all\n")
+    assert Path("/proc/sys/kernel/pid_max").read_text() == before
+
+
+def test_a_program_whose_number_of_processes_cannot_be_set_does_not_begin(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "places", lambda: ())
+    monkeypatch.setattr(pid_max, "is_possible", lambda: True)
+    monkeypatch.setattr(limits, "is_possible", lambda: True)
+    monkeypatch.setattr(limits, "_by_rlimit", lambda key: False)
+    monkeypatch.setattr(pid_max, "_SET", "echo no such setting >&2; exit 1")
+    with pytest.raises(SkillError, match=r"`processes` of \[sandbox\] cannot be set: no such setting"):
+        box.with_policy(processes=64).run("touch begun")
+    assert not (box.workspace / "begun").exists()
 
 
 def test_local_keeps_no_limit_and_says_so() -> None:
