@@ -13,10 +13,11 @@ import re
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 
+from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack_bubblewrap.machine import asked
 

@@ -1,0 +1,107 @@
+"""What a sandbox costs a program: from being started to having ended, beside the same program without one.
+
+    .venv/bin/python bench/sandbox.py              the table of docs/sandbox.md
+    .venv/bin/python bench/sandbox.py --times 200  with more of each
+
+Each way is taken once before, and then all ways in turn, so that what else the machine does touches each alike. `bwrap`
+alone, which unshares the same and mounts next to nothing, is the floor of every sandbox that is made by it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+import time
+from asyncio.subprocess import DEVNULL
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from statistics import median
+
+from perstack.core.sandbox import SandboxPolicy
+from perstack.errors import PerstackError
+from perstack.ports.processes.owned import owned
+from perstack.ports.processes.start import started
+from perstack.ports.runtime import LOCAL_RUNTIME, Program, Runtime, Surroundings
+from perstack_bubblewrap.plugin import BubblewrapFactory
+
+FLOOR = (
+    "bwrap --unshare-all --die-with-parent --ro-bind /usr /usr --symlink usr/lib /lib --symlink usr/lib64 /lib64"
+    " --proc /proc --dev /dev --tmpfs /tmp -- /usr/bin/true"
+)
+Way = Callable[[], Awaitable[None]]
+
+
+async def plain(argv: list[str]) -> None:
+    """The fastest that Python can."""
+    process = await asyncio.create_subprocess_exec(*argv, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
+    if await process.wait() != 0:
+        raise SystemExit(f"{argv[0]} failed")
+
+
+def way_of(runtime: Runtime, workspace: Path) -> Way:
+    """A program of an Expert's, as exec starts it."""
+
+    async def run() -> None:
+        env = {"PATH": os.defpath, "PWD": str(workspace)}
+        program = Program(("/usr/bin/true",), workspace, env, DEVNULL, DEVNULL, DEVNULL)
+        process = await started(asyncio.create_task(runtime.start(program)))
+        async with owned(process):
+            if await process.wait() != 0:
+                raise SystemExit("the program failed")
+        runtime.ending(process)
+
+    return run
+
+
+async def measured(ways: dict[str, Way], times: int) -> dict[str, list[float]]:
+    """Milliseconds of each, in turn."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(times + 1):
+        for name, run in ways.items():
+            began = time.perf_counter()
+            await run()
+            if turn:
+                taken[name].append((time.perf_counter() - began) * 1000)
+    return taken
+
+
+async def main(times: int) -> None:
+    """Print the table."""
+    with tempfile.TemporaryDirectory() as name:
+        workspace = Path(name) / "work"
+        for folder in range(100):
+            (workspace / f"folder{folder}").mkdir(parents=True)
+        (workspace / ".env").touch()
+        around = Surroundings(workspace, "job", {"PATH": os.defpath, "HOME": "/nonexistent"})
+        policy = SandboxPolicy(runtime="bubblewrap")
+        limited = policy.model_copy(update={"memory": 1 << 30, "processes": 256})
+        async with AsyncExitStack() as ends:
+            ways: dict[str, Way] = {
+                "a plain start, the floor": lambda: plain(["/usr/bin/true"]),
+                "`local`": way_of(LOCAL_RUNTIME, workspace),
+                "`bwrap` by itself": lambda: plain(FLOOR.split()),
+            }
+            for label, one in (("`bubblewrap`", policy), ("`bubblewrap`, memory and processes limited", limited)):
+                try:
+                    runtime = await BubblewrapFactory().prepare(one, around)
+                except PerstackError as error:
+                    raise SystemExit(str(error)) from error
+                ends.push_async_callback(runtime.close)
+                ways[label] = way_of(runtime, workspace)
+            taken = await measured(ways, times)
+    sys.stdout.write("| `/usr/bin/true` | least, ms | median, ms |\n| --- | --- | --- |\n")
+    for label, each in taken.items():
+        sys.stdout.write(f"| {label} | {min(each):.1f} | {median(each):.1f} |\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=50)
+    if shutil.which("bwrap") is None:
+        raise SystemExit("bwrap was not found: apt install bubblewrap")
+    asyncio.run(main(parser.parse_args().times))
