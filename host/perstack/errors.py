@@ -105,7 +105,8 @@ class ProviderError(PerstackError):
     """A generation failed.
 
     `name` is a short stable word (`RateLimit`, `Timeout`, `BadRequest`, …), `status_code` the HTTP status if
-    there was one, `retry_after` the seconds that the endpoint asked us to wait.
+    there was one, `retry_after` the seconds that the endpoint asked us to wait. Of a `ContextOverflow`,
+    `context_window` is how many tokens the model's context can hold, if the endpoint said so.
     """
 
     def __init__(
@@ -116,12 +117,14 @@ class ProviderError(PerstackError):
         status_code: int | None = None,
         is_retryable: bool = False,
         retry_after: float | None = None,
+        context_window: int | None = None,
     ) -> None:
         super().__init__(message)
         self.name = name
         self.status_code = status_code
         self.is_retryable = is_retryable
         self.retry_after = retry_after
+        self.context_window = context_window
 
 
 class MissingCredential(ProviderError):

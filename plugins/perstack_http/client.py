@@ -108,6 +108,7 @@ def _cleaned(error: ProviderError, endpoint: Endpoint) -> ProviderError:
         status_code=error.status_code,
         is_retryable=error.is_retryable,
         retry_after=error.retry_after,
+        context_window=error.context_window,
     )
 
 

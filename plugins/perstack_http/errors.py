@@ -30,12 +30,23 @@ _NAMES = {
 _OVERFLOW = re.compile(
     r"prompt is too long|exceed\w* (the )?(available )?context|maximum context length|context_length_exceeded"
     r"|tokens exceed the configured limit|exceeds the maximum number of tokens|input is too long|input tokens exceeded"
-    r"|maximum prompt length|exceeded model token limit",
+    r"|maximum prompt length|exceeded model token limit|range of input length should be"
+    r"|must have less than \d+ tokens|max_new_tokens`? must be <=",
     re.IGNORECASE,
 )
+_NUMBER = r"(\d[\d,_]{2,11})"
+_WINDOW = re.compile(
+    rf"(?:context|prompt) (?:length|window|size)(?: of this model| allowed)?(?: is| of|:)+ ?{_NUMBER}"
+    rf"|with {_NUMBER} maximum context|> {_NUMBER}|allowed \({_NUMBER}\)|configured limit of {_NUMBER}"
+    rf"|token limit:? {_NUMBER}|less than {_NUMBER} tokens|must be <= {_NUMBER}|should be \[\d+, ?{_NUMBER}\]"
+    rf'|"n_ctx" ?: ?{_NUMBER}',
+    re.IGNORECASE,
+)
+"""How many tokens the model's context holds, as the documented errors say it."""
 _OVERFLOW_CODE = re.compile(r'"(?:code|type)"\s*:\s*"(?:context_length_exceeded|exceed_context_size_error)"')
 """Of OpenAI's format, and of llama.cpp's server: some servers say it there alone."""
 _LONGEST_WORDS = 2000
+_LONGEST_BODY = 20_000
 _RETRY_INFO = "google.rpc.RetryInfo"
 _DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 
@@ -64,6 +75,7 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str)
         retryable=_said_to_retry(headers),
         retry_after=_first(retry_after(headers, datetime.now(UTC)), delay_in(text)),
         is_overflow=_OVERFLOW_CODE.search(text) is not None,
+        body=text,
     )
 
 
@@ -74,11 +86,16 @@ def made_error(
     retryable: bool | None = None,
     retry_after: float | None = None,
     is_overflow: bool = False,
+    body: str = "",
 ) -> ProviderError:
-    """An error by its status; also for one that came inside a stream. An overflow of the context has its own name."""
-    name = error_name(status)
+    """An error by its status; also for one that came inside a stream. An overflow of the context has its own name.
+
+    `body` is all that the endpoint said, if that is more than the message.
+    """
+    name, window = error_name(status), None
     if name == "BadRequest" and (is_overflow or _OVERFLOW.search(message)):
         name = "ContextOverflow"
+        window = window_in(message) or window_in(body)
         message = f"{message} — use a model with a longer context, or delegate parts of the work"
     return ProviderError(
         message,
@@ -86,7 +103,16 @@ def made_error(
         status_code=status,
         is_retryable=is_retryable(status) if retryable is None else retryable,
         retry_after=retry_after,
+        context_window=window,
     )
+
+
+def window_in(text: str) -> int | None:
+    """How many tokens a model's context holds, as an error's words say; None if they do not."""
+    found = _WINDOW.search(text[:_LONGEST_BODY])
+    if found is None:
+        return None
+    return int(re.sub(r"[,_]", "", next(group for group in found.groups() if group is not None)))
 
 
 def cut_stream(detail: str) -> ProviderError:

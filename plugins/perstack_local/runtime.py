@@ -257,7 +257,7 @@ def _close_http(parameters: _Parameters) -> None:
 def _error_of(failure: _Failure) -> ProviderError:
     if "exceed_context_size" in failure.type:
         message = f"{failure.message}: raise contextLength in [provider.setting], or give the Expert less to read"
-        return ProviderError(message, name="ContextTooLong", status_code=failure.code)
+        return ProviderError(message, name="ContextOverflow", status_code=failure.code)
     name = "BadRequest" if failure.code == 400 else "ProviderError"
     return ProviderError(failure.message or "the embedded model failed", name=name, status_code=failure.code)
 

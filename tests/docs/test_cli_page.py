@@ -27,6 +27,7 @@ MODEL = (
     "max_retries",
     "timeout",
     "env_path",
+    "compaction",
     "permissions",
     "runtime",
     "strict_skills",

@@ -15,6 +15,7 @@ from pages import fenced, first_cells, page, rows, run_line, section
 from pydantic import BaseModel
 
 from perstack.core.by import By
+from perstack.core.context import ContextPolicy
 from perstack.core.definitions import Budget, Limits
 from perstack.core.events import (
     DisplayEvent,
@@ -37,6 +38,7 @@ from perstack.core.run_facts import (
     DelegateReport,
     Delegation,
     ErrorInfo,
+    ShrunkResult,
 )
 from perstack.core.sandbox import SandboxPolicy
 from perstack.core.todos import Todo
@@ -50,6 +52,8 @@ OBJECTS = {
     "usage": Usage,
     "error": ErrorInfo,
     "limits": Limits,
+    "contextPolicy": ContextPolicy,
+    "shrunkResult": ShrunkResult,
     "sandbox": SandboxPolicy,
     "budget": Budget,
     "charge": Charge,
@@ -74,7 +78,7 @@ def _fields(model: type[BaseModel], besides: type[BaseModel] = BaseModel) -> lis
     """A model's JSON fields, with `?` after one that can be left out."""
     common = {*besides.model_fields, "type"}
     return [
-        f"{field.alias or name}{'?' if _may_be_left_out(field) else ''}"
+        f"{field.serialization_alias or field.alias or name}{'?' if _may_be_left_out(field) else ''}"
         for name, field in model.model_fields.items()
         if name not in common and field.exclude is not True
     ]

@@ -12,6 +12,7 @@ from perstack.config.runtimes import warn_of_runtime, without_list
 from perstack.config.skills import check_skills
 from perstack.config.source import Reporter, TomlValue
 from perstack.config.written_secrets import warn_of_secrets
+from perstack.core.context import CompactionExpert, ContextKeys
 from perstack.core.cycles import cycles
 from perstack.core.definitions import Expert, ExpertEvaluator
 from perstack.core.rules import key_and_version
@@ -98,3 +99,13 @@ def resolve_evaluator(draft: Draft, drafts: Mapping[str, Draft]) -> None:
     if name not in drafts or (version is not None and drafts[name].expert.version != version):
         at = (*draft.at, "iterate", "evaluator", "expert")
         draft.report.error(at, f"there is no Expert `{wanted}`{suggestion(name, drafts)}")
+
+
+def resolve_compaction(written: ContextKeys, at: KeyPath, report: Reporter, drafts: Mapping[str, Draft]) -> None:
+    """An Expert that writes summaries must be there."""
+    if not isinstance(written.compaction, CompactionExpert):
+        return
+    wanted = written.compaction.expert
+    name, version = key_and_version(wanted)
+    if name not in drafts or (version is not None and drafts[name].expert.version != version):
+        report.error((*at, "compaction", "expert"), f"there is no Expert `{wanted}`{suggestion(name, drafts)}")

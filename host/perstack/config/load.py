@@ -9,7 +9,14 @@ from os.path import normpath
 from pathlib import Path
 
 from perstack.config.check import IGNORED, keys_of, kind_of, read_table
-from perstack.config.experts import Draft, read_expert, resolve_delegates, resolve_evaluator, warn_of_cycles
+from perstack.config.experts import (
+    Draft,
+    read_expert,
+    resolve_compaction,
+    resolve_delegates,
+    resolve_evaluator,
+    warn_of_cycles,
+)
 from perstack.config.key_path import KeyPath
 from perstack.config.runtimes import warn_of_runtime
 from perstack.config.source import Reporter, Source, TomlTable, TomlValue
@@ -73,6 +80,9 @@ class DefinitionFile:
         for draft in self.drafts.values():
             resolve_delegates(draft, self.drafts)
             resolve_evaluator(draft, self.drafts)
+            resolve_compaction(draft.expert, draft.at, draft.report, self.drafts)
+        if self.report is not None:
+            resolve_compaction(self.project, (), self.report, self.drafts)
         if self.project.max_steps == 0 and self.project.max_depth == 0:
             warn_of_cycles(self.drafts)
 

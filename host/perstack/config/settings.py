@@ -6,6 +6,8 @@ from dataclasses import field, replace
 from typing import TypeVar
 
 from perstack.config.runtimes import runtime_of
+from perstack.core.context import Compaction, CompactionExpert
+from perstack.core.context import policy_of as context_policy_of
 from perstack.core.definitions import Budget, Expert, Limits, Project, ProviderSetting, ReasoningBudget
 from perstack.core.events import StartRun
 from perstack.core.overrides import Overrides as Overrides
@@ -48,6 +50,7 @@ _RECORDED_AS: dict[Override, str] = {
     "maxTokens": "max_tokens",
     "maxTime": "max_time",
     "maxToolCalls": "max_tool_calls",
+    "compaction": "compaction",
 }
 
 
@@ -81,6 +84,7 @@ def recalled(overrides: Overrides, start: StartRun) -> Overrides:
         max_tokens=_first(overrides.max_tokens, budget.max_tokens if "maxTokens" in given else None),
         max_time=_first(overrides.max_time, budget.max_time if "maxTime" in given else None),
         max_tool_calls=_first(overrides.max_tool_calls, budget.max_tool_calls if "maxToolCalls" in given else None),
+        compaction=_first(overrides.compaction, _compaction_of(limits) if "compaction" in given else None),
     )
 
 
@@ -111,6 +115,7 @@ def resolve_settings(
             max_retries=_given(defaults.max_retries, overrides.max_retries, expert.max_retries, project.max_retries),
             timeout=_given(defaults.timeout, overrides.timeout, expert.timeout, project.timeout),
             retry_timeout=_given(defaults.retry_timeout, expert.retry_timeout, project.retry_timeout),
+            context=context_policy_of(expert, project, overrides.compaction),
         ),
     )
 
@@ -122,6 +127,13 @@ def resolve_sandbox(project: Project, expert: Expert, overrides: Overrides = NO_
     # one that a caller names must be there: it is not taken for another, as those of the original's files are
     runtime = overrides.runtime or runtime_of(expert.runtime, project.runtime)
     return policy_of(runtime, project.sandbox)
+
+
+def _compaction_of(limits: Limits) -> Compaction:
+    policy = limits.context
+    if policy is not None and policy.expert is not None:
+        return CompactionExpert(expert=policy.expert)
+    return "off" if policy is None or policy.is_off else "auto"
 
 
 def _first(*values: _T | None) -> _T | None:

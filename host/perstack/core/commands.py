@@ -7,7 +7,7 @@ from perstack.core.events import Settlement
 from perstack.core.messages import ToolCallPart, ToolResultPart
 from perstack.core.policy.approvals import Approval
 from perstack.core.questions import Answer, Question
-from perstack.core.run_facts import Delegation, ErrorInfo
+from perstack.core.run_facts import Delegation, ErrorInfo, ShrunkResult
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall
 from perstack.dataclass import dataclass
@@ -119,6 +119,30 @@ class Complete:
 
 
 @dataclass(frozen=True)
+class Shrink:
+    """Keep these old results as blobs, and show the model their ends only."""
+
+    results: tuple[ShrunkResult, ...]
+    head: int
+    tail: int
+
+
+@dataclass(frozen=True)
+class Compact:
+    """Have a part of the messages summarised, and show the model the summary in their place."""
+
+    first: str
+    """The place of the first message that is left out; a place is the id of an event."""
+    through: str
+    """That of the last."""
+    kept: tuple[str, ...]
+    """Those between them that are shown as before."""
+    tokens_before: int
+    tokens_after: int
+    """With a summary as long as one may be."""
+
+
+@dataclass(frozen=True)
 class EndStep:
     """Record that the step is whole."""
 
@@ -164,6 +188,8 @@ Command = (
     | Ask
     | AskApproval
     | Complete
+    | Shrink
+    | Compact
     | EndStep
     | JudgeResult
     | EndRun

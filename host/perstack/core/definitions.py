@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag
 
 from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.context import ContextKeys, ContextPolicy
 from perstack.core.keys import BROKEN, NOT_EMPTY, AsIs, InText, Key, Rule, at_least, at_most
 from perstack.core.policy.permissions import Permissions
 from perstack.core.price import Price as Price
@@ -318,7 +319,7 @@ class Iterate(Fact):
     ] = 600_000
 
 
-class Expert(Fact):
+class Expert(ContextKeys):
     """One agent with one purpose."""
 
     key: Annotated[str, Rule(wrong_expert_key)]
@@ -388,6 +389,8 @@ class Limits(Fact):
     """Milliseconds that one try of a generation may take."""
     retry_timeout: int = 900_000
     """Milliseconds that one generation may take with all its tries."""
+    context: ContextPolicy | None = None
+    """What becomes of a context that is nearly full; None in a log of an earlier version, where nothing does."""
 
 
 class Audit(Fact):
@@ -411,7 +414,7 @@ class Audit(Fact):
     """Where the key is, never the key itself."""
 
 
-class Project(Fact):
+class Project(ContextKeys):
     """Everything that one perstack.toml, with its includes and overrides, says."""
 
     model: _Model = None

@@ -12,6 +12,9 @@ from pydantic import Field, TypeAdapter
 
 from perstack.core.base import JsonObject, falsy
 from perstack.core.by import By
+from perstack.core.context_events import CompactHistory as CompactHistory
+from perstack.core.context_events import ShrinkResults as ShrinkResults
+from perstack.core.context_events import StartCompaction as StartCompaction
 from perstack.core.definitions import Expert, Limits, ReasoningBudget
 from perstack.core.display_events import (
     DisplayEvent as DisplayEvent,
@@ -51,9 +54,7 @@ from perstack.core.result_events import (
 from perstack.core.result_events import (
     RejectResult as RejectResult,
 )
-from perstack.core.result_events import (
-    RunEvent as RunEvent,
-)
+from perstack.core.run_event import RunEvent as RunEvent
 from perstack.core.run_facts import (
     BudgetName,
     ContinuedFrom,
@@ -199,6 +200,9 @@ class Retry(RunEvent):
     usage: Usage | None = None
     uncharged: bool = Field(default=False, exclude_if=falsy)
     """With a budget: the endpoint refused the try. Any other may have been charged for: what was reserved counts."""
+    overflow: int | None = None
+    """More than the model's context can hold was sent: so many tokens it holds, as far as is known. Old content is
+    shortened before the next try."""
 
 
 class CallTools(RunEvent):
@@ -439,6 +443,9 @@ StoredEvent = (
     | WidenPermissions
     | StopRunByInteractiveTool
     | AttemptCompletion
+    | ShrinkResults
+    | StartCompaction
+    | CompactHistory
     | FinishStep
     | RejectResult
     | FinishRun

@@ -112,21 +112,48 @@ Message = Annotated[UserMessage | ExpertMessage | ToolMessage, Field(discriminat
 AnyMessage = Annotated[InstructionMessage | UserMessage | ExpertMessage | ToolMessage, Field(discriminator="type")]
 
 
-def _size_of_blobs(message: Message) -> int:
+def blobs_of(message: Message) -> Sequence[BlobPart]:
+    """The images and documents of a message."""
     match message:
         case UserMessage():
             parts: Iterable[object] = message.contents
         case ToolMessage():
             parts = (one for part in message.contents for one in part.contents)
         case ExpertMessage():
-            return 0
+            return ()
         case _:
             assert_never(message)
-    return sum(part.size * 4 // 3 + 4 for part in parts if isinstance(part, BlobPart))
+    return [part for part in parts if isinstance(part, BlobPart)]
 
 
 NO_MESSAGES = bytes(32)
 """The digest of no messages at all."""
+
+_BYTES_A_TOKEN = 3
+"""Few texts have as few: what is estimated is seldom too low."""
+_IMAGE_TOKENS = 1_600
+_MOST_DOCUMENT_TOKENS = 50_000
+
+
+def estimated_tokens(size: int) -> int:
+    """About how many tokens a text of so many bytes has: rather too many than too few."""
+    return size // _BYTES_A_TOKEN
+
+
+def _tokens_of_blob(blob: BlobPart) -> int:
+    if blob.mime_type.startswith("image/"):
+        return _IMAGE_TOKENS
+    return max(_IMAGE_TOKENS, min(blob.size // 50, _MOST_DOCUMENT_TOKENS))
+
+
+def tokens_of_contents(contents: Iterable[ResultContent]) -> int:
+    """The same for a result or a query, blobs included."""
+    return sum(
+        _tokens_of_blob(part)
+        if isinstance(part, BlobPart)
+        else estimated_tokens(len(part.text.encode(errors="replace")))
+        for part in contents
+    )
 
 
 class History(Sequence[Message]):
@@ -135,30 +162,53 @@ class History(Sequence[Message]):
     Versions share one list and differ in length; growing an old version copies. So a Run of 5,000 steps costs the
     same per step as one of 5, and a branch never sees the other's messages. So with the digests: each message is hashed
     once, for all versions that have it.
+
+    Of each message it knows the place, which is the id of the event that it came with, the last of several.
     """
 
-    __slots__ = ("_digests", "_items", "_length", "_sizes")
+    __slots__ = ("_digests", "_items", "_length", "_places", "_sizes", "_tokens")
 
-    def __init__(self, items: Iterable[Message] = (), digests: Iterable[bytes] = (), sizes: Iterable[int] = ()) -> None:
+    def __init__(self, items: Iterable[Message] = (), places: Iterable[str] | None = None) -> None:
         self._items = list(items)
         self._length = len(self._items)
-        self._digests = list(digests)
+        self._places = [""] * self._length if places is None else list(places)
+        self._digests: list[bytes] = []
         """Of the first 1, 2, … items, as far as they were asked for."""
-        self._sizes = list(sizes)
+        self._sizes: list[int] = []
         """The same, for their sizes."""
+        self._tokens: list[int] = []
+        """The same, for what they are estimated at."""
 
-    def append(self, message: Message) -> History:
+    def append(self, message: Message, place: str = "") -> History:
         """A History with one message more; this one stays as it is."""
         if len(self._items) != self._length:
-            grown = History(self._items[: self._length], self._digests[: self._length], self._sizes[: self._length])
-            return grown.append(message)
+            return self._copy().append(message, place)
         self._items.append(message)
+        self._places.append(place)
+        return self._sharing(self._length + 1)
+
+    def _copy(self) -> History:
+        copy = History(self._items[: self._length], self._places[: self._length])
+        copy._digests = self._digests[: self._length]
+        copy._sizes = self._sizes[: self._length]
+        copy._tokens = self._tokens[: self._length]
+        return copy
+
+    def _sharing(self, length: int) -> History:
         result = History.__new__(History)
         result._items = self._items
+        result._places = self._places
         result._digests = self._digests
         result._sizes = self._sizes
-        result._length = self._length + 1
+        result._tokens = self._tokens
+        result._length = length
         return result
+
+    def place(self, index: int) -> str:
+        """The place of a message; empty if it came with no event."""
+        if not 0 <= index < self._length:
+            raise IndexError(index)
+        return self._places[index]
 
     def continues(self, earlier: History) -> bool:
         """Whether this was grown from `earlier`, or is the same; takes the same time at any length."""
@@ -169,18 +219,26 @@ class History(Sequence[Message]):
         of the message's canonical JSON."""
         if not 0 <= length <= self._length:
             raise IndexError(length)
-        digests, sizes = self._digests, self._sizes
-        for place in range(len(digests), length):
-            before = digests[place - 1] if place else NO_MESSAGES
-            text = canonical_fact(self._items[place])
+        digests, sizes, tokens = self._digests, self._sizes, self._tokens
+        for index in range(len(digests), length):
+            before = digests[index - 1] if index else NO_MESSAGES
+            text = canonical_fact(self._items[index])
             digests.append(sha256(before + sha256(text).digest()).digest())
-            sizes.append((sizes[place - 1] if place else 0) + len(text) + _size_of_blobs(self._items[place]))
+            blobs = blobs_of(self._items[index])
+            sizes.append((sizes[index - 1] if index else 0) + len(text) + sum(one.size * 4 // 3 + 4 for one in blobs))
+            estimated = estimated_tokens(len(text)) + sum(map(_tokens_of_blob, blobs))
+            tokens.append((tokens[index - 1] if index else 0) + estimated)
         return digests[length - 1] if length else NO_MESSAGES
 
     def size(self, length: int) -> int:
         """Bytes of the first `length` messages as JSON, with blobs in base64: no request for them has more tokens."""
         self.digest(length)
         return self._sizes[length - 1] if length else 0
+
+    def tokens(self, length: int) -> int:
+        """About how many tokens the first `length` messages have, rather too many than too few."""
+        self.digest(length)
+        return self._tokens[length - 1] if length else 0
 
     @overload
     def __getitem__(self, index: int) -> Message: ...

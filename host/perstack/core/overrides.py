@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from perstack.core.base import JsonObject
 from perstack.core.by import By
+from perstack.core.context import Compaction
 from perstack.core.definitions import Budget, ReasoningBudget
 from perstack.core.policy.widening import Widening
 
@@ -43,6 +44,7 @@ class Overrides:
     max_tokens: int | None = None
     max_time: int | None = None
     max_tool_calls: int | None = None
+    compaction: Compaction | None = None
     output: JsonObject | None = Field(default=None, exclude=True)
     """The JSON schema that the result of a Job has to fit, in place of its Expert's `output`."""
 

@@ -6,8 +6,9 @@ As with a Run, secrets are left out: they are those of today's perstack.toml.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from perstack.core.base import Fact
+from perstack.core.context import ContextKeys
 from perstack.core.definition_secrets import with_secrets, without_secrets
 from perstack.core.definitions import (
     Budget,
@@ -23,7 +24,7 @@ from perstack.core.policy.permissions import Permissions
 from perstack.core.sandbox import Sandbox
 
 
-class SeriesDefinition(Fact):
+class SeriesDefinition(ContextKeys):
     """An Expert as it is run: it, all that it may delegate to, and what holds for all of them."""
 
     experts: tuple[Expert, ...]
@@ -65,7 +66,12 @@ def definition_of(project: Project, expert: Expert, chosen: Overrides) -> Series
         permissions=project.permissions,
         budget=project.budget,
         chosen=chosen.recorded(),
+        **_context_keys(project),
     )
+
+
+def _context_keys(written: ContextKeys) -> dict[str, Any]:
+    return {name: getattr(written, name) for name in ContextKeys.model_fields}
 
 
 def in_force(definition: SeriesDefinition, today: Project) -> Project:
@@ -87,6 +93,7 @@ def in_force(definition: SeriesDefinition, today: Project) -> Project:
             "sandbox": definition.sandbox,
             "recorded_permissions": definition.permissions,
             "budget": definition.budget,
+            **_context_keys(definition),
         }
     )
 
@@ -102,6 +109,7 @@ def for_begun(definition: SeriesDefinition) -> SeriesDefinition:
         max_tokens=None,
         max_time=None,
         max_tool_calls=None,
+        compaction=None,
     )
     return definition.model_copy(update={"chosen": chosen})
 

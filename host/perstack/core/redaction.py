@@ -21,6 +21,7 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
+    CompactHistory,
     DecideApproval,
     ErrorRun,
     FinishGeneration,
@@ -130,6 +131,9 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
         case AttemptCompletion():
             todos = tuple(todo.model_copy(update={"title": REDACTED}) for todo in event.remaining_todos)
             return {"remaining_todos": todos, "result": _mark(event.result)}
+        case CompactHistory():
+            error = None if event.error is None else _bare_error(event.error)
+            return {"text": REDACTED, "error": error}
         case RejectResult():
             return {"problem": REDACTED, "text": REDACTED}
         case FinishRun():

@@ -12,6 +12,7 @@ from perstack.core.commands import (
     AskApproval,
     AwaitDelegates,
     Command,
+    Compact,
     Complete,
     DecideCalls,
     EndRun,
@@ -21,6 +22,7 @@ from perstack.core.commands import (
     JudgeResult,
     RecordResult,
     RunTools,
+    Shrink,
     StartDelegates,
     StopAtLimit,
 )
@@ -30,6 +32,7 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
+    CompactHistory,
     DecideApproval,
     ErrorRun,
     FinishGeneration,
@@ -41,6 +44,8 @@ from perstack.core.events import (
     RequestApproval,
     ResumeRun,
     Retry,
+    ShrinkResults,
+    StartCompaction,
     StartGeneration,
     StartToolCall,
     StopRunByDelegate,
@@ -118,6 +123,12 @@ def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # n
         case AskApproval() if isinstance(event, RequestApproval | DecideApproval):
             wrong = _same(command.call.decided.id, event.tool_call_id, "call that waits for approval")
             wrong = wrong or _same(digest_of(command.call), event.call_digest, "digest of the call")
+        case Shrink() if isinstance(event, ShrinkResults):
+            wrong = _same(
+                (command.results, command.head, command.tail), (event.results, event.head, event.tail), "results"
+            )
+        case Compact():
+            wrong = _compaction(run, command, event)
         case Complete() if isinstance(event, AttemptCompletion):
             wrong = _completion(command, event)
         case EndStep() if isinstance(event, FinishStep):
@@ -141,6 +152,16 @@ def _generation(run: Run, command: Generate, event: StoredEvent) -> str | _Unexp
         return None if run.phase is Phase.GENERATING else f"{event.type} without startGeneration"
     if isinstance(event, StartGeneration):
         return _same(command.step, event.step_number, "step") or _same(command.final, event.final, "final")
+    return _Unexpected()
+
+
+def _compaction(run: Run, command: Compact, event: StoredEvent) -> str | _Unexpected | None:
+    if isinstance(event, Retry):
+        return None if run.context.summarising else "retry without startCompaction"
+    if isinstance(event, StartCompaction | CompactHistory):
+        found = (event.first, event.through)
+        kept = event.kept if isinstance(event, CompactHistory) else command.kept
+        return _same((command.first, command.through), found, "range") or _same(command.kept, kept, "kept messages")
     return _Unexpected()
 
 
@@ -203,6 +224,8 @@ def _words(command: Command) -> str:
         Ask: "ask a person",
         AskApproval: "ask a person's approval",
         Complete: "take the attempt to complete",
+        Shrink: "shorten old results",
+        Compact: "summarise a part of the history",
         EndStep: "end the step",
         JudgeResult: "hold the result to its schema",
         EndRun: "end the Run",

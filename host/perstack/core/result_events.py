@@ -1,31 +1,14 @@
-"""How a Run comes to its result: the facts of that, and what every fact of a Run has."""
+"""How a Run comes to its result: the facts of that."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, computed_field
+from pydantic import Field
 
-from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.base import JsonObject, falsy
+from perstack.core.run_event import RunEvent
 from perstack.core.usage import Usage
-
-
-class RunEvent(Fact):
-    """What every event of a Run has."""
-
-    type: str
-    id: str
-    timestamp: int
-    """Milliseconds since 1970, UTC."""
-    job_id: str
-    run_id: str
-    expert_key: str
-    step_number: int
-
-    @computed_field
-    def step(self) -> int:
-        """`step_number` again, for one-liners."""
-        return self.step_number
 
 
 class RejectResult(RunEvent):

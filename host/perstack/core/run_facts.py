@@ -23,6 +23,7 @@ Override = Literal[
     "maxTokens",
     "maxTime",
     "maxToolCalls",
+    "compaction",
 ]
 """A setting that a caller may choose, in place of the definitions."""
 
@@ -94,6 +95,16 @@ class ErrorInfo(Fact):
     message: str
     status_code: int | None = None
     is_retryable: bool = False
+
+
+class ShrunkResult(Fact):
+    """A result that the model is shown the ends of."""
+
+    at: str
+    """The event with which the step's last result came."""
+    tool_call_id: str
+    blob: str
+    """The sha256 (hex) of its whole text, which is a blob of the Job."""
 
 
 def amount(budget: BudgetName, value: float) -> str:

@@ -20,6 +20,9 @@ Effect = Literal["readOnly", "idempotent", "sideEffect"]
 COUNTED_CALLS: frozenset[ToolKind] = frozenset(("tool", "delegate"))
 """The calls that a budget counts: those that have somebody work."""
 
+LOOP_KINDS: frozenset[ToolKind] = frozenset(("todo", "clearTodo", "attemptCompletion", "interactive", "refused"))
+"""The calls that nobody works on: the loop or a person answers them."""
+
 NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
 
 LEGAL_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -63,6 +66,8 @@ class ToolSpec(Fact):
     """Of an interactive tool: a person is asked to approve of something."""
     polling: bool = Field(default=False, exclude_if=falsy)
     """Made for waiting: that it is called again and again is no loop."""
+    pin: bool = Field(default=False, exclude_if=falsy)
+    """Whether its results are never left out when the context is nearly full."""
     target: str | None = None
     """The Expert's key, for a delegate; the server's own name of the tool, if `name` had to differ."""
     subject: Subject | None = None
@@ -78,6 +83,8 @@ class DecidedCall(Fact):
     effect: Effect = Field(default="sideEffect", exclude_if=lambda value: value == "sideEffect")
     polling: bool = Field(default=False, exclude_if=falsy)
     """Made for waiting: that it is called again and again is no loop."""
+    pin: bool = Field(default=False, exclude_if=falsy)
+    """Whether its result is never left out when the context is nearly full."""
     problem: str | None = None
     """For `refused`: what the model sees."""
     target: str | None = None

@@ -114,7 +114,7 @@ class RevealedTools:
     def after(self, messages: History) -> tuple[ToolSpec, ...]:
         """Those found by a search or called by name. `messages` only grows from one call to the next."""
         for message in messages[self._read :]:
-            for name in _names(message):
+            for name in names_in(message):
                 spec = self._deferred.get(name)
                 if spec is not None:
                     self._found.setdefault(name, spec)
@@ -122,7 +122,8 @@ class RevealedTools:
         return tuple(self._found.values())
 
 
-def _names(message: object) -> Iterable[str]:
+def names_in(message: object) -> Iterable[str]:
+    """The tools that a message calls, or that a search has found in it."""
     if isinstance(message, ExpertMessage):
         return [call.tool_name for call in message.tool_calls]
     if isinstance(message, ToolMessage):

@@ -13,8 +13,8 @@ from perstack.core.commands import (
     Ask,
     AskApproval,
     AwaitDelegates,
-    Call,
     Command,
+    Compact,
     Complete,
     DecideCalls,
     EndRun,
@@ -24,6 +24,7 @@ from perstack.core.commands import (
     JudgeResult,
     RecordResult,
     RunTools,
+    Shrink,
     StartDelegates,
     StopAtLimit,
 )
@@ -56,6 +57,7 @@ from perstack.core.runs.decide import (
 from perstack.core.runs.pending import pending
 from perstack.core.runs.repeats import warned
 from perstack.core.runs.results import decided, wanted_schema
+from perstack.core.runs.resuming import limits_of_delegate
 from perstack.core.runs.state import Phase, Run
 from perstack.core.runs.transitions import ACTIVE
 from perstack.core.sandbox import SandboxPolicy, narrowed
@@ -63,6 +65,7 @@ from perstack.core.tools import COUNTED_CALLS
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue, delegate_infos, delegate_tools
 from perstack.engine.clock import iso
+from perstack.engine.compaction import make_room, summariser_of
 from perstack.engine.deadlines import Deadlines
 from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.generation import fail, generate
@@ -367,13 +370,8 @@ class Driver:
                 await run_tools(session, command, skills.catalogue, around)
             case AwaitDelegates():
                 await self._await_delegates(session, command)
-            case Ask():
-                offered = skills.catalogue.find(command.call.decided.tool_name)
-                approval = offered is not None and offered.spec.approval
-                session.note_all(asked(session.run, command.call, session.stamp, approval=approval))
-                await session.flush()
-            case AskApproval():
-                await self._ask_approval(session, command.call, skills.catalogue)
+            case Ask() | AskApproval():
+                await self._ask(session, command, skills.catalogue)
             case StartDelegates():
                 session.note_all(noted(session.run, command, session.stamp, self.job.next_number))
                 await session.flush()
@@ -381,6 +379,9 @@ class Driver:
             case JudgeResult():
                 found = await judged_result(command.text, command.schema)
                 session.note(decided(session.run, command.text, found, session.stamp))
+            case Shrink() | Compact():
+                summariser = summariser_of(session.run, around.provider, self._wiring.providers, self._wiring.project)
+                await make_room(session, command, summariser, self._blobs, self._prices, self._spending)
             case RecordResult() | Complete() | EndStep() | Fail() | EndRun() | StopAtLimit():
                 session.note_all(noted(session.run, command, session.stamp, self.job.next_number))
             case _:
@@ -414,7 +415,14 @@ class Driver:
         else:
             session.note(stopped_by_budget(exceeded, session.stamp))
 
-    async def _ask_approval(self, session: Session, call: Call, catalogue: Catalogue) -> None:
+    async def _ask(self, session: Session, command: Ask | AskApproval, catalogue: Catalogue) -> None:
+        call = command.call
+        if isinstance(command, Ask):
+            offered = catalogue.find(call.decided.tool_name)
+            approval = offered is not None and offered.spec.approval
+            session.note_all(asked(session.run, call, session.stamp, approval=approval))
+            await session.flush()
+            return
         places = await self._rulings.leads_to(call, catalogue)
         offers = await self._rulings.offers(call, catalogue, session.run.permissions)
         unattended = self._wiring.overrides.unattended
@@ -474,7 +482,8 @@ class Driver:
                 above=parent.run.permissions,
                 within=parent.run.start.sandbox,
             )
-        return self.take_up(known, "parent", above=parent.run.permissions)
+        limits = limits_of_delegate(known, self._wiring.overrides)
+        return self.take_up(known, "parent", limits=limits, above=parent.run.permissions)
 
     # --- the rest -------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from perstack.core.policy.budget import Exceeded, Grant, is_reported, is_uncharg
 from perstack.core.replies import usable_reply
 from perstack.core.retry import GiveUp, Pause, after_failure, time_for_try
 from perstack.core.run_facts import ErrorInfo
+from perstack.core.runs.context import OVERFLOW, learned_window, policy_of, too_large
 from perstack.core.runs.decide import noted, paused_for_limit, stopped_by_budget
 from perstack.core.usage import Charge, Usage
 from perstack.engine.blobs import JobBlobs
@@ -73,7 +74,7 @@ async def generate(
     for attempt in count(1):
         began = time.monotonic()
         try:
-            generation = await _try_once(provider, request, show, run.limits, began - started)
+            generation = await try_once(provider, request, show, run.limits, began - started)
         except ProviderError as error:
             if not await _goes_on(session, error, attempt, time.monotonic() - started):
                 return
@@ -163,6 +164,9 @@ def _started(
 
 async def _goes_on(session: Session, error: ProviderError, attempt: int, spent: float) -> bool:
     """Record what becomes of a try that failed, and wait if there is another."""
+    if error.name == OVERFLOW and policy_of(session.run) is not None:
+        await _overflowed(session, error, attempt)
+        return False
     decision = after_failure(
         session.run.limits,
         is_retryable=error.is_retryable,
@@ -188,6 +192,20 @@ async def _goes_on(session: Session, error: ProviderError, attempt: int, spent: 
     return True
 
 
+async def _overflowed(session: Session, error: ProviderError, attempt: int) -> None:
+    """Record that what was sent did not fit. It is sent once more, after content was left out; then the Run fails."""
+    run, info = session.run, error_info(error)
+    uncharged = run.reserved is not None and is_uncharged(info)
+    if run.context.is_relieved:
+        await fail(session, too_large(run, info), uncharged=uncharged)
+        return
+    window = learned_window(run, error.context_window)
+    session.note(
+        Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=0, uncharged=uncharged, overflow=window)
+    )
+    await session.flush()
+
+
 async def fail(session: Session, error: ErrorInfo, *, uncharged: bool = False) -> None:
     """Record that the Run failed."""
     session.note_all(noted(session.run, Fail(error, uncharged), session.stamp, 0))
@@ -201,9 +219,10 @@ def error_info(error: ProviderError) -> ErrorInfo:
     )
 
 
-async def _try_once(
+async def try_once(
     provider: Provider, request: GenerationRequest, show: Callable[[Delta], None], limits: Limits, spent: float
 ) -> Generation:
+    """One try, within its time: `spent` seconds have passed since the first. Raises ProviderError."""
     seconds, is_last = time_for_try(limits, spent)
     try:
         async with asyncio.timeout(seconds):

@@ -69,7 +69,7 @@ class Spending:
     async def known_price(self, run: Run) -> None:
         """Raises UnknownPrice if a budget of this Run is in dollars, and its model has no price."""
         if self.ledger.wants_prices(run.id):
-            await self._cost(run, 1)
+            await self._cost(run.start.provider, run.start.model, 1)
 
     async def reserve(self, run: Run, tools: KeptTools, instruction: str, settings: JsonObject) -> Grant | Exceeded:
         """What the next generation of a Run may have; waits while parallel ones could leave it some. Reserves nothing:
@@ -81,6 +81,10 @@ class Spending:
         least = max(LEAST_THINKING if thinks else LEAST, 2 * (run.cut_at or 0))
         sent = _most_sent(run, tools, instruction)
         return await self._room(run, await self._bound(run, sent, max(wanted, 2 * (run.cut_at or 0)), least))
+
+    async def reserve_summary(self, run: Run, provider: str, model: str, sent: int, wanted: int) -> Grant | Exceeded:
+        """The same for a summary of a Run's history, of at most `wanted` tokens. Raises UnknownPrice."""
+        return await self._room(run, await self._bound_of(run, provider, model, sent + OF_ENDPOINT, wanted, wanted))
 
     async def reserve_sample(
         self, run: Run, key: str, sent: int, wanted: int | None, before: tuple[Usage, Charge | None]
@@ -123,16 +127,18 @@ class Spending:
                     await self._writers[other]()
 
     async def _bound(self, run: Run, sent: int, wanted: int, least: int) -> Bound:
+        return await self._bound_of(run, run.start.provider, run.start.model, sent, wanted, least)
+
+    async def _bound_of(self, run: Run, provider: str, model: str, sent: int, wanted: int, least: int) -> Bound:
         if not self.ledger.wants_prices(run.id):
             return Bound(sent, wanted, least)
-        input_nano, output_nano = await self._cost(run, sent)
+        input_nano, output_nano = await self._cost(provider, model, sent)
         return Bound(sent, wanted, least, input_nano, output_nano)
 
-    async def _cost(self, run: Run, sent: int) -> tuple[int, int]:
-        start = run.start
-        cost = await self._prices.dearest(start.provider, start.model, sent)
+    async def _cost(self, provider: str, model: str, sent: int) -> tuple[int, int]:
+        cost = await self._prices.dearest(provider, model, sent)
         if cost is None:
-            raise UnknownPrice(start.provider, start.model)
+            raise UnknownPrice(provider, model)
         return cost
 
     def _tell(self) -> None:

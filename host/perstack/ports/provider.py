@@ -25,8 +25,9 @@ class BlobReader(Protocol):
 class GenerationRequest:
     """Everything that one generation is made from.
 
-    `messages` only ever grows at its end within one Run, and `instruction` and `tools` stay the same, so that a codec
-    can make byte-stable prefixes. With `tools` empty, or `allow_tools` false, the reply may hold no tool call.
+    `messages` only grows at its end within one Run, until a compaction replaces it by another History, and
+    `instruction` and `tools` stay the same, so that a codec can make byte-stable prefixes. With `tools` empty, or
+    `allow_tools` false, the reply may hold no tool call.
     """
 
     model: str

@@ -15,7 +15,8 @@ path in `[provider.setting] script = "script.json"` or in PERSTACK_SCRIPT:
 
     {"experts": {"[[writer]]": {"turns": [{"tools": [{"name": "todo", "input": {}}]}, {"text": "Done."}]}}}
 
-Which turn comes next is read from the request: as many turns are past as there are replies in its messages. So a Run
+Which turn comes next is read from the request: as many turns are past as there are replies in its messages, or steps
+before its own. So a Run
 that is resumed in another process goes on at the right place. Turns that fail are not replies: each is played once
 in a process and Run, when the reply after it is due.
 """
@@ -80,6 +81,8 @@ class Failure(_Line):
     """Seconds."""
     retryable: bool | None = None
     """None: as the status says (408, 409, 429 and 5xx are worth another try)."""
+    context_window: int | None = None
+    """Of a `ContextOverflow`: how many tokens fit, if the endpoint says so."""
 
     def as_error(self) -> ProviderError:
         """The error that a provider raises for this."""
@@ -90,6 +93,7 @@ class Failure(_Line):
             status_code=self.status,
             is_retryable=by_status if self.retryable is None else self.retryable,
             retry_after=self.retry_after,
+            context_window=self.context_window,
         )
 
 
@@ -172,10 +176,18 @@ def fail(
     name: str = "ProviderError",
     retry_after: float | None = None,
     retryable: bool | None = None,
+    context_window: int | None = None,
     repeat: bool | int = 1,
 ) -> Turn:
     """A generation that fails: with an HTTP status or, without one, because the connection breaks."""
-    failure = Failure(message=message, status=status, name=name, retry_after=retry_after, retryable=retryable)
+    failure = Failure(
+        message=message,
+        status=status,
+        name=name,
+        retry_after=retry_after,
+        retryable=retryable,
+        context_window=context_window,
+    )
     return Turn(error=failure, repeat=repeat)
 
 
@@ -309,7 +321,8 @@ class ScriptedProvider:
         if self._decide is not None:
             return request.step, _as_turn(self._decide(request))
         progress = self._progress_of(request)
-        number = progress.count(request.messages)
+        # each step has a reply, also one that is not shown any more
+        number = max(progress.count(request.messages), request.step - 1)
         schedule = self._schedules[progress.part]
         failed = progress.failures.get(number, 0)
         failure = schedule.failure(number, failed)

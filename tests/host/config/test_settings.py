@@ -6,6 +6,7 @@ import pytest
 
 from perstack.config import ChosenSettings, Overrides, resolve_settings
 from perstack.config.settings import chosen
+from perstack.core.context import ContextPolicy
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting
 from perstack.core.policy.widening import Widening
 from perstack.core.recorded import definition_of
@@ -19,7 +20,7 @@ def expert(**fields):
 
 
 def test_without_any_settings_the_defaults_hold():
-    limits = Limits(max_steps=100, max_depth=8, max_repeats=10)
+    limits = Limits(max_steps=100, max_depth=8, max_repeats=10, context=ContextPolicy())
     assert resolve_settings(Project(), expert()) == ChosenSettings(None, None, None, limits)
     assert limits == limits.model_copy(update={"max_retries": 5, "timeout": 300_000})
 
@@ -104,7 +105,7 @@ def test_an_experts_own_provider_leaves_the_files_model_behind():
 def test_a_provider_on_the_command_line_finds_its_setting_in_the_expert_or_in_the_file():
     project = Project(model="claude", provider=ANTHROPIC)
     own = expert(model="gpt", provider=OPENAI)
-    limits = Limits(max_steps=100, max_depth=8, max_repeats=10)
+    limits = Limits(max_steps=100, max_depth=8, max_repeats=10, context=ContextPolicy())
     openai = ChosenSettings("gpt", OPENAI, limits=limits)
     assert resolve_settings(project, own, Overrides(provider="openai")) == openai
     anthropic = ChosenSettings("claude", ANTHROPIC, limits=limits)

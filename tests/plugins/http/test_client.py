@@ -234,6 +234,34 @@ def test_an_overflow_of_the_context_has_its_own_name_and_says_what_to_do(words: 
     assert "longer context" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("words", "window"),
+    [
+        ("prompt is too long: 210000 tokens > 200000 maximum", 200_000),
+        ("input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, decrease them", 200_000),
+        ("This model's maximum context length is 131072 tokens. However, you requested 140000 tokens.", 131_072),
+        ("Input tokens exceed the configured limit of 272,000 tokens. Your messages have 280000.", 272_000),
+        ("The input token count (1200293) exceeds the maximum number of tokens allowed (1048576).", 1_048_576),
+        ("This model's maximum prompt length is 131072 but the request contains 537812 tokens.", 131_072),
+        ("Prompt contains 40000 tokens, too large for model with 32768 maximum context length", 32_768),
+        ("Your request exceeded model token limit: 8192", 8_192),
+        ("`inputs` must have less than 1024 tokens. Given: 2000", 1_024),
+        ("`inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000", 4_097),
+        ("Range of input length should be [1, 30720]", 30_720),
+        ("Input is too long for requested model.", None),
+    ],
+)
+def test_an_overflow_says_how_much_fits_if_the_endpoint_does(words: str, window: int | None) -> None:
+    error = _error(Reply((json.dumps({"error": {"message": words}}).encode(),), status=400))
+    assert (error.name, error.context_window) == ("ContextOverflow", window)
+
+
+def test_an_overflow_may_say_how_much_fits_beside_its_words() -> None:
+    said = {"message": "the request exceeds the available context size", "type": "exceed_context_size_error"}
+    body = json.dumps({"error": {**said, "n_prompt_tokens": 8200, "n_ctx": 4096}})
+    assert _error(Reply((body.encode(),), status=400)).context_window == 4096
+
+
 @pytest.mark.parametrize("code", [{"code": "context_length_exceeded"}, {"type": "exceed_context_size_error"}])
 def test_an_overflow_may_be_told_by_its_code_alone(code: dict[str, str]) -> None:
     body = {"error": {"message": "Please reduce the length of the messages or completion.", **code}}

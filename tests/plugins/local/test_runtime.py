@@ -191,7 +191,7 @@ def test_a_prompt_that_is_too_long_names_the_setting_to_raise() -> None:
     }
     with pytest.raises(ProviderError, match=r"raise contextLength in \[provider\.setting\]") as caught:
         chat(FakeServer(says(error)))
-    assert caught.value.name == "ContextTooLong"
+    assert caught.value.name == "ContextOverflow"
 
 
 def test_a_stream_that_breaks_off_is_no_reply_and_may_be_tried_again() -> None:

@@ -14,6 +14,7 @@ from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.asking import OpenQuestion
+from perstack.core.runs.context_state import ContextState
 from perstack.core.runs.state import Phase, Repeats, RunStatus, Sent
 from perstack.core.todos import Todo
 from perstack.core.usage import Charge, Usage
@@ -61,6 +62,7 @@ class Changes(TypedDict, total=False):
     cut_at: int | None
     sending: Sent | None
     counted: Sent | None
+    context: ContextState
     tool_calls: int
     exceeded: StopRunByExceededBudget | None
     schema: JsonObject | None

@@ -11,11 +11,13 @@ from typing import assert_never
 from perstack.core.by import By
 from perstack.core.commands import (
     Call,
+    Compact,
     Complete,
     EndRun,
     EndStep,
     Fail,
     RecordResult,
+    Shrink,
     StartDelegates,
     StopAtLimit,
 )
@@ -25,6 +27,7 @@ from perstack.core.events import (
     AttemptCompletion,
     CallDelegate,
     CallInteractiveTool,
+    CompactHistory,
     DecideApproval,
     ErrorRun,
     FinishStep,
@@ -33,6 +36,8 @@ from perstack.core.events import (
     ResumeReason,
     ResumeRun,
     Settlement,
+    ShrinkResults,
+    StartCompaction,
     StartToolCall,
     StopRunByDelegate,
     StopRunByExceededBudget,
@@ -42,17 +47,20 @@ from perstack.core.events import (
     StoredEvent,
 )
 from perstack.core.ids import event_id_of, run_id_of
-from perstack.core.messages import TextPart
+from perstack.core.messages import TextPart, estimated_tokens
 from perstack.core.policy.approvals import UNATTENDED, Approval, call_digest
 from perstack.core.policy.budget import Exceeded
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.questions import Answer
-from perstack.core.run_facts import Definition, Delegation
+from perstack.core.run_facts import Definition, Delegation, ErrorInfo
+from perstack.core.runs.context import summary_tokens, window_of
 from perstack.core.runs.repeats import warned
 from perstack.core.runs.results import finished
-from perstack.core.runs.stamp import Stamps, at_checkpoint
-from perstack.core.runs.state import Run, call_key, is_unsettled
+from perstack.core.runs.stamp import Stamp, Stamps, at_checkpoint
+from perstack.core.runs.state import Phase, Run, call_key, is_unsettled
 from perstack.core.runs.transitions import ACTIVE
+from perstack.core.usage import Charge, Usage
+from perstack.dataclass import dataclass
 
 Noted = RecordResult | StartDelegates | Complete | EndStep | EndRun | Fail | StopAtLimit
 """The commands that need no effect."""
@@ -111,6 +119,59 @@ def _delegated(command: StartDelegates, stamp: Stamps, next_number: int) -> tupl
         for index, call in enumerate(command.calls)
     )
     return CallDelegate(**stamp(), delegates=delegations), StopRunByDelegate(**at_checkpoint(stamp(1)))
+
+
+# --- a full context -----------------------------------------------------------------------------------------------
+
+
+def shrunk_results(run: Run, command: Shrink, stamp: Stamps) -> ShrinkResults:
+    """Old results are shown by their ends from now on; their blobs are kept already."""
+    return ShrinkResults(**_of_next_step(run, stamp), results=command.results, head=command.head, tail=command.tail)
+
+
+def compaction_started(
+    run: Run, command: Compact, model: str, reserved: Charge | None, stamp: Stamps
+) -> StartCompaction:
+    """A summary is about to be asked for."""
+    place = _of_next_step(run, stamp)
+    return StartCompaction(**place, first=command.first, through=command.through, model=model, reserved=reserved)
+
+
+def history_compacted(
+    run: Run, command: Compact, text: str, stamp: Stamps, *, model: str, spent: Spent, error: ErrorInfo | None
+) -> CompactHistory:
+    """The text stands for a part of the history; `model` is empty if none has written it."""
+    text_tokens = estimated_tokens(len(text.encode(errors="replace")))
+    window = window_of(run) or 0
+    return CompactHistory(
+        **_of_next_step(run, stamp),
+        first=command.first,
+        through=command.through,
+        kept=command.kept,
+        text=text,
+        model=model,
+        usage=spent.usage,
+        assumed=spent.assumed,
+        tokens_before=command.tokens_before,
+        tokens_after=max(0, command.tokens_after - summary_tokens(window) + text_tokens),
+        duration_ms=spent.duration_ms,
+        error=error,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a summary has cost."""
+
+    usage: Usage | None = None
+    assumed: Charge | None = None
+    duration_ms: int = 0
+
+
+def _of_next_step(run: Run, stamp: Stamps) -> Stamp:
+    """What is done before a step's generation is of that step."""
+    given = stamp()
+    return {**given, "step_number": run.step + 1} if run.phase is Phase.READY else given
 
 
 # --- questions ----------------------------------------------------------------------------------------------------

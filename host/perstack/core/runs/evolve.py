@@ -15,6 +15,7 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
+    CompactHistory,
     DecideApproval,
     ErrorRun,
     FinishGeneration,
@@ -27,6 +28,8 @@ from perstack.core.events import (
     RequestApproval,
     ResumeRun,
     Retry,
+    ShrinkResults,
+    StartCompaction,
     StartGeneration,
     StartRun,
     StartToolCall,
@@ -45,7 +48,6 @@ from perstack.core.messages import (
     ExpertMessage,
     History,
     TextPart,
-    ToolCallPart,
     ToolMessage,
     ToolResultPart,
     UserMessage,
@@ -55,6 +57,18 @@ from perstack.core.policy.widening import all_laid_over
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
 from perstack.core.runs.changes import Changes
+from perstack.core.runs.context_fold import (
+    compacted,
+    known_tools,
+    measured,
+    overflowed,
+    resumed_context,
+    shrunk,
+    summarising,
+)
+from perstack.core.runs.context_state import EMPTY_CONTEXT
+from perstack.core.runs.inheriting import inheritable as inheritable
+from perstack.core.runs.inheriting import inherited
 from perstack.core.runs.repeats import counted, shown
 from perstack.core.runs.reports import effects_of
 from perstack.core.runs.results import MOST_REJECTED, rejected, schema_of_run
@@ -71,13 +85,16 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
     if base is not None and start.continued_from is not None and start.continued_from.answers:
         return _asked_again(start, head, base)
     query = UserMessage(contents=(TextPart(text=start.query),))
-    earlier = History() if base is None else inheritable(base)
+    earlier = History() if base is None else inheritable(base, f"{start.id}-open")
+    is_same = base is not None and (base.start.provider, base.start.model) == (start.provider, start.model)
     return Run(
         start=start,
         head=head,
         limits=start.limits,
-        messages=earlier.append(query),
         schema=schema_of_run(start),
+        messages=earlier.append(query, start.id),
+        context=EMPTY_CONTEXT if base is None else inherited(base, same_model=is_same),
+        context_window=base.context_window if base is not None and is_same and start.limits.context else None,
         touched=start.timestamp,
         updated_at=start.timestamp,
         permissions=start.permissions,
@@ -95,6 +112,7 @@ def _asked_again(start: StartRun, head: Head, base: Run) -> Run:
         phase=base.phase,
         calls=base.calls,
         todos=base.todos,
+        context=base.context,
         context_tokens=base.context_tokens,
         context_window=base.context_window,
         asked=base.asked,
@@ -128,7 +146,8 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
         case ResumeRun():
             return _resumed(run, event)
         case StartGeneration():
-            again = event.final or run.phase is Phase.GENERATING
+            # what a summary before it has used is of the same step
+            again = event.final or run.phase is Phase.GENERATING or run.phase is Phase.READY
             return Changes(
                 phase=Phase.GENERATING,
                 status="running",
@@ -151,6 +170,7 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
         case Retry():
             changes = _with_usage(run, event.usage)
             changes.update(_settled_try(run, is_charged=not event.uncharged))
+            changes["context"] = overflowed(run, event)
             return changes
         case CallTools():
             parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
@@ -158,7 +178,13 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
                 raise IllegalFact("callTools is not about the calls of the reply")
             calls = {decided.id: Call(parts[decided.id], decided) for decided in event.calls}
             made = sum(decided.kind in COUNTED_CALLS for decided in event.calls)
-            return Changes(phase=Phase.CALLING, tool_calls=run.tool_calls + made, calls=calls, is_tightened=False)
+            return Changes(
+                phase=Phase.CALLING,
+                tool_calls=run.tool_calls + made,
+                calls=calls,
+                is_tightened=False,
+                context=known_tools(run, event),
+            )
         case FinishToolCall():
             return _finished_call(run, event)
         case CallDelegate():
@@ -189,6 +215,17 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
             return Changes(status="stoppedByInteractiveTool")
         case AttemptCompletion():
             return _attempted(run, event)
+        case ShrinkResults():
+            return shrunk(run, event)
+        case StartCompaction():
+            return Changes(
+                assumed=_together(run.assumed, run.reserved), reserved=event.reserved, context=summarising(run, event)
+            )
+        case CompactHistory():
+            changes = _with_usage(run, event.usage)
+            changes.update(compacted(run, event))
+            changes.update({"reserved": None, "assumed": _together(run.assumed, event.assumed)})
+            return changes
         case FinishStep():
             return Changes(phase=Phase.READY, calls={}, step_usage=NO_USAGE)
         case RejectResult():
@@ -249,6 +286,7 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
         exceeded=None,
         assumed=_together(run.assumed, run.reserved),
         reserved=None,
+        context=resumed_context(run.context, failed=event.reason == "error"),
     )
 
 
@@ -358,6 +396,7 @@ def _replied(run: Run, event: FinishGeneration) -> Changes:
             "assumed": _together(run.assumed, _not_reported(run, event)),
             "reserved": None,
             "cut_at": None,
+            "context": measured(run, event),
         }
     )
     if run.sending is not None and event.usage.input_tokens > 0:
@@ -370,7 +409,7 @@ def _replied(run: Run, event: FinishGeneration) -> Changes:
         # it stands in the log, but not among the messages: the next try begins where this one did
         changes["unusable"] = _problem_of(reply, problem)
         return changes
-    changes.update({"phase": Phase.REPLIED, "messages": run.messages.append(reply)})
+    changes.update({"phase": Phase.REPLIED, "messages": run.messages.append(reply, event.id)})
     if run.final or not reply.tool_calls:
         changes.update({"phase": Phase.SETTLED, "accepted": True, "result": reply.text})
     return changes
@@ -403,7 +442,7 @@ def _finished_call(run: Run, event: FinishToolCall) -> Changes:
         contents=shown(event),
         is_error=event.is_error,
     )
-    changes = _with_result(run, call, result)
+    changes = _with_result(run, call, result, event.id)
     changes["status"] = "running"
     changes.update(_with_usage(run, event.usage))
     if event.assumed is not None:
@@ -433,7 +472,7 @@ def _attempted(run: Run, event: AttemptCompletion) -> Changes:
     result = ToolResultPart(
         tool_call_id=event.tool_call_id, tool_name=call.decided.tool_name, contents=(TextPart(text=text),)
     )
-    changes = _with_result(run, call, result)
+    changes = _with_result(run, call, result, event.id)
     if not left:
         changes.update({"accepted": True, "result": event.result if run.result is None else run.result})
     return changes
@@ -447,7 +486,7 @@ def _open_call(run: Run, call_id: str) -> Call:
     return call
 
 
-def _with_result(run: Run, call: Call, result: ToolResultPart) -> Changes:
+def _with_result(run: Run, call: Call, result: ToolResultPart, place: str) -> Changes:
     """The last result settles the step: all of them become one message."""
     calls = {**run.calls, call.decided.id: replace(call, result=result)}
     results = tuple(one.result for one in calls.values() if one.result is not None)
@@ -456,26 +495,6 @@ def _with_result(run: Run, call: Call, result: ToolResultPart) -> Changes:
     return Changes(
         calls=calls,
         phase=Phase.SETTLED,
-        messages=run.messages.append(ToolMessage(contents=results)),
+        messages=run.messages.append(ToolMessage(contents=results), place),
         repeats=counted(run, calls.values()),
-    )
-
-
-def inheritable(run: Run) -> History:
-    """The messages that a Run which continues from here begins with: whole, every call with its result."""
-    if run.phase not in (Phase.REPLIED, Phase.CALLING):
-        return run.messages
-    results = tuple(
-        call.result if (call := run.calls.get(part.tool_call_id)) and call.result else _no_result(part)
-        for part in latest_reply(run).tool_calls
-    )
-    return run.messages.append(ToolMessage(contents=results))
-
-
-def _no_result(part: ToolCallPart) -> ToolResultPart:
-    return ToolResultPart(
-        tool_call_id=part.tool_call_id,
-        tool_name=part.tool_name,
-        contents=(TextPart(text="No result: the run was stopped before this call was answered."),),
-        is_error=True,
     )

@@ -24,6 +24,7 @@ from perstack.core.commands import (
 )
 from perstack.core.events import Settlement
 from perstack.core.policy.approvals import refusal
+from perstack.core.runs.context import relief, relief_of_overflow
 from perstack.core.runs.repeats import repeated_call
 from perstack.core.runs.results import failure
 from perstack.core.runs.state import Phase, Run, latest_reply
@@ -51,24 +52,30 @@ def pending(run: Run, limit: int | None = None) -> Command | None:
         return None
     match run.phase:
         case Phase.READY:
-            if run.result is not None:
-                return EndRun(run.result) if run.schema is None else JudgeResult(run.result, run.schema)
-            if (failed := failure(run)) is not None:
-                return Fail(failed)
-            return Generate(run.step + 1) if limit is None else StopAtLimit(limit)
+            return _pending_step(run, limit)
         case Phase.GENERATING:
-            return Fail(run.unusable) if run.unusable is not None else Generate(run.step, run.final)
+            if run.unusable is not None:
+                return Fail(run.unusable)
+            return relief_of_overflow(run) or Generate(run.step, run.final)
         case Phase.REPLIED:
             return DecideCalls(latest_reply(run).tool_calls)
         case Phase.CALLING:
             return _pending_call(run)
         case Phase.SETTLED:
             if run.accepted and run.result is None:
-                return Generate(run.step, final=True)
+                return relief(run) or Generate(run.step, final=True)
             repeated = None if run.accepted else repeated_call(run)
             return EndStep() if repeated is None else Fail(repeated)
         case _:
             assert_never(run.phase)
+
+
+def _pending_step(run: Run, limit: int | None) -> Command:
+    if run.result is not None:
+        return EndRun(run.result) if run.schema is None else JudgeResult(run.result, run.schema)
+    if (failed := failure(run)) is not None:
+        return Fail(failed)
+    return StopAtLimit(limit) if limit is not None else relief(run) or Generate(run.step + 1)
 
 
 def _pending_call(run: Run) -> Command:

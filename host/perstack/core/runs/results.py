@@ -46,7 +46,7 @@ def finished(run: Run, text: str, value: JsonObject | None, stamp: Stamps) -> Fi
 def rejected(run: Run, event: RejectResult) -> Changes:
     """The model continues with what is wrong as the latest message."""
     return Changes(
-        messages=run.messages.append(UserMessage(contents=(TextPart(text=event.text),))),
+        messages=run.messages.append(UserMessage(contents=(TextPart(text=event.text),)), event.id),
         result=None,
         accepted=False,
         final=False,

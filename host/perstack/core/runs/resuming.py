@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
+from perstack.core.context import ContextPolicy, turned
 from perstack.core.definitions import Expert, Limits
 from perstack.core.events import ResumeReason, Settlement
 from perstack.core.job import Job
@@ -157,4 +158,14 @@ def new_limits(run: Run, asked: Overrides, max_steps: int | None = None) -> Limi
     budget = asked.budget_over(run.limits.budget)
     if budget != run.limits.budget:
         new["budget"] = budget
+    if asked.compaction is not None:
+        new["context"] = turned(run.limits.context or ContextPolicy(), asked.compaction)
     return run.limits.model_copy(update=new) if new else None
+
+
+def limits_of_delegate(run: Run, asked: Overrides) -> Limits | None:
+    """A delegate's limits as they are when the Run that waits for it is resumed; None if they are as before."""
+    if asked.compaction is None:
+        return None
+    context = turned(run.limits.context or ContextPolicy(), asked.compaction)
+    return None if context == run.limits.context else run.limits.model_copy(update={"context": context})

@@ -30,6 +30,7 @@ from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.asking import OpenQuestion
+from perstack.core.runs.context_state import EMPTY_CONTEXT, ContextState
 from perstack.core.todos import Todo
 from perstack.core.usage import Charge, Usage
 from perstack.dataclass import dataclass
@@ -161,6 +162,8 @@ class Run:
     sending: Sent | None = None
     counted: Sent | None = None
     """The latest generation whose tokens were counted."""
+    context: ContextState = EMPTY_CONTEXT
+    """How full the model's context is, and what is left out of it."""
     tool_calls: int = 0
     """Calls of tools and delegates that were decided on."""
     worked_ms: int = 0

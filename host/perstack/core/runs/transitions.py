@@ -44,7 +44,7 @@ TRANSITIONS: dict[str, Transition] = {
     "resumeRun": _transition(_ANY, _OPEN, status="running"),
     "startGeneration": _transition((_READY, _GENERATING, _SETTLED), _RUNNING, (_GENERATING,)),
     "finishGeneration": _transition((_GENERATING,), _RUNNING, (_GENERATING, _REPLIED, _SETTLED)),
-    "retry": _transition((_GENERATING,), _RUNNING),
+    "retry": _transition((_READY, _GENERATING, _SETTLED), _RUNNING),
     "callTools": _transition((_REPLIED,), _RUNNING, (_CALLING,)),
     "finishToolCall": _transition((_CALLING,), ACTIVE, (_CALLING, _SETTLED), "running"),
     "callDelegate": _transition((_CALLING,), ACTIVE),
@@ -57,6 +57,9 @@ TRANSITIONS: dict[str, Transition] = {
     "widenPermissions": _transition(_ANY, _RUNNING),
     "stopRunByInteractiveTool": _transition((_CALLING,), ACTIVE, status="stoppedByInteractiveTool"),
     "attemptCompletion": _transition((_CALLING,), _RUNNING, (_CALLING, _SETTLED)),
+    "shrinkResults": _transition((_READY, _GENERATING, _SETTLED), _RUNNING),
+    "startCompaction": _transition((_READY, _GENERATING, _SETTLED), _RUNNING),
+    "compactHistory": _transition((_READY, _GENERATING, _SETTLED), _RUNNING),
     "finishStep": _transition((_SETTLED,), _RUNNING, (_READY,)),
     "rejectResult": _transition((_READY,), _RUNNING),
     "finishRun": _transition((_READY,), _RUNNING, status="completed"),
@@ -77,3 +80,5 @@ def check_legal(run: Run, event: StoredEvent) -> None:
         raise IllegalFact(f"a second {event.type}")
     if run.phase not in known.phases or run.status not in known.statuses:
         raise IllegalFact(f"{event.type} cannot follow where the Run is {run.status} in phase {run.phase.name}")
+    if event.type == "retry" and run.phase is not Phase.GENERATING and not run.context.summarising:
+        raise IllegalFact("retry cannot follow where nothing is generated")

@@ -14,6 +14,7 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
+    CompactHistory,
     DecideApproval,
     ErrorRun,
     FinishGeneration,
@@ -25,6 +26,8 @@ from perstack.core.events import (
     RequestApproval,
     ResumeRun,
     Retry,
+    ShrinkResults,
+    StartCompaction,
     StartGeneration,
     StartRun,
     StartToolCall,
@@ -78,6 +81,9 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
         case FinishGeneration():
             return _reply(event, around)
         case Retry():
+            if event.overflow is not None:
+                fits = f"; the context holds {event.overflow:,} tokens"
+                return [Row("retries", _error(event.error) + fits, "yellow")]
             again = f"; try {event.attempt + 1} after {duration(event.delay_ms)}"
             return [Row("retries", _error(event.error) + again, "yellow")]
         case CallTools():
@@ -127,6 +133,13 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
             return [Row("stopped", f"at the limit of {steps}, checkpoint {event.checkpoint_id}", "yellow")]
         case StopRunByInterrupt():
             return [Row("stopped", f"by {event.reason}, checkpoint {event.checkpoint_id}", "yellow")]
+        case ShrinkResults():
+            words = f"{count(len(event.results), 'old result')}: the model sees the ends of each"
+            return [Row("shrinks", words, "yellow")]
+        case StartCompaction():
+            return [Row("compacts", f"{event.first} to {event.through}, by {event.model}")] if around.full else []
+        case CompactHistory():
+            return _compaction(event, around)
         case RedactEvent():
             words = f"{event.event_id} ({event.event_type}), by {event.by}: {event.reason}"
             return [Row("redacts", words, "yellow")]
@@ -255,6 +268,16 @@ def _completion(event: AttemptCompletion, around: Around) -> list[Row]:
         titles = "; ".join(todo.title for todo in event.remaining_todos)
         return [Row("not done", f"{count(len(event.remaining_todos), 'todo')} left: {titles}", "yellow")]
     return [Row("is done", event.result or "")] if around.full else []
+
+
+def _compaction(event: CompactHistory, around: Around) -> list[Row]:
+    about = f"about {event.tokens_before:,} tokens became {event.tokens_after:,}"
+    by = f", by {event.model}" if event.model else ""
+    spent = "" if event.usage is None else f", {tokens(event.usage)}"
+    failed = [] if event.error is None else [Row("error", f"no summary: {_error(event.error)}", "red")]
+    text = [Row("summary", event.text)] if around.full else []
+    place = f"{event.first} to {event.through}"
+    return [Row("compacts", f"{place}: {about}{by}{spent}", "yellow"), *failed, *text]
 
 
 def _error(error: ErrorInfo) -> str:

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from perstack.config.load import LoadedProject
 from perstack.config.places import find_config
+from perstack.core.context import Compaction, CompactionExpert
 from perstack.core.definitions import Project
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, PerstackError, UsageError
@@ -204,6 +205,10 @@ def _seen_from(folder: Path, address: str) -> str:
     return f"{scheme}:{folder / location}"
 
 
+def _compaction(asked: Compaction | None) -> str | None:
+    return f"expert={asked.expert}" if isinstance(asked, CompactionExpert) else asked
+
+
 def _arguments(setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> list[str]:
     """The options that were given, with absolute paths: the client starts the server wherever it likes."""
     overrides = setup.overrides
@@ -222,6 +227,7 @@ def _arguments(setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> list[str]
         "--timeout": overrides.timeout,
         "--runtime": overrides.runtime,
         "--permissions": setup.permissions and Path(setup.permissions).resolve(),
+        "--compaction": _compaction(overrides.compaction),
     }
     arguments = [part for name, value in given.items() if value is not None for part in (name, str(value))]
     flags = {"--tasks": tasks, "--unattended": overrides.unattended, "--strict-skills": overrides.strict_skills}

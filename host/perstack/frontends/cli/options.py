@@ -15,6 +15,7 @@ from perstack.config.env import read_env
 from perstack.config.load import LoadedProject, load_usable
 from perstack.config.places import ProjectPlace, check_workspace, find_place
 from perstack.config.settings import Overrides
+from perstack.core.context import Compaction, CompactionExpert
 from perstack.core.definitions import Project
 from perstack.core.definitions import ReasoningBudget as Budget
 from perstack.core.policy.widening import Widening
@@ -146,6 +147,18 @@ def parse_budget(text: str | None) -> Budget | None:
     raise UsageError(f"--reasoning-budget {text}: use none, minimal, low, medium, high, or a number of tokens")
 
 
+def parse_compaction(text: str | None) -> Compaction | None:
+    """`auto`, `off` or `expert=NAME` as typed. Raises UsageError."""
+    if text is None:
+        return None
+    if text in ("auto", "off"):
+        return "auto" if text == "auto" else "off"
+    word, _, name = text.partition("=")
+    if word != "expert" or not name:
+        raise UsageError(f"--compaction {text}: use auto, off, or expert=NAME")
+    return CompactionExpert(expert=name)
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What a Job is driven with: the values of `driving_options`."""
@@ -203,6 +216,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         max_tokens: int | None,
         max_time: int | None,
         max_tool_calls: int | None,
+        compaction: str | None,
         permissions: str | None,
         runtime: str | None,
         env_path: tuple[str, ...],
@@ -217,6 +231,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         overrides = replace(
             overrides, max_cost=max_cost, max_tokens=max_tokens, max_time=max_time, max_tool_calls=max_tool_calls
         )
+        overrides = replace(overrides, compaction=parse_compaction(compaction))
         if permissions is not None:
             overrides = replace(overrides, widening=_widening(permissions), widened_by=this_user("cli"))
         command(setup=Setup(PlaceOptions(config, workspace, storage), overrides, env_path, permissions), **others)
@@ -241,6 +256,9 @@ def _model_options(command: _F) -> _F:
             "--permissions", metavar="FILE", help="Lay the rules of this file over those in force; it is recorded."
         ),
         click.option("--runtime", metavar="NAME", help="Where programs of tools run; `perstack plugins` lists them."),
+        click.option(
+            "--compaction", metavar="HOW", help="What becomes of a nearly full context: auto, off, or expert=NAME."
+        ),
         click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again."),
         click.option("--timeout", type=click.IntRange(min=1), metavar="MS", help="Milliseconds for one generation."),
         click.option(

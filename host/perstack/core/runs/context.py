@@ -1,0 +1,269 @@
+"""How full a Run's context is, and what is left out of it: read from the state alone, so that replay decides the same.
+
+- `relief` is what `pending` asks before a generation: nothing, `Shrink`, `Compact`, or `Fail`.
+- Under `compactAt` of the window nothing is done. Above it old results of read-only tools shrink, all at once, if that
+  frees enough to last; else the older turns are summarised.
+- Never summarised: the instruction, the first and the latest query, pinned results, the latest turns. Todos are state,
+  and stand in the text that takes the place of what is left out.
+
+Tokens are what the endpoint has counted last and an estimate, on the high side, of what was added since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+
+from perstack.core.commands import Compact, Fail, Shrink
+from perstack.core.context import ContextPolicy
+from perstack.core.messages import (
+    BlobPart,
+    ExpertMessage,
+    ToolMessage,
+    ToolResultPart,
+    UserMessage,
+    estimated_tokens,
+    text_of,
+    tokens_of_contents,
+)
+from perstack.core.run_facts import ErrorInfo, ShrunkResult
+from perstack.core.runs.state import Run
+from perstack.core.toolsearch import SEARCH_TOOL
+
+HEAD = 400
+"""Characters of a result that stay when it shrinks, of its beginning."""
+TAIL = 200
+"""And of its end."""
+OVERFLOW = "ContextOverflow"
+"""The name of the error that an endpoint gives for a request which does not fit."""
+RECALL_TOOL = "recallHistory"
+PIN_TOOL = "pin"
+
+_ENOUGH = 1 / 8
+"""The share of the window that must be freed at least: else the prompt cache would be lost at every step."""
+_SUMMARY_SHARE = 1 / 8
+_LEAST_SUMMARY = 256
+_MOST_SUMMARY = 4_000
+_CERTAIN = 3 / 4
+"""Of an estimate: what it comes to at least."""
+
+
+def policy_of(run: Run) -> ContextPolicy | None:
+    """What the Run does when its context is nearly full; None if nothing."""
+    policy = run.limits.context
+    return None if policy is None or policy.is_off else policy
+
+
+def window_of(run: Run) -> int | None:
+    """How many tokens the model's context can hold, as far as is known."""
+    policy = run.limits.context
+    known = run.context_window if policy is None or policy.window is None else policy.window
+    learned = run.context.learned
+    return learned if known is None else known if learned is None else min(known, learned)
+
+
+def load(run: Run) -> int:
+    """About how many tokens the next generation would be sent."""
+    messages, counted = run.messages, run.counted
+    every = messages.tokens(len(messages))
+    if counted is None or counted.messages > len(messages):
+        return _overhead(run) + every
+    return max(0, counted.tokens - run.context.freed) + every - messages.tokens(counted.messages)
+
+
+def _overhead(run: Run) -> int:
+    return max(run.context.overhead, estimated_tokens(len(run.instruction.encode(errors="replace"))))
+
+
+def learned_window(run: Run, said: int | None) -> int:
+    """What an overflow shows: what the endpoint says, or that the context holds less than was sent."""
+    sent = load(run)
+    known = window_of(run)
+    if said is not None and said > 0:
+        return said
+    least = max(run.context_tokens, sent * 9 // 10)
+    return least if known is None else min(known, least)
+
+
+def relief(run: Run) -> Shrink | Compact | Fail | None:
+    """What must be done before the next generation; None if nothing."""
+    policy, window = policy_of(run), window_of(run)
+    if policy is None or window is None:
+        return None
+    overflow = run.context.overflow
+    now = load(run)
+    if overflow is None and now <= policy.compact_at * window:
+        return None
+    shrink = _shrink(run, policy, window, now) if overflow is None else None
+    if shrink is not None:
+        return shrink
+    compact = _compact(run, policy, window, now)
+    if compact is not None:
+        return compact
+    if overflow is not None or now * _CERTAIN > window:
+        return Fail(too_large(run, overflow))
+    return None
+
+
+def relief_of_overflow(run: Run) -> Shrink | Compact | Fail | None:
+    """The same for a generation that has begun: it is tried again as it is, unless it did not fit."""
+    return None if run.context.overflow is None else relief(run)
+
+
+# --- old results --------------------------------------------------------------------------------------------------
+
+
+def short_text(part: ToolResultPart, blob: str, head: int, tail: int) -> str:
+    """What the model sees of a result that has shrunk. The form is kept for ever: logs are replayed by it."""
+    whole = text_of(part.contents)
+    blobs = "".join(f"\n[{one.mime_type}: blob:{one.sha256}]" for one in part.contents if isinstance(one, BlobPart))
+    if len(whole) <= head + tail:
+        return whole + blobs
+    end = whole[-tail:] if tail else ""
+    left = f"\n[… {len(whole) - head - tail} characters are not shown any more; the whole text: blob:{blob} …]\n"
+    return f"{whole[:head]}{left}{end}{blobs}"
+
+
+def blob_of(part: ToolResultPart) -> bytes:
+    """The bytes of the blob that a result's text is kept in."""
+    return text_of(part.contents).encode(errors="replace")
+
+
+def _shrink(run: Run, policy: ContextPolicy, window: int, now: int) -> Shrink | None:
+    found: list[ShrunkResult] = []
+    freed = 0
+    for place, part in _old_results(run, policy.keep_results):
+        saved = tokens_of_contents(part.contents) - estimated_tokens(HEAD + TAIL + 120)
+        if saved > HEAD // 2:
+            found.append(ShrunkResult(at=place, tool_call_id=part.tool_call_id, blob=sha256(blob_of(part)).hexdigest()))
+            freed += saved
+    is_enough = freed >= _ENOUGH * window and now - freed <= (policy.compact_at - _ENOUGH / 2) * window
+    return Shrink(tuple(found), HEAD, TAIL) if found and is_enough else None
+
+
+def _old_results(run: Run, keep: int) -> Iterator[tuple[str, ToolResultPart]]:
+    """The results of read-only tools that are older than the latest `keep` steps."""
+    messages = run.messages
+    steps = [index for index in range(len(messages)) if isinstance(messages[index], ToolMessage)]
+    may_shrink = run.context.read_only - run.context.pinned - {SEARCH_TOOL}
+    for index in steps[: max(0, len(steps) - keep)]:
+        message = messages[index]
+        if isinstance(message, ToolMessage):
+            yield from ((messages.place(index), part) for part in message.contents if part.tool_name in may_shrink)
+
+
+# --- compaction ---------------------------------------------------------------------------------------------------
+
+
+def summary_tokens(window: int) -> int:
+    """The most tokens that a summary may have."""
+    return max(_LEAST_SUMMARY, min(_MOST_SUMMARY, int(window * _SUMMARY_SHARE)))
+
+
+def _compact(run: Run, policy: ContextPolicy, window: int, now: int) -> Compact | None:
+    """The range to summarise: as much as leaves the latest turns in their share; if that frees too little, all but
+    the turn in hand."""
+    least = _latest_turn(run)
+    best: Compact | None = None
+    for start in dict.fromkeys((_recent(run, policy.keep_recent * window, least), least)):
+        plan = _plan(run, start, window, now)
+        if plan is None:
+            continue
+        best = plan
+        if (
+            plan.tokens_before - plan.tokens_after >= _ENOUGH * window
+            and plan.tokens_after <= policy.compact_at * window
+        ):
+            return plan
+    if best is None:
+        return None
+    freed = best.tokens_before - best.tokens_after
+    return best if freed >= _ENOUGH * window or (run.context.overflow is not None and freed > 0) else None
+
+
+def _latest_turn(run: Run) -> int:
+    """The index of the reply in hand, with whose results the next generation begins."""
+    messages = run.messages
+    last = len(messages) - 1
+    if last >= 0 and isinstance(messages[last], UserMessage):
+        return last
+    return next((index for index in range(last, -1, -1) if isinstance(messages[index], ExpertMessage)), 0)
+
+
+def _recent(run: Run, most: float, least: int) -> int:
+    """The index of the oldest reply from which on all has at most so many tokens."""
+    messages = run.messages
+    every = messages.tokens(len(messages))
+    start = least
+    for index in range(least - 1, 0, -1):
+        if every - messages.tokens(index) > most:
+            break
+        if isinstance(messages[index], ExpertMessage):
+            start = index
+    return start
+
+
+def _plan(run: Run, start: int, window: int, now: int) -> Compact | None:
+    """What is left out of the messages before `start`; None if nothing can be."""
+    messages = run.messages
+    never = kept_always(run)
+    dropped = [index for index in range(start) if index not in never]
+    if not dropped or all(messages.place(index) in run.context.summaries for index in dropped):
+        return None
+    first, last = dropped[0], dropped[-1]
+    saved = sum(messages.tokens(index + 1) - messages.tokens(index) for index in dropped)
+    after = now - saved + summary_tokens(window)
+    kept = tuple(messages.place(index) for index in range(first, last + 1) if index in never)
+    return Compact(messages.place(first), messages.place(last), kept, now, max(0, after))
+
+
+def kept_always(run: Run) -> set[int]:
+    """The messages that are never left out: the first and the latest query, and turns with pinned results."""
+    messages, context = run.messages, run.context
+    queries = [
+        index
+        for index in range(len(messages))
+        if isinstance(messages[index], UserMessage) and messages.place(index) not in context.summaries
+    ]
+    kept = {queries[0], queries[-1]} if queries else set[int]()
+    if context.pinned:
+        for index in range(1, len(messages)):
+            message = messages[index]
+            if isinstance(message, ToolMessage) and any(part.tool_name in context.pinned for part in message.contents):
+                kept |= {index - 1, index}
+    return kept
+
+
+# --- what does not fit --------------------------------------------------------------------------------------------
+
+
+def too_large(run: Run, overflow: ErrorInfo | None) -> ErrorInfo:
+    """Which parts fill a context that nothing can be left out of."""
+    window, now = window_of(run) or 0, load(run)
+    parts = sorted(_parts(run), key=lambda one: -one[1])[:3]
+    said = "; ".join(f"{what}, about {tokens:,} tokens" for what, tokens in parts)
+    words = "" if overflow is None else f" The endpoint says: {overflow.message}"
+    return ErrorInfo(
+        name=OVERFLOW,
+        message=f"the context cannot get below the {window:,} tokens that the model's window holds, and has about"
+        f" {now:,}. What cannot be left out is {said}. Make the largest smaller, or use a model with a larger window."
+        f"{words}",
+        status_code=None if overflow is None else overflow.status_code,
+    )
+
+
+def _parts(run: Run) -> Iterator[tuple[str, int]]:
+    messages = run.messages
+    yield "the instruction with the tools", _overhead(run)
+    latest = _latest_turn(run)
+    for index in sorted(kept_always(run) | set(range(latest, len(messages)))):
+        message = messages[index]
+        if isinstance(message, ToolMessage):
+            for part in message.contents:
+                is_pinned = part.tool_name in run.context.pinned
+                what = "the pinned result" if is_pinned else "the latest result"
+                yield f"{what} of {part.tool_name} ({part.tool_call_id})", tokens_of_contents(part.contents)
+        elif isinstance(message, UserMessage):
+            yield "the query" if index else "the first query", tokens_of_contents(message.contents)
+        else:
+            yield "the latest reply", messages.tokens(index + 1) - messages.tokens(index)

@@ -1,0 +1,251 @@
+"""Making room in a full context: old results become blobs, and a model summarises the older turns.
+
+Intent before effect, as with every generation: `startCompaction` is on disk before the model is called, with what that
+may cost; `compactHistory` has the text. A process that is killed between the two leaves a state that asks for the same
+again. A summary that cannot be had never stops a Run: an outline made without a model takes its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from itertools import count
+
+from perstack.config.settings import NO_OVERRIDES
+from perstack.core.commands import Compact, Shrink
+from perstack.core.definitions import Project, ReasoningBudget
+from perstack.core.events import Retry
+from perstack.core.messages import History, TextPart, ToolMessage, UserMessage
+from perstack.core.policy.budget import Exceeded, Grant, is_reported, is_uncharged
+from perstack.core.retry import GiveUp, Pause, after_failure
+from perstack.core.run_facts import ErrorInfo
+from perstack.core.runs.compacting import INSTRUCTION, outline, summary_text, transcript
+from perstack.core.runs.context import blob_of, summary_tokens, window_of
+from perstack.core.runs.decide import (
+    Spent,
+    compaction_started,
+    history_compacted,
+    paused_for_limit,
+    shrunk_results,
+    stopped_by_budget,
+)
+from perstack.core.runs.state import Run
+from perstack.core.usage import Charge, Usage
+from perstack.dataclass import dataclass
+from perstack.engine.blobs import JobBlobs
+from perstack.engine.generation import error_info, fail, try_once
+from perstack.engine.prices import Prices
+from perstack.engine.providers import ProviderPool
+from perstack.engine.session import Session
+from perstack.engine.spending import Spending, UnknownPrice
+from perstack.errors import PerstackError, ProviderError
+from perstack.ports.provider import Generation, GenerationRequest, Provider
+
+
+@dataclass(frozen=True, slots=True)
+class Summariser:
+    """What writes the summaries of a Run."""
+
+    provider: Provider
+    provider_name: str
+    model: str
+    instruction: str = INSTRUCTION
+    reasoning_budget: ReasoningBudget | None = None
+    expert_key: str = ""
+    """Of an Expert that is there for it."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.provider_name}/{self.model}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """What came of asking for one; without a text, why."""
+
+    text: str = ""
+    spent: Spent = Spent()
+    error: ErrorInfo | None = None
+
+
+def summariser_of(run: Run, provider: Provider, providers: ProviderPool, project: Project) -> Summariser | ErrorInfo:
+    """What writes the summaries of a Run, whose own endpoint is `provider`; or why nothing can."""
+    policy, start = run.limits.context, run.start
+    if policy is None or policy.expert is None:
+        return Summariser(provider, start.provider, start.model)
+    expert = project.expert(policy.expert)
+    if expert is None:
+        return ErrorInfo(name="UsageError", message=f"there is no Expert {policy.expert!r} in perstack.toml any more")
+    try:
+        settings = providers.settings(project, expert, NO_OVERRIDES)
+        opened = providers.get(settings.provider)
+    except PerstackError as error:
+        return ErrorInfo(name=type(error).__name__, message=str(error))
+    name, thinking = settings.provider.provider_name, settings.reasoning_budget
+    return Summariser(opened, name, settings.model, expert.instruction, thinking, expert.key)
+
+
+async def make_room(
+    session: Session,
+    command: Shrink | Compact,
+    summariser: Summariser | ErrorInfo,
+    blobs: JobBlobs,
+    prices: Prices,
+    spending: Spending | None = None,
+) -> None:
+    """Do what a full context calls for, and record it; or record that no budget allows it."""
+    if isinstance(command, Shrink):
+        await _shrink(session, command, blobs)
+    else:
+        await _compact(session, command, summariser, blobs, prices, spending)
+
+
+async def _shrink(session: Session, command: Shrink, blobs: JobBlobs) -> None:
+    """Keep the whole texts of old results, and record that the model sees their ends from now on."""
+    wanted = {(one.at, one.tool_call_id): one.blob for one in command.results}
+    messages = session.run.messages
+    for index in range(len(messages)):
+        message = messages[index]
+        if isinstance(message, ToolMessage):
+            for part in message.contents:
+                blob = wanted.get((messages.place(index), part.tool_call_id))
+                if blob is not None:
+                    await blobs.keep(blob, blob_of(part))
+    session.note(shrunk_results(session.run, command, session.stamp))
+    await session.flush()
+
+
+async def _compact(
+    session: Session,
+    command: Compact,
+    summariser: Summariser | ErrorInfo,
+    blobs: JobBlobs,
+    prices: Prices,
+    spending: Spending | None,
+) -> None:
+    """Have a part of the history summarised, and record the text that stands for it; or that no budget allows it."""
+    window = window_of(session.run) or 0
+    if isinstance(summariser, ErrorInfo):
+        found: _Summary | None = _Summary(error=summariser)
+        name = ""
+    else:
+        name = summariser.name
+        found = await _summarised(session, command, summariser, window, blobs, prices, spending)
+    if found is None:
+        return
+    run = session.run
+    model = name if found.text else ""
+    text = summary_text(run, command, found.text or outline(run, command, window), model, window)
+    session.note(
+        history_compacted(run, command, text, session.stamp, model=model, spent=found.spent, error=found.error)
+    )
+    await session.flush()
+
+
+async def _summarised(
+    session: Session,
+    command: Compact,
+    summariser: Summariser,
+    window: int,
+    blobs: JobBlobs,
+    prices: Prices,
+    spending: Spending | None,
+) -> _Summary | None:
+    """The summary, or why there is none; None if the Run has stopped."""
+    text = transcript(session.run, command, window)
+    request = GenerationRequest(
+        model=summariser.model,
+        instruction=summariser.instruction,
+        messages=History([UserMessage(contents=(TextPart(text=text),))]),
+        tools=(),
+        blobs=blobs.get,
+        allow_tools=False,
+        reasoning_budget=summariser.reasoning_budget,
+        max_tokens=summary_tokens(window),
+        expert_key=summariser.expert_key,
+        step=session.run.step,
+    )
+    started = time.monotonic()
+    prices.prepare(summariser.provider_name)
+    for attempt in count(1):
+        if not await _begin(session, command, summariser, request, spending):
+            return None
+        began = time.monotonic()
+        try:
+            generation = await try_once(
+                summariser.provider, request, lambda delta: None, session.run.limits, began - started
+            )
+        except ProviderError as error:
+            found = await _failed(session, error, attempt, time.monotonic() - started)
+            if isinstance(found, bool):
+                if found:
+                    continue
+                return None
+            return found
+        usage, _ = await prices.known(summariser.provider_name, summariser.model, generation)
+        duration = round((time.monotonic() - began) * 1000)
+        spent = Spent(usage, _assumed(session.run, usage, generation), duration)
+        return _Summary(generation.reply.text.strip(), spent)
+    raise AssertionError("count never ends")
+
+
+async def _begin(
+    session: Session, command: Compact, summariser: Summariser, request: GenerationRequest, spending: Spending | None
+) -> bool:
+    """Record that a try begins, with what it may cost; or that no budget allows it."""
+    granted: Grant | None = None
+    if spending is not None:
+        sent = History(request.messages).size(1) + len(request.instruction.encode(errors="replace"))
+        wanted = request.max_tokens or 0
+        try:
+            found = await spending.reserve_summary(
+                session.run, summariser.provider_name, summariser.model, sent, wanted
+            )
+        except UnknownPrice as error:
+            await fail(session, error_info(error))
+            return False
+        if isinstance(found, Exceeded):
+            session.note(stopped_by_budget(found, session.stamp))
+            await session.flush()
+            return False
+        granted = found
+    reserved = None if granted is None else granted.amount.as_charge()
+    session.note(compaction_started(session.run, command, summariser.name, reserved, session.stamp))
+    await session.flush()
+    return True
+
+
+async def _failed(session: Session, error: ProviderError, attempt: int, spent: float) -> bool | _Summary:
+    """What becomes of a try that failed: another (true), a pause of the Job (false), or no summary."""
+    run = session.run
+    decision = after_failure(
+        run.limits,
+        is_retryable=error.is_retryable,
+        retry_after=error.retry_after,
+        attempt=attempt,
+        spent=spent,
+        jitter=random.random(),  # noqa: S311 - spreads load, no secret
+    )
+    info = error_info(error)
+    uncharged = run.reserved is not None and is_uncharged(info)
+    if isinstance(decision, GiveUp):
+        return _Summary(spent=Spent(assumed=None if uncharged else run.reserved), error=info)
+    delay = round(decision.delay * 1000)
+    session.note(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=delay, uncharged=uncharged))
+    if isinstance(decision, Pause):
+        session.note(paused_for_limit(session.clock.now() + delay, session.stamp))
+        await session.flush()
+        return False
+    await session.flush()
+    await asyncio.sleep(decision.delay)
+    return True
+
+
+def _assumed(run: Run, usage: Usage, generation: Generation) -> Charge | None:
+    """What counts besides, so that together with the usage it is what was reserved."""
+    reserved = run.reserved
+    if reserved is None or is_reported(usage, has_reply=bool(generation.reply.contents)):
+        return None
+    cost = max(0.0, (reserved.cost_usd or 0) - (usage.cost_usd or 0))
+    return Charge(tokens=max(0, reserved.tokens - usage.total_tokens), cost_usd=cost or None)

@@ -1,0 +1,216 @@
+"""A part of the history is summarised when the context is nearly full: as an event, once, and counted."""
+
+from __future__ import annotations
+
+import pytest
+from hosting import Bench, Seen, crashing, expert, wait_for
+from long_runs import SmallModel, is_summary, shown
+
+from perstack.core.definitions import Budget, Price
+from perstack.ports.provider import GenerationRequest
+from perstack.testing.crashing_storage import Crash, CrashingStorage, crash_points
+from perstack.testing.scripted import ScriptedProvider, TurnLike, fail, text, tool, turn
+
+WINDOW = 8_000
+FILLING = "words that fill the context " * 60
+
+
+def working(count: int, last: TurnLike = "done"):
+    """A model that thinks at length at each step, and has a todo from its first."""
+
+    def reply(request: GenerationRequest) -> TurnLike:
+        if request.step == 1:
+            return turn(tool("todo", {"newTodos": ["the last thing"]}), usage=(0, 20))
+        if request.step > count:
+            return last
+        return turn(tool("think", {"thought": f"thought {request.step}: {FILLING}"}), usage=(0, 400))
+
+    return reply
+
+
+def compactions(seen: Seen) -> list:
+    return seen.of("compactHistory")
+
+
+def check_sound(host, job_id: str) -> None:
+    assert wait_for(host.replay(job_id)).findings == ()
+    assert wait_for(host.verify(job_id)).findings == ()
+
+
+def test_older_turns_become_a_summary_and_the_task_and_the_todos_stay(bench: Bench) -> None:
+    seen, model = Seen(), SmallModel(working(40), WINDOW)
+    provider = ScriptedProvider(model)
+    host = bench.host(provider, expert("a", context_window=WINDOW))
+    job = wait_for(host.run("a", "count the stars", on_event=seen))
+    assert (job.status, model.refused) == ("completed", 0)
+    assert 2 <= len(compactions(seen)) <= 12
+    assert max(model.sent) <= WINDOW
+    last = [one for one in provider.requests if not is_summary(one)][-1]
+    assert "count the stars" in shown(last)
+    assert "Notes: it went on." in shown(last)
+    assert "the last thing" in shown(last)
+    event = compactions(seen)[0]
+    assert event.model == "scripted/scripted"
+    assert event.tokens_after < event.tokens_before <= WINDOW
+    asked = next(one for one in provider.requests if is_summary(one))
+    assert "count the stars" in shown(asked)
+    assert "thought 3" in shown(asked)
+    check_sound(host, job.id)
+
+
+def test_a_summary_is_counted_in_the_usage_of_its_step_and_its_job(bench: Bench) -> None:
+    seen, model = Seen(), SmallModel(working(30), WINDOW)
+    host = bench.host(model, expert("a", context_window=WINDOW))
+    job = wait_for(host.run("a", "q", on_event=seen))
+    sent = sum(model.sent) + sum(model.summaries)
+    assert job.usage.input_tokens == sent
+    assert sum(event.usage.input_tokens for event in seen.of("finishStep")) == sent
+    assert sum(event.usage.input_tokens for event in compactions(seen)) == sum(model.summaries) > 0
+
+
+def test_a_request_that_does_not_fit_teaches_the_window_and_is_sent_once_more(bench: Bench) -> None:
+    seen, model = Seen(), SmallModel(working(40), WINDOW)
+    host = bench.host(model, expert("a"))
+    job = wait_for(host.run("a", "q", on_event=seen))
+    assert job.status == "completed"
+    assert model.refused == 1
+    (retry,) = seen.of("retry")
+    assert (retry.overflow, retry.error.name, retry.delay_ms) == (WINDOW, "ContextOverflow", 0)
+    types = seen.types()
+    place = types.index("retry")
+    assert types[place : place + 4] == ["retry", "startCompaction", "compactHistory", "startGeneration"]
+    assert len(compactions(seen)) >= 3
+    check_sound(host, job.id)
+
+
+def test_a_refusal_that_does_not_say_how_much_fits_teaches_what_was_sent(bench: Bench) -> None:
+    seen, model = Seen(), SmallModel(working(40), WINDOW, tells=False)
+    job = wait_for(bench.host(model, expert("a")).run("a", "q", on_event=seen))
+    assert job.status == "completed"
+    assert model.refused <= 2
+    assert WINDOW // 2 < seen.of("retry")[0].overflow <= WINDOW * 1.2
+
+
+def test_what_cannot_get_below_the_window_is_named(bench: Bench) -> None:
+    seen, model = Seen(), SmallModel(working(40), WINDOW)
+    host = bench.host(model, expert("a", context_window=WINDOW))
+    job = wait_for(host.run("a", "long " * 20_000, on_event=seen))
+    assert job.status == "stoppedByError"
+    assert "the first query, about 33," in (job.error or "")
+    assert "cannot get below the 8,000 tokens" in (job.error or "")
+    assert model.sent == []
+
+
+def test_a_result_that_is_too_large_for_the_window_is_named(bench: Bench) -> None:
+    def reply(request: GenerationRequest) -> TurnLike:
+        return turn(tool("exec", {"command": "seq", "args": ["1", "9000"]}))
+
+    seen, model = Seen(), SmallModel(reply, 3_000)
+    job = wait_for(bench.host(model, expert("a", context_window=3_000)).run("a", "q", on_event=seen))
+    assert job.status == "stoppedByError"
+    assert "the latest result of exec" in (job.error or "")
+
+
+def test_a_summary_that_cannot_be_had_becomes_an_outline_and_the_run_goes_on(bench: Bench) -> None:
+    seen, model = Seen(), SmallModel(working(20), WINDOW, summary=lambda request: fail(400, "no", name="BadRequest"))
+    provider = ScriptedProvider(model)
+    job = wait_for(bench.host(provider, expert("a", context_window=WINDOW)).run("a", "q", on_event=seen))
+    assert job.status == "completed"
+    first = compactions(seen)[0]
+    assert (first.model, first.error.name) == ("", "BadRequest")
+    assert "Called think" in first.text
+    assert max(model.sent) <= WINDOW
+
+
+def test_another_expert_writes_the_summary_if_the_definition_says_so(bench: Bench) -> None:
+    seen, model = Seen(), SmallModel(working(20), WINDOW)
+    provider = ScriptedProvider(model)
+    writer = expert("notes", instruction="Write notes in French.", model="smaller")
+    own = expert("a", context_window=WINDOW, compaction={"expert": "notes"})
+    job = wait_for(bench.host(provider, own, writer).run("a", "q", on_event=seen))
+    assert job.status == "completed"
+    asked = next(one for one in provider.requests if is_summary(one))
+    assert (asked.instruction, asked.model, asked.expert_key) == ("Write notes in French.", "smaller", "notes")
+    assert compactions(seen)[0].model == "scripted/smaller"
+
+
+def test_a_delegate_is_compacted_as_its_coordinator_is(bench: Bench) -> None:
+    def reply(request: GenerationRequest) -> TurnLike:
+        if request.expert_key == "boss":
+            return text("ok") if request.step > 1 else turn(tool("worker", {"query": "do it"}))
+        return working(20)(request)
+
+    seen, model = Seen(), SmallModel(reply, WINDOW)
+    boss, worker = expert("boss", delegates=("worker",)), expert("worker")
+    host = bench.host(
+        model, boss.model_copy(update={"context_window": WINDOW}), worker.model_copy(update={"context_window": WINDOW})
+    )
+    job = wait_for(host.run("boss", "q", on_event=seen))
+    assert job.status == "completed"
+    assert {event.run_id for event in compactions(seen)} == {f"{job.id}-2"}
+    assert job.usage.input_tokens == sum(model.sent) + sum(model.summaries)
+    check_sound(host, job.id)
+
+
+@pytest.mark.parametrize("cap", [90_000, 130_000])
+def test_a_budget_holds_over_summaries_as_well(bench: Bench, cap: int) -> None:
+    seen, model = Seen(), SmallModel(working(400), WINDOW)
+    host = bench.host(model, expert("a", context_window=WINDOW, budget=Budget(max_tokens=cap)))
+    job = wait_for(host.run("a", "q", on_event=seen))
+    assert job.status == "stoppedByBudget"
+    assert compactions(seen)
+    assert cap * 0.5 <= job.usage.total_tokens <= cap
+    assert all(event.reserved is not None for event in seen.of("startCompaction"))
+
+
+def test_a_summary_costs_what_its_model_costs(bench: Bench) -> None:
+    seen, model = Seen(), SmallModel(working(20), WINDOW)
+    host = bench.host(
+        model, expert("a", context_window=WINDOW), prices=(Price(name="scripted/scripted", input=1, output=10),)
+    )
+    wait_for(host.run("a", "q", on_event=seen))
+    assert all(event.usage.cost_usd > 0 for event in compactions(seen))
+
+
+class Watching(CrashingStorage):
+    """Knows which of its appends have to do with a compaction."""
+
+    def __init__(self, inner) -> None:
+        super().__init__(inner)
+        self.around: set[int] = set()
+
+    async def append(self, run, expected_seq, records) -> None:
+        await super().append(run, expected_seq, records)
+        if any(b"ompact" in record[:30] or b"shrink" in record[:30] for record in records):
+            self.around |= {self.appends - 1, self.appends, self.appends + 1}
+
+
+def test_killed_at_any_write_around_it_each_compaction_is_done_once(bench: Bench) -> None:
+    def host_of(model: SmallModel, wrap=None):
+        return bench.host(model, expert("a", context_window=WINDOW), wrap=wrap, max_steps=0)
+
+    watching: list[Watching] = []
+
+    def watched(inner):
+        watching.append(Watching(inner))
+        return watching[0]
+
+    seen = Seen()
+    host = host_of(SmallModel(working(22), WINDOW), watched)
+    wait_for(host.run("a", "q", job_id="j", on_event=seen))
+    assert len(compactions(seen)) >= 2
+    wait_for(host.jobs.delete("j"))
+    points = [point for point in crash_points(watching[0].appends) if point.append in watching[0].around]
+    assert len(points) >= 12
+    for point in points:
+        model = SmallModel(working(22), WINDOW)
+        with pytest.raises(Crash):
+            wait_for(host_of(model, crashing(point)).run("a", "q", job_id="j"))
+        again = host_of(model)
+        job = wait_for(again.resume("j"))
+        assert job.status == "completed", point
+        (log,) = wait_for(again.logs("j"))
+        made = [line for line in log.lines if line.startswith(b'{"type":"compactHistory"')]
+        assert len(made) == len(compactions(seen)), point
+        check_sound(again, "j")
+        wait_for(again.jobs.delete("j"))
