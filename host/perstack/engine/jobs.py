@@ -30,6 +30,7 @@ from perstack.engine.session import Session
 from perstack.engine.setup import Setup
 from perstack.engine.skills import JobSkills
 from perstack.engine.slots import job_slots
+from perstack.engine.stop_requests import StopRequests
 from perstack.engine.who import this_process, this_user
 from perstack.engine.wiring import Wiring
 from perstack.errors import Conflict, UsageError
@@ -218,16 +219,18 @@ class Jobs(JobQueries):
         return await self.answer(event.text, question_id=asked, signal=event.key, by=by, on_event=on_event)
 
     async def cancel(self, job_id: str) -> None:
-        """Stop a Job that this Host drives. Its Runs are recorded as interrupted, and its skills have ended, on return.
+        """Stop a Job, wherever it is driven. On return its Runs are recorded as interrupted, its skills have ended.
 
-        Whoever called `run` sees CancelledError; the rest of that task is not waited for. Raises UsageError if the Job
-        is not driven here, and what kept it from being recorded.
+        Whoever called `run` sees CancelledError; the rest of that task is not waited for. Raises UsageError if nobody
+        drives the Job, Conflict if another process does and does not stop it, and what kept it from being recorded.
         """
         task = self._driving.get(check_job_id(job_id))
         if task is None:
             info = await self.storage.lease_info(job_id)
-            where = f"it is driven by {info.holder}; stop it there" if info else "nobody drives it"
-            raise UsageError(f"Job {job_id} cannot be cancelled here: {where}")
+            if info is None:
+                raise UsageError(f"Job {job_id} cannot be stopped: nobody drives it")
+            await StopRequests(self.storage).stop(job_id, info.holder)
+            return
         task.cancel()
         await asyncio.wait({task})
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -298,11 +301,16 @@ class Jobs(JobQueries):
         task = asyncio.current_task()
         holder = this_process()
         async with self.storage.lease(job_id, holder), guarded(self.storage):
-            if task is not None:
-                self._driving[job_id] = task
+            if task is None:
+                yield
+                return
+            self._driving[job_id] = task
+            watching = asyncio.create_task(StopRequests(self.storage).asked(job_id, holder))
+            watching.add_done_callback(lambda done: done.cancelled() or task.cancel())
             try:
                 yield
             finally:
+                watching.cancel()
                 self._driving.pop(job_id, None)
 
     async def _new_job(self, job_id: str | None) -> str:

@@ -41,6 +41,7 @@ _COMMANDS = {
     "signal": ("signal", "Tell a Job or a task of an event from outside."),
     "log": ("log", "Show what happened in a Job, the latest one by default."),
     "jobs": ("jobs", "List Jobs, newest first."),
+    "cancel": ("cancel", "Stop a Job, wherever it is driven; it can be resumed."),
     "delete": ("delete", "Remove Jobs for good."),
     "prune": ("prune", "Remove all Jobs of a kind for good, such as those of last month."),
     "cost": ("cost", "Add up what Jobs have spent."),

@@ -204,7 +204,7 @@ JOB_TOOLS = {
         JobTool(
             "cancel_job",
             "Stop a Job",
-            "Stops a Job that this server drives. It is recorded as interrupted, and can be resumed.",
+            "Stops a Job, whichever process drives it. It is recorded as interrupted, and can be resumed.",
             JobArguments,
             JobView,
             _STOPS,

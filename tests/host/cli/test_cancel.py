@@ -1,0 +1,83 @@
+"""`perstack cancel`: a Job is stopped by another process than the one that drives it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+
+import pytest
+from processes import start, until
+from terminal import SECONDS, TEAM, Terminal, reply
+
+from perstack.errors import Conflict
+from perstack.host import Host
+
+SLOW = [reply("", ("exec", {"command": "sh", "args": ["-c", "touch began; sleep 60"]})), reply("done")]
+
+
+@pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db"])
+def busy(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
+    return terminal.project(f'storage = "{request.param}"\n{TEAM}', lead=SLOW)
+
+
+def begun(terminal: Terminal) -> bool:
+    return (terminal.workspace / "began").exists()
+
+
+def test_a_job_is_stopped_where_it_is_driven_recorded_and_resumed(busy: Terminal) -> None:
+    with start(busy, "run", "lead", "go", "--job-id", "slow") as process:
+        until(lambda: begun(busy), "the command runs")
+        done = busy.call("cancel", "slo")
+        assert (done.code, done.err) == (0, "")
+        assert done.out.startswith("Job slow: interrupted, 1 step")
+        assert done.out.endswith("; continue with: perstack resume slow\n")
+        out, err = process.communicate(timeout=SECONDS)
+        assert (process.returncode, "Traceback" in err) == (130, False)
+    assert json.loads(out.splitlines()[-1])["type"] == "stopRunByInterrupt"
+    assert busy.call("verify", "slow").code == 0
+    resumed = busy.call("resume", "slow")
+    assert (resumed.code, resumed.events[-1]["type"]) == (0, "finishRun")
+
+
+def test_a_job_that_nobody_drives_is_said_to_be_such(busy: Terminal) -> None:
+    busy.script(lead=[reply("done")])
+    assert busy.call("run", "lead", "go", "--job-id", "quick").code == 0
+    done = busy.call("cancel", "quick")
+    assert (done.code, done.out) == (2, "")
+    assert "Job quick cannot be stopped: nobody drives it" in done.err
+    assert busy.call("cancel", "none").code == 2
+
+
+def test_one_that_does_not_stop_in_time_is_said_and_the_request_withdrawn(
+    busy: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perstack.engine.stop_requests._PATIENCE", 0.5)
+
+    async def stop(host: Host) -> None:
+        async with host:
+            with pytest.raises(Conflict, match=r"was asked to stop, and pid [0-9]+ on \S+ has not stopped it"):
+                await host.cancel("slow")
+            assert not await host.storage.space("stops").has_job("slow")
+
+    with start(busy, "run", "lead", "go", "--job-id", "slow") as process:
+        until(lambda: begun(busy), "the command runs")
+        os.kill(process.pid, signal.SIGSTOP)
+        asyncio.run(stop(Host.open(config=busy.workspace / "perstack.toml", workspace=busy.workspace, env=busy.env)))
+        os.kill(process.pid, signal.SIGCONT)
+        process.kill()
+
+
+def test_a_request_for_an_earlier_holder_stops_nobody(busy: Terminal) -> None:
+    busy.script(lead=[reply("", ("exec", {"command": "sh", "args": ["-c", "touch began; sleep 2"]})), reply("done")])
+
+    async def stale(host: Host) -> None:
+        async with host:
+            space = host.storage.space("stops")
+            await space.create_job("slow")
+            await space.put_summary("slow", b"pid 1 on elsewhere")
+
+    asyncio.run(stale(Host.open(config=busy.workspace / "perstack.toml", workspace=busy.workspace, env=busy.env)))
+    done = busy.call("run", "lead", "go", "--job-id", "slow")
+    assert (done.code, done.events[-1]["type"]) == (0, "finishRun")
