@@ -31,6 +31,7 @@ from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.appending import check_redaction, head_after, stale
 from perstack.ports.formats import JobFormat
 from perstack.ports.leases import hold, holder_of
+from perstack.ports.pace import Pace
 from perstack.ports.paging import check_space, checkpoint_order, is_id, newest_first, page_of, run_order
 from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
 from perstack.ports.uninterrupted import uninterrupted
@@ -40,7 +41,6 @@ from perstack_filesystem.foreign import ForeignJobs
 from perstack_filesystem.handles import OpenFolders
 from perstack_filesystem.listing import jobs_with_times
 from perstack_filesystem.log import Log
-from perstack_filesystem.pace import Pace
 
 _LOG = "events.jsonl"
 _SUMMARY = "job.json"

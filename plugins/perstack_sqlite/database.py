@@ -1,4 +1,4 @@
-"""The file: its tables, and its connections, each with a thread of its own."""
+"""The file: its tables, and its connections, one to write and one to read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import quote
 from perstack.errors import StorageError
 from perstack.ports.state_folder import FILE_MODE, make_state_folder, sync_directory
 from perstack.ports.uninterrupted import uninterrupted
-from perstack_sqlite.worker import Worker
+from perstack_sqlite.worker import BUSY_SECONDS, Worker
 
 T = TypeVar("T")
 
@@ -23,7 +23,6 @@ _VERSION = 3
 _SMALLEST = 512
 """Bytes: no database is smaller."""
 _NO_DATABASE = "this is not an SQLite database; name another file in `storage`"
-_BUSY_SECONDS = 10.0
 
 _MAKING = Lock()
 """Held while a file is made: to close it would take from this process the locks that it has on it."""
@@ -55,54 +54,62 @@ CREATE INDEX IF NOT EXISTS jobs_by_space ON jobs ({SPACE}, written, job_id)
 class Database:
     """Opens the file when it is first used.
 
-    Another process may keep it locked for seconds, and a disk may be slow: so SQLite works in threads, one that writes
-    and one that reads, and reading never waits for a write that waits.
+    Another process may keep it locked for seconds, and a disk may be slow: what has to wait does so in threads, one
+    that writes and one that reads, and reading never waits for a write that waits.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._opening = Lock()
         self._reader = Worker(self._open_to_read, "perstack-sqlite-read")
-        self._writer = Worker(self._open, "perstack-sqlite-write")
+        self._writer = Worker(self._open_to_write, "perstack-sqlite-write")
+        self._syncs: bool | None = None
+        """Whether the connection that writes syncs what it commits; None if nobody has said so."""
 
     async def read(self, work: Callable[[sqlite3.Connection | None], T]) -> T:
         """What `work` returns, given a connection; None if the file does not exist.
 
-        Raises StorageError for SQLite's errors. `work` runs in a thread, and is abandoned by a cancellation.
+        Raises StorageError for SQLite's errors. A cancellation abandons it if it waits.
         """
 
         def reading() -> T:
-            with self._explained():
-                return work(self._reader.connection() if self._reader.is_open or self.path.exists() else None)
+            return work(self._reader.connection() if self._reader.is_open or self.path.exists() else None)
 
-        return await self._reader.do(reading)
+        with self._explained():
+            return await self._reader.do(reading, wholly=False)
 
     async def write(self, work: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
         """What `work` returns, in a transaction that is done when it ends, or not at all if it raises.
 
-        Unless `synced` is false it survives power loss then; otherwise with the next one that is. `work` runs in a
-        thread; a cancellation waits until it has been done or not, so that nothing happens behind its caller's back.
+        Unless `synced` is false it survives power loss then; otherwise with the next one that is. If it waits, a
+        cancellation waits until it has been done or not, so that nothing happens behind its caller's back.
         """
 
         def writing() -> T:
-            with self._explained():
-                connection = self._writer.connection()
+            connection = self._writer.connection()
+            if self._syncs is not synced:
                 connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
-                with _transaction(connection):
-                    return work(connection)
+                self._syncs = synced
+            with _transaction(connection):
+                return work(connection)
 
-        return await uninterrupted(self._writer.do(writing))
+        with self._explained():
+            return await self._writer.do(writing, wholly=True)
 
     async def close(self) -> None:
         """Close the connections, when what has begun has been done."""
         await uninterrupted(self._reader.close())
         await uninterrupted(self._writer.close())
 
+    def _open_to_write(self) -> sqlite3.Connection:
+        self._syncs = None
+        return self._open()
+
     def _open(self) -> sqlite3.Connection:
         with self._opening:
             is_new = self._make()
             self._check_size()
-            connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
+            connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             try:
                 self._prepare(connection)
             except BaseException:
@@ -120,7 +127,9 @@ class Database:
         # what is in the log beside it counts, and SQLite then needs what it keeps of it in a third file
         log = self.path.with_name(self.path.name + "-wal")
         mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
-        connection = sqlite3.connect(f"file:{quote(str(self.path))}?{mode}", uri=True, isolation_level=None)
+        connection = sqlite3.connect(
+            f"file:{quote(str(self.path))}?{mode}", uri=True, isolation_level=None, check_same_thread=False
+        )
         try:
             self._check_identity(connection)
         except BaseException:
@@ -209,5 +218,5 @@ def _reason(error: sqlite3.Error) -> str:
     if "is full" in text:
         return f"{text}: free some space, then resume"
     if "locked" in text:
-        return f"another process has kept it locked for {_BUSY_SECONDS:.0f} s; try again when it is done"
+        return f"another process has kept it locked for {BUSY_SECONDS:.0f} s; try again when it is done"
     return text

@@ -1,4 +1,4 @@
-"""A thread with a connection of its own, which does one thing after the other."""
+"""A connection, and the thread that works with it where that may take long."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import TypeVar
 
+from perstack.ports.pace import Pace
+from perstack.ports.uninterrupted import uninterrupted
+
 T = TypeVar("T")
+
+BUSY_SECONDS = 10.0
+"""How long the thread waits for another process that has the file locked."""
 
 _OF_PARENTS: list[object] = []
 """Connections and threads that a fork has left to this process: they must not be used here, nor closed."""
 
 
 class Worker:
-    """Starts its thread, and opens its connection, when they are first needed: in a child process anew."""
+    """Opens its connection in its thread when it is first needed, in a child process anew.
+
+    On a quick disk work is done at once, by whoever asks, since a change of threads would take longer. What the file's
+    other users hold up, what comes while something else is done, and everything on a slow disk goes to the thread.
+    """
 
     def __init__(self, open_connection: Callable[[], sqlite3.Connection], name: str) -> None:
         self._open = open_connection
@@ -24,10 +35,26 @@ class Worker:
         self._thread: ThreadPoolExecutor | None = None
         self._connection: sqlite3.Connection | None = None
         self._process = os.getpid()
+        self._turn = Lock()
+        self._pace = Pace()
 
-    async def do(self, work: Callable[[], T]) -> T:
-        """What it returns, done in the thread after all that it was given before."""
-        return await asyncio.get_running_loop().run_in_executor(self._running(), work)
+    async def do(self, work: Callable[[], T], *, wholly: bool) -> T:
+        """What it returns. If it has to wait, a cancellation leaves it behind, or, `wholly`, waits for its end.
+
+        Work that found the file locked is done again, in the thread.
+        """
+        is_ready = self._connection is not None and self._process == os.getpid() and not self._pace.is_slow
+        if is_ready and self._turn.acquire(blocking=False):
+            try:
+                with self._pace.measured():
+                    return work()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+            finally:
+                self._turn.release()
+        waiting = self._in_thread(work)
+        return await (uninterrupted(waiting) if wholly else waiting)
 
     @property
     def is_open(self) -> bool:
@@ -35,7 +62,7 @@ class Worker:
         return self._connection is not None
 
     def connection(self) -> sqlite3.Connection:
-        """The connection: only for what is done in the thread."""
+        """The connection: only for what is done by `do`."""
         if self._connection is None:
             self._connection = self._open()
         return self._connection
@@ -48,15 +75,30 @@ class Worker:
         await asyncio.get_running_loop().run_in_executor(thread, self._disconnect)
         thread.shutdown()
 
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._running(), self._patiently, work)
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        with self._turn:
+            if self._connection is not None:
+                self._connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
+            try:
+                with self._pace.measured():
+                    return work()
+            finally:
+                if self._connection is not None:
+                    self._connection.execute("PRAGMA busy_timeout = 0")
+
     def _running(self) -> ThreadPoolExecutor:
         if self._process != os.getpid():
             _OF_PARENTS.extend((self._connection, self._thread))
-            self._connection, self._thread, self._process = None, None, os.getpid()
+            self._connection, self._thread, self._process, self._turn = None, None, os.getpid(), Lock()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, self._name)
         return self._thread
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        with self._turn:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None

@@ -100,7 +100,7 @@ def test_records_are_committed_to_a_synced_write_ahead_log_and_caches_without_a_
 ) -> None:
     def mode() -> int:
         writer = storage._database._writer
-        return wait_for(writer.do(lambda: writer.connection().execute("PRAGMA synchronous").fetchone()[0]))
+        return wait_for(writer.do(lambda: writer.connection().execute("PRAGMA synchronous").fetchone()[0], wholly=True))
 
     writer = wait_for(new_writer(storage))
     with closing(sqlite3.connect(path)) as db:
@@ -114,7 +114,7 @@ def test_records_are_committed_to_a_synced_write_ahead_log_and_caches_without_a_
 def test_a_locked_file_is_waited_for_and_then_named(
     storage: SqliteStorage, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack_sqlite.database._BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("perstack_sqlite.worker.BUSY_SECONDS", 0.01)
     wait_for(storage.create_job(JOB))
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -139,6 +139,7 @@ def test_while_a_write_waits_for_a_lock_the_loop_runs_and_reading_goes_on(storag
         first = await writer.append("a")
         with locked(path):
             waiting = asyncio.create_task(writer.append("b"))
+            await asyncio.sleep(0)
             began = time.monotonic()
             for _ in range(20):
                 assert await storage.read(RUN) == first
@@ -164,9 +165,9 @@ def test_a_write_that_is_cancelled_while_it_waits_for_a_lock_is_done_or_not_when
         with locked(path):
             writing = asyncio.create_task(storage.append(RUN, 1, lines))
             for _ in range(3):  # a cancellation that is repeated does not let go of it either
-                await storage.read(RUN)
+                await asyncio.sleep(0)
                 writing.cancel()
-            await storage.read(RUN)
+            await asyncio.sleep(0)
             assert not writing.done(), "nobody knows yet what becomes of it"
         with pytest.raises(asyncio.CancelledError):
             await writing
@@ -180,13 +181,13 @@ def test_a_write_that_is_cancelled_while_it_waits_for_a_lock_is_done_or_not_when
 def test_a_write_that_fails_while_it_is_cancelled_says_so(
     storage: SqliteStorage, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack_sqlite.database._BUSY_SECONDS", 0.3)
+    monkeypatch.setattr("perstack_sqlite.worker.BUSY_SECONDS", 0.3)
 
     async def work() -> None:
         writer = await new_writer(storage)
         with locked(path):
             writing = asyncio.create_task(writer.append("b"))
-            await storage.read(RUN)
+            await asyncio.sleep(0)
             writing.cancel()
             with pytest.raises(StorageError, match="locked"):
                 await writing
@@ -312,5 +313,23 @@ def test_a_process_that_looks_and_leaves_takes_nothing_from_one_that_writes(path
         assert seen_by_another() == 1
         await writer.append("two")
         assert seen_by_another() == 2
+
+    wait_for(work())
+
+
+def test_a_step_on_a_quick_disk_changes_no_threads(storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perstack.ports.pace._SLOW", 60.0)  # whatever else this machine does
+
+    async def work() -> None:
+        writer = await new_writer(storage)
+        await writer.append("a")
+        assert len(await storage.read(RUN)) == 1
+        statements: list[str] = []
+        storage._database._writer.connection().set_trace_callback(statements.append)
+        for record in "bcd":
+            coroutine = writer.append(record)
+            with pytest.raises(StopIteration):
+                coroutine.send(None)  # done without waiting for anything
+        assert [one for one in statements if "PRAGMA" in one] == [], "it was told again what it knows"
 
     wait_for(work())

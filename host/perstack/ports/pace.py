@@ -1,4 +1,4 @@
-"""How long the medium takes for a durable write."""
+"""For storages: how long the medium takes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SHARE = 0.3
 
 
 class Pace:
-    """A moving mean of what appends take.
+    """A moving mean of what uses of a storage take.
 
-    On a quick disk an append is done at once, in the thread that asks. On a slow one it goes to a thread of its own, so
+    On a quick disk a use is done at once, in the thread that asks. On a slow one it goes to a thread of its own, so
     that Runs that work side by side do not wait for each other's syncs.
     """
 
@@ -25,12 +25,12 @@ class Pace:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the next append is worth a thread."""
+        """Whether the next one is worth a thread."""
         return self._mean > _SLOW
 
     @contextmanager
     def measured(self) -> Generator[None]:
-        """Around one append."""
+        """Around one."""
         began = time.perf_counter()
         try:
             yield
