@@ -24,7 +24,10 @@ _TOLERATED = 1000
 
 _CHUNK = 1 << 24
 """No entry is as long."""
-_LINE = re.compile(rb"(-?[0-9]{1,18}) ([A-Za-z0-9_-]+) (.*)", re.DOTALL)
+_LINE = rb"\n(-?[0-9]{1,18}) (%b) ([^\n]*)(?=\n)"
+_ANY = re.compile(_LINE % b"[A-Za-z0-9_-]+")
+_FEW = 8
+"""How many entries are looked for in the text, before all of it is parsed."""
 
 Entries = dict[str, tuple[int, bytes]]
 
@@ -72,8 +75,11 @@ class EntryIndex:
 
     def __init__(self) -> None:
         self._fd: int | None = None
-        self._read = 0
-        self._entries: dict[bytes, tuple[int, bytes]] = {}
+        self._read: int = 0
+        self._asked: int = 0
+        self._unparsed: bytes = b""
+        """What the first few are looked for in, so that nobody who wants one entry parses those of all others."""
+        self._entries: Entries = {}
         self._turn = Lock()
 
     def find(self, space: Folder, job_id: str) -> tuple[int, bytes] | None:
@@ -83,13 +89,21 @@ class EntryIndex:
                 self._follow(space)
             except OSError as error:
                 raise explained(error, space.path / _FILE) from error
-            return self._entries.get(job_id.encode())
+            self._asked += 1
+            if self._asked > _FEW:
+                _take(self._entries, _ANY.finditer(self._unparsed))
+                self._unparsed = b""
+                return self._entries.get(job_id)
+            found: Entries = {}
+            _take(found, re.finditer(_LINE % job_id.encode(), self._unparsed))
+            return found.get(job_id)
 
     def close(self) -> None:
         """Close the file, and begin anew."""
         if self._fd is not None:
             os.close(self._fd)
-        self._fd, self._read, self._entries = None, 0, {}
+        self._fd, self._read, self._asked = None, 0, 0
+        self._unparsed, self._entries = b"", {}
 
     def _follow(self, space: Folder) -> None:
         now = space.stat(_FILE)
@@ -100,22 +114,21 @@ class EntryIndex:
         if self._fd is None:
             return
         while data := os.pread(self._fd, _CHUNK, self._read):
-            whole, newline, _ = data.rpartition(b"\n")
-            if not newline:
+            end = data.rfind(b"\n") + 1
+            if not end:
                 return
-            self._read += len(whole) + 1
-            for line in whole.split(b"\n"):
-                self._take(line)
+            self._read += end
+            self._unparsed += data[:end]
 
-    def _take(self, line: bytes) -> None:
-        match = _LINE.fullmatch(line)
-        if match is None:
-            return
-        seq, name, entry = int(match[1]), match[2], match[3]
+
+def _take(entries: Entries, lines: Iterable[re.Match[bytes]]) -> None:
+    """Those of more lines, over those of the lines before."""
+    for line in lines:
+        seq, name = int(line[1]), line[2].decode()
         if seq == _FORGOTTEN:
-            self._entries.pop(name, None)
-        elif name not in self._entries or seq >= self._entries[name][0]:
-            self._entries[name] = (seq, entry)
+            entries.pop(name, None)
+        elif name not in entries or seq >= entries[name][0]:
+            entries[name] = (seq, line[3])
 
 
 def entry_names(space: Folder) -> list[str]:

@@ -16,8 +16,8 @@ from perstack.errors import StorageError
 from perstack.ports.state_folder import make_state_folder
 from perstack_filesystem.folders import Folder, explained
 
-_MOST_OPEN = 32
-"""Below the spaces: Jobs, and what is in them."""
+_MOST_OPEN = 16
+"""Below the spaces, Jobs and what is in them: so many stay open when there are twice as many."""
 
 Names = tuple[str, ...]
 """From the root down: nothing, a space, a Job of it, `runs` or the like of that."""
@@ -114,7 +114,8 @@ class OpenFolders:
         if known is not None and found is not None and known.number == (found.st_dev, found.st_ino):
             self._kept.move_to_end(names)
             return known
-        self._retire(names)
+        if known is not None:
+            self._retire(names)
         if found is None:
             return None
         folder = Folder.top(self._root) if parent is None else parent.find(names[-1])
@@ -130,10 +131,11 @@ class OpenFolders:
 
     def _keep(self, names: Names, folder: Folder) -> KeptFolder:
         kept = self._kept[names] = KeptFolder(folder.fd, folder.path, self._turn)
-        below = [one for one in self._kept if len(one) > 1]
-        unused = [one for one in below if one != names[: len(one)] and not self._kept[one].users]
-        for one in unused[: max(0, len(below) - _MOST_OPEN)]:
-            self._retire(one)
+        if len(self._kept) > 2 * _MOST_OPEN:  # seldom, since it looks at all of them
+            below = [one for one in self._kept if len(one) > 1]
+            unused = [one for one in below if one != names[: len(one)] and not self._kept[one].users]
+            for one in unused[: max(0, len(below) - _MOST_OPEN)]:
+                self._retire(one)
         return kept
 
     def _retire(self, names: Names) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter
@@ -36,17 +36,13 @@ _R = TypeVar("_R")
 
 def read_command(command: type[Command[_R]], *args: object, **kwargs: object) -> Command[_R]:
     """The operation with arguments of whatever type, read as the annotations of its fields ask. Raises UsageError."""
-    return read_call(_reader(command), _name(command), list(inspect.signature(command).parameters), args, kwargs)
-
-
-_READERS: dict[type[Command[Any]], TypeAdapter[Any]] = {}
-"""Made when an operation is first done: it takes some time."""
-
-
-def _reader(command: type[Command[_R]]) -> TypeAdapter[Command[_R]]:
     if command not in _READERS:
-        _READERS[command] = _reader_of(command)
-    return _READERS[command]
+        _READERS[command] = (_reader_of(command), _name(command), tuple(inspect.signature(command).parameters))
+    return read_call(*_READERS[command], args, kwargs)
+
+
+_READERS: dict[type[Command[Any]], tuple[TypeAdapter[Any], str, Sequence[str]]] = {}
+"""What `read_call` needs of each. Made when an operation is first done: it takes some time."""
 
 
 def _reader_of(command: type[Command[_R]]) -> TypeAdapter[Command[_R]]:

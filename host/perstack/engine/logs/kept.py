@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from perstack.core.base import Fact
 from perstack.core.chain import Head
@@ -44,19 +45,23 @@ class Entry:
     shorter = "its log has {found} events, and its entry names {had}: put it back from a copy"
     anew = "its log was written anew: its hash there is not the one in its entry; put it back from a copy"
 
-    def __init__(self, summary: type[Fact]) -> None:
-        self._summary = summary
+    def __init__(self, keys: frozenset[str]) -> None:
+        """`keys` are what every summary has."""
+        self._keys = keys
+
+    def reads(self, summary: object) -> bool:
+        """Whether what stands in an entry, as JSON has it, can be its summary."""
+        return type(summary) is dict and summary.keys() >= self._keys
 
     async def read(self, space: Storage, of: str) -> Kept:
         """What was kept of one."""
         seq, text = await space.entry(of) or (1, b"")
         if not text:
             return Kept(None, seq - 1)
-        try:
-            self._summary.model_validate_json(text)
-        except ValidationError:
-            return Kept(text)  # it says nothing, as if it were lost
-        return Kept(text, seq)
+        with suppress(ValueError):
+            if self.reads(from_json(text)):
+                return Kept(text, seq)
+        return Kept(text)  # it says nothing, as if it were lost
 
     async def before(self, space: Storage, of: str, head: Head) -> None:
         """The log is about to be appended to, after `head`."""

@@ -27,8 +27,7 @@ from perstack.ports.uninterrupted import uninterrupted
 _TRIES = 50
 """How often a change is decided anew because another process was quicker."""
 
-_KEYS = frozenset(("taskId", "name", "status", "version", "createdAt", "updatedAt"))
-"""What every row has."""
+_ENTRY = Entry(frozenset(("taskId", "name", "status", "version", "createdAt", "updatedAt")))
 
 
 TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
@@ -43,7 +42,7 @@ TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
     summary=summary_of,
     damaged=damaged_task,
     jobs=lambda task: () if task.job_id is None else (task.job_id,),
-    keeping=Entry(TaskSummary),
+    keeping=_ENTRY,
 )
 
 
@@ -104,7 +103,7 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
     async def append(
         self, of: str, loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEvent]
     ) -> Appended[TaskState]:
-        audit = None if _runs_after(loaded, events) else self._audit
+        audit = None if self._audit is None or _runs_after(loaded, events) else self._audit
         if audit is not None:
             await audit.expect(Owner("task", of))
         appended = await super().append(of, loaded, events)
@@ -168,7 +167,7 @@ def _parsed(entries: Iterable[bytes]) -> list[Row]:
         rows: list[Row] = from_json(b"[" + b",".join(whole) + b"]")
     except ValueError:
         rows = []
-    if len(rows) == len(whole) and all(type(row) is dict and row.keys() >= _KEYS for row in rows):
+    if len(rows) == len(whole) and all(map(_ENTRY.reads, rows)):
         return rows
     found: list[Row] = []
     for entry in whole:
