@@ -47,6 +47,7 @@ from perstack_http.parts import (
     legal_id,
     read_arguments,
 )
+from perstack_http.schemas import schema_for
 from perstack_http.transcript import Turns, body_of, head_of, transcript_of
 
 VENDOR = "anthropic"
@@ -62,6 +63,8 @@ _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 
 _CLAUDE_UP_TO_4_6 = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[0-6])?(?=$|[-@:](\d{6,}|v\d|latest)))")
 """The models whose thinking is set in tokens; later ones refuse that and take an effort."""
+
+_CLAUDE_FROM_4_5 = re.compile(r"claude-[a-z]+-(4-[5-9]|[5-9])(?!\d)")
 
 _CACHED = b',"cache_control":{"type":"ephemeral"}'
 
@@ -110,9 +113,19 @@ def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject
         head["tools"] = [_tool(spec) for spec in request.tools]
     if request.tools and not request.allow_tools:
         head["tool_choice"] = {"type": "none"}
+    schema = schema_for(request, settings.structured_output, is_known=takes_schemas(request.model))
+    if schema is not None:
+        effort = head.get("output_config")
+        shape: JsonObject = {"format": {"type": "json_schema", "schema": schema}}
+        head["output_config"] = {**effort, **shape} if isinstance(effort, dict) else shape
     if request.instruction.strip():
         head["system"] = [{"type": "text", "text": request.instruction, "cache_control": {"type": "ephemeral"}}]
     return {**head, "messages": []}
+
+
+def takes_schemas(model: str) -> bool:
+    """Whether the model takes a schema for its reply. Source: Claude API, «Structured outputs»."""
+    return _CLAUDE_FROM_4_5.search(model) is not None
 
 
 def _marked(blocks: list[bytes]) -> list[bytes]:

@@ -26,7 +26,7 @@ from perstack.core.messages import (
 )
 from perstack.core.tools import ToolSpec, legal_tool_name
 from perstack.ports.provider import GenerationRequest
-from perstack_anthropic.codec import temperature_of
+from perstack_anthropic.codec import takes_schemas, temperature_of
 from perstack_bedrock.models import caches, limits_and_thinking, understands_status
 from perstack_bedrock.settings import BedrockSettings
 from perstack_http.parts import (
@@ -39,6 +39,7 @@ from perstack_http.parts import (
     legal_id,
     to_bytes,
 )
+from perstack_http.schemas import schema_for
 from perstack_http.transcript import Turns, body_of, head_of, transcript_of
 
 VENDOR = "bedrock"
@@ -91,6 +92,11 @@ def _head(request: GenerationRequest, settings: BedrockSettings) -> JsonObject:
         head["inferenceConfig"] = given
     if fields:
         head["additionalModelRequestFields"] = fields
+    schema = schema_for(request, settings.structured_output, is_known=takes_schemas(request.model))
+    if schema is not None:
+        written = to_bytes(schema).decode()
+        structure: JsonObject = {"jsonSchema": {"name": "result", "schema": written}}
+        head["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": structure}}
     if request.tools:
         head["toolConfig"] = {"tools": [{"toolSpec": _tool(spec)} for spec in request.tools]}
     if request.instruction.strip():

@@ -28,8 +28,9 @@ from perstack.core.messages import (
 from perstack.core.tools import ToolSpec, legal_tool_name
 from perstack.ports.provider import GenerationRequest
 from perstack_google.settings import GoogleSettings
-from perstack_google.thinking import signs_calls, thinking_config
+from perstack_google.thinking import signs_calls, takes_schemas, thinking_config
 from perstack_http.parts import PDF, arguments_of, as_base64, in_place_of, is_text, legal_id
+from perstack_http.schemas import schema_for
 from perstack_http.transcript import Items, body_of, head_of, transcript_of
 
 VENDOR = "google"
@@ -94,6 +95,10 @@ def _generation_config(request: GenerationRequest, settings: GoogleSettings) -> 
     thinking = thinking_config(request.model, request.reasoning_budget, settings)
     if thinking is not None:
         config["thinkingConfig"] = thinking
+    is_known = takes_schemas(request.model, has_tools=bool(request.tools))
+    schema = schema_for(request, settings.structured_output, is_known=is_known)
+    if schema is not None:
+        config |= {"responseMimeType": "application/json", "responseJsonSchema": schema}
     return config
 
 

@@ -27,6 +27,14 @@ def signs_calls(model: str) -> bool:
     return not (_WITHOUT_THINKING.search(model) or _COUNTS_TOKENS.search(model))
 
 
+def takes_schemas(model: str, *, has_tools: bool) -> bool:
+    """Whether the model takes a schema for its reply; older ones refuse it beside tools.
+
+    Source: Gemini API, «Structured outputs», sections «Model support» and «Structured outputs with tools».
+    """
+    return _WITHOUT_THINKING.search(model) is None and (signs_calls(model) or not has_tools)
+
+
 def thinking_config(model: str, budget: ReasoningBudget | None, settings: GoogleSettings) -> JsonObject | None:
     """`thinkingConfig`; None to say nothing of it."""
     if budget is None or (settings.thinking is None and _WITHOUT_THINKING.search(model)):

@@ -25,7 +25,7 @@ _SHORTEST_SECRET = 6
 class EndpointSettings(Fact, extra="forbid"):
     """What `[provider.setting]` may hold for every endpoint that is reached over HTTP."""
 
-    CHANGE_REPLIES: ClassVar[frozenset[str]] = frozenset({"max_tokens", "temperature", "top_p"})
+    CHANGE_REPLIES: ClassVar[frozenset[str]] = frozenset({"max_tokens", "temperature", "top_p", "structured_output"})
     """The fields that logs tell of: what a reply depends on, and no secret."""
 
     base_url: str | None = None
@@ -36,6 +36,8 @@ class EndpointSettings(Fact, extra="forbid"):
     """The most tokens of one reply."""
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
+    structured_output: bool | None = None
+    """Whether a schema for the result is sent in the format's own way. None: to models that are known to take it."""
     read_timeout: int = Field(default=300_000, ge=1)
     """Milliseconds of silence after which the connection is given up."""
 

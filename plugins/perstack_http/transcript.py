@@ -138,6 +138,7 @@ def head_of(request: GenerationRequest, key: str, settings: object, make: Callab
         request.reasoning_budget,
         request.max_tokens,
         request.temperature,
+        request.output,
     )
     found = request.memo.get(("head", key))
     if not isinstance(found, _Head) or found.asked != asked:

@@ -68,6 +68,9 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
         head["tools"] = [_tool(spec) for spec in request.tools]
     if request.tools and not request.allow_tools:
         head["tool_choice"] = "none"
+    schema = dialect.schema_format(request)
+    if schema is not None:
+        head["response_format"] = {"type": "json_schema", "json_schema": schema}
     head["messages"] = [{"role": "system", "content": request.instruction}] if request.instruction.strip() else []
     return head
 

@@ -12,9 +12,13 @@ from perstack.core.messages import BlobPart, ToolResultPart
 from perstack.dataclass import dataclass
 from perstack.ports.provider import GenerationRequest
 from perstack_http.parts import IMAGE_TYPES, PDF, as_base64, in_place_of, is_text
+from perstack_http.schemas import is_whole, schema_for
 
 _LOW_TOKENS = 4_096
 _MEDIUM_TOKENS = 12_288
+
+_TAKES_SCHEMAS = re.compile(r"^(gpt-4o(?!-2024-05)|gpt-4\.|gpt-[5-9]|o1(?!-mini|-preview)|o[3-9])")
+"""Source: OpenAI guide, «Structured model outputs», section «Supported models»."""
 
 _WITHOUT_REASONING = re.compile(r"gpt-(3|4)|chat-latest")
 
@@ -50,6 +54,8 @@ class Dialect:
     reasoning: bool | None = None
     """Whether the model reasons; None if its name tells."""
     reasoning_summary: str | None = None
+    structured_output: bool | None = None
+    """Whether the server takes a schema for a reply; None if the model's name tells."""
 
     def reply_settings(self) -> JsonObject:
         """What of this changes replies, for the log."""
@@ -61,6 +67,7 @@ class Dialect:
             "reasoningSummary": self.reasoning_summary,
             "images": None if self.takes_images else False,
             "documents": None if self.takes_documents else False,
+            "structuredOutput": self.structured_output,
         }
         return {name: value for name, value in said.items() if value is not None}
 
@@ -69,6 +76,12 @@ class Dialect:
         if self.reasoning is not None:
             return self.reasoning
         return not (self.is_openai and _WITHOUT_REASONING.search(model))
+
+    def schema_format(self, request: GenerationRequest) -> JsonObject | None:
+        """The name of the result's schema, the schema, and whether it is to be kept to the letter; None for none."""
+        is_known = self.is_openai and _TAKES_SCHEMAS.search(request.model) is not None
+        schema = schema_for(request, self.structured_output, is_known=is_known)
+        return None if schema is None else {"name": "result", "schema": schema, "strict": is_whole(schema)}
 
     def most_tokens(self, request: GenerationRequest) -> int | None:
         """The most tokens of the reply; None leaves it to the server."""

@@ -67,6 +67,9 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
         head["tools"] = [_tool(spec) for spec in request.tools]
     if request.tools and not request.allow_tools:
         head["tool_choice"] = "none"
+    schema = dialect.schema_format(request)
+    if schema is not None:
+        head["text"] = {"format": {"type": "json_schema", **schema}}
     if request.instruction.strip():
         head["instructions"] = request.instruction
     return {**head, "input": []}

@@ -131,4 +131,5 @@ def dialect_of(settings: CompatibleSettings, vendor: str) -> Dialect:
         max_tokens=settings.max_tokens,
         temperature=settings.temperature,
         top_p=settings.top_p,
+        structured_output=settings.structured_output,
     )

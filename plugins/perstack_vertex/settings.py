@@ -35,11 +35,24 @@ class VertexSettings(EndpointSettings):
 
     def for_gemini(self) -> GoogleSettings:
         """What the codec of Gemini reads."""
-        return GoogleSettings(max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p)
+        return GoogleSettings(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            structured_output=self.structured_output,
+        )
 
     def for_claude(self) -> AnthropicSettings:
-        """What the codec of Claude reads."""
-        return AnthropicSettings(max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p)
+        """What the codec of Claude reads. A schema for the result is refused where the organization has not allowed it.
+
+        Source: Vertex AI, «Structured outputs with Anthropic Claude models», «Control access to structured outputs».
+        """
+        return AnthropicSettings(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            structured_output=self.structured_output or False,
+        )
 
 
 @dataclass(frozen=True, slots=True)

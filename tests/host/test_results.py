@@ -29,6 +29,7 @@ def test_a_result_that_fits_its_schema_is_json_beside_the_text(bench: Bench) -> 
     assert (job.status, job.text, job.result) == ("completed", FITS, json.loads(FITS))
     assert seen.of("finishRun")[0].result == json.loads(FITS)
     assert json.dumps(CITY) in provider.requests[0].instruction
+    assert provider.requests[0].output == CITY, "for a provider that has structured output of its own"
     assert wait_for(host.replay(job.id)).ok
     assert wait_for(host.job(job.id)).result == json.loads(FITS)
 

@@ -11,6 +11,7 @@ import json
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -308,6 +309,29 @@ def limits(wire: Wire) -> str:
         body = body_of(wire, request_of(wire, max_tokens=asked), **{**setting, "maxTokens": most})
         assert holds(body, wire.limits), "the lower one holds"
     return "yes"
+
+
+_SCHEMA = {
+    "type": "object",
+    "properties": {"people": {"type": "integer", "minimum": 0}},
+    "required": ["people"],
+}
+_SENT = {"type": "object", "properties": {"people": {"type": "integer"}}, "required": ["people"]}
+
+
+@capability("A schema for the result, in the format's own way")
+def structured_output(wire: Wire) -> str:
+    assert "additionalProperties" not in _compact(body_of(wire, request_of(wire, tools=())))
+    beside = {**_SCHEMA, "$defs": {"a": {"$ref": "#"}}}
+    sent: list[bool] = []
+    for tools in ((), _TOOLS):
+        request = request_of(wire, output=_SCHEMA, tools=tools)
+        shown = wire.schema(body_of(wire, request, structuredOutput=True))
+        assert shown == {**_SENT, "additionalProperties": False}
+        assert wire.schema(body_of(wire, request, structuredOutput=False)) is None
+        assert wire.schema(body_of(wire, replace(request, output=beside), structuredOutput=True)) is None
+        sent.append(wire.schema(body_of(wire, request)) is not None)
+    return {(True, True): "yes", (True, False): "without tools", (False, False): "with `structuredOutput`"}[*sent,]
 
 
 @capability("`headers`")

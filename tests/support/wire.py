@@ -59,6 +59,8 @@ class Wire(ABC):
     """What the body has to hold if no tool may be called; empty if it has to be said to the model."""
     overflow: str
     """The vendor's own words for a conversation that is too long."""
+    schema_at: tuple[str, ...] = ("output_config", "format", "schema")
+    """Where the body has the schema of the result."""
     setting: Mapping[str, Any] = field(default_factory=dict)
     base: str = ""
     """What follows the server's address in `baseUrl`."""
@@ -85,6 +87,10 @@ class Wire(ABC):
     def tools(self, body: Any) -> Any:
         """What a request's body shows of tools; None for nothing."""
         return body.get("tools")
+
+    def schema(self, body: Any) -> Any:
+        """The schema of the result in a request's body, where the format has its place; None for none."""
+        return at(body, self.schema_at)
 
     def forbids_tools(self, body: Any) -> bool:
         """Whether a request's body says that no tool may be called."""
@@ -113,6 +119,13 @@ class Wire(ABC):
         """What the codec makes of a stream that comes in these chunks."""
         deltas: list[Delta] = []
         return decoded(chunks, self.decoder(deltas.append)), deltas
+
+
+def at(body: Any, place: Iterable[str]) -> Any:
+    """What a document has at a place; None for nothing."""
+    for name in place:
+        body = body.get(name) if isinstance(body, Mapping) else None
+    return body
 
 
 class _Chunks(httpx.AsyncByteStream):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from event_stream import event
-from wire import KEY, Decoder, Said, Wire, decoded, pieces
+from wire import KEY, Decoder, Said, Wire, at, decoded, pieces
 from wire_anthropic import data_of
 
 from perstack.core.base import JsonObject
@@ -93,6 +93,10 @@ class ConverseWire(_AtBedrock):
 
     def tools(self, body: Any) -> Any:
         return body.get("toolConfig")
+
+    def schema(self, body: Any) -> Any:
+        written = at(body, ("outputConfig", "textFormat", "structure", "jsonSchema", "schema"))
+        return None if written is None else json.loads(written)
 
     def forbids_tools(self, body: Any) -> bool:
         return {"text": NO_MORE_CALLS} in body["messages"][-1]["content"]

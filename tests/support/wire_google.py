@@ -75,6 +75,7 @@ def google_wire(title: str, model: str) -> GoogleWire:
         env={"GEMINI_API_KEY": KEY},
         missing="GEMINI_API_KEY",
         limits={"generationConfig": {"maxOutputTokens": 99, "temperature": 0.5, "topP": 0.9}},
+        schema_at=("generationConfig", "responseJsonSchema"),
         no_tools={"toolConfig": {"functionCallingConfig": {"mode": "NONE"}}},
         overflow="The input token count (1200293) exceeds the maximum number of tokens allowed (1048576).",
         kept={"signature": '"thoughtSignature":"c2ln"'},

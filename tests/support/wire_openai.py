@@ -87,12 +87,14 @@ def _bearer(variable: str) -> dict[str, Any]:
 
 _RESPONSES: dict[str, Any] = {
     "limits": {"temperature": 0.5, "top_p": 0.9, "max_output_tokens": 99},
+    "schema_at": ("text", "format", "schema"),
     "no_tools": {"tool_choice": "none"},
     "overflow": "Your input exceeds the context window of this model. Please adjust your input and try again.",
     "kept": {"encrypted item": '"encrypted_content":"gAAA="'},
 }
 _CHAT: dict[str, Any] = {
     "limits": {"temperature": 0.5, "top_p": 0.9, "max_tokens": 99},
+    "schema_at": ("response_format", "json_schema", "schema"),
     "no_tools": {"tool_choice": "none"},
     "overflow": "This model's maximum context length is 131072 tokens. However, you requested 140000 tokens.",
 }
@@ -110,7 +112,7 @@ OPENAI = ResponsesWire(
     model="gpt-5-mini",
     path="/v1/responses",
     base="/v1",
-    setting={"api": "responses", "documents": True, "name": "A label"},
+    setting={"api": "responses", "documents": True, "structuredOutput": True, "name": "A label"},
     **_bearer("OPENAI_API_KEY"),
     **_RESPONSES,
 )

@@ -107,6 +107,7 @@ VERTEX = GeminiAtVertex(
     model="gemini-3.8-flash",
     path=f"{_MODELS}/google/models/gemini-3.8-flash:streamGenerateContent?alt=sse",
     limits={"generationConfig": {"maxOutputTokens": 99, "temperature": 0.5, "topP": 0.9}},
+    schema_at=("generationConfig", "responseJsonSchema"),
     no_tools={"toolConfig": {"functionCallingConfig": {"mode": "NONE"}}},
     overflow="The input token count (1200293) exceeds the maximum number of tokens allowed (1048576).",
     kept={"signature": '"thoughtSignature":"c2ln"'},

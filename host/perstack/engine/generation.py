@@ -66,6 +66,7 @@ async def generate(
         run_id=run.id,
         step=command.step,
         max_tokens=run.max_tokens,
+        output=run.schema,
         memo=session.memo,
     )
     show = _show_deltas(session, command.step, emit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterable
 
 from perstack.core.base import JsonObject
@@ -156,7 +157,9 @@ def _wanted(run: Run, *, thinks: bool) -> int:
 def _most_sent(run: Run, tools: KeptTools, instruction: str) -> int:
     """Tokens that a request has at most: one for each byte. What an endpoint has counted before is known better."""
     size = run.messages.size(len(run.messages))
-    whole = size + len(instruction.encode("utf-8", "surrogatepass")) + len(tools.blob) + OF_ENDPOINT
+    # beside the instruction, which has it too, a schema may be sent in the format's own way
+    shape = 0 if run.schema is None else len(json.dumps(run.schema))
+    whole = size + len(instruction.encode("utf-8", "surrogatepass")) + len(tools.blob) + shape + OF_ENDPOINT
     before = run.counted
     if before is None or before.tools_digest != tools.digest or before.messages > len(run.messages):
         return whole

@@ -42,6 +42,11 @@ class GenerationRequest:
     """At most so many tokens of reply, within what the user has set; None: what the user has set holds alone."""
     temperature: float | None = None
     """In place of what the user has set; a wish, not to be sent to a model that is known to refuse it."""
+    output: JsonObject | None = None
+    """The JSON schema that the Run's result has to fit, which the instruction has as well.
+
+    A provider whose format has structured output asks for it as far as the model takes it; the host checks each result.
+    """
     expert_key: str = ""
     run_id: str = ""
     step: int = 0

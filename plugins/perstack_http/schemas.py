@@ -1,0 +1,132 @@
+"""Structured output: what of a schema is sent to a vendor, whose formats each know a part of JSON Schema.
+
+What is sent is what Anthropic, OpenAI, Google and Amazon all take. It may ask for less than the schema does, and allows
+no keys beside those that are named: the host checks each result against the schema itself.
+
+Source: Claude API, «Structured outputs», section «JSON Schema limitations»; OpenAI guide, «Structured model outputs»,
+section «Supported schemas»; Gemini API, «Structured outputs»; Amazon Bedrock user guide, «Structured outputs».
+"""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+from perstack.ports.provider import GenerationRequest
+
+_TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
+_STRUCTURE = frozenset(("type", "enum", "const", "anyOf", "items", "properties", "required", "additionalProperties"))
+_BOUNDS = frozenset(
+    (
+        *("minLength", "maxLength", "pattern", "format", "multipleOf"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+        *("minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties"),
+    )
+)
+_REMARKS = frozenset(
+    ("$comment", "$id", "$schema", "default", "deprecated", "description", "examples", "readOnly", "title", "writeOnly")
+)
+
+_DEEPEST = 5
+_MOST_PROPERTIES = 100
+_MOST_OPTIONAL = 24
+_MOST_UNIONS = 16
+_MOST_VALUES = 500
+
+
+class _NotSendable(Exception):
+    """No vendor would take this."""
+
+
+def schema_for(request: GenerationRequest, setting: bool | None, *, is_known: bool) -> JsonObject | None:
+    """What a vendor is sent of the schema that the result must fit; None for nothing.
+
+    `setting` is the user's word; without one, only a model that `is_known` to take a schema is sent one.
+    """
+    is_wanted = is_known if setting is None else setting
+    return sendable(request.output) if is_wanted and request.output is not None else None
+
+
+def sendable(schema: JsonObject) -> JsonObject | None:
+    """The schema as every vendor takes it; None if it has what one of them refuses."""
+    try:
+        return _Narrowing().of(schema, 1)
+    except _NotSendable:
+        return None
+
+
+def is_whole(schema: JsonValue) -> bool:
+    """Whether every property of every object must be there, which OpenAI's strict mode asks for."""
+    if isinstance(schema, list):
+        return all(map(is_whole, schema))
+    if not isinstance(schema, dict):
+        return True
+    properties, required = schema.get("properties"), schema.get("required")
+    if isinstance(properties, dict):
+        return (
+            isinstance(required, list) and set(properties) <= set(required) and all(map(is_whole, properties.values()))
+        )
+    return is_whole(schema.get("items")) and is_whole(schema.get("anyOf"))
+
+
+class _Narrowing:
+    """Counts as it goes, for vendors bound how much there may be of what."""
+
+    def __init__(self) -> None:
+        self._properties = self._optional = self._unions = self._values = 0
+
+    def of(self, schema: JsonValue, depth: int) -> JsonObject:
+        if not isinstance(schema, dict) or depth > _DEEPEST or set(schema) - _STRUCTURE - _BOUNDS - _REMARKS:
+            raise _NotSendable
+        found: JsonObject = {"description": schema["description"]} if "description" in schema else {}
+        if "anyOf" in schema:
+            found["anyOf"] = self._options(schema, depth)
+            return found
+        found["type"] = self._type(schema)
+        if "enum" in schema or "const" in schema:
+            found["enum"] = self._choice(schema.get("enum", [schema.get("const")]))
+        if found["type"] == "object":
+            found |= self._object(schema, depth)
+        if "items" in schema:
+            found["items"] = self.of(schema["items"], depth + 1)
+        if self._unions > _MOST_UNIONS or self._values > _MOST_VALUES:
+            raise _NotSendable
+        return found
+
+    def _options(self, schema: JsonObject, depth: int) -> list[JsonValue]:
+        options = schema["anyOf"]
+        if depth == 1 or not isinstance(options, list) or not options or len(_STRUCTURE & set(schema)) > 1:
+            raise _NotSendable
+        self._unions += 1
+        return [self.of(one, depth) for one in options]
+
+    def _type(self, schema: JsonObject) -> JsonValue:
+        kind = schema.get("type")
+        kinds = kind if isinstance(kind, list) else [kind]
+        is_union = len(kinds) > 1
+        if not all(isinstance(one, str) and one in _TYPES for one in kinds) or (is_union and "object" in kinds):
+            raise _NotSendable
+        self._unions += is_union
+        return kind
+
+    def _choice(self, values: JsonValue) -> list[JsonValue]:
+        if not isinstance(values, list) or any(isinstance(one, (dict, list, bool)) for one in values):
+            raise _NotSendable
+        self._values += len(values)
+        return values
+
+    def _object(self, schema: JsonObject, depth: int) -> JsonObject:
+        properties, required = schema.get("properties"), schema.get("required", [])
+        if not isinstance(properties, dict) or not properties or schema.get("additionalProperties", False) is not False:
+            raise _NotSendable
+        if not isinstance(required, list) or not all(name in properties for name in required):
+            raise _NotSendable
+        self._properties += len(properties)
+        self._optional += len(properties) - len(required)
+        if self._properties > _MOST_PROPERTIES or self._optional > _MOST_OPTIONAL:
+            raise _NotSendable
+        return {
+            "properties": {name: self.of(one, depth + 1) for name, one in properties.items()},
+            "required": [*required],
+            "additionalProperties": False,
+        }
