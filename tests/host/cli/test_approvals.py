@@ -41,7 +41,10 @@ def test_words_that_are_no_answer_are_asked_again_and_an_empty_line_leaves_it_fo
     assert (tmp_path / "a.txt").read_text() == "old\n"
     (item,) = terminal.call("inbox", "--json").events
     assert (item["approval"], item["rule"], item["args"]["newText"]) == (True, "editTextFile", "new")
-    assert "editTextFile" in terminal.call("inbox").out
+    shown = terminal.call("inbox").out
+    for words in ("a wants to call editTextFile", "(editTextFile)", "\n    path: a.txt\n", "\n    -old\n    +new\n"):
+        assert words in shown
+    assert f"answer with: perstack answer {item['id']} yes|always|no" in shown
 
 
 def test_an_approval_names_its_question_and_is_given_once(tmp_path: Path) -> None:

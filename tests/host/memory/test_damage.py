@@ -99,7 +99,7 @@ def test_a_person_sees_a_damaged_job_in_the_inbox_and_why_no_answer_to_it_is_tak
     path.write_bytes(path.read_bytes().replace(b"Serve", b"Steal"))
     (path.parents[2] / "job.json").unlink()
     shown = terminal.call("inbox")
-    assert shown.out.splitlines()[1].split()[:2] == ["job", "Job"]
+    assert shown.out.splitlines()[0].split()[:2] == ["job", "Job"]
     assert "repair" in shown.out
     assert "`perstack verify job` says why" in shown.out
     (item,) = map(json.loads, terminal.call("inbox", "--json").out.splitlines())
@@ -179,7 +179,7 @@ def test_a_person_and_a_program_see_damage_in_lists(terminal: Terminal) -> None:
         "after": False,
     }
     inbox = terminal.call("inbox")
-    assert "repair" in inbox.lines[1]
+    assert "repair" in inbox.lines[0]
     (item,) = terminal.call("inbox", "--json").events
     assert (item["taskId"], item["damaged"]) == ("broken", True)
     due = terminal.call("task", "run-due", "--provider", "scripted")

@@ -12,8 +12,13 @@ from perstack.engine.clock import SYSTEM
 from perstack.engine.inbox import InboxItem
 from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.options import PlaceOptions, place_options
-from perstack.frontends.cli.terminal import Screen, data, out, table
-from perstack.frontends.shared.words import ago
+from perstack.frontends.cli.terminal import Screen, data, out
+from perstack.frontends.shared.approvals import call_shown
+from perstack.frontends.shared.words import ago, count
+from perstack.next_steps import Answer, NextStep
+
+_LINES = 40
+"""Of a question that is longer, the rest is not shown."""
 
 
 @click.command("inbox")
@@ -49,25 +54,33 @@ def _to_json(item: InboxItem) -> JsonObject:
 
 
 def _print(items: tuple[InboxItem, ...]) -> None:
+    """Each as a line that says what it is, what it says under it, and the command that answers."""
     screen, now = Screen.of_stdout(), SYSTEM.now()
-    rows = [
-        (
-            item.id,
-            "Job" if item.task_id is None else "task",
-            item.who or "-",
-            ago(item.since, now) if item.since else "?",
-            _wanted(item),
-            _text(item),
-        )
-        for item in items
-    ]
-    table(screen, ("id", "of a", "who asks", "since", "wants", "text"), rows, drops=(1, 2, 3, 4))
-    out(screen.paint('answer with: perstack answer ID "…"', dim=True))
+    for number, item in enumerate(items):
+        if number:
+            out()
+        of = "Job" if item.task_id is None else "task"
+        since = ago(item.since, now) if item.since else "?"
+        about = f"{of}  {item.who or '-'}  {since}  wants {_wanted(item)}"
+        out(screen.paint(item.id, bold=True), f"  {screen.fit(about, len(item.id) + 2)}")
+        lines = _text(item).splitlines()
+        for line in lines[:_LINES]:
+            out(f"  {line}")
+        if len(lines) > _LINES:
+            out(screen.paint(f"  … {count(len(lines) - _LINES, 'more line')}: perstack inbox --json", dim=True))
+        for step in _steps(item):
+            out("  ", screen.paint(said(step), dim=True))
 
 
 def _text(item: InboxItem) -> str:
-    text = item.text if item.asking is None else item.asking.shown
-    return f"{text}: {_next(item)}" if item.next_steps else text
+    if item.asking is None or not item.asking.call_digest:
+        return item.text if item.asking is None else item.asking.shown
+    return "\n".join((call_shown(item.asking), *(f"for the whole Job: {rule}" for rule in item.asking.offers)))
+
+
+def _steps(item: InboxItem) -> tuple[NextStep, ...]:
+    of_call = item.asking is not None and bool(item.asking.call_digest)
+    return item.next_steps or (Answer(item.id, is_approval=of_call),)
 
 
 def _next(item: InboxItem) -> str:
