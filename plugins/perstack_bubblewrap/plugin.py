@@ -19,6 +19,7 @@ class BubblewrapFactory:
         from perstack.ports.places import check_place, check_places
         from perstack_bubblewrap.limits import unenforced
         from perstack_bubblewrap.machine import check, find, seccomp
+        from perstack_bubblewrap.network import wrong_ports
         from perstack_bubblewrap.ways import check_library
 
         bwrap = find(around.env)
@@ -28,7 +29,8 @@ class BubblewrapFactory:
         check_places(policy, around)
         if policy.network:
             check_library()
-        return unenforced(policy)
+        ports = wrong_ports(policy.network)
+        return (*unenforced(policy), *((ports,) if ports else ()))
 
     def limits(self) -> Mapping[str, str]:
         """By cgroups, or else by what binds a process."""

@@ -19,11 +19,11 @@ from perstack.dataclass import dataclass
 from perstack.errors import SkillError, UsageError
 from perstack.ports.processes.owned import owned
 from perstack.ports.processes.start import launch, started
-from perstack_bubblewrap.network import local_ports
+from perstack_bubblewrap.network import local_ports, proxy_port
+from perstack_bubblewrap.sealed import sealed
 
 _PATIENCE = 30
 """Seconds for a proxy to be ready."""
-_PORT = 3128
 _MOST_NOTED = 100
 """Different places that were refused, of which each is kept once: the latest."""
 _PIECE = 1 << 16
@@ -65,7 +65,7 @@ class Way:
     @property
     def argv(self) -> tuple[str, ...]:
         """What is put before a program."""
-        ports = ",".join(map(str, (_PORT, *local_ports(self.allowed))))
+        ports = ",".join(map(str, (proxy_port(self.allowed), *local_ports(self.allowed))))
         return _PYTHON, "-I", "-S", f"{_INSIDE}/bridge.py", f"{_INSIDE}/proxy", ports
 
     @property
@@ -76,7 +76,7 @@ class Way:
     @property
     def env(self) -> Mapping[str, str]:
         """What programs look for a proxy by."""
-        proxy, none = f"http://127.0.0.1:{_PORT}", "localhost,127.0.0.1,::1"
+        proxy, none = f"http://127.0.0.1:{proxy_port(self.allowed)}", "localhost,127.0.0.1,::1"
         names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
         both = {one: proxy for name in names for one in (name, name.lower())}
         return {**both, "NO_PROXY": none, "no_proxy": none, "NODE_USE_ENV_PROXY": "1"}
@@ -152,11 +152,20 @@ class Ways:
         reading, stdout = os.pipe()
         ends.callback(os.close, reading)
         os.set_blocking(reading, False)
-        argv = (sys.executable, "-m", "perstack_bubblewrap.proxying", str(folder / "proxy"), *allowed)
+        argv = (sys.executable, "-m", "perstack_bubblewrap.proxying", str(folder / "proxy"))
         env = {"PATH": os.defpath, **{name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}}
         try:
-            starting = launch(argv, cwd="/", env=env, stdin=stdin, stdout=stdout, stderr=DEVNULL)
-            process = await started(asyncio.create_task(starting))
+            with sealed("\n".join(allowed).encode()) as (listed,):
+                starting = launch(
+                    (*argv, str(listed)),
+                    cwd="/",
+                    env=env,
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=DEVNULL,
+                    pass_fds=(listed,),
+                )
+                process = await started(asyncio.create_task(starting))
         finally:
             os.close(stdin)
             os.close(stdout)

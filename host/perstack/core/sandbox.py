@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from posixpath import normpath
 from typing import Annotated, TypeVar
 
@@ -18,6 +18,8 @@ LOCAL = "local"
 """The runtime that confines nothing: programs have the rights of the host's user."""
 
 _SIZE = re.compile(r"(\d{1,15})\s?([KMGT]i?B|B)?")
+_PORT = re.compile(r"[1-9][0-9]{0,4}")
+_NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 _UNITS: dict[str, int] = {"": 1, "B": 1} | {
     f"{letter}{middle}B": int(base**power)
     for middle, base in (("", 1000), ("i", 1024))
@@ -54,11 +56,24 @@ def wrong_folder(path: str) -> str | None:
 def wrong_place(place: str) -> str | None:
     """What is wrong with a place on the network."""
     host, _, port = place.partition(":")
-    if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+    if port and not (_PORT.fullmatch(port) and int(port) < 1 << 16):
         return f"{port} is no port: {place}"
-    if host == "localhost":
+    if host.casefold() == "localhost":
         return None if port else "must say which port of this machine may be reached: `localhost:PORT`"
-    return wrong_domain(host)
+    return wrong_domain(host) or _wrong_address(host)
+
+
+def _wrong_address(host: str) -> str | None:
+    """What is wrong with a name whose last part is a number, which every resolver takes for an address."""
+    if not _NUMBER.fullmatch(host.rpartition(".")[2]):
+        return None
+    from ipaddress import IPv4Address
+
+    try:
+        is_public = IPv4Address(host).is_global
+    except ValueError:
+        return f"is neither a domain nor an address: {host}"
+    return None if is_public else f"is no public address, and for this machine write `localhost:PORT`: {host}"
 
 
 def is_below(path: str, roots: Iterable[str]) -> bool:
@@ -170,7 +185,7 @@ def narrowed(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> Sandbox
         writable=_within(mine.writable, caller.writable),
         readable=_within(mine.readable, (*caller.readable, *caller.writable)),
         env=tuple(name for name in mine.env if name in caller.env),
-        network=tuple(place for place in mine.network if any(_reaches(outer, place) for outer in caller.network)),
+        network=tuple(_reached(mine.network, caller.network)),
         memory=_least(mine.memory, caller.memory),
         processes=_least(mine.processes, caller.processes),
         cpu=_least(mine.cpu, caller.cpu),
@@ -181,13 +196,17 @@ def narrowed(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> Sandbox
     return None if policy == NO_POLICY else policy
 
 
-def _reaches(outer: str, place: str) -> bool:
-    """Whether all that an entry names is named by another too."""
-    outer_host, _, outer_port = outer.casefold().partition(":")
-    host, _, port = place.casefold().partition(":")
-    if port != outer_port and not (not outer_port and port in ("80", "443")):
-        return False
-    return host == outer_host or (outer_host.startswith("*.") and host.removeprefix("*").endswith(outer_host[1:]))
+def _reached(own: Iterable[str], caller: Iterable[str]) -> Iterator[str]:
+    """The entries of the first all of whose places are named by the second too."""
+    outer = {place.casefold() for place in caller}
+    for place in own:
+        host, _, port = place.casefold().partition(":")
+        parts = host.removeprefix("*.").split(".")
+        above = range(0 if host.startswith("*.") else 1, len(parts))
+        names = (host, *(f"*.{'.'.join(parts[at:])}" for at in above))
+        ports = (f":{port}" if port else "", *([""] if port in ("80", "443") else []))
+        if any(f"{name}{ending}" in outer for name in names for ending in ports):
+            yield place
 
 
 def _least(own: _T | None, caller: _T | None) -> _T | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -14,15 +15,20 @@ from pathlib import Path
 import metadata_scene
 import pytest
 from hosting import Seen, expert, results, wait_for
+from hypothesis import given
+from hypothesis import strategies as st
 from sandboxed import PYTHON, Box, host
 from terminal import Terminal, reply
 
 from perstack.core.sandbox import Sandbox, SandboxPolicy, narrowed, wrong_place
+from perstack.ports.runtime import Surroundings
 from perstack.testing.scripted import text, tool, turn
 from perstack_bubblewrap.network import Refused, check_address, check_named, local_ports
+from perstack_bubblewrap.plugin import BubblewrapFactory
 from perstack_bubblewrap.ways import Way
 
 pytest.importorskip("proxy", reason="the proxy is an extra: perstack[sandbox]")
+address_of = pytest.importorskip("perstack_bubblewrap.proxying").address_of
 
 
 @pytest.fixture
@@ -71,13 +77,29 @@ TRICKS = {
     "another domain": "CONNECT example.com:443 HTTP/1.1",
     "a domain with a listed one in it": "CONNECT localhost.evil.example:{port} HTTP/1.1",
     "a user that looks like the host": "GET http://localhost:{port}@169.254.169.254/ HTTP/1.1",
+    "a user that looks like the host, in a tunnel": "CONNECT localhost:{port}@169.254.169.254:80 HTTP/1.1",
+    "a user of the host": "CONNECT user@localhost:{port} HTTP/1.1",
+    "a path that looks like the host": "GET http://169.254.169.254/@localhost:{port}/ HTTP/1.1",
+    "a fragment before the host": "GET http://169.254.169.254#@localhost:{port}/ HTTP/1.1",
+    "a backslash before the host": "GET http://169.254.169.254\\\\@localhost:{port}/ HTTP/1.1",
+    "the same port with a mapped address": "CONNECT [::ffff:127.0.0.1]:{port} HTTP/1.1",
+    "a NUL in the name": "CONNECT localhost\\x00.evil.example:{port} HTTP/1.1",
+    "an escape in the name": "CONNECT localhost%00:{port} HTTP/1.1",
+    "a letter that only looks like one": "CONNECT l\\xefcalhost:{port} HTTP/1.1",
+    "no port": "CONNECT localhost HTTP/1.1",
+    "port 0": "CONNECT localhost:0 HTTP/1.1",
+    "port 65536": "CONNECT localhost:65536 HTTP/1.1",
+    "the same port a turn later": "CONNECT localhost:{later} HTTP/1.1",
+    "a port below 0": "CONNECT localhost:-1 HTTP/1.1",
+    "no name": "CONNECT :{port} HTTP/1.1",
+    "no name in an address": "GET http:/// HTTP/1.1",
     "no address": "GET / HTTP/1.1\\r\\nHost: localhost:{port}",
 }
 
 
 @pytest.mark.parametrize("name", TRICKS)
 def test_what_is_not_listed_is_refused_by_the_proxy_and_it_is_said(box: Box, service: int, name: str) -> None:
-    line = TRICKS[name].format(port=service, other=service + 1)
+    line = TRICKS[name].format(port=service, other=service + 1, later=service + 65536)
     code = (
         "import socket\n"
         "s = socket.create_connection(('127.0.0.1', 3128), 10)\n"
@@ -207,7 +229,17 @@ def test_what_an_entry_names(host_name: str, port: int, allowed: tuple[str, ...]
         "fd00::1",
         "::ffff:127.0.0.1",
         "64:ff9b::7f00:1",
+        "64:ff9b:1::7f00:1",
         "2002:7f00:1::",
+        "::7f00:1",
+        "::ffff:0:7f00:1",
+        "fec0::1",
+        "3fff::1",
+        "5f00::1",
+        "168.63.129.16",
+        "192.0.0.192",
+        "100.100.100.200",
+        "fd00:ec2::254",
     ],
 )
 def test_a_listed_name_that_leads_to_no_public_address_is_refused(address: str) -> None:
@@ -221,6 +253,59 @@ def test_a_public_address_is_not_and_neither_is_a_port_of_the_host_that_is_liste
     assert local_ports(("a.example", "localhost:1", "localhost:2")) == (1, 2)
 
 
+@pytest.mark.parametrize("address", ["10.0.0.1", "169.254.169.254", "93.184.215.14", "fe80::1"])
+def test_what_calls_itself_this_machine_and_is_another_is_refused(address: str) -> None:
+    for name in ("localhost", "localhost.", "LOCALHOST"):
+        with pytest.raises(Refused, match="which is not this machine"):
+            check_address(name, 8080, address, ("LocalHost:8080",))
+        check_address(name, 8080, "127.0.0.1", ("LocalHost:8080",))
+        check_address(name, 8080, "::1", ("localhost:8080",))
+
+
+def test_a_service_that_listens_by_one_version_of_ip_alone_is_reached(
+    service: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = [(0, 0, 0, "", (address, service)) for address in ("::1", "127.0.0.1")]
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *args, **more: both if host == "localhost" else resolve(host, *args, **more)
+    )
+    assert address_of("localhost", service, (f"localhost:{service}",)) == "127.0.0.1"
+
+
+def test_a_name_of_any_length_is_refused_in_few_words(usable: None, tmp_path: Path) -> None:
+    with pytest.raises(Refused) as refused:
+        check_named("a" * 100_000, 443, ("a.example",))
+    assert len(str(refused.value)) < 400
+
+
+def test_a_list_that_is_longer_than_a_command_line_is_kept(box: Box, service: int) -> None:
+    many = (*(f"{'a' * 50}{number}.example" for number in range(50_000)), f"localhost:{service}")
+    ran = box.with_policy(network=many).run(f"{fetch(f'http://localhost:{service}/')}; {fetch('http://b.example/')}")
+    assert ran.output.startswith("hello\n")
+    assert "b.example:80 is not among the places" in ran.ending.refused[0]
+
+
+def test_a_port_of_the_host_may_be_that_of_the_proxy_inside(box: Box, service: int) -> None:
+    listed = box.with_policy(network=(f"localhost:{service}", "localhost:3128", "localhost:3129"))
+    assert listed.run(fetch(f"http://localhost:{service}/")).output == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("network", "reason"),
+    [
+        (("localhost:80",), "localhost:80 cannot be listened on inside"),
+        (tuple(f"localhost:{port}" for port in range(2000, 2065)), "65 ports of this machine are listed"),
+    ],
+)
+def test_ports_that_cannot_be_given_are_an_error_before_anything_runs(
+    usable: None, network: tuple[str, ...], reason: str
+) -> None:
+    policy = SandboxPolicy(runtime="bubblewrap", network=network)
+    found = wait_for(BubblewrapFactory().check(policy, Surroundings(Path("/nowhere"), "job", {})))
+    assert reason in found[0]
+
+
 def test_a_delegate_reaches_at_most_what_its_caller_does() -> None:
     own = SandboxPolicy(runtime="bubblewrap", network=("b.a.example", "c.example", "a.example:8080", "b.a.example:443"))
     policy = narrowed(own, SandboxPolicy(runtime="bubblewrap", network=("*.a.example", "localhost:1")))
@@ -228,6 +313,54 @@ def test_a_delegate_reaches_at_most_what_its_caller_does() -> None:
     assert policy.network == ("b.a.example", "b.a.example:443")
 
 
-@pytest.mark.parametrize("place", ["localhost", "a.example:0", "a.example:x", "http://a.example", "*", "", "xn--a.b"])
+PLACES = st.builds(
+    lambda star, name, port: f"{star}{name}{port}",
+    st.sampled_from(["", "*."]),
+    st.sampled_from(["a.example", "b.a.example", "c.b.a.example", "A.Example", "xa.example", "example"]),
+    st.sampled_from(["", ":80", ":443", ":8080"]),
+)
+
+
+@given(own=PLACES, caller=st.lists(PLACES, max_size=3))
+def test_what_a_delegate_reaches_its_caller_reaches_too(own: str, caller: list[str]) -> None:
+    policy = narrowed(
+        SandboxPolicy(runtime="bubblewrap", network=(own,)), SandboxPolicy(runtime="bubblewrap", network=tuple(caller))
+    )
+    for name in ("a.example", "b.a.example", "c.b.a.example", "d.c.b.a.example", "xa.example", "example"):
+        for port in (80, 443, 8080):
+            mine, theirs = _names((own,), name, port), _names(tuple(caller), name, port)
+            assert not _names(policy.network if policy else (), name, port) or (mine and theirs)
+    if own in caller:
+        assert policy is not None
+        assert policy.network == (own,)
+
+
+def _names(allowed: tuple[str, ...], name: str, port: int) -> bool:
+    try:
+        check_named(name, port, allowed)
+    except Refused:
+        return False
+    return True
+
+
+def test_a_long_list_is_narrowed_at_once() -> None:
+    many = SandboxPolicy(runtime="bubblewrap", network=tuple(f"{number}.example" for number in range(50_000)))
+    assert narrowed(many, many) == many
+
+
+NO_PLACES = [
+    "localhost", "LOCALHOST", "a.example:0", "a.example:x", "http://a.example", "*", "", "xn--a.b", "a.example:65536",
+    "a.example:080", "a.example:\u0663", "a.example:443:80", "b\u00fccher.example", "\u212a.example", "a.example.",
+    "*.a.example.", "localhost.:80", "user@a.example", "a.example/x", " a.example", "127.0.0.1:8080", "10.0.0.1",
+    "169.254.169.254", "127.1:80", "0x7f000001:80", "2130706433", "1.2.3.4.5", "[::1]:80", "::1", "a..example",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", NO_PLACES)
 def test_what_is_no_place(place: str) -> None:
     assert wrong_place(place)
+
+
+@pytest.mark.parametrize("place", ["A.Example:443", "93.184.215.14:443", "LocalHost:8080", "*.a.example", "a1.b2"])
+def test_what_is_a_place(place: str) -> None:
+    assert wrong_place(place) is None
