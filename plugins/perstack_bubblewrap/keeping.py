@@ -38,6 +38,8 @@ class Kept:
     """Files and folders that are not to be changed."""
     held: tuple[str, ...] = ()
     """Folders whose place is not to be taken by another."""
+    linked: frozenset[tuple[int, int]] = frozenset()
+    """The identities of hidden files that have further names, here or in another folder."""
 
 
 @dataclass(slots=True)
@@ -66,14 +68,11 @@ class Finder:
         """Raises SkillError if there is too much to look at, for then something may be missed."""
         found: dict[str, _Folder] = dict(self._folders())
         self._known = found
-        hidden = [path for one in found.values() for path in one.hidden]
-        linked = {identity for one in found.values() for identity in one.linked}
-        if linked:
-            hidden += self._names_of(linked, found)
         return Kept(
-            tuple(dict.fromkeys(hidden)),
+            tuple(dict.fromkeys(path for one in found.values() for path in one.hidden)),
             tuple(path for one in found.values() for path in one.fixed),
             tuple(path for one in found.values() for path in one.held),
+            frozenset(identity for one in found.values() for identity in one.linked),
         )
 
     def _folders(self) -> Iterator[tuple[str, _Folder]]:
@@ -108,10 +107,10 @@ class Finder:
                 (_note_of_git if is_gits else _note)(entry, one)
         return one
 
-    def _names_of(self, linked: set[tuple[int, int]], found: dict[str, _Folder]) -> Iterator[str]:
-        """All names of files that have several."""
+    def names_of(self, linked: frozenset[tuple[int, int]]) -> Iterator[str]:
+        """All names of files that have several, in what was found last."""
         inodes = {inode for _, inode in linked}
-        for path in found:
+        for path in self._known:
             with suppress(OSError), os.scandir(path) as entries:
                 for entry in entries:
                     if entry.inode() in inodes and entry.is_file(follow_symlinks=False):

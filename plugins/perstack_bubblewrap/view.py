@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from perstack.core.sandbox import SandboxPolicy, is_below
 from perstack.dataclass import dataclass
 from perstack.ports.places import places
 from perstack.ports.runtime import Surroundings
-from perstack_bubblewrap.keeping import Finder, Kept
+from perstack_bubblewrap.keeping import Finder
 from perstack_bubblewrap.layout import View
 
 
@@ -33,8 +35,11 @@ class Watch:
         readable = tuple(path for path in dict.fromkeys(only_read) if path not in named)
         writable = tuple(path for path in named if not any(path != one and is_below(path, (one,)) for one in named))
         emptied, covered = _existing(map(str, around.hidden), writable)
-        kept = [self._kept(root, frozenset(emptied)) for root in (*writable, *readable)]
-        hidden = (*(path for one in kept for path in one.hidden), *covered)
+        finders = [self._finder(root, frozenset(emptied)) for root in (*writable, *readable) if Path(root).is_dir()]
+        kept = [finder.now() for finder in finders]
+        linked = frozenset[tuple[int, int]]().union(*(one.linked for one in kept), _linked(around.hidden))
+        further = (path for finder in finders for path in finder.names_of(linked)) if linked else ()
+        hidden = (*(path for one in kept for path in one.hidden), *covered, *further)
         protected = _named(map(str, around.protected))
         within = (path for path in named if path not in writable and is_below(path, readable))
         return View(
@@ -47,13 +52,11 @@ class Watch:
             protected,
         )
 
-    def _kept(self, root: str, without: frozenset[str]) -> Kept:
-        if not Path(root).is_dir():
-            return Kept()
+    def _finder(self, root: str, without: frozenset[str]) -> Finder:
         key = root + "\0".join(sorted(without))
         if key not in self._finders:
             self._finders[key] = Finder(root, without=without)
-        return self._finders[key].now()
+        return self._finders[key]
 
 
 def _named(paths: Iterable[str]) -> tuple[str, ...]:
@@ -63,6 +66,15 @@ def _named(paths: Iterable[str]) -> tuple[str, ...]:
         if Path(path).exists():
             found += [os.path.normpath(path), os.path.realpath(path)]
     return tuple(dict.fromkeys(found))
+
+
+def _linked(paths: Iterable[Path]) -> Iterator[tuple[int, int]]:
+    """The identities of files among them that have further names."""
+    for path in paths:
+        with suppress(OSError):
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+                yield status.st_dev, status.st_ino
 
 
 def _existing(paths: Iterable[str], writable: tuple[str, ...]) -> tuple[list[str], list[str]]:

@@ -23,6 +23,7 @@ from perstack.core.sandbox import SandboxPolicy
 from perstack.engine.plugins import load_plugins
 from perstack.engine.runtimes import check_policies
 from perstack.errors import SkillError, UsageError
+from perstack.ports.runtime import Surroundings
 from perstack_bubblewrap.view import Watch
 
 ROOT = os.geteuid() == 0
@@ -152,6 +153,52 @@ def test_files_of_variables_are_hidden_under_each_of_their_names(box: Box) -> No
     assert (box.workspace / ".env").read_text() == "KEY=secret of .env\n"
     named = box.with_policy(readable=(str(box.workspace / ".env"),))
     assert "secret of .env\n" in named.run("cat .env").output
+
+
+def test_a_hidden_file_is_hidden_under_a_name_in_another_place(box: Box) -> None:
+    keys, shared = box.home / "keys.pem", box.elsewhere / "shared"
+    shared.mkdir()
+    keys.write_text("SECRET of the host")
+    (shared / ".env").write_text("SECRET of the place")
+    (shared / "keys").hardlink_to(keys)
+    (box.workspace / "copy").hardlink_to(shared / ".env")
+    (box.workspace / "keys").hardlink_to(keys)
+    around = replace(box.around, hidden=(*box.around.hidden, keys))
+    named = replace(box.with_policy(writable=(str(shared),)), around=around)
+    assert "SECRET" not in named.run(f"cat copy keys {shared}/keys {shared}/.env").output
+    assert "SECRET" in box.run(f"cat copy keys {shared}/keys", inside=False).output
+
+
+def test_a_workspace_that_is_a_link_is_kept_under_both_of_its_names(box: Box) -> None:
+    link = box.elsewhere / "link"
+    link.symlink_to(box.workspace)
+    (box.workspace / ".env").write_text("SECRET")
+    (box.workspace / ".git" / "hooks").mkdir(parents=True)
+    around = Surroundings(link, "job", box.around.env, hidden=(link / "perstack",), protected=(link / "perstack.toml",))
+    linked = replace(box, workspace=link, around=around)
+    for name in (link, box.workspace):
+        ran = linked.run(
+            f"cd {name}; pwd; cat .env perstack/state; touch made; echo x > perstack.toml; echo x > .git/hooks/x"
+        )
+        assert ran.output.startswith(f"{name}\n")
+        assert "SECRET" not in ran.output
+        assert ran.output.count("Read-only file system") == 2
+    assert (box.workspace / "made").exists()
+    assert linked.run(f"rm {link}; ln -s / {link}").status != 0
+
+
+def test_a_link_in_a_writable_place_leads_nowhere(box: Box) -> None:
+    shared = box.elsewhere / "shared"
+    shared.mkdir()
+    (shared / "soft").symlink_to(box.elsewhere / "file")
+    (shared / "folder").symlink_to(box.home)
+    named = box.with_policy(writable=(str(shared),))
+    line = (
+        f"cat {shared}/soft {shared}/folder/.ssh/id_ed25519; ln {box.elsewhere}/file {shared}/hard; cat {shared}/hard"
+    )
+    assert "SECRET" in named.run(line, inside=False).output
+    (shared / "hard").unlink()
+    assert "SECRET" not in named.run(line).output
 
 
 def test_one_that_comes_later_is_hidden_from_the_next_program(box: Box) -> None:

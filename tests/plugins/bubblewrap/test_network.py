@@ -63,7 +63,7 @@ def test_a_port_of_the_host_that_is_listed_is_reached_and_no_other(box: Box, ser
     listed = box.with_policy(network=(f"localhost:{service}",))
     ran = listed.run(f"{fetch(f'http://localhost:{service}/')}; {fetch(f'http://127.0.0.1:{service}/')}")
     assert ran.output == "hello\nhello\n"
-    other = box.with_policy(network=("localhost:9",))
+    other = box.with_policy(network=("localhost:9999",))
     assert "hello" not in other.run(fetch(f"http://localhost:{service}/")).output
     assert box.run(fetch(f"http://localhost:{service}/"), inside=False).output == "hello\n"
 

@@ -159,7 +159,7 @@ def test_a_package_is_fetched_through_the_allowlist_and_tests_are_run_with_it(wo
             None,
             ("exec", {"command": "sh", "args": ["-c", line], "timeout": PLENTY}),
             readable=PYTHONS,
-            network=(f"localhost:{port if listed else 9}",),
+            network=(f"localhost:{port if listed else 9999}",),
         )
     result = json.loads(results(seen, "exec")[0])
     assert (result["exitCode"] == 0, "1 passed" in result["output"]) == (listed, listed), result
