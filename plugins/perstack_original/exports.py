@@ -168,6 +168,8 @@ class _Export:
                 return
             case ours.RequestApproval() | ours.DecideApproval() | ours.StartToolCall() | ours.WidenPermissions():
                 return  # the original knows no permissions
+            case ours.RejectResult():
+                return  # nor schemas: what the model was shown stands among the messages
             case _:
                 self._stop(at, event)
 

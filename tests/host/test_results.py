@@ -9,6 +9,8 @@ import pytest
 from hosting import Bench, Seen, expert, results, wait_for
 
 from perstack.core.by import By
+from perstack.core.messages import text_of
+from perstack.core.runs.context import kept_always
 from perstack.engine.redact import redact_event
 from perstack.errors import UsageError
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points
@@ -256,6 +258,18 @@ def test_a_correction_is_within_the_budget(bench: Bench) -> None:
     host = bench.host(script, expert("a", output=CITY), max_tokens=9000)
     first = wait_for(host.run("a", "q"))
     assert (first.status, first.usage.total_tokens) in (("completed", 2020), ("stoppedByBudget", 1010))
+
+
+def test_the_query_stays_in_the_context_when_a_correction_follows_it(bench: Bench) -> None:
+    host = bench.host([text("first"), text("no"), text("no"), text(FITS)], expert("a", output=CITY))
+    job = wait_for(host.run("a", "one"))
+    assert job.status == "stoppedByError"
+    job = wait_for(host.continue_job("a", "two", job_id=job.id))
+    assert job.result == json.loads(FITS)
+    run = wait_for(host.load(job.id)).runs[job.coordinator_run_id]
+    kept = [text_of(run.messages[index].contents) for index in sorted(kept_always(run))]
+    assert (kept[0], kept[1], len(kept)) == ("one", "two", 3)
+    assert kept[2].startswith("Your result was not taken")
 
 
 def test_a_redacted_job_with_a_json_result_can_be_read_and_continued(bench: Bench) -> None:

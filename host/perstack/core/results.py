@@ -26,7 +26,6 @@ LONGEST_SCHEMA = 65_536
 LONGEST_RESULT = 4_000_000
 """Characters of a result that is looked at."""
 
-_LONGEST_NUMBER = 300
 _FENCE = "```"
 _NAMES = ("$schema", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
 _IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
@@ -70,11 +69,27 @@ def schema_fault(schema: JsonObject) -> str | None:
         is_elsewhere = problem.startswith("its schema refers to")
         remedy = "write that under `$defs`, and refer to `#/$defs/NAME`" if is_elsewhere else "correct it"
         return f"cannot be used, {problem}: {remedy}"
+    unknown = _unknown_reference(schema)
+    if unknown is not None:
+        return f"cannot be used, {unknown}: refer to `#/$defs/NAME` by `$ref`"
     gaps = unchecked(schema)
     if gaps:
         return f"cannot be checked whole, {gaps[0]}: leave that out"
     if _has_endless_references(schema):
         return "cannot be used, it refers to itself without end: let it refer to itself below a property only"
+    return None
+
+
+def _unknown_reference(schema: JsonObject) -> str | None:
+    """A reference whose aim is only found while a value is checked, or not at all."""
+    names = {f"#{name}" for one in objects(schema) if isinstance(name := one.get("$anchor"), str)}
+    for one in objects(schema):
+        for keyword in ("$dynamicRef", "$recursiveRef"):
+            if isinstance(one.get(keyword), str):
+                return f"it has a `{keyword}`"
+        reference = one.get("$ref")
+        if isinstance(reference, str) and named_by(reference, schema) is None and reference not in names:
+            return f"it refers to {shortened(reference, 200)}, which is not in it"
     return None
 
 
@@ -171,7 +186,7 @@ def _parsed(text: str) -> JsonValue:
         value = read_json(text.encode("utf-8", "surrogatepass"))
         if any(level > DEEPEST for level, _ in enumerate(layers(value))):
             raise NotJson(f"is more than {DEEPEST} levels deep")
-        json.loads(text, object_pairs_hook=_once_each, parse_int=_bounded)
+        json.loads(text, object_pairs_hook=_once_each)
     except NotJson:
         raise
     except ValueError as error:
@@ -187,11 +202,6 @@ def _once_each(pairs: list[tuple[str, JsonValue]]) -> None:
         seen.add(name)
 
 
-def _bounded(digits: str) -> None:
-    if len(digits) > _LONGEST_NUMBER:
-        raise NotJson(f"has a number of {len(digits)} digits, and may have {_LONGEST_NUMBER}")
-
-
 @lru_cache(maxsize=16)
 def _checker(schema: str) -> Checker:
     """Delegates are many, and have few schemas."""
@@ -204,7 +214,10 @@ def _checker(schema: str) -> Checker:
 def asked_for(schema: JsonObject) -> str:
     """What the instruction says of the result."""
     shown = json.dumps(schema, ensure_ascii=False)
-    return f"Your result is read by a program: one JSON object that fits this JSON Schema, and no other text.\n{shown}"
+    return (
+        "Your result is read by a program: one JSON object that fits this JSON Schema, and no other text. With"
+        f" attemptCompletion, give it as the text of `result`.\n{shown}"
+    )
 
 
 def correction(problem: str) -> str:

@@ -27,6 +27,15 @@ def test_the_result_stands_as_json_beside_the_text_in_events_and_job_json(termin
     assert terminal.call("replay", "job").code == 0
 
 
+def test_a_job_with_a_corrected_result_is_exported_in_the_originals_form(terminal: Terminal) -> None:
+    project(terminal, json.dumps(CITY), "many", '{"people": 3}')
+    terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "job")
+    exported = terminal.call("export", "job", "--format", "perstack", "--output", "copy")
+    assert exported.code == 0, exported.err
+    (last,) = (terminal.workspace / "copy").rglob("event-*-completeRun.json")
+    assert json.loads(last.read_text())["text"] == '{"people": 3}'
+
+
 def test_a_schema_in_a_file_takes_the_place_of_the_experts_own(terminal: Terminal) -> None:
     project(terminal, json.dumps(CITY), '{"ok": true}')
     (terminal.workspace / "schema.json").write_text('{"required": ["ok"]}')

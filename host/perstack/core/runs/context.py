@@ -226,6 +226,8 @@ def kept_always(run: Run) -> set[int]:
         if isinstance(messages[index], UserMessage) and messages.place(index) not in context.summaries
     ]
     kept = {queries[0], queries[-1]} if queries else set[int]()
+    # what is wrong with a result stands there as a query would, and the query itself is still the task
+    kept |= {index for index in queries if messages.place(index) == run.start.id}
     if context.pinned:
         for index in range(1, len(messages)):
             message = messages[index]
