@@ -33,6 +33,8 @@ MODEL = (
     "strict_skills",
     "unattended",
 )
+SHOW = ("output", "stream", "quiet")
+GROUPS = (("where", WHERE), ("model", MODEL), ("show", SHOW))
 
 BAR = "\\|"
 """How a table's cell has the sign that divides cells."""
@@ -69,11 +71,11 @@ def rows(name: str, params: list[click.Parameter]) -> list[str]:
 def shared(name: str) -> list[str]:
     """Which groups of options a command takes whole."""
     names = {param.name for param in COMMANDS[name].params}
-    return [group for group, members in (("where", WHERE), ("model", MODEL)) if names >= set(members)]
+    return [group for group, members in GROUPS if names >= set(members)]
 
 
 def own(name: str) -> list[click.Parameter]:
-    taken = {member for group in shared(name) for member in (WHERE if group == "where" else MODEL)}
+    taken = {member for group in shared(name) for member in dict(GROUPS)[group]}
     return [param for param in COMMANDS[name].params if param.name not in taken]
 
 
@@ -101,18 +103,18 @@ def test_a_commands_section_has_its_usage_and_every_option_with_its_meaning(name
     text = section(f"{'###' if ' ' in name else '##'} `{name}`")
     assert usage(name) in text
     assert table(text) == rows(name, own(name))
-    taken = re.findall(r"\[(where|model)\]\(#shared-options\)", text)
+    taken = re.findall(r"\[(where|model|show)\]\(#shared-options\)", text)
     assert taken == shared(name)
 
 
 def test_the_shared_options_are_those_of_every_command_that_takes_them() -> None:
     text = section("## Shared options")
     for name in COMMANDS:
-        for group, members in (("where", WHERE), ("model", MODEL)):
+        for group, members in GROUPS:
             if group in shared(name):
                 params = [param for param in COMMANDS[name].params if param.name in members]
                 assert set(rows(name, params)) <= set(table(text))
-    assert len(table(text)) == len(WHERE) + len(MODEL)
+    assert len(table(text)) == len(WHERE) + len(MODEL) + len(SHOW)
 
 
 def test_the_exit_codes_are_those_of_the_program() -> None:

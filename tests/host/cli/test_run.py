@@ -192,12 +192,13 @@ def test_a_run_with_built_in_tools_imports_nothing_heavy_before_its_first_event(
     terminal.project(ONE, solo=[reply("ok")])
     program = (
         "import sys\n"
-        "from perstack.frontends.cli import drive\n"
-        "class Peek(drive.JsonLines):\n"
+        "from perstack.frontends.cli import run\n"
+        "class Peek(run.Output):\n"
         "    def __call__(self, event, line):\n"
         "        heavy = {'httpx', 'httpx2', 'mcp', 'jsonschema', 'rich', 'genai_prices', 'sqlite3', 'xllamacpp'}\n"
+        "        heavy |= {f'perstack.frontends.cli.{name}' for name in ('live', 'row_printer', 'log_rows')}\n"
         "        print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
-        "drive.JsonLines = Peek\n"
+        "run.Output = Peek\n"
         "from perstack.frontends.cli.main import entry\n"
         "sys.argv = ['perstack', 'run', 'solo', 'q', '--provider', 'scripted']\n"
         "entry()\n"

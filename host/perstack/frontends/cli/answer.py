@@ -17,6 +17,7 @@ from perstack.errors import NotFound, StorageError, UsageError
 from perstack.frontends.cli.drive import drive
 from perstack.frontends.cli.given import given_text
 from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.output import Output, Showing, showing_options
 from perstack.frontends.cli.terminal import err
 from perstack.frontends.shared.approvals import is_refusal
 from perstack.host import Host
@@ -29,9 +30,9 @@ _CALL_ID = "PERSTACK_CALL_ID"
 @click.command("answer")
 @click.argument("ident", metavar="ID")
 @click.argument("text")
-@click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
+@showing_options
 @driving_options
-def answer_command(ident: str, text: str, stream: bool, setup: Setup) -> None:
+def answer_command(ident: str, text: str, showing: Showing, setup: Setup) -> None:
     """Answer ID, that of a question, Job or task which `perstack inbox` shows, with TEXT, and drive its Job on.
 
     TEXT `-` is read from stdin. What a tool at work asks takes the one value it asks for, a JSON object, or `decline`.
@@ -43,10 +44,13 @@ def answer_command(ident: str, text: str, stream: bool, setup: Setup) -> None:
         return
     host = setup.host()
 
+    lines = Output(showing)
+
     async def work(on_event: OnEvent) -> JobSummary:
+        await lines.begin(lambda: host.job(place_of(found)[0]))
         return await host.answer(said, question_id=found, by=this_user("cli"), on_event=on_event)
 
-    sys.exit(drive(host, work, stream=stream))
+    sys.exit(drive(host, work, lines))
 
 
 async def _looked_up(host: Host, ident: str, said: str) -> str | None:

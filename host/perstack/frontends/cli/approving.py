@@ -14,6 +14,7 @@ from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, UsageError
 from perstack.frontends.cli.next_steps import said
+from perstack.frontends.cli.output import Output
 from perstack.frontends.cli.terminal import err, is_attended
 from perstack.host import Host
 
@@ -21,12 +22,13 @@ _LONGEST = 64 << 10
 """Bytes of an answer that is typed."""
 
 
-async def approved_in_place(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: OnEvent) -> JobSummary:
+async def approved_in_place(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: Output) -> JobSummary:
     """Drive a Job, and ask the person at the terminal, if there is one, about each call that waits for approval.
 
     With an empty answer, and at the end of stdin, the Job stays as it is, to be answered later.
     """
     job = await work(lines)
+    lines.pause()
     while (asking := job.asking) is not None and asking.call_digest and _can_ask():
         answer = await _asked(asking, host)
         if not answer:
@@ -38,13 +40,14 @@ async def approved_in_place(host: Host, work: Callable[[OnEvent], Awaitable[JobS
         except Conflict as error:
             err(error.said(said))
             job = await host.job(job.id)
+        lines.pause()
     return job
 
 
 async def approved_in_series(
     host: Host,
     series: SeriesState,
-    on_event: OnEvent,
+    lines: Output,
     resume: Callable[[str], Awaitable[SeriesState]],
 ) -> SeriesState:
     """The same of the calls that a Job of iterations waits with, which continue by `resume`."""
@@ -56,7 +59,7 @@ async def approved_in_series(
         async def as_it_stands(_: OnEvent, job: JobSummary = waiting) -> JobSummary:
             return job
 
-        job = await approved_in_place(host, as_it_stands, on_event)
+        job = await approved_in_place(host, as_it_stands, lines)
         if job.asking is not None:
             break
         series = await resume(series.id)

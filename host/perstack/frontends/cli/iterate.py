@@ -12,6 +12,7 @@ from perstack.errors import UsageError
 from perstack.frontends.cli.drive import until_done
 from perstack.frontends.cli.given import given_text
 from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.output import Showing, showing_options
 from perstack.frontends.cli.series import SeriesLines, say_series
 from perstack.frontends.shared.stopping import INTERRUPTED
 
@@ -22,7 +23,7 @@ from perstack.frontends.shared.stopping import INTERRUPTED
 @click.option("--max-iterations", type=click.IntRange(min=1), metavar="N", help="Most iterations.")
 @click.option("--target", type=float, metavar="X", help="Good enough, in place of what perstack.toml says.")
 @click.option("--id", "series_id", metavar="ID", help="What to call these iterations: up to 100 of A-Z a-z 0-9 _ -")
-@click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
+@showing_options
 @driving_options
 def iterate_command(
     expert: str,
@@ -30,17 +31,17 @@ def iterate_command(
     max_iterations: int | None,
     target: float | None,
     series_id: str | None,
-    stream: bool,
+    showing: Showing,
     setup: Setup,
 ) -> None:
     """Run EXPERT on QUERY, measure what it has made, and run it again with that, until it is good enough.
 
-    Events are JSON on stdout, one a line; QUERY `-` is read from stdin.
+    In a pipe, events are JSON, one a line. QUERY `-` is read from stdin.
     """
     check_target(target)
     said = given_text(query)
     host = setup.host()
-    lines = SeriesLines(stream=stream)
+    lines = SeriesLines(showing)
 
     async def work() -> SeriesState:
         begun = await host.iterations.begin(
@@ -55,7 +56,7 @@ def iterate_command(
         return await lines.approved(host, begun)
 
     series = until_done(host, work, lambda: lines.state(host), lines.on_event)
-    sys.exit(INTERRUPTED if series is None else say_series(series))
+    sys.exit(INTERRUPTED if series is None else say_series(series, lines.on_event))
 
 
 def check_target(target: float | None) -> None:

@@ -15,9 +15,10 @@ from perstack.engine.read import RunLog
 from perstack.frontends.cli.log_rows import QUIET_TYPES, Around, Row, describe, run_label, tokens
 from perstack.frontends.cli.log_select import Entry, Wanted, expert_of, lacks_skills, parse_line
 from perstack.frontends.cli.next_steps import command
+from perstack.frontends.cli.row_printer import RowPrinter
 from perstack.frontends.cli.terminal import Screen, err, out
 from perstack.frontends.shared.following import after_job
-from perstack.frontends.shared.words import STATUS_WORDS, WITHOUT_EFFECT, ago, count, duration, local_time, pad, shorten
+from perstack.frontends.shared.words import STATUS_WORDS, WITHOUT_EFFECT, ago, count, duration, local_time
 
 _STATUS_COLOURS: dict[JobStatus, str] = {
     "running": "cyan",
@@ -29,9 +30,6 @@ _STATUS_COLOURS: dict[JobStatus, str] = {
     "stoppedByError": "red",
 }
 
-_RUN_COLOURS = ("blue", "yellow", "magenta", "cyan", "green", "bright_blue", "bright_yellow", "bright_magenta")
-_WIDEST_LABEL = 24
-_WORD = 9
 _MOST_RUNS = 6
 
 
@@ -75,39 +73,18 @@ def print_events(screen: Screen, entries: Sequence[Entry], every: Sequence[Entry
         for entry, around in _surrounded(entries, every, wanted, full)
         for row in _rows(entry, around)
     ]
-    width = min(_WIDEST_LABEL, max((len(line.label) for line in lines), default=0))
-    colours = _colours(every)
-    day = ""
+    rows = rows_of(screen, every, full)
+    rows.widen(line.label for line in lines)
     for line in lines:
-        at = local_time(line.entry.timestamp)
-        if f"{at:%Y-%m-%d}" != day:
-            day = f"{at:%Y-%m-%d}"
-            out(screen.paint(day, dim=True))
-        _print_line(screen, line, f"{at:%H:%M:%S}", width, colours[line.entry.log.run_id], full)
+        rows.print(line.entry.timestamp, line.entry.log.run_id, line.label, line.entry.step, line.row)
 
 
-def _print_line(screen: Screen, line: _Line, at: str, width: int, colour: str, full: bool) -> None:
-    used = len(at) + 1 + width + 1 + 4 + 1 + _WORD + 1
-    text = line.row.text.replace("\n", "\n" + " " * used) if full else screen.fit(line.row.text, used)
-    style = {"bold": True} if line.row.colour == "bold" else {"dim": True} if line.row.colour == "dim" else {}
-    named = {} if style or not line.row.colour else {"fg": line.row.colour}
-    is_loud = line.row.colour in ("red", "green", "magenta", "bold", "dim")
-    out(
-        screen.paint(at, dim=True),
-        " ",
-        screen.paint(_label(line.label, width), fg=colour),
-        f" {line.entry.step:>4} ",
-        screen.paint(f"{line.row.word:<{_WORD}}", **style, **named),
-        " ",
-        screen.paint(text, **style, **named) if is_loud else text.rstrip(),
-    )
-
-
-def _label(label: str, width: int) -> str:
-    """The label in its column; of a long one the Expert is shortened, never the Run's number."""
-    expert, mark, number = label.rpartition("#")
-    end = mark + number
-    return shorten(expert, width - len(end)) + end if len(label) > width else pad(label, width)
+def rows_of(screen: Screen, every: Sequence[Entry], full: bool) -> RowPrinter:
+    """A printer that knows these Runs, in the order they were decided on."""
+    rows = RowPrinter(screen, full=full)
+    for run_id in sorted({entry.log.run_id for entry in every}, key=lambda run: (len(run), run)):
+        rows.colour(run_id)
+    return rows
 
 
 def _rows(entry: Entry, around: Around) -> list[Row]:
@@ -160,11 +137,6 @@ def print_damage(logs: Sequence[RunLog]) -> bool:
         if log.damage is not None:
             err(f"damaged: {log.damage}")
     return any(log.damage is not None for log in logs)
-
-
-def _colours(every: Sequence[Entry]) -> dict[str, str]:
-    runs = sorted(dict.fromkeys(entry.log.run_id for entry in every), key=lambda run: (len(run), run))
-    return {run: _RUN_COLOURS[index % len(_RUN_COLOURS)] for index, run in enumerate(runs)}
 
 
 def _runs(job: JobSummary) -> str:

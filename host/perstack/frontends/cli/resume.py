@@ -18,6 +18,7 @@ from perstack.frontends.cli.approving import approved_in_place
 from perstack.frontends.cli.drive import job_of, say, until_done
 from perstack.frontends.cli.iterate import check_target
 from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.output import Output, Showing, showing_options
 from perstack.frontends.cli.series import SeriesLines, say_series
 from perstack.frontends.cli.terminal import err
 from perstack.frontends.shared.stopping import INTERRUPTED
@@ -53,7 +54,7 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
     metavar="TEXT",
     help="With --resume-from: another answer to what was asked there, in a branch.",
 )
-@click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
+@showing_options
 @driving_options
 def resume_command(
     typed: str | None,
@@ -63,7 +64,7 @@ def resume_command(
     definition: str,
     resume_from: str | None,
     answer: str | None,
-    stream: bool,
+    showing: Showing,
     setup: Setup,
 ) -> None:
     """Go on with JOB (the latest, if none is given): the same Runs, as they were started.
@@ -77,11 +78,12 @@ def resume_command(
     if answer is not None and (settled or max_iterations is not None or target is not None):
         raise UsageError("-i answers a Job's question: leave out --settle, --max-iterations and --target")
     host = setup.host()
-    lines = SeriesLines(stream=stream)
+    lines = SeriesLines(showing)
 
     async def work() -> JobSummary | SeriesState:
         job = await host.jobs.find(typed, ("job", "iterations"))
         if answer is not None:
+            await lines.on_event.begin(lambda: host.job(job))
             by, place = this_user("cli"), await host.jobs.find(resume_from)
             return await host.answer(answer, job_id=job, resume_from=place, by=by, on_event=lines.on_event)
         if job is not None and await host.iterations.has(job):
@@ -102,7 +104,7 @@ def resume_command(
                 "--max-iterations, --target and --definition are for iterations: name some that `perstack iterations`"
                 " lists"
             )
-        return await approved_in_place(host, _resuming(host, job, settled), lines.on_event)
+        return await approved_in_place(host, _resuming(host, job, settled, lines.on_event), lines.on_event)
 
     async def interrupted() -> JobSummary | SeriesState | None:
         return await lines.state(host) or await job_of(host, lines.on_event)
@@ -110,16 +112,20 @@ def resume_command(
     ended = until_done(host, work, interrupted, lines.on_event)
     if ended is None:
         sys.exit(INTERRUPTED)
-    sys.exit(say_series(ended) if isinstance(ended, SeriesState) else say(ended))
+    sys.exit(say_series(ended, lines.on_event) if isinstance(ended, SeriesState) else say(ended, lines.on_event))
 
 
 def _resuming(
-    host: Host, job: str | None, settled: dict[str, Settlement]
+    host: Host, job: str | None, settled: dict[str, Settlement], lines: Output
 ) -> Callable[[OnEvent], Awaitable[JobSummary]]:
     def show(calls: tuple[UnsettledCall, ...]) -> None:
         _show_unsettled(calls, settled)
 
-    return lambda on_event: host.resume(job, settle=settled, on_unsettled=show, on_event=on_event)
+    async def resumed(on_event: OnEvent) -> JobSummary:
+        await lines.begin(lambda: host.job(job))
+        return await host.resume(job, settle=settled, on_unsettled=show, on_event=on_event)
+
+    return resumed
 
 
 def _settlements(given: tuple[str, ...]) -> dict[str, Settlement]:

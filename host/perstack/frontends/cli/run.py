@@ -16,6 +16,7 @@ from perstack.errors import UsageError
 from perstack.frontends.cli.drive import drive
 from perstack.frontends.cli.given import given_schema, given_text
 from perstack.frontends.cli.options import Setup, driving_options, label_option
+from perstack.frontends.cli.output import Output, Showing, showing_options
 
 
 @click.command("run")
@@ -34,7 +35,7 @@ from perstack.frontends.cli.options import Setup, driving_options, label_option
 @click.option("--job-id", metavar="ID", help="The new Job's id: up to 128 of A-Z a-z 0-9 _ -")
 @label_option
 @click.option("--output-schema", metavar="FILE", help="The result must be JSON that fits the JSON schema in this file.")
-@click.option("--stream", is_flag=True, help="Also show text and reasoning as they come.")
+@showing_options
 @driving_options
 def run_command(
     expert: str,
@@ -46,10 +47,13 @@ def run_command(
     job_id: str | None,
     label: tuple[str, ...],
     output_schema: str | None,
-    stream: bool,
+    showing: Showing,
     setup: Setup,
 ) -> None:
-    """Run EXPERT on QUERY. Events are JSON on stdout, one a line; QUERY `-` is read from stdin."""
+    """Run EXPERT on QUERY, and show what happens. In a pipe, events are JSON, one a line.
+
+    QUERY `-` is read from stdin.
+    """
     _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
     query = given_text(query)
     labels = parse_labels(label)
@@ -61,8 +65,12 @@ def run_command(
         setup = replace(setup, overrides=replace(setup.overrides, output=given_schema(output_schema)))
     host = setup.host()
 
+    lines = Output(showing)
+
     async def work(on_event: OnEvent) -> JobSummary:
         job, place = await host.jobs.find(continue_job), await host.jobs.find(resume_from)
+        if go_on or continue_job:
+            await lines.begin(lambda: host.job(job))
         if is_answer:
             by = this_user("cli")
             return await host.answer(query, job_id=job, resume_from=place, by=by, on_event=on_event)
@@ -72,7 +80,7 @@ def run_command(
             )
         return await host.run(expert, query, job_id=job_id, labels=labels, on_event=on_event)
 
-    sys.exit(drive(host, work, stream=stream))
+    sys.exit(drive(host, work, lines))
 
 
 def _check_combination(

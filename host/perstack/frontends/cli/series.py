@@ -8,9 +8,10 @@ from typing import assert_never
 from perstack.core.iterations.events import FinishIteration, StoredSeriesEvent
 from perstack.core.iterations.state import SeriesState, SeriesStatus
 from perstack.frontends.cli.approving import approved_in_series
-from perstack.frontends.cli.drive import EXIT_STATUS, JsonLines
+from perstack.frontends.cli.drive import EXIT_STATUS
 from perstack.frontends.cli.next_steps import said
-from perstack.frontends.cli.terminal import err, remark
+from perstack.frontends.cli.output import Output, Showing
+from perstack.frontends.cli.terminal import err
 from perstack.frontends.shared.following import after_series
 from perstack.frontends.shared.stopping import INTERRUPTED
 from perstack.frontends.shared.words import count, duration
@@ -27,17 +28,17 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 class SeriesLines:
-    """Writes the facts of a series and the events of its Jobs as JSON to stdout, and words to a terminal."""
+    """Shows the facts of a series and the events of its Jobs."""
 
-    def __init__(self, *, stream: bool) -> None:
-        self.on_event = JsonLines(stream=stream)
+    def __init__(self, showing: Showing) -> None:
+        self.on_event = Output(showing)
         self.series_id: str | None = None
 
     def on_fact(self, fact: StoredSeriesEvent, series: SeriesState, line: bytes) -> None:
         self.series_id = fact.series_id
         self.on_event.write(line)
         if isinstance(fact, FinishIteration):
-            remark(_measured(series))
+            self.on_event.remark(_measured(series))
 
     async def approved(self, host: Host, series: SeriesState) -> SeriesState:
         """Where it stands when the person at the terminal, if there is one, has been asked what it waits for."""
@@ -52,11 +53,13 @@ class SeriesLines:
         return await host.iterations.get(self.series_id) if self.series_id is not None else None
 
 
-def say_series(series: SeriesState) -> int:
-    """One line for a person: how it stands, and what to do next. Returns the exit status."""
+def say_series(series: SeriesState, lines: Output) -> int:
+    """The best, and a line for a person: how it stands, and what to do next. Returns the exit status."""
     did = count(len(series.done), "iteration")
     best = series.best
     if best is not None:
+        if series.status == "completed":
+            lines.result(best.artefact)
         did += f", the best is {best.number} with {best.score:g}"
     steps = "; ".join(map(said, after_series(series)))
     text = {
@@ -66,10 +69,10 @@ def say_series(series: SeriesState) -> int:
         "paused": f"paused after {did}: {series.message}; {steps}",
         "running": f"is still running: {did}",
     }[series.status]
-    if series.status == "failed":
+    if series.status == "failed" or (lines.form == "text" and series.status != "completed"):
         err(f"{series.expert_key} {text}")
     else:
-        remark(f"{series.expert_key} {text}")
+        lines.remark(f"{series.expert_key} {text}")
     return _exit_status(series)
 
 

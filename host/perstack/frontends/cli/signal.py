@@ -13,9 +13,10 @@ from perstack.core.tasks.state import TaskState
 from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
 from perstack.errors import NotFound, UsageError
-from perstack.frontends.cli.drive import JsonLines, job_of, say, until_done
+from perstack.frontends.cli.drive import job_of, say, until_done
 from perstack.frontends.cli.given import json_on_stdin
 from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.output import Output, Showing
 from perstack.frontends.cli.terminal import err
 from perstack.frontends.shared.stopping import INTERRUPTED
 from perstack.host import Host
@@ -42,12 +43,12 @@ def signal_command(target: str, setup: Setup) -> None:
         except NotFound as error:
             raise NotFound(f"no Job or task is {target} in {host.storage.location}") from error
 
-    host, lines = setup.host(), JsonLines(stream=False)
+    host, lines = setup.host(), Output(Showing())
     job = until_done(host, lambda: work(lines), lambda: job_of(host, lines), lines)
     if job is not None and job.status == "running" and lines.job_id is None:
         err(f"Job {target} has taken this event already, and another process drives it")
         sys.exit(0)
-    sys.exit(INTERRUPTED if job is None else say(job))
+    sys.exit(INTERRUPTED if job is None else say(job, lines))
 
 
 async def _told(host: Host, target: str, event: CloudEvent) -> tuple[str, TaskState | None]:

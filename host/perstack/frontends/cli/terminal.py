@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from io import TextIOBase
-from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, TextIO, cast
 
 import click
 
@@ -51,15 +51,26 @@ class Screen:
     """Cells that a line may have."""
     colours: bool
 
+    height: int = 0
+    """Lines that it has; 0 if it is no terminal, or one that only takes line after line."""
+
     @classmethod
     def of_stdout(cls) -> Screen:
         """Colours only on a terminal, and none if NO_COLOR is set."""
-        if _is_closed(sys.stdout) or not sys.stdout.isatty():
-            return cls(WIDEST, False)
-        import shutil
+        return cls._of(sys.stdout)
 
-        colours = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        return cls(shutil.get_terminal_size().columns, colours)
+    @classmethod
+    def of_stderr(cls) -> Screen:
+        """The same of stderr."""
+        return cls._of(sys.stderr)
+
+    @classmethod
+    def _of(cls, stream: TextIO) -> Screen:
+        if not _is_terminal(stream):
+            return cls(WIDEST, False)
+        is_dumb = os.environ.get("TERM", "dumb") == "dumb"
+        width, height = _size(stream)
+        return cls(width, not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb", 0 if is_dumb else height)
 
     def paint(self, text: str, **style: str | bool) -> Painted:
         """The text in a style of `click.style`; as it is where there are no colours."""
@@ -80,6 +91,22 @@ def err(*parts: str | Painted) -> None:
     _put(sys.stderr, _rendered(parts) + "\n")
 
 
+def result(text: str) -> None:
+    """A text that is asked for on stdout: the very text in a pipe or a file, and clean at a terminal."""
+    if _is_terminal(sys.stdout):
+        out(text)
+    elif not _is_closed(sys.stdout):
+        stream = _beneath(sys.stdout)
+        stream.flush()
+        stream.buffer.write(text.encode("utf-8", "replace") + b"\n")
+        stream.buffer.flush()
+
+
+def rendered(*parts: str | Painted) -> str:
+    """A line as `out` would write it."""
+    return _rendered(parts).rstrip(" ") + "\n"
+
+
 def remark(text: str) -> None:
     """Words for a person at a terminal, beside what goes to stdout. Elsewhere stderr is for what is wrong."""
     if is_attended():
@@ -94,7 +121,12 @@ def prompt(question: str, *, default: str) -> str:
 
 def is_attended() -> bool:
     """Whether stderr is a terminal."""
-    return not _is_closed(sys.stderr) and sys.stderr.isatty()
+    return _is_terminal(sys.stderr)
+
+
+def has_screen() -> bool:
+    """Whether stdout is a terminal."""
+    return _is_terminal(sys.stdout)
 
 
 def data(line: str | bytes) -> None:
@@ -155,6 +187,60 @@ def table(
         padded = [pad(line[i], shown[i], right=i in right) for i in sorted(shown)]
         text = (" " * GAP).join(padded).rstrip()
         out(screen.paint(text, bold=True) if number == 0 else text)
+
+
+class Region:
+    """The last lines of a terminal, drawn anew again and again. Whatever else is written meanwhile goes above them.
+
+    Nothing about the terminal is changed, so nothing has to be put back at the end, even of a process that is killed.
+    """
+
+    _shown: ClassVar[Region | None] = None
+    """The one that is on a terminal now."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = _beneath(stream)
+        self._cells: list[int] = []
+        """How wide each of its lines is."""
+        self._above = ""
+
+    def add(self, line: str) -> None:
+        """A line that stays, as `rendered` makes it: above the region when that is drawn next."""
+        self._above += line
+        Region._shown = self
+
+    def draw(self, lines: Sequence[Sequence[str | Painted]]) -> None:
+        """Draw these lines, each narrower than the screen. Raises OSError."""
+        text = self._erasing() + self._above + "\n".join(_rendered(line) for line in lines)
+        self._above = ""
+        self._cells = [cells("".join(map(str, line))) for line in lines]
+        Region._shown = self if lines else None
+        if text:
+            self._stream.write(text.encode(self._stream.encoding, "replace").decode(self._stream.encoding))
+            self._stream.flush()
+
+    def erase(self) -> None:
+        """Take its lines away, until it is drawn again. Raises OSError."""
+        self.draw(())
+
+    def forget(self) -> None:
+        """Somebody else has used the terminal: what was drawn is left where it is."""
+        self._cells = []
+        Region._shown = None
+
+    @classmethod
+    def make_way(cls) -> None:
+        """Take away what is on a terminal now. Raises OSError."""
+        if cls._shown is not None:
+            cls._shown.erase()
+
+    def _erasing(self) -> str:
+        """What takes its lines away. In a window that was made narrower the terminal has broken them."""
+        if not self._cells:
+            return ""
+        width = max(1, _size(self._stream)[0])
+        rows = sum(max(1, -(-one // width)) for one in self._cells)
+        return "\r" + (f"\x1b[{rows - 1}A" if rows > 1 else "") + "\x1b[J"
 
 
 class LiveRows:
@@ -230,6 +316,23 @@ def _guarded(stream: TextIO) -> TextIO:
     return cast("TextIO", Cleaned(stream))
 
 
+def _is_terminal(stream: TextIO) -> bool:
+    return not _is_closed(stream) and stream.isatty()
+
+
+def _size(stream: TextIO) -> tuple[int, int]:
+    """Columns and lines: of COLUMNS and LINES if they are set, else of the terminal."""
+    columns, lines = (os.environ.get(name, "") for name in ("COLUMNS", "LINES"))
+    try:
+        found = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        found = os.terminal_size((80, 24))
+    return (
+        int(columns) if columns.isdecimal() and int(columns) else found.columns or 80,
+        int(lines) if lines.isdecimal() and int(lines) else found.lines or 24,
+    )
+
+
 def _is_closed(stream: TextIO | None) -> bool:
     """Whether the process was started without it (`>&-`): typeshed does not know that it is None then."""
     return stream is None
@@ -247,6 +350,7 @@ def _put(stream: TextIO, text: str, *, flush: bool = True) -> None:
     if _is_closed(stream):
         return
     stream = _beneath(stream)
+    Region.make_way()
     try:
         stream.write(text)
     except UnicodeEncodeError:

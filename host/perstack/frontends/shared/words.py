@@ -30,12 +30,12 @@ def shorten(text: str, width: int) -> str:
     """One line of at most that many cells; `…` tells that there was more."""
     # a cell holds at least one character, so more than this cannot be shown, and need not be looked at
     line = one_line(text[: width + 200])
-    if line.isascii() and len(line) <= width and len(text) <= width + 200:
-        return line
-    from rich.cells import set_cell_size
-
     if cells(line) <= width and len(text) <= width + 200:
         return line
+    if line.isascii():
+        return line[: width - 1].rstrip() + "…"
+    from rich.cells import set_cell_size
+
     return set_cell_size(line, width - 1).rstrip() + "…"
 
 

@@ -1,0 +1,243 @@
+"""What is shown while a Job runs: which form goes where, the rows, and the lines of what is going on."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from terminal import ASKING, TEAM, Terminal, reply
+
+from perstack.core.events import (
+    CallTools,
+    Event,
+    FinishGeneration,
+    FinishToolCall,
+    SkillStarting,
+    StartGeneration,
+    StreamReasoning,
+    StreamText,
+    ToolProgress,
+)
+from perstack.core.messages import TextPart, ToolCallPart
+from perstack.core.plain import plain_text
+from perstack.core.todos import Todo, todos_json
+from perstack.core.tools import DecidedCall
+from perstack.core.usage import Usage
+from perstack.frontends.cli import row_printer
+from perstack.frontends.cli.live_lines import Line, line_of, lines_of
+from perstack.frontends.cli.live_state import LiveState
+from perstack.frontends.cli.row_printer import RowPrinter
+from perstack.frontends.cli.terminal import Screen, rendered
+
+ONE = '[experts.solo]\ninstruction = "You work alone."\n'
+SCRIPTED = ("--provider", "scripted")
+SCREENS = Path(__file__).parent / "screens"
+NOW = 1_800_000_000_000
+
+
+# --- where it goes --------------------------------------------------------------------------------------------------
+
+
+def ran(terminal: Terminal, *args: str, attended: bool = False):
+    terminal.project(ONE, solo=[reply("I look.", ("todo", {"newTodos": ["a"]})), reply("First.\n\nLast.")])
+    return terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "job", *args, attended=attended)
+
+
+def test_text_is_the_result_and_nothing_else(terminal: Terminal) -> None:
+    done = ran(terminal, "--output", "text")
+    assert (done.code, done.out, done.err) == (0, "First.\n\nLast.\n", "")
+
+
+def test_text_says_on_stderr_why_there_is_no_result(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea?"}))])
+    done = terminal.call("run", "guest", "q", *SCRIPTED, "--job-id", "tea", "--output", "text")
+    assert (done.code, done.out) == (3, "")
+    assert done.err == 'guest asks: Tea?; answer with: perstack answer tea "ANSWER"\n'
+
+
+def test_for_a_person_a_pipe_gets_the_rows_of_the_log_and_the_result_in_full(terminal: Terminal) -> None:
+    done = ran(terminal, "--output", "human")
+    rows = terminal.call("log", "--job", "job").out.partition("\n\n")[2]
+    assert done.code == 0
+    assert done.out == f"{rows}\nFirst.\n\nLast.\nsolo completed: 2 steps, 0 tokens; perstack log --job job\n"
+
+
+def test_the_rows_of_several_runs_are_those_of_the_log(terminal: Terminal) -> None:
+    terminal.project(
+        TEAM,
+        lead=[
+            reply("", ("helper", {"query": "x"}), ("helper", {"query": "y"})),
+            reply("", ("nosuch", {})),
+            reply("ok"),
+        ],
+        helper=[reply("", ("think", {"thought": "hm"}), thinking="hm"), reply("done")],
+    )
+    live = terminal.call("run", "lead", "q", *SCRIPTED, "--job-id", "job", "--output", "human").out
+    logged = terminal.call("log", "--job", "job").out
+
+    def rows(text: str) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for label, row in re.findall(r"^\d\d:\d\d:\d\d (\S+) +(\d+ .*)$", text, re.MULTILINE):
+            found.setdefault(label, []).append(row)
+        return found
+
+    assert rows(live) == rows(logged)
+    assert set(rows(live)) == {"lead#1", "helper#2", "helper#3"}
+
+
+def test_progress_is_on_stderr_if_that_is_a_terminal_and_stdout_has_only_what_it_is_for(terminal: Terminal) -> None:
+    done = ran(terminal, "--output", "text", attended=True)
+    assert done.out == "First.\n\nLast.\n"
+    assert re.search(r"solo#1 +1 says +I look\.", re.sub(r"\x1b\[[0-9;]*m", "", done.err))
+    assert {event["type"] for event in ran(terminal, "--job-id", "two", attended=True).events} >= {"finishRun"}
+
+
+def test_quiet_turns_progress_off(terminal: Terminal) -> None:
+    done = ran(terminal, "--quiet", attended=True)
+    assert done.err == "solo completed: 2 steps, 0 tokens; perstack log --job job\n"
+    terminal.script(solo=[reply("Result.")])
+    human = terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "two", "--output", "human", "--quiet")
+    assert human.out == "Result.\nsolo completed: 1 step, 0 tokens; perstack log --job two\n"
+
+
+def test_at_a_terminal_json_is_there_for_who_asks_for_it(terminal: Terminal) -> None:
+    terminal.project(ONE, solo=[reply("Result.")])
+    seen = terminal.look("run", "solo", "q", *SCRIPTED, "--output", "jsonl")
+    assert seen.startswith('{"type":"initializeRuntime"')
+    assert "says" not in seen
+
+
+def test_without_colours_a_terminal_gets_none(terminal: Terminal) -> None:
+    terminal.project(ONE, solo=[reply("Result.")])
+    coloured = terminal.look("run", "solo", "q", *SCRIPTED)
+    terminal.env["NO_COLOR"] = "1"
+    plain = terminal.look("run", "solo", "q", *SCRIPTED)
+    assert "\x1b[2m" in coloured
+    assert not re.search(r"\x1b\[[0-9;]*m", plain)
+    assert "completed Result." in plain
+
+
+def test_what_was_spent_before_counts_when_a_job_is_driven_on(terminal: Terminal) -> None:
+    served = {**reply("Served.", usage=(5, 1)), "delayMs": 400}
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea?"}), usage=(100, 10)), served])
+    assert terminal.call("run", "guest", "q", *SCRIPTED, "--job-id", "job").code == 3
+    seen = terminal.look("answer", "job", "Yes", *SCRIPTED)
+    assert "2 steps, 100 + 10 tokens" in seen, "the second has begun"
+    assert "guest completed: 2 steps, 116 tokens" in seen
+
+
+# --- what it looks like ---------------------------------------------------------------------------------------------
+
+
+def of(kind: type[Event], at: int = 0, *, run: str = "job-1", expert: str = "writer", step: int = 1, **fields) -> Event:
+    common = {"id": "e", "timestamp": NOW + at, "job_id": "job", "run_id": run}
+    if kind is not SkillStarting:
+        common |= {"expert_key": expert, "step_number": step}
+    return kind(**common, **fields)  # type: ignore[call-arg]  # fields by kind
+
+
+LONG = "The old pond lies still. A frog jumps in: the sound of water. 古池や蛙飛びこむ水の音 " * 4
+READ = ToolCallPart(tool_call_id="c1", tool_name="readTextFile", args={"path": "src/" + "deep/" * 30 + "a.py"})
+FETCH = ToolCallPart(tool_call_id="c2", tool_name="fetch", args={"url": "https://example.com/"})
+LIST = ToolCallPart(tool_call_id="c0", tool_name="todo", args={"newTodos": ["outline", "write the tests"]})
+TODOS = (Todo(id=0, title="outline", completed=True), Todo(id=1, title="write the tests"))
+
+WRITES = [
+    of(StartGeneration),
+    of(
+        FinishGeneration, 900, usage=Usage.of(1200, 30), reply=(LIST,), finish_reason="toolCalls", context_window=10_000
+    ),
+    of(CallTools, 910, calls=(DecidedCall(id="c0", tool_name="todo", kind="todo"),)),
+    of(FinishToolCall, 920, tool_call_id="c0", tool_name="todo", contents=(TextPart(text=todos_json(TODOS)),)),
+    of(StartGeneration, 930, step=2),
+    of(StreamReasoning, 940, step=2, delta="Hm."),
+    of(StreamText, 950, step=2, delta=LONG),
+]
+WORKS = [
+    *WRITES[:4],
+    of(StartGeneration, 930, step=2),
+    of(FinishGeneration, 1900, step=2, usage=Usage.of(1500, 60), reply=(READ, FETCH), finish_reason="toolCalls"),
+    of(
+        CallTools,
+        1910,
+        step=2,
+        calls=tuple(DecidedCall(id=x.tool_call_id, tool_name=x.tool_name) for x in (READ, FETCH)),
+    ),
+    of(ToolProgress, 2000, step=2, tool_call_id="c2", tool_name="fetch", message="40 % of 3 MB"),
+]
+LANES = [
+    event
+    for number in range(2, 14)
+    for event in (
+        of(StartGeneration, 0, run=f"job-{number}", expert="helper"),
+        of(StreamText, 10, run=f"job-{number}", expert="helper", delta=f"Part {number} of it"),
+    )
+]
+STARTS = [of(StartGeneration), of(SkillStarting, 20, skill_name="browser")]
+CASES = {"writes": WRITES, "works": WORKS, "lanes": LANES, "starts": STARTS}
+
+
+def state_of(events: list[Event]) -> LiveState:
+    state = LiveState()
+    for event in events:
+        state.take(event)
+    return state
+
+
+def shown(events: list[Event], screen: Screen) -> list[Line]:
+    return lines_of(state_of(events), screen, NOW + 5_000, lambda _: "blue")
+
+
+@pytest.mark.parametrize("colours", [False, True], ids=["plain", "colour"])
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("case", CASES)
+def test_a_screen_looks_as_it_did(case: str, width: int, colours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_printer, "local_time", lambda ms: datetime.fromtimestamp(ms / 1000, UTC))
+    screen = Screen(width, colours, 24)
+    written: list[str] = []
+    rows = RowPrinter(screen, put=lambda *parts: written.append(rendered(*parts)))
+    rows.widen(["writer#1", "helper#13"])
+    state = LiveState()
+    for event in CASES[case]:
+        for told in state.take(event):
+            rows.print(*told)
+    lines = lines_of(state, screen, NOW + 5_000, rows.colour)
+    assert max(cell_len("".join(map(str, line))) for line in lines) < width
+    found = "".join(written) + "".join(rendered(*line) for line in lines)
+    kept = SCREENS / f"{case}-{width}{'-colour' if colours else ''}.txt"
+    if os.environ.get("PERSTACK_KEEP_SCREENS"):  # look at them before they are committed
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(found.replace("\x1b", "␛"))
+    assert found.replace("\x1b", "␛") == kept.read_text()
+
+
+def test_many_runs_leave_room_for_the_rows_above() -> None:
+    lines = shown(LANES, Screen(80, False, 10))
+    assert "".join(map(str, lines[0])) == "6 more Runs at work"
+    assert len(lines) == 8
+
+
+def test_a_run_that_ends_or_is_done_with_a_call_is_not_shown_at_it() -> None:
+    done = of(FinishToolCall, 2100, step=2, tool_call_id="c1", tool_name="readTextFile", contents=())
+    text = str(line_of(state_of([*WORKS, done]), Screen(200, False, 24), NOW + 5_000)[0])
+    assert "fetch" in text
+    assert "readTextFile" not in text
+
+
+def test_what_a_model_streams_is_never_obeyed_not_even_in_two_parts() -> None:
+    for text in ("\x1b[2J", "\x1b]0;owned\x07", "\x9b8m", "\u202egnp", "a\rb", "\ud83d\ude80"):
+        for cut in range(len(text) + 1):
+            events = [of(StartGeneration), *(of(StreamText, delta=part) for part in (text[:cut], text[cut:]) if part)]
+            for screen in (Screen(80, True, 24), Screen(40, False, 24)):
+                for line in (*shown(events, screen), line_of(state_of(events), screen, NOW)):
+                    words = "".join(map(str, line))
+                    assert plain_text(words) == words
+
+
+def test_of_an_endless_text_only_the_end_is_kept_and_looked_at() -> None:
+    state = state_of([of(StartGeneration), *(of(StreamText, delta="word " * 1000) for _ in range(50))])
+    assert len(state.lanes["job-1"].text) <= 4_000

@@ -1,0 +1,85 @@
+"""The real program in a real terminal, driven by keys."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from processes import until
+from terminal import SECONDS, Terminal
+
+PERSTACK = f"{shlex.quote(sys.executable)} -m perstack"
+
+
+class Tmux:
+    """A window with a shell in a project's directory."""
+
+    def __init__(self, terminal: Terminal, columns: int, lines: int, env: dict[str, str]) -> None:
+        self._workspace = terminal.workspace
+        self._socket = str(terminal.workspace / "tmux")
+        self._env = {**terminal.env, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "PS1": "$ ", **env}
+        size = ("-x", str(columns), "-y", str(lines))
+        shell = ("env", *(f"{name}={value}" for name, value in env.items()), "bash", "--norc", "--noprofile")
+        self._tmux("new-session", "-d", *size, "-c", str(terminal.workspace), *shell)
+        self.sees("$ ")
+
+    def _tmux(self, *args: str) -> str:
+        command = ("tmux", "-f", "/dev/null", "-S", self._socket, *args)
+        done = subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=SECONDS, check=True)
+        return done.stdout
+
+    def type(self, line: str) -> None:
+        """A line, and Enter."""
+        self._tmux("send-keys", "-l", line)
+        self.press("Enter")
+
+    def press(self, *keys: str) -> None:
+        """Keys by their names, such as C-c."""
+        self._tmux("send-keys", *keys)
+
+    def resize(self, columns: int, lines: int) -> None:
+        self._tmux("resize-window", "-x", str(columns), "-y", str(lines))
+
+    def screen(self) -> str:
+        """What the window shows, with what has left it at the top; lines that it broke are whole."""
+        return self._tmux("capture-pane", "-p", "-J", "-S", "-")
+
+    def sees(self, *words: str) -> str:
+        """Wait, within a bound, until all of these are on the screen together."""
+        end = time.monotonic() + SECONDS
+        while not all(one in (found := self.screen()) for one in words):
+            assert time.monotonic() < end, f"waited in vain for {words} on:\n{found}"
+            time.sleep(0.02)  # a poll of another process, bounded above
+        return found
+
+    def state(self) -> str:
+        """What of the terminal a program could have changed: its modes, and whether the cursor is shown."""
+        modes = self._workspace / "modes"
+        modes.unlink(missing_ok=True)
+        self.type("stty -a > modes.new; mv modes.new modes")
+        until(modes.exists, "the shell to answer")
+        flags = "#{cursor_flag} #{keypad_flag} #{alternate_on} #{wrap_flag} #{mouse_any_flag} #{insert_flag}"
+        return modes.read_text() + self._tmux("display-message", "-p", flags)
+
+    def close(self) -> None:
+        self._tmux("kill-server")
+
+
+@contextmanager
+def tmux(
+    terminal: Terminal, *, columns: int = 80, lines: int = 30, env: dict[str, str] | None = None
+) -> Iterator[Tmux]:
+    """A window while the block runs. Skips the test where tmux is not installed."""
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed")
+    window = Tmux(terminal, columns, lines, env or {})
+    try:
+        yield window
+    finally:
+        window.close()
