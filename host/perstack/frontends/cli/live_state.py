@@ -26,6 +26,7 @@ from perstack.core.events import (
     FinishToolCall,
     InitializeRuntime,
     RedactEvent,
+    RejectResult,
     RequestApproval,
     ResumeRun,
     Retry,
@@ -238,6 +239,7 @@ class LiveState:
                 | DecideApproval()
                 | WidenPermissions()
                 | AttemptCompletion()
+                | RejectResult()
             ):
                 pass
             case RedactEvent():
