@@ -17,6 +17,7 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
+    CompactHistory,
     DecideApproval,
     ErrorRun,
     Event,
@@ -30,10 +31,12 @@ from perstack.core.events import (
     RequestApproval,
     ResumeRun,
     Retry,
+    ShrinkResults,
     SkillConnected,
     SkillDisconnected,
     SkillStarting,
     SkillStderr,
+    StartCompaction,
     StartGeneration,
     StartRun,
     StartToolCall,
@@ -200,6 +203,11 @@ class LiveState:
             case Retry():
                 self._spent(event.usage)
                 lane.does("waits to try again", now)
+            case StartCompaction():
+                lane.does("summarises what came before", now)
+            case CompactHistory():
+                self._spent(event.usage)
+                lane.does("", now)
             case CallTools():
                 lane.lists = frozenset(call.id for call in event.calls if call.kind in ("todo", "clearTodo"))
                 for call in event.calls:
@@ -240,6 +248,7 @@ class LiveState:
                 | WidenPermissions()
                 | AttemptCompletion()
                 | RejectResult()
+                | ShrinkResults()
             ):
                 pass
             case RedactEvent():
