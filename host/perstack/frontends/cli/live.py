@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from contextlib import suppress
 
 from perstack.core.events import Event
@@ -32,8 +31,7 @@ class LiveView:
         self._is_one_line = to_stderr
         screen = self._of_screen()
         self.state = LiveState()
-        stream = sys.stderr if to_stderr else sys.stdout
-        self._region = Region(stream) if screen.height and screen.width >= _NARROWEST else None
+        self._region = Region(to_stderr=to_stderr) if screen.height and screen.width >= _NARROWEST else None
         self._rows = RowPrinter(screen, put=(err if to_stderr else out) if self._region is None else self._add)
         self._labels: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None

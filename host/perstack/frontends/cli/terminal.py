@@ -198,8 +198,8 @@ class Region:
     _shown: ClassVar[Region | None] = None
     """The one that is on a terminal now."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = _beneath(stream)
+    def __init__(self, *, to_stderr: bool) -> None:
+        self._stream = _beneath(sys.stderr if to_stderr else sys.stdout)
         self._cells: list[int] = []
         """How wide each of its lines is."""
         self._above = ""
