@@ -28,6 +28,8 @@ Option = Literal[
     "max_tool_calls",
     "model",
     "target",
+    "total_cost",
+    "total_tokens",
 ]
 """What may be given, or given otherwise."""
 
@@ -172,6 +174,8 @@ _OPTIONS: dict[Option, str] = {
     "max_tool_calls": "allow more tool calls",
     "model": "name one",
     "target": "give a better target",
+    "total_cost": "give all its Jobs together a higher budget in dollars",
+    "total_tokens": "give all its Jobs together a higher budget of tokens",
 }
 
 

@@ -317,6 +317,18 @@ class Iterate(Fact):
     timeout: Annotated[
         int, at_least(1), Key("milliseconds that a command or a function may take; 600000 if not given")
     ] = 600_000
+    max_cost: Annotated[
+        float | None,
+        Rule(wrong_budget),
+        Field(exclude_if=lambda value: value is None),
+        Key("US dollars that all its Jobs may cost together, those of an Expert that evaluates too"),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        at_least(1),
+        Field(exclude_if=lambda value: value is None),
+        Key("tokens that they may use together"),
+    ] = None
 
 
 class Expert(ContextKeys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from functools import reduce
 from typing import Literal, assert_never
 
 from pydantic import Field
@@ -18,7 +19,7 @@ from perstack.core.policy.widening import Widening
 from perstack.core.run_facts import BudgetName
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.state import Run, RunStatus
-from perstack.core.usage import NO_USAGE, Usage
+from perstack.core.usage import NO_USAGE, Charge, Usage, together
 from perstack.dataclass import dataclass
 
 JobStatus = Literal[
@@ -99,6 +100,8 @@ class JobSummary(Fact):
     """What it cost, or `unknown` if no price was known. With `unpriced_tokens`, what it cost at least."""
     unpriced_tokens: int = Field(default=0, exclude_if=falsy)
     """Of its tokens, those whose price was not known."""
+    assumed: Charge | None = Field(default=None, exclude_if=lambda value: value is None)
+    """With a budget: what counts against it besides `usage`, because nobody said what was used."""
     usage_by_expert: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)
     """The same by the Expert that used it, over all its Runs."""
     started_at: int = 0
@@ -136,6 +139,7 @@ class RunTally:
     steps: int
     usage: Usage
     unpriced_tokens: int
+    assumed: Charge | None
     budget: Budget | None
     exceeded: StopRunByExceededBudget | None
     updated_at: int
@@ -166,6 +170,7 @@ class RunTally:
             steps=run.step,
             usage=run.usage,
             unpriced_tokens=run.unpriced_tokens,
+            assumed=together(run.assumed, run.reserved),
             budget=run.limits.budget,
             exceeded=run.exceeded,
             updated_at=run.updated_at,
@@ -231,6 +236,11 @@ class Job:
     def unpriced_tokens(self) -> int:
         """Tokens whose price was not known, over all Runs."""
         return sum(tally.unpriced_tokens for tally in self.runs.values())
+
+    @property
+    def assumed(self) -> Charge | None:
+        """What counts besides, over all Runs."""
+        return reduce(together, (tally.assumed for tally in self.runs.values()), None)
 
     @property
     def signals(self) -> frozenset[str]:
@@ -315,6 +325,7 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         usage=job.usage,
         cost_usd=cost_of(job.usage, job.unpriced_tokens),
         unpriced_tokens=job.unpriced_tokens,
+        assumed=job.assumed,
         usage_by_expert=_usage_by_expert(job),
         started_at=first.start.timestamp,
         updated_at=updated,

@@ -15,6 +15,8 @@ from perstack.core.by import By
 from perstack.core.context import Compaction
 from perstack.core.definitions import Budget, ReasoningBudget
 from perstack.core.policy.widening import Widening
+from perstack.core.rules import wrong_budget
+from perstack.errors import UsageError
 
 
 @dataclass(frozen=True, config=ConfigDict(alias_generator=to_camel, populate_by_name=True, defer_build=True))
@@ -48,6 +50,11 @@ class Overrides:
     output: JsonObject | None = Field(default=None, exclude=True)
     """The JSON schema that the result of a Job has to fit, in place of its Expert's `output`."""
 
+    def __post_init__(self) -> None:
+        """Raises UsageError for a budget that is none."""
+        limits = {name: getattr(self, name) for name in ("max_tokens", "max_time", "max_tool_calls")}
+        check_budget(self.max_cost, **limits)
+
     def budget_over(self, budget: Budget | None) -> Budget | None:
         """A budget with those of its limits that the caller asked for."""
         asked = {name: value for name in Budget.model_fields if (value := getattr(self, name)) is not None}
@@ -60,6 +67,16 @@ class Overrides:
     def or_else(self, earlier: Overrides) -> Overrides:
         """This; and where it leaves something open, what was recorded earlier."""
         return replace(self, **{name: one for name, one in _recorded(earlier).items() if getattr(self, name) is None})
+
+
+def check_budget(max_cost: float | None, **limits: int | None) -> None:
+    """Raises UsageError for US dollars that are no amount, and for a limit below 1."""
+    problem = None if max_cost is None else wrong_budget(max_cost)
+    if problem is not None:
+        raise UsageError(f"a budget of {max_cost:g} {problem}")
+    for name, most in limits.items():
+        if most is not None and most < 1:
+            raise UsageError(f"{name} = {most} must be at least 1")
 
 
 @cache

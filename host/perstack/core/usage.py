@@ -83,3 +83,8 @@ class Charge(Fact):
         if other is None:
             return self
         return Charge(tokens=self.tokens + other.tokens, cost_usd=_sum(self.cost_usd, other.cost_usd))
+
+
+def together(one: Charge | None, other: Charge | None) -> Charge | None:
+    """Both, where there is something."""
+    return other if one is None else one + other

@@ -12,6 +12,7 @@ from perstack.core.ids import check_job_id
 from perstack.core.iterations.events import ResumeSeries, StartSeries
 from perstack.core.iterations.evolve import aimed, check_resumable
 from perstack.core.iterations.state import SeriesState
+from perstack.core.overrides import check_budget
 from perstack.engine.clock import new_ids
 from perstack.engine.emit import OnEvent
 from perstack.engine.jobs import Jobs
@@ -37,6 +38,8 @@ class Iterations:
         series_id: str | None = None,
         max_iterations: int | None = None,
         target: float | None = None,
+        max_cost: float | None = None,
+        max_tokens: int | None = None,
         on_event: OnEvent | None = None,
         on_fact: OnFact | None = None,
     ) -> SeriesState:
@@ -45,11 +48,15 @@ class Iterations:
         `on_event` is told the events of all its Jobs, `on_fact` those of the series. A cancelled call is recorded as a
         pause, and what goes wrong as a failure: `resume` goes on. Nothing is written before Expert, model and provider
         are known to be there. Raises UsageError if they are not, if the Expert has no `iterate`, or if the id is taken.
+        `max_cost` (US dollars) and `max_tokens` are what all its Jobs may spend together; before each the rest is
+        decided on, and when nothing is left it pauses.
         """
         definition = self._setup.definition(expert_key)
         expert = definition.experts[0]
         written = _settings(expert)
-        settings = aimed(written, written.max_iterations if max_iterations is None else max_iterations, target)
+        most = written.max_iterations if max_iterations is None else max_iterations
+        check_budget(max_cost, max_tokens=max_tokens)
+        settings = aimed(written, most, target, max_cost, max_tokens)
         self._wiring.check_ready(expert.key, settings, definition)
         series_id = await self._new_id() if series_id is None else _checked(series_id)
         if await self._setup.storage.has_job(series_id):
@@ -74,16 +81,21 @@ class Iterations:
         *,
         more: int = 0,
         target: float | None = None,
+        max_cost: float | None = None,
+        max_tokens: int | None = None,
         current: bool = False,
         on_event: OnEvent | None = None,
         on_fact: OnFact | None = None,
     ) -> SeriesState:
         """Go on with a paused or failed series, or add `more` iterations, or a better target, to a completed one.
 
+        `max_cost` and `max_tokens` are new totals for all its Jobs, those that have ended among them.
+
         Its settings and the definition of its Expert are those that it had, but for the evaluator, which is the one
         that perstack.toml names now. With `current` the definition is today's from now on, for Jobs that begin anew.
         Raises NotFound, UsageError if nothing would be left to be done, and Conflict while it is driven.
         """
+        check_budget(max_cost, max_tokens=max_tokens)
         await self._log.load(series_id)
         async with self._log.lease(series_id):
             loaded = await self._log.load(series_id)
@@ -94,7 +106,13 @@ class Iterations:
             self._wiring.check_ready(key, loaded.state.settings, definition)
             drive = SeriesDrive(self._wiring, on_event, on_fact, loaded)
             resumed = ResumeSeries(
-                series_id=series_id, timestamp=self._setup.clock.now(), more=more, target=target, definition=new
+                series_id=series_id,
+                timestamp=self._setup.clock.now(),
+                more=more,
+                target=target,
+                max_cost=max_cost,
+                max_tokens=max_tokens,
+                definition=new,
             )
             await drive.record(resumed)
             return await drive.to_the_end()

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import assert_never
 
-from perstack.core.definitions import Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate
+from perstack.core.definitions import Budget, Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate
+from perstack.core.iterations.budget import UsedUp, share
 from perstack.core.iterations.decide import (
     Stamp,
     interrupted,
@@ -19,6 +20,7 @@ from perstack.core.iterations.decide import (
     job_of_iteration,
     question_of,
     stopped,
+    used_up,
 )
 from perstack.core.iterations.events import (
     FailSeries,
@@ -28,7 +30,15 @@ from perstack.core.iterations.events import (
     StartIteration,
     StoredSeriesEvent,
 )
-from perstack.core.iterations.pending import BeginIteration, Evaluate, Finish, RunExpert, SeriesCommand, pending_series
+from perstack.core.iterations.pending import (
+    BeginIteration,
+    Evaluate,
+    Finish,
+    Pause,
+    RunExpert,
+    SeriesCommand,
+    pending_series,
+)
 from perstack.core.iterations.scores import score_of
 from perstack.core.iterations.state import SeriesState
 from perstack.core.job import JobSummary
@@ -133,19 +143,21 @@ class SeriesDrive:
         try:
             return await self._perform(command)
         except PerstackError as error:
-            return FailSeries(**self._stamp, error=str(error), spoilt=isinstance(command, Evaluate))
+            return FailSeries(**self._stamp, error=str(error))
 
     async def _perform(self, command: SeriesCommand) -> StoredSeriesEvent:
         match command:
             case BeginIteration():
                 job_id = await self._new_job_id(command.number)
-                return StartIteration(**self._stamp, number=command.number, job_id=job_id)
+                return StartIteration(**self._stamp, number=command.number, job_id=job_id, budget=command.budget)
             case RunExpert():
                 return await self._run(command)
             case Evaluate():
                 return await self._evaluate(command)
             case Finish():
                 return FinishSeries(**self._stamp, reason=command.reason)
+            case Pause():
+                return used_up(command.used_up, self._stamp)
         assert_never(command)
 
     async def _new_job_id(self, number: int) -> str:
@@ -156,47 +168,59 @@ class SeriesDrive:
 
     async def _run(self, command: RunExpert) -> StoredSeriesEvent:
         series, began = self.series, self._wiring.setup.clock.now()
-        jobs, recorded = self._wiring.jobs, series.definition
-        new = self._wiring.under(recorded)
+        jobs, recorded, left = self._wiring.jobs, series.definition, share(series)
+        if isinstance(left, UsedUp):
+            return used_up(left, self._stamp)
+        plain = self._wiring.under(recorded)
+        new = plain.within(series.expert_key, left)
         begun = self._wiring.under(None if recorded is None else for_begun(recorded))
+        begun = begun.within(series.expert_key, left, plain.overrides)
         job = await self._job(
             jobs.under(lambda: new), jobs.under(lambda: begun), command.job_id, series.expert_key, command.query
         )
         if job.status != "completed":
-            return stopped(job, self._stamp)
+            return stopped(job, self._stamp, left)
         return FinishArtefact(
             **self._stamp,
             number=command.number,
             artefact=job.text or "",
             duration=self._wiring.setup.clock.now() - began,
             usage=job.usage,
+            assumed=job.assumed,
         )
 
     def _ground(self) -> AbstractAsyncContextManager[Ground]:
         return self._wiring.under(self.series.definition).ground(self.series.expert_key)
 
     async def _evaluate(self, command: Evaluate) -> StoredSeriesEvent:
-        series, began, usage = self.series, self._wiring.setup.clock.now(), NO_USAGE
+        series, began, usage, assumed = self.series, self._wiring.setup.clock.now(), NO_USAGE, None
         iterate = self._wiring.evaluator(series.expert_key, series.settings)
         made = Artifact(command.artefact, series.user_input, command.number, self._wiring.setup.workspace)
         programs = programs_of(self._wiring.setup.storage)
-        match iterate.evaluator:
-            case ExpertEvaluator() as evaluator:
-                job = await self._ask(evaluator, command)
-                if job.status != "completed":
-                    return stopped(job, self._stamp)
-                found, usage = _read_answer(evaluator, job), job.usage
-            case FunctionEvaluator() as evaluator:
-                async with self._ground() as ground:
-                    found = await measure_by_function(
-                        evaluator, made, iterate.timeout, programs, self._wiring.key_variable, ground
-                    )
-            case evaluator:
-                async with self._ground() as ground:
-                    found = await measure_by_command(
-                        evaluator, made, self._wiring.setup.env, iterate.timeout, programs, ground
-                    )
-        _check_metrics(evaluator, series.settings, found)
+        try:
+            match iterate.evaluator:
+                case ExpertEvaluator() as evaluator:
+                    left = share(series)
+                    if isinstance(left, UsedUp):
+                        return used_up(left, self._stamp)
+                    job = await self._ask(evaluator, command, left)
+                    if job.status != "completed":
+                        return stopped(job, self._stamp, left)
+                    usage, assumed = job.usage, job.assumed
+                    found = _read_answer(evaluator, job)
+                case FunctionEvaluator() as evaluator:
+                    async with self._ground() as ground:
+                        found = await measure_by_function(
+                            evaluator, made, iterate.timeout, programs, self._wiring.key_variable, ground
+                        )
+                case evaluator:
+                    async with self._ground() as ground:
+                        found = await measure_by_command(
+                            evaluator, made, self._wiring.setup.env, iterate.timeout, programs, ground
+                        )
+            _check_metrics(evaluator, series.settings, found)
+        except PerstackError as error:
+            return FailSeries(**self._stamp, error=str(error), spoilt=True, usage=usage, assumed=assumed)
         return FinishIteration(
             **self._stamp,
             number=command.number,
@@ -205,10 +229,12 @@ class SeriesDrive:
             cases=found.cases,
             duration=self._wiring.setup.clock.now() - began,
             usage=usage,
+            assumed=assumed,
         )
 
-    async def _ask(self, evaluator: ExpertEvaluator, command: Evaluate) -> JobSummary:
-        jobs, job_id = self._wiring.jobs, job_of_evaluation(self.series.id, command)
+    async def _ask(self, evaluator: ExpertEvaluator, command: Evaluate, left: Budget | None) -> JobSummary:
+        setup = self._wiring.setup.within(evaluator.expert, left)
+        jobs, job_id = self._wiring.jobs.under(lambda: setup), job_of_evaluation(self.series.id, command)
         return await self._job(jobs, jobs, job_id, evaluator.expert, question_of(self.series, command.artefact))
 
     async def _job(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, lock_path, read_lock
-from perstack.config.settings import Overrides, resolve_sandbox
-from perstack.core.definitions import Expert, Project, with_delegates
+from perstack.config.settings import Overrides, resolve_sandbox, resolve_settings
+from perstack.core.definitions import Budget, Expert, Project, with_delegates
+from perstack.core.policy.budget import lower
 from perstack.core.results import schema_fault
 from perstack.core.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
@@ -57,6 +58,18 @@ class Setup:
 
         project, overrides = in_force_now(definition, self.project, self.overrides)
         return replace(self, project=project, overrides=overrides)
+
+    def within(self, expert_key: str, left: Budget | None, chosen: Overrides | None = None) -> Setup:
+        """The same, with a budget for a Job of the Expert that is at most what is left of a series'.
+
+        `chosen` are the options that its own budget follows from; these, if they are not given.
+        """
+        if left is None:
+            return self
+        own = resolve_settings(self.project, self.expert(expert_key), chosen or self.overrides).limits.budget
+        most = lower(own, left) or left
+        asked = replace(self.overrides, max_cost=most.max_cost, max_tokens=most.max_tokens)
+        return replace(self, overrides=asked)
 
     def expert(self, key: str) -> Expert:
         """Raises UsageError, with those that there are, and DefinitionError for one with errors."""

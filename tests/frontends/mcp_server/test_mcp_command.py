@@ -100,7 +100,13 @@ def test_options_that_were_given_are_in_the_settings_and_others_are_not(terminal
 def test_no_option_that_was_given_is_left_out_of_the_settings(terminal: Terminal) -> None:
     (terminal.workspace / "other.toml").write_text("")
     (terminal.workspace / "rules.toml").write_text('[permissions]\ndeny = ["exec"]\n')
-    values = {"config": "other.toml", "permissions": "rules.toml", "storage": "file:there", "workspace": "."}
+    values = {
+        "compaction": "off",
+        "config": "other.toml",
+        "permissions": "rules.toml",
+        "storage": "file:there",
+        "workspace": ".",
+    }
     given = {
         option.opts[0]: () if option.is_flag else (values.get(str(option.name), "2"),)
         for option in mcp_command.params

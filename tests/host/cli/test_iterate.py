@@ -178,7 +178,7 @@ instruction = "You judge."
     terminal.script(solo=[reply("made", usage=(10, 1))], judge=[reply(judged, usage=(5, 5))])
     assert terminal.call("resume", "it", *SCRIPTED).code == 0
     found = report(terminal)["iteration"]
-    assert (found["score"], found["analysis"], found["usage"]["totalTokens"]) == (7, "fine", 21)
+    assert (found["score"], found["analysis"], found["usage"]["totalTokens"]) == (7, "fine", 31)
     asked = json.loads(terminal.log_of("it-e1-2-1").read_text().splitlines()[0])["query"]
     assert '{"metrics": {"score": NUMBER}' in asked
     assert "It was made for this query:\ndo it\n\nThe result:\nmade" in asked
@@ -390,7 +390,7 @@ def test_nothing_is_written_before_the_provider_is_known_to_be_there(terminal: T
         (("resume", "it", "--settle", "x=done"), "--settle is for Jobs"),
         (
             ("resume", "it-i1", "--max-iterations", "2"),
-            "--max-iterations, --target and --definition are for iterations",
+            "--total-tokens and --definition are for iterations",
         ),
         (("iterate", "nobody", "q"), "there is no Expert 'nobody'"),
         (("iterate", "bare", "q"), "Expert bare does not say how it is measured"),

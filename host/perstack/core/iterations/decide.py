@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from perstack.core.definitions import Budget
+from perstack.core.iterations.budget import UsedUp
 from perstack.core.iterations.events import FailSeries, PauseSeries
 from perstack.core.iterations.pending import Evaluate
 from perstack.core.iterations.scores import metrics_wanted
 from perstack.core.iterations.state import SeriesState
 from perstack.core.job import JobSummary
+from perstack.core.run_facts import BudgetName
 
 
 class Stamp(TypedDict):
@@ -36,8 +39,24 @@ def interrupted(stamp: Stamp) -> PauseSeries:
     return PauseSeries(**stamp, reason="checkpoint", message="interrupted")
 
 
-def stopped(job: JobSummary, stamp: Stamp) -> PauseSeries | FailSeries:
-    """What the end of a Job that is not completed makes of the series."""
+def used_up(what: UsedUp, stamp: Stamp) -> PauseSeries:
+    """The pause of a series that has spent what it may."""
+    return PauseSeries(
+        **stamp, reason="checkpoint", message=what.words, job_status="stoppedByBudget", exceeded=what.budget
+    )
+
+
+def _exceeds(job: JobSummary, left: Budget | None) -> BudgetName | None:
+    """Which total of the series has stopped a Job: it had no more than what was left of that."""
+    if left is None or job.budget is None or job.status != "stoppedByBudget":
+        return None
+    if job.exceeded_budget == "maxCost" and left.max_cost == job.budget.max_cost:
+        return "maxCost"
+    return "maxTokens" if job.exceeded_budget == "maxTokens" and left.max_tokens == job.budget.max_tokens else None
+
+
+def stopped(job: JobSummary, stamp: Stamp, left: Budget | None = None) -> PauseSeries | FailSeries:
+    """What the end of a Job that is not completed makes of the series; `left` is what it could spend of the total."""
     if job.status == "stoppedByError":
         return FailSeries(**stamp, error=f"Job {job.id} failed: {job.error}")
     return PauseSeries(
@@ -46,6 +65,7 @@ def stopped(job: JobSummary, stamp: Stamp) -> PauseSeries | FailSeries:
         message=f"Job {job.id} {_waits(job)}",
         job_status=job.status,
         job_id=job.id,
+        exceeded=_exceeds(job, left),
         approval_id=None if job.asking is None or not job.asking.call_digest else job.asking.id,
         resume_at=job.resume_at,
     )

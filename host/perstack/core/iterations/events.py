@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from perstack.core.base import Fact, falsy
-from perstack.core.definitions import Iterate
+from perstack.core.definitions import Budget, Iterate
 from perstack.core.job import JobStatus, PauseReason
 from perstack.core.recorded import SeriesDefinition
-from perstack.core.usage import NO_USAGE, Usage
+from perstack.core.run_facts import BudgetName
+from perstack.core.usage import NO_USAGE, Charge, Usage
 
 FinishReason = Literal["targetReached", "iterationsUsed"]
 
@@ -48,6 +49,8 @@ class StartIteration(SeriesEvent):
     type: Literal["startIteration"] = "startIteration"
     number: int
     job_id: str
+    budget: Budget | None = Field(default=None, exclude_if=falsy)
+    """What is left for it of what all Jobs may spend together."""
 
 
 class FinishArtefact(SeriesEvent):
@@ -58,6 +61,8 @@ class FinishArtefact(SeriesEvent):
     artefact: str
     duration: int
     usage: Usage = NO_USAGE
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)
+    """With a budget: what counts besides, because nobody said what was used."""
 
 
 class FinishIteration(SeriesEvent):
@@ -71,6 +76,8 @@ class FinishIteration(SeriesEvent):
     duration: int
     usage: Usage = NO_USAGE
     """What an Expert that evaluates has cost."""
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)
+    """As in `finishArtefact`."""
 
 
 class PauseSeries(SeriesEvent):
@@ -85,6 +92,8 @@ class PauseSeries(SeriesEvent):
     """That Job, the Expert's or an evaluator's, if it has to go on first."""
     approval_id: str | None = Field(default=None, exclude_if=falsy)
     """The question that a person has to answer, if that Job waits for an approval."""
+    exceeded: BudgetName | None = Field(default=None, exclude_if=falsy)
+    """Which total of the series is used up."""
     resume_at: int | None = None
     """From when on it may be resumed, if it waits for a provider's rate limit."""
 
@@ -96,16 +105,23 @@ class FailSeries(SeriesEvent):
     error: str
     spoilt: bool = Field(default=False, exclude_if=falsy)
     """Whether the evaluator has answered, and the answer is of no use: it has to be asked anew."""
+    usage: Usage = Field(default=NO_USAGE, exclude_if=lambda value: value == NO_USAGE)
+    """What that answer has cost, if an Expert gave it."""
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)
+    """As in `finishArtefact`."""
 
 
 class ResumeSeries(SeriesEvent):
-    """It goes on, perhaps with more iterations or another target."""
+    """It goes on, perhaps with more iterations, another target or more to spend."""
 
     type: Literal["resumeSeries"] = "resumeSeries"
     more: int = Field(default=0, exclude_if=falsy)
     """How many iterations are added."""
     target: float | None = None
     """None: the one that it had."""
+    max_cost: float | None = Field(default=None, exclude_if=falsy)
+    max_tokens: int | None = Field(default=None, exclude_if=falsy)
+    """What all its Jobs may spend together; None: what it was."""
     definition: SeriesDefinition | None = None
     """What the Expert is run with from now on; None: what it was."""
 

@@ -24,7 +24,9 @@ from perstack.core.iterations.state import Iteration, SeriesState, SeriesStatus
 from perstack.core.iterations.transitions import TRANSITIONS
 from perstack.core.job import JobStatus, PauseReason
 from perstack.core.recorded import SeriesDefinition
+from perstack.core.run_facts import BudgetName
 from perstack.core.transitions import IllegalFact, check_follows
+from perstack.core.usage import NO_USAGE, together
 from perstack.errors import UsageError
 from perstack.next_steps import Give
 
@@ -70,6 +72,7 @@ class Changes(TypedDict, total=False):
     job_status: JobStatus | None
     job_id: str | None
     approval_id: str | None
+    exceeded: BudgetName | None
     resume_at: int | None
     message: str | None
     finish_reason: FinishReason | None
@@ -83,6 +86,7 @@ STOPPED = Changes(
     job_status=None,
     job_id=None,
     approval_id=None,
+    exceeded=None,
     resume_at=None,
     message=None,
     finish_reason=None,
@@ -112,14 +116,17 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> Changes:
                 job_status=event.job_status,
                 job_id=event.job_id,
                 approval_id=event.approval_id,
+                exceeded=event.exceeded,
                 resume_at=event.resume_at,
             )
         case FailSeries():
-            return STOPPED | Changes(status="failed", message=event.error, spoilt=series.spoilt + event.spoilt)
+            return STOPPED | _failed(series, event)
         case ResumeSeries():
             definition = event.definition or series.definition
             return (
-                STOPPED | _extended(series, event.more, event.target) | Changes(status="running", definition=definition)
+                STOPPED
+                | _extended(series, event.more, event.target, event.max_cost, event.max_tokens)
+                | Changes(status="running", definition=definition)
             )
         case FinishSeries():
             return STOPPED | Changes(status="completed", finish_reason=event.reason, finished_at=event.timestamp)
@@ -140,8 +147,18 @@ def _made(last: Iteration, event: FinishArtefact) -> Iteration:
         artefact=event.artefact,
         duration=event.duration,
         usage=event.usage,
+        assumed=event.assumed,
         started_at=last.started_at,
     )
+
+
+def _failed(series: SeriesState, event: FailSeries) -> Changes:
+    changes = Changes(status="failed", message=event.error, spoilt=series.spoilt + event.spoilt)
+    if series.iterations and (event.usage != NO_USAGE or event.assumed is not None):
+        last = series.iterations[-1]
+        update = {"usage": last.usage + event.usage, "assumed": together(last.assumed, event.assumed)}
+        changes["iterations"] = (*series.iterations[:-1], last.model_copy(update=update))
+    return changes
 
 
 def _measured(series: SeriesState, event: FinishIteration) -> Changes:
@@ -158,6 +175,7 @@ def _measured(series: SeriesState, event: FinishIteration) -> Changes:
         regressions=regressions_in(series.done, event.cases),
         duration=last.duration + event.duration,
         usage=last.usage + event.usage,
+        assumed=together(last.assumed, event.assumed),
         started_at=last.started_at,
         finished_at=event.timestamp,
     )
@@ -178,17 +196,37 @@ def regressions_in(before: Sequence[Iteration], cases: Sequence[Case]) -> tuple[
 class _Aim(TypedDict):
     max_iterations: int
     target: float | None
+    max_cost: float | None
+    max_tokens: int | None
 
 
-def aimed(settings: Iterate, max_iterations: int, target: float | None) -> Iterate:
-    """The same with so many iterations at most, and another target if one is given."""
+def aimed(
+    settings: Iterate,
+    max_iterations: int,
+    target: float | None,
+    max_cost: float | None = None,
+    max_tokens: int | None = None,
+) -> Iterate:
+    """The same with so many iterations at most, and another target and other totals if they are given."""
     return settings.model_copy(
-        update=_Aim(max_iterations=max_iterations, target=settings.target if target is None else target)
+        update=_Aim(
+            max_iterations=max_iterations,
+            target=settings.target if target is None else target,
+            max_cost=settings.max_cost if max_cost is None else max_cost,
+            max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
+        )
     )
 
 
-def _extended(series: SeriesState, more: int, target: float | None) -> Changes:
-    return Changes(settings=aimed(series.settings, series.settings.max_iterations + more, target))
+def _extended(
+    series: SeriesState,
+    more: int,
+    target: float | None,
+    max_cost: float | None = None,
+    max_tokens: int | None = None,
+) -> Changes:
+    most = series.settings.max_iterations + more
+    return Changes(settings=aimed(series.settings, most, target, max_cost, max_tokens))
 
 
 def check_resumable(series: SeriesState, more: int, target: float | None) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perstack.core.definitions import Budget
+from perstack.core.iterations.budget import UsedUp, share
 from perstack.core.iterations.events import (
     FinishReason,
 )
@@ -21,6 +23,8 @@ class BeginIteration:
     """Decide on the next Job."""
 
     number: int
+    budget: Budget | None = None
+    """What is left for it of what all Jobs may spend together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,14 @@ class Finish:
     reason: FinishReason
 
 
-SeriesCommand = BeginIteration | RunExpert | Evaluate | Finish
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing is left to be spent on another iteration."""
+
+    used_up: UsedUp
+
+
+SeriesCommand = BeginIteration | RunExpert | Evaluate | Finish | Pause
 
 
 def pending_series(series: SeriesState) -> SeriesCommand | None:
@@ -62,7 +73,8 @@ def pending_series(series: SeriesState) -> SeriesCommand | None:
     if now is None and len(series.iterations) >= series.settings.max_iterations:
         return Finish("iterationsUsed")
     if now is None:
-        return BeginIteration(len(series.iterations) + 1)
+        left = share(series)
+        return Pause(left) if isinstance(left, UsedUp) else BeginIteration(len(series.iterations) + 1, left)
     if now.artefact is None:
         return RunExpert(now.number, now.job_id, query_of(series))
     return Evaluate(now.number, now.artefact, series.spoilt)

@@ -15,7 +15,8 @@ from perstack.core.iterations.events import (
 from perstack.core.iterations.scores import reaches
 from perstack.core.job import JobStatus, PauseReason
 from perstack.core.recorded import SeriesDefinition
-from perstack.core.usage import NO_USAGE, Usage
+from perstack.core.run_facts import BudgetName
+from perstack.core.usage import NO_USAGE, Charge, Usage
 
 SeriesStatus = Literal["running", "paused", "completed", "failed"]
 Place = Literal["between", "working", "measuring", "paused", "completed", "failed"]
@@ -40,6 +41,8 @@ class Iteration(Fact):
     duration: int = 0
     """Of the Job and the evaluator together, each in the process that came to its end."""
     usage: Usage = NO_USAGE
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)
+    """With a budget: what counts besides, because nobody said what was used."""
     started_at: int
     finished_at: int | None = None
 
@@ -72,6 +75,8 @@ class SeriesState(Fact):
     """That Job, if there is one."""
     approval_id: str | None = Field(default=None, exclude_if=falsy)
     """The call of it that waits for a person's approval."""
+    exceeded: BudgetName | None = Field(default=None, exclude_if=falsy)
+    """Which total it has used up."""
     resume_at: int | None = None
     """From when on a paused series may be resumed."""
     message: str | None = None

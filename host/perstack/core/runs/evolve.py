@@ -77,7 +77,7 @@ from perstack.core.runs.transitions import ACTIVE, check_legal
 from perstack.core.todos import apply_todo, todos_json
 from perstack.core.tools import COUNTED_CALLS
 from perstack.core.transitions import IllegalFact
-from perstack.core.usage import NO_USAGE, Charge, Usage
+from perstack.core.usage import NO_USAGE, Charge, Usage, together
 
 
 def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
@@ -159,7 +159,7 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
                 ),
                 step_usage=run.step_usage if again else NO_USAGE,
                 # a try that was under way and that nothing is known of counts as what it could come to
-                assumed=_together(run.assumed, run.reserved),
+                assumed=together(run.assumed, run.reserved),
                 reserved=event.reserved,
                 max_tokens=event.max_tokens,
                 sending=Sent(len(run.messages), event.tools_digest),
@@ -219,12 +219,12 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
             return shrunk(run, event)
         case StartCompaction():
             return Changes(
-                assumed=_together(run.assumed, run.reserved), reserved=event.reserved, context=summarising(run, event)
+                assumed=together(run.assumed, run.reserved), reserved=event.reserved, context=summarising(run, event)
             )
         case CompactHistory():
             changes = _with_usage(run, event.usage)
             changes.update(compacted(run, event))
-            changes.update({"reserved": None, "assumed": _together(run.assumed, event.assumed)})
+            changes.update({"reserved": None, "assumed": together(run.assumed, event.assumed)})
             return changes
         case FinishStep():
             return Changes(phase=Phase.READY, calls={}, step_usage=NO_USAGE)
@@ -284,7 +284,7 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
         is_tightened=run.is_tightened or bool(event.permissions),
         repeats=NO_REPEATS,
         exceeded=None,
-        assumed=_together(run.assumed, run.reserved),
+        assumed=together(run.assumed, run.reserved),
         reserved=None,
         context=resumed_context(run.context, failed=event.reason == "error"),
     )
@@ -298,7 +298,7 @@ def _asked(run: Run, event: CallInteractiveTool) -> Changes:
         return Changes(asked=event.tool_call_id, questions=questions)
     call = replace(call, question=event.question)
     changes = _with_usage(run, event.usage)
-    changes["assumed"] = _together(run.assumed, event.assumed)
+    changes["assumed"] = together(run.assumed, event.assumed)
     changes.update(
         {"asked": event.tool_call_id, "questions": questions, "calls": {**run.calls, event.tool_call_id: call}}
     )
@@ -309,7 +309,7 @@ def _settled_try(run: Run, *, is_charged: bool) -> Changes:
     """What was reserved for a try that has ended without a word of what it used."""
     if run.reserved is None:
         return Changes()
-    return Changes(assumed=_together(run.assumed, run.reserved) if is_charged else run.assumed, reserved=None)
+    return Changes(assumed=together(run.assumed, run.reserved) if is_charged else run.assumed, reserved=None)
 
 
 def _not_reported(run: Run, event: FinishGeneration) -> Charge | None:
@@ -318,10 +318,6 @@ def _not_reported(run: Run, event: FinishGeneration) -> Charge | None:
         return None
     cost = max(0.0, (run.reserved.cost_usd or 0) - (event.usage.cost_usd or 0))
     return Charge(tokens=max(0, run.reserved.tokens - event.usage.total_tokens), cost_usd=cost or None)
-
-
-def _together(one: Charge | None, other: Charge | None) -> Charge | None:
-    return other if one is None else one + other
 
 
 def _with_usage(run: Run, usage: Usage | None) -> Changes:
@@ -393,7 +389,7 @@ def _replied(run: Run, event: FinishGeneration) -> Changes:
             "context_tokens": event.usage.total_tokens,
             "context_window": event.context_window or run.context_window,
             "has_generated": True,
-            "assumed": _together(run.assumed, _not_reported(run, event)),
+            "assumed": together(run.assumed, _not_reported(run, event)),
             "reserved": None,
             "cut_at": None,
             "context": measured(run, event),
@@ -446,7 +442,7 @@ def _finished_call(run: Run, event: FinishToolCall) -> Changes:
     changes["status"] = "running"
     changes.update(_with_usage(run, event.usage))
     if event.assumed is not None:
-        changes["assumed"] = _together(run.assumed, event.assumed)
+        changes["assumed"] = together(run.assumed, event.assumed)
     if call.decided.kind == "todo":
         changes["todos"] = apply_todo(run.todos, call.part.args)
     elif call.decided.kind == "clearTodo":

@@ -11,7 +11,7 @@ from perstack.core.iterations.state import SeriesState
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import until_done
 from perstack.frontends.cli.given import given_text
-from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.options import Setup, driving_options, total_options
 from perstack.frontends.cli.output import Showing, showing_options
 from perstack.frontends.cli.series import SeriesLines, say_series
 from perstack.frontends.shared.stopping import INTERRUPTED
@@ -22,6 +22,7 @@ from perstack.frontends.shared.stopping import INTERRUPTED
 @click.argument("query")
 @click.option("--max-iterations", type=click.IntRange(min=1), metavar="N", help="Most iterations.")
 @click.option("--target", type=float, metavar="X", help="Good enough, in place of what perstack.toml says.")
+@total_options
 @click.option("--id", "series_id", metavar="ID", help="What to call these iterations: up to 100 of A-Z a-z 0-9 _ -")
 @showing_options
 @driving_options
@@ -30,6 +31,8 @@ def iterate_command(
     query: str,
     max_iterations: int | None,
     target: float | None,
+    total_cost: float | None,
+    total_tokens: int | None,
     series_id: str | None,
     showing: Showing,
     setup: Setup,
@@ -50,6 +53,8 @@ def iterate_command(
             series_id=series_id,
             max_iterations=max_iterations,
             target=target,
+            max_cost=total_cost,
+            max_tokens=total_tokens,
             on_event=lines.on_event,
             on_fact=lines.on_fact,
         )

@@ -39,6 +39,8 @@ _OPTIONS: dict[Option, str] = {
     "max_tool_calls": "give more with --max-tool-calls N",
     "model": "name one with --model",
     "target": "give a better one with --target X",
+    "total_cost": "give more with --total-cost X",
+    "total_tokens": "give more with --total-tokens N",
 }
 _ANSWER = '"ANSWER"'
 _NEEDED: dict[Option, str] = {
@@ -47,6 +49,8 @@ _NEEDED: dict[Option, str] = {
     "max_time": " --max-time MS",
     "max_tokens": " --max-tokens N",
     "max_tool_calls": " --max-tool-calls N",
+    "total_cost": " --total-cost X",
+    "total_tokens": " --total-tokens N",
 }
 _RESUME: dict[Kind, str] = {"job": "perstack resume", "task": "perstack task resume", "series": "perstack resume"}
 _LISTS: dict[Listing, str] = {

@@ -19,6 +19,7 @@ from perstack.core.context import Compaction, CompactionExpert
 from perstack.core.definitions import Project
 from perstack.core.definitions import ReasoningBudget as Budget
 from perstack.core.policy.widening import Widening
+from perstack.core.rules import wrong_budget
 from perstack.dataclass import dataclass
 from perstack.engine.who import this_user
 from perstack.errors import DefinitionError, UsageError
@@ -239,6 +240,39 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
     return _model_options(place_options(gather))
 
 
+class _Dollars(click.FloatRange):
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        dollars: float = super().convert(value, param, ctx)
+        problem = wrong_budget(dollars)
+        if problem is not None:
+            self.fail(f"{value} {problem}", param, ctx)
+        return dollars
+
+
+DOLLARS = _Dollars(min=0, min_open=True)
+"""An amount of money: `nan` and `inf` are none."""
+
+
+def total_options(command: _F) -> _F:
+    """What all Jobs of iterations may spend together, as `total_cost` and `total_tokens`."""
+    for option in (
+        click.option(
+            "--total-tokens",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="For iterations: tokens that all their Jobs may use together.",
+        ),
+        click.option(
+            "--total-cost",
+            type=DOLLARS,
+            metavar="X",
+            help="For iterations: US dollars that all their Jobs may cost together.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def _model_options(command: _F) -> _F:
     """What overrides the definition."""
     for option in (
@@ -276,7 +310,7 @@ def _model_options(command: _F) -> _F:
         click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Tokens that the Job may use."),
         click.option(
             "--max-cost",
-            type=click.FloatRange(min=0, min_open=True),
+            type=DOLLARS,
             metavar="X",
             help="US dollars that the Job may cost.",
         ),

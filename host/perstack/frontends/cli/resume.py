@@ -17,7 +17,7 @@ from perstack.errors import UsageError
 from perstack.frontends.cli.approving import approved_in_place
 from perstack.frontends.cli.drive import job_of, say, until_done
 from perstack.frontends.cli.iterate import check_target
-from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.options import Setup, driving_options, total_options
 from perstack.frontends.cli.output import Output, Showing, showing_options
 from perstack.frontends.cli.series import SeriesLines, say_series
 from perstack.frontends.cli.terminal import err
@@ -39,6 +39,7 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
     "--max-iterations", type=click.IntRange(min=1), metavar="N", help="For iterations: how many more there may be."
 )
 @click.option("--target", type=float, metavar="X", help="For iterations: another target.")
+@total_options
 @click.option(
     "--definition",
     type=click.Choice(("started", "current")),
@@ -61,6 +62,8 @@ def resume_command(
     settle: tuple[str, ...],
     max_iterations: int | None,
     target: float | None,
+    total_cost: float | None,
+    total_tokens: int | None,
     definition: str,
     resume_from: str | None,
     answer: str | None,
@@ -94,15 +97,18 @@ def resume_command(
                 job,
                 more=more,
                 target=target,
+                max_cost=total_cost,
+                max_tokens=total_tokens,
                 current=definition == "current",
                 on_event=lines.on_event,
                 on_fact=lines.on_fact,
             )
             return await lines.approved(host, series)
-        if max_iterations is not None or target is not None or definition != "started":
+        of_series = (max_iterations, target, total_cost, total_tokens)
+        if any(one is not None for one in of_series) or definition != "started":
             raise UsageError(
-                "--max-iterations, --target and --definition are for iterations: name some that `perstack iterations`"
-                " lists"
+                "--max-iterations, --target, --total-cost, --total-tokens and --definition are for iterations:"
+                " name some that `perstack iterations` lists"
             )
         return await approved_in_place(host, _resuming(host, job, settled, lines.on_event), lines.on_event)
 

@@ -78,7 +78,9 @@ class ResumeJobArguments(Arguments):
 
     job: _JobId
     max_steps: int | None = Field(default=None, ge=0, description="A new limit on the steps of the whole Job.")
-    max_cost: float | None = Field(default=None, gt=0, description="A new limit on what the Job may cost, in dollars.")
+    max_cost: float | None = Field(
+        default=None, gt=0, le=1e9, description="A new limit on what the Job may cost, in dollars."
+    )
     settle: dict[str, Settlement] = Field(
         default_factory=dict[str, Settlement],
         description="For calls that began and have no result, by their key: done, retry, or ask (the default: the model"

@@ -37,6 +37,8 @@ def after_series(series: SeriesState) -> tuple[Answer | Resume, ...]:
     job = None if series.job_id is None or series.job_status is None else _after(series.job_id, series.job_status)
     if series.approval_id is not None:
         job = Answer(series.approval_id, is_approval=True)
+    if series.exceeded is not None:
+        return (Resume(series.id, "series", "total_tokens" if series.exceeded == "maxTokens" else "total_cost"),)
     first = (job,) if isinstance(job, Answer) else ()
     needs = job.needs if isinstance(job, Resume) else None
     return (*first, Resume(series.id, "series", needs))
