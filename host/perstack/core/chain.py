@@ -16,6 +16,7 @@ import re
 from binascii import b2a_base64
 from collections.abc import Sequence
 from hashlib import sha256
+from typing import NamedTuple
 
 from perstack.dataclass import dataclass
 
@@ -33,8 +34,7 @@ class BrokenSeal(ValueError):
     """A line that is not what was written: it does not parse, or its digest or hash is another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """The end of a log: how many lines it has, and the hash of the last. Kept elsewhere, it anchors the log."""
 
     seq: int = 0
@@ -44,8 +44,7 @@ class Head:
 EMPTY_LOG = Head()
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
+class Sealed(NamedTuple):
     """One line, taken apart."""
 
     payload: bytes
@@ -132,7 +131,8 @@ def is_redaction_of(line: bytes, new: bytes) -> bool:
 
 
 def _b64_sha256(data: bytes) -> str:
-    return unpadded(sha256(data).digest())
+    # as `unpadded`: twenty times a step
+    return b2a_base64(sha256(data).digest(), newline=False).translate(_TO_URL)[:43].decode()
 
 
 def unpadded(digest: bytes) -> str:

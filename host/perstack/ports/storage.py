@@ -24,13 +24,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from perstack.dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class RunRef:
+class RunRef(NamedTuple):
     """Names one log."""
 
     job_id: str
