@@ -20,7 +20,6 @@ from pathlib import Path
 
 from skills import skills
 from wire_formats import providers
-from wires import wires
 
 TASKS = 10_000
 PERSTACK = str(Path(sys.executable).with_name("perstack"))
@@ -246,6 +245,7 @@ def keeping_tasks() -> None:
 
 
 def main() -> None:
+    sys.stdout.reconfigure(line_buffering=True)  # others write to it too
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, nargs="*", default=[50, 200, 1000, 5000])
     numbers = parser.parse_args().steps
@@ -257,7 +257,8 @@ def main() -> None:
     keeping_tasks()
     skills(ENV)
     providers()
-    wires()
+    # by a process of its own: a child is said to have had at least the memory of the process that started it
+    subprocess.run([sys.executable, Path(__file__).with_name("wires.py")], check=True)
 
 
 if __name__ == "__main__":
