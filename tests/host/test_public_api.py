@@ -88,7 +88,7 @@ HOST = {
 PARTS = {
     Jobs: {*HOST, "backtest", "find", "list", "under", "waiting"}
     - {"open", "close", "inbox", "use", "login", "logout", "install", "tools"},
-    Experts: {"all", "get", "check_ready", "run_program", "runtimes", "tools"},
+    Experts: {"all", "get", "check_ready", "run_program", "runtimes", "sent", "tools"},
     Skills: {"login", "logout", "install"},
 }
 

@@ -10,6 +10,8 @@ from perstack.core.definitions import Expert, InteractiveSkill
 from perstack.core.results import asked_for
 from perstack.dataclass import dataclass
 
+BETWEEN = "\n\n"
+
 _PREAMBLE = """\
 You are an Expert run by Perstack. You work in a loop: each turn you may call tools, see their results, and go on.
 
@@ -40,16 +42,35 @@ def render_instruction(
 
     `schema` is what its result has to fit.
     """
-    parts = [_PREAMBLE, f"Started at {time}. {_place(directory)}", expert.instruction.strip()]
-    parts += _skill_rules(expert, is_coordinator)
+    parts = instruction_parts(
+        expert, delegates, time=time, directory=directory, is_coordinator=is_coordinator, schema=schema
+    )
+    return BETWEEN.join(parts.values())
+
+
+def instruction_parts(
+    expert: Expert,
+    delegates: Sequence[DelegateInfo],
+    *,
+    time: str,
+    directory: str,
+    is_coordinator: bool,
+    schema: JsonObject | None = None,
+) -> dict[str, str]:
+    """The same in its parts, each by a name for people; `BETWEEN` stands between them."""
+    parts = {
+        "loop": f"{_PREAMBLE}{BETWEEN}Started at {time}. {_place(directory)}",
+        "instruction": expert.instruction.strip(),
+        "rules": BETWEEN.join(_skill_rules(expert, is_coordinator)),
+    }
     if delegates:
         told = "\n".join(f"- {one.tool_name}: {one.description}" for one in delegates)
-        parts.append(
+        parts["delegates"] = (
             "You can delegate to these Experts by calling them as tools. They see only the query you send:\n" + told
         )
     if schema is not None:
-        parts.append(asked_for(schema))
-    return "\n\n".join(part for part in parts if part)
+        parts["result"] = asked_for(schema)
+    return {name: text for name, text in parts.items() if text}
 
 
 def names_directory(instruction: str, directory: str) -> bool:
@@ -64,7 +85,7 @@ def _place(directory: str) -> str:
 @lru_cache(maxsize=256)
 def whole_instruction(instruction: str, guidance: str) -> str:
     """An Expert's instruction, and after it what the skills say; the same object each time, for it is long."""
-    return f"{instruction}\n\n{guidance}" if guidance else instruction
+    return f"{instruction}{BETWEEN}{guidance}" if guidance else instruction
 
 
 def _skill_rules(expert: Expert, is_coordinator: bool) -> list[str]:

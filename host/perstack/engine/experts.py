@@ -10,6 +10,7 @@ from perstack.engine.setup import Setup
 
 if TYPE_CHECKING:
     from perstack.engine.program_trial import RuntimeState, Tried
+    from perstack.engine.sent import Sent
     from perstack.engine.tooling import OfferedTools
 
 
@@ -46,6 +47,15 @@ class Experts:
         from perstack.engine.program_trial import runtimes
 
         return await runtimes(self._setup())
+
+    async def sent(self, expert_key: str, *, as_delegate: bool = False) -> Sent:
+        """What its model would be sent before the query; its skills are opened for it, and ended."""
+        from perstack.engine.sent import sent_to_model
+
+        setup = self._setup()
+        expert = setup.expert(expert_key)
+        await setup.check_sandbox(expert)
+        return await sent_to_model(setup, expert, as_delegate=as_delegate)
 
     async def tools(self, expert_key: str) -> OfferedTools:
         """What a Run of this Expert, as a Coordinator, would be offered; its skills are opened for it, and ended."""

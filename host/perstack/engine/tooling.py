@@ -22,10 +22,12 @@ class OfferedTools:
     """Those that it finds by a search."""
     problems: tuple[Note, ...] = ()
     """Why a skill's tools are missing."""
+    guidance: str = ""
+    """What the skills say of their tools, after the instruction."""
 
 
-async def offered_tools(setup: Setup, expert: Expert) -> OfferedTools:
-    """What a Run of this Expert, as a Coordinator, would be offered. Raises SkillError for a wrong definition."""
+async def offered_tools(setup: Setup, expert: Expert, *, is_coordinator: bool = True) -> OfferedTools:
+    """What a Run of this Expert would be offered. Raises SkillError for a wrong definition."""
     problems: list[Note] = []
 
     def note(event: Event, _: bytes) -> None:
@@ -44,9 +46,10 @@ async def offered_tools(setup: Setup, expert: Expert) -> OfferedTools:
             expert.model_copy(update={"skills": eager}),
             setup.project,
             run_id=context.job_id,
-            is_coordinator=True,
+            is_coordinator=is_coordinator,
             sandbox=setup.policy(expert),
         )
-        return OfferedTools(opened.catalogue.shown, opened.catalogue.deferred, tuple(problems))
+        catalogue = opened.catalogue
+        return OfferedTools(catalogue.shown, catalogue.deferred, tuple(problems), catalogue.guidance)
     finally:
         await skills.close()

@@ -50,6 +50,7 @@ _COMMANDS = {
     "receipt": ("receipt", "Write a statement over a Job's logs, to be kept elsewhere."),
     "export": ("export", "Write a Job in another form."),
     "validate": ("validate", "Check perstack.toml without running anything."),
+    "expert": ("expert", "Show exactly what an Expert's model is sent, and what it costs."),
     "permissions": ("permissions", "Try permission rules on a call, or on all calls that were made."),
     "install": ("install", "Ask every skill what it offers, so that runs need not wait for it."),
     "login": ("login", "Log in to the server of a skill, for all later Jobs."),

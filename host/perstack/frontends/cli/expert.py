@@ -1,0 +1,101 @@
+"""`perstack expert`: Experts as they are declared."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import click
+
+from perstack.core.base import JsonObject
+from perstack.core.plain import one_line
+from perstack.core.toolsearch import tokens_of
+from perstack.engine.sent import Sent
+from perstack.frontends.cli.next_steps import said
+from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.terminal import Screen, data, err, out, table
+
+
+@click.group("expert")
+def expert_command() -> None:
+    """Look at Experts, without running one."""
+
+
+@expert_command.command("show")
+@click.argument("expert")
+@click.option("--as-delegate", is_flag=True, help="As another Expert calls it, and not as a person does.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@driving_options
+def show_command(expert: str, as_delegate: bool, as_json: bool, setup: Setup) -> None:
+    """Print exactly what the model of EXPERT is sent before the query, and what each part of it costs.
+
+    Its skills are started for it, and ended. No token is spent.
+    """
+
+    async def look() -> Sent:
+        async with setup.host() as host:
+            return await host.experts.sent(expert, as_delegate=as_delegate)
+
+    sent = asyncio.run(look())
+    if as_json:
+        data(json.dumps(_as_json(expert, sent, as_delegate=as_delegate), ensure_ascii=False).encode())
+        return
+    for problem in sent.problems:
+        err(f"warning: {expert}: {one_line(problem.said(said))}")
+    _print(expert, sent, as_delegate=as_delegate)
+
+
+def _as_json(expert: str, sent: Sent, *, as_delegate: bool) -> JsonObject:
+    tokens = sent.tokens()
+    return {
+        "expert": expert,
+        "asDelegate": as_delegate,
+        "provider": sent.provider,
+        "model": sent.model,
+        "contextWindow": sent.window,
+        "tokens": sum(tokens.values()),
+        "parts": [
+            {"name": name, "tokens": tokens[name], **({"text": sent.parts[name]} if name in sent.parts else {})}
+            for name in tokens
+        ],
+        "instruction": sent.instruction,
+        "tools": [
+            {
+                "name": spec.name,
+                "description": spec.description,
+                "inputSchema": spec.input_schema,
+                "skill": spec.skill_name,
+                "tokens": tokens_of(spec),
+                "deferred": deferred,
+            }
+            for specs, deferred in ((sent.shown, False), (sent.deferred, True))
+            for spec in specs
+        ],
+        "resultSchema": sent.schema,
+        "problems": [problem.said(said) for problem in sent.problems],
+    }
+
+
+def _print(expert: str, sent: Sent, *, as_delegate: bool) -> None:
+    tokens = sent.tokens()
+    on = "no provider that could be used" if sent.model is None else f"{sent.provider}/{sent.model}"
+    out(f"{expert}, as a {'delegate' if as_delegate else 'Coordinator'}, on {on}")
+    out()
+    window = sent.window
+    rows = [
+        (name, f"{number:,}", "" if not window else f"{number / window:.1%}")
+        for name, number in [*tokens.items(), ("all", sum(tokens.values()))]
+    ]
+    share = "" if window is None else f"of a window of {window:,}"
+    table(Screen.of_stdout(), ("part", "about tokens", share), rows, right=(1, 2))
+    out()
+    out("== instruction ==")
+    out(sent.instruction)
+    for title, specs in (("tools", sent.shown), ("tools that a search finds", sent.deferred)):
+        if not specs:
+            continue
+        out()
+        out(f"== {title} ==")
+        for spec in specs:
+            out(f"{spec.name}: {spec.description}")
+            out(f"  {json.dumps(spec.input_schema, ensure_ascii=False)}")
