@@ -6,6 +6,7 @@ What lies in one of the others is no place of its own: there its being named onl
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from perstack.core.protected import Parts
@@ -13,7 +14,7 @@ from perstack.core.sandbox import is_below
 from perstack.ports.places import Place, places
 from perstack.ports.skill import SkillContext
 from perstack_base.files import printable
-from perstack_base.workspace import Rules, Workspace
+from perstack_base.workspace import PROTECTED_WAYS, Rules, Workspace
 
 
 class Reach:
@@ -28,12 +29,14 @@ class Reach:
         self._real = os.path.realpath(context.workspace)
         self._named: tuple[Place, ...] = ()
         self._added: dict[str, Workspace] = {}
+        if context.writable or context.readable:
+            self._named = places(context.workspace, context.writable, context.readable)
         self._rules = Rules(self._may_change, self._may_remove, self._shows, self._elsewhere, self._names)
         self.workspace = Workspace(
             context.workspace,
             context.state_dir,
             context.off_limits,
-            context.protected,
+            (*context.protected, *self._protected_in(*(one.real for one in self._named))),
             context.protected_patterns,
             self._rules,
         )
@@ -67,12 +70,20 @@ class Reach:
             path if path.is_dir() else path.parent,
             None,
             (*state, *context.off_limits),
-            context.protected,
+            (
+                *context.protected,
+                *self._protected_in(self._real, *(one.real for one in self._named if one.real != real)),
+            ),
             context.protected_patterns,
             self._rules,
             is_added=True,
             only="" if path.is_dir() else path.name,
         )
+
+    def _protected_in(self, *folders: str) -> Iterator[Path]:
+        """What stands at the top of these, and is known under its other names elsewhere."""
+        for folder in folders:
+            yield from (Path(folder).joinpath(*way) for way in PROTECTED_WAYS)
 
     def _elsewhere(self, path: str) -> tuple[Workspace, Parts] | None:
         found = self._holding(path)

@@ -30,7 +30,7 @@ from perstack_base.files import Identity, explain, identity, inodes, is_encodabl
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40
 
-_PROTECTED_WAYS: tuple[Parts, ...] = (
+PROTECTED_WAYS: tuple[Parts, ...] = (
     (".env",),
     (".env.local",),
     ("perstack.toml",),
@@ -145,7 +145,7 @@ class Workspace:
         self._folded_states = tuple(map(folded, self._states))
         self._folded_protected = tuple(map(folded, self._protected))
         self._state_names = tuple("/".join(own) for own in self._states)
-        within = (*self._state_names, *("/".join(own) for own in (*self._protected, *_PROTECTED_WAYS)))
+        within = (*self._state_names, *("/".join(own) for own in (*self._protected, *PROTECTED_WAYS)))
         elsewhere = (str(path.absolute()) for path in self._elsewhere if not self.inside(str(path)))
         self._protected_names = tuple(dict.fromkeys((*within, *elsewhere)))
         self._opened: frozenset[Parts] = frozenset()
@@ -341,7 +341,7 @@ class Workspace:
 
     def _is_kept_elsewhere(self, wanted: Identity) -> bool:
         """Whether a file with several names has one in a directory that is off limits."""
-        ways = (*self._states, *_PROTECTED_WAYS)
+        ways = (*self._states, *PROTECTED_WAYS)
         starts = [*(self.root.joinpath(*own) for own in ways), *self._elsewhere]
         return any(wanted[1] == inode for inode in inodes(starts))
 

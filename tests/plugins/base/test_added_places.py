@@ -116,6 +116,16 @@ def test_what_is_protected_in_the_workspace_is_in_a_place_that_was_added(around:
     assert path.read_text() == SECRET
 
 
+def test_a_hard_link_to_a_protected_file_of_another_place_is_known(around: Around) -> None:
+    for folder in (around.workspace, around.shared):
+        (folder / ".env").write_text(SECRET)
+    (around.workspace / "copy").hardlink_to(around.shared / ".env")
+    (around.shared / "copy").hardlink_to(around.workspace / ".env")
+    for path in ("copy", f"{around.shared}/copy"):
+        assert "off limits" in around.tools("readTextFile", path).error
+        assert "off limits" in around.tools("appendTextFile", path, text="x").error
+
+
 def test_the_git_folder_of_another_repository_keeps_its_hooks(around: Around) -> None:
     git = around.shared / ".git"
     git.mkdir()
