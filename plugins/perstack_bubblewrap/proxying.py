@@ -11,20 +11,66 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import sys
-import threading
+from multiprocessing import active_children
+from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any, ClassVar
 
 from proxy import Proxy
 from proxy.http.exception import HttpRequestRejected
-from proxy.http.parser import HttpParser
+from proxy.http.handler import HttpProtocolHandler
+from proxy.http.parser import HttpParser, httpParserStates
 from proxy.http.proxy import HttpProxyBasePlugin
 
 from perstack_bubblewrap.network import LOCAL, Refused, check_address, check_named
 
 _PATIENCE = 2
 """Seconds to try an address of this machine."""
+_MOST_HEAD = 64 << 10
+_MOST_BODY = 64 << 20
+"""Bytes of a request that is no tunnel: the library holds it all, and looks at it again with every piece."""
+_MOST_MEMORY = 1 << 30
+"""Bytes of this process, which counts to no program's memory; what a program sends faster than it is taken is held."""
+_MANY = 64
+"""Pieces that wait to be taken."""
+_TOO_LARGE = memoryview(b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+
+
+class Bounded(HttpProtocolHandler):
+    """A connection of a program, on which no request is endless."""
+
+    _taken = 0
+
+    def handle_data(self, data: memoryview) -> bool | None:
+        """True ends the connection."""
+        if data and not self.request.is_complete:
+            self._taken += len(data)
+            is_head = self.request.state < httpParserStates.HEADERS_COMPLETE
+            if self._taken > (_MOST_HEAD if is_head else _MOST_BODY):
+                self.work.queue(_TOO_LARGE)
+                return True
+        return super().handle_data(data)
+
+    async def handle_events(self, readables: list[int], writables: list[int]) -> bool:
+        """True ends the connection."""
+        try:
+            return await super().handle_events(readables, writables) or self._holds_too_much()
+        except MemoryError:
+            os._exit(1)  # nothing can be relied on: the next program gets another proxy
+
+    def _holds_too_much(self) -> bool:
+        """Whether this connection is to make room: the library never stops reading what nobody takes."""
+        upstream = getattr(self.plugin, "upstream", None)
+        waiting = max(len(self.work.buffer), 0 if upstream is None else len(upstream.buffer))
+        return waiting > _MANY and _memory() > _MOST_MEMORY // 2
+
+
+def _memory() -> int:
+    """Bytes that this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 class Gate(HttpProxyBasePlugin):
@@ -79,16 +125,18 @@ def _answers(address: str, port: int) -> bool:
 
 
 def main() -> None:
-    """Until stdin ends, which it does with the host."""
+    """Until stdin ends, which it does with the host, or the library's own process does."""
     path, handle = sys.argv[1:]
     with os.fdopen(int(handle)) as file:
         Gate.allowed = tuple(file.read().split())  # the library makes its own objects of it
     options = ["--unix-socket-path", path, "--num-workers", "1", "--num-acceptors", "1", "--log-level", "CRITICAL"]
-    with Proxy(options, plugins=[Gate]):
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
+    with Proxy(options, plugins=[Gate], work_klass=Bounded):
         sys.stdout.write("null\n")
         sys.stdout.flush()
-        threading.Thread(target=sys.stdin.read, daemon=True).start()
-        sys.stdin.read()
+        wait([sys.stdin.fileno(), *(child.sentinel for child in active_children())])
+        for child in active_children():
+            child.kill()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import tempfile
-from asyncio.subprocess import DEVNULL
+from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import field
@@ -47,12 +47,19 @@ class Way:
     allowed: tuple[str, ...]
     on_refused: Callable[[str], None]
     reading: int
+    process: Process | None = None
+    """The proxy."""
     count: int = 0
     """How often it has refused."""
     _refused: dict[str, int] = field(default_factory=dict[str, int])
     """Each place with why, and the count when it was refused last."""
     _shown: set[str] = field(default_factory=set[str])
     _rest: bytes = b""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the proxy is there."""
+        return self.process is None or self.process.returncode is None
 
     @property
     def mounts(self) -> tuple[str, ...]:
@@ -129,7 +136,7 @@ class Ways:
         """The way to these places. Raises SkillError if there can be none."""
         key = tuple(sorted(set(allowed)))
         async with self._turn:
-            if key not in self._up:
+            if key not in self._up or not self._up[key].is_up:
                 try:
                     check_library()
                     self._up[key] = await self._opened(key)
@@ -171,7 +178,7 @@ class Ways:
             os.close(stdout)
         await ends.enter_async_context(owned(process))
         await _ready(reading)
-        way = Way(folder / "proxy", allowed, self._on_refused, reading)
+        way = Way(folder / "proxy", allowed, self._on_refused, reading, process)
         loop.add_reader(reading, way.take)
         ends.callback(loop.remove_reader, reading)
         return way

@@ -25,7 +25,7 @@ from perstack.ports.runtime import Surroundings
 from perstack.testing.scripted import text, tool, turn
 from perstack_bubblewrap.network import Refused, check_address, check_named, local_ports
 from perstack_bubblewrap.plugin import BubblewrapFactory
-from perstack_bubblewrap.ways import Way
+from perstack_bubblewrap.ways import Way, Ways
 
 pytest.importorskip("proxy", reason="the proxy is an extra: perstack[sandbox]")
 address_of = pytest.importorskip("perstack_bubblewrap.proxying").address_of
@@ -364,3 +364,52 @@ def test_what_is_no_place(place: str) -> None:
 @pytest.mark.parametrize("place", ["A.Example:443", "93.184.215.14:443", "LocalHost:8080", "*.a.example", "a1.b2"])
 def test_what_is_a_place(place: str) -> None:
     assert wrong_place(place) is None
+
+
+def test_an_endless_request_is_answered_and_the_proxy_stays(box: Box, service: int) -> None:
+    code = (
+        "import socket\n"
+        "s = socket.create_connection(('127.0.0.1', 3128), 10)\n"
+        f"s.sendall(b'GET http://localhost:{service}/ HTTP/1.1\\r\\nX: ')\n"
+        "try:\n"
+        "    for _ in range(2000): s.sendall(b'a' * 65536)\n"
+        "except OSError: pass\n"
+        "print('ended')\n"
+    )
+    listed = box.with_policy(network=(f"localhost:{service}",))
+    again = f"print(__import__('urllib.request').request.urlopen('http://localhost:{service}/').read())"
+    assert listed.python(code + again).output == "ended\nb'hello\\n'\n"
+
+
+def test_what_nobody_takes_does_not_fill_the_memory_of_the_host(box: Box, service: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        code = (
+            "import socket, urllib.request\n"
+            f"s = socket.create_connection(('127.0.0.1', {port}), 10)\n"
+            "sent, piece = 0, b'a' * (1 << 20)\n"
+            "try:\n"
+            "    while sent < 1200: s.sendall(piece); sent += 1\n"
+            "except OSError: pass\n"
+            "print(sent < 1200)\n"
+            f"print(urllib.request.urlopen('http://localhost:{service}/').read())"
+        )
+        listed = box.with_policy(network=(f"localhost:{service}", f"localhost:{port}"))
+        assert listed.python(code).output == "True\nb'hello\\n'\n"
+
+
+def test_a_proxy_that_has_ended_is_started_again(usable: None) -> None:
+    async def work() -> list[bool]:
+        ways = Ways(lambda line: None)
+        try:
+            first = await ways.to(("a.example",))
+            same = await ways.to(("a.example",))
+            assert first.process is not None
+            first.process.kill()
+            await first.process.wait()
+            second = await ways.to(("a.example",))
+            return [same is first, second is first, first.is_up, second.is_up, second.socket.exists()]
+        finally:
+            await ways.close()
+
+    assert wait_for(work()) == [True, False, False, True, True]
