@@ -166,6 +166,8 @@ class _Export:
                     self._write(at, event, "continueToNextStep", checkpoint=checkpoint, usage=None)
             case ours.ResumeRun() | ours.StartRun() | ours.AnswerQuestion() | ours.CallInteractiveTool():
                 return
+            case ours.StartSample():
+                return  # the original knows no budgets
             case ours.RequestApproval() | ours.DecideApproval() | ours.StartToolCall() | ours.WidenPermissions():
                 return  # the original knows no permissions
             case ours.RejectResult():

@@ -322,6 +322,15 @@ class StartToolCall(RunEvent):
     """Taken again of what is about to be run."""
 
 
+class StartSample(RunEvent):
+    """With a budget: a tool asks the Run's model for a generation. On disk before the model is called."""
+
+    type: Literal["startSample"] = "startSample"
+    tool_call_id: str
+    reserved: Charge
+    """What it costs at most, which counts until the call has its result, or asks something."""
+
+
 class WidenPermissions(RunEvent):
     """A person has laid rules over those in force, which may allow what was not allowed before."""
 
@@ -440,6 +449,7 @@ StoredEvent = (
     | RequestApproval
     | DecideApproval
     | StartToolCall
+    | StartSample
     | WidenPermissions
     | StopRunByInteractiveTool
     | AttemptCompletion

@@ -18,7 +18,7 @@ from perstack.core.policy.approvals import Standing
 from perstack.core.policy.widening import Widening
 from perstack.core.run_facts import BudgetName
 from perstack.core.runs.asking import OpenQuestion
-from perstack.core.runs.state import Run, RunStatus
+from perstack.core.runs.state import Run, RunStatus, promised
 from perstack.core.usage import NO_USAGE, Charge, Usage, together
 from perstack.dataclass import dataclass
 
@@ -170,7 +170,7 @@ class RunTally:
             steps=run.step,
             usage=run.usage,
             unpriced_tokens=run.unpriced_tokens,
-            assumed=together(run.assumed, run.reserved),
+            assumed=together(run.assumed, promised(run)),
             budget=run.limits.budget,
             exceeded=run.exceeded,
             updated_at=run.updated_at,

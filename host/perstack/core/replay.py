@@ -47,6 +47,7 @@ from perstack.core.events import (
     ShrinkResults,
     StartCompaction,
     StartGeneration,
+    StartSample,
     StartToolCall,
     StopRunByDelegate,
     StopRunByExceededBudget,
@@ -106,7 +107,7 @@ def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # n
             wrong = _generation(run, command, event)
         case DecideCalls() if isinstance(event, CallTools):
             wrong = _same([call.tool_call_id for call in command.calls], [call.id for call in event.calls], "calls")
-        case RunTools() if isinstance(event, FinishToolCall | CallInteractiveTool | StartToolCall):
+        case RunTools() if isinstance(event, FinishToolCall | CallInteractiveTool | StartToolCall | StartSample):
             wrong = _one_of([call.decided.id for call in command.calls], event.tool_call_id) or _warning(run, event)
         case AwaitDelegates() if isinstance(event, FinishToolCall):
             wrong = _one_of([one.tool_call_id for one in command.delegations], event.tool_call_id)
@@ -198,7 +199,7 @@ def _completion(command: Complete, event: AttemptCompletion) -> str | None:
     )
 
 
-def _warning(run: Run, event: FinishToolCall | CallInteractiveTool | StartToolCall) -> str | None:
+def _warning(run: Run, event: FinishToolCall | CallInteractiveTool | StartToolCall | StartSample) -> str | None:
     if not isinstance(event, FinishToolCall):
         return None
     return _same(warning_with(run, event), event.warning, "warning")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from itertools import count
 
 from perstack.core.messages import History
@@ -21,8 +22,17 @@ class Sampling:
     """The Run's model for one call of one tool, and what it has cost."""
 
     def __init__(
-        self, run: Run, provider: Provider, blobs: BlobReader, prices: Prices, spending: Spending | None, key: str
+        self,
+        run: Run,
+        provider: Provider,
+        blobs: BlobReader,
+        prices: Prices,
+        spending: Spending | None,
+        key: str,
+        begin: Callable[[Charge], Awaitable[None]],
     ) -> None:
+        """`begin` records what a generation may cost, before it is asked for."""
+        self._begin = begin
         self._run = run
         self._provider = provider
         self._blobs = blobs
@@ -38,7 +48,9 @@ class Sampling:
         """One generation, without tools and without retries. Raises ProviderError, also where no budget allows it."""
         start = self._run.start
         key = f"{self._key}/{next(self._numbers)}"
-        granted = await self._reserved(request, key)
+        granted = await self._reserved(request)
+        if granted is not None:
+            await self._begin(granted.amount.as_charge())
         generation = GenerationRequest(
             model=start.model,
             instruction=request.instruction,
@@ -60,7 +72,7 @@ class Sampling:
             raise ProviderError(f"no whole reply within {limit} ms", name="Timeout", is_retryable=True) from error
         except ProviderError as error:
             if is_uncharged(error_info(error)):
-                self._settle(key, NO_USAGE)
+                self._settle(key, NO_USAGE, granted)
             else:
                 self._assume(granted)
             raise
@@ -69,7 +81,7 @@ class Sampling:
         if granted is not None and not is_reported(usage, has_reply=bool(reply.reply.contents)):
             self._assume(granted)
         else:
-            self._settle(key, usage)
+            self._settle(key, usage, granted)
         return Sample(reply.reply, start.model, reply.finish_reason)
 
     def recorded(self) -> None:
@@ -78,22 +90,22 @@ class Sampling:
             for number in range(1, next(self._numbers)):
                 self._spending.recorded_sample(f"{self._key}/{number}")
 
-    def _settle(self, key: str, usage: Usage) -> None:
-        if self._spending is not None:
-            self._spending.settle_sample(self._run, key, usage)
+    def _settle(self, key: str, usage: Usage, granted: Grant | None) -> None:
+        if self._spending is not None and granted is not None:
+            self._spending.settle_sample(self._run, key, usage, granted.amount)
 
     def _assume(self, granted: Grant | None) -> None:
         if granted is not None:
             self.assumed = granted.amount.as_charge() + self.assumed
 
-    async def _reserved(self, request: SampleRequest, key: str) -> Grant | None:
-        """What it may cost, which is held under the key; None where there is no budget."""
+    async def _reserved(self, request: SampleRequest) -> Grant | None:
+        """What it may cost; None where there is no budget."""
         if self._spending is None:
             return None
         messages = History(request.messages)
         sent = messages.size(len(messages)) + len(request.instruction.encode("utf-8", "surrogatepass"))
         mine = (self.usage or NO_USAGE, self.assumed)
-        granted = await self._spending.reserve_sample(self._run, key, sent, request.max_tokens, mine)
+        granted = await self._spending.reserve_sample(self._run, sent, request.max_tokens, mine)
         if isinstance(granted, Exceeded):
             raise ProviderError("no generation: the budget leaves no room for it", name="ExceededBudget")
         return granted

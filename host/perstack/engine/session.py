@@ -119,7 +119,7 @@ class Session:
         After a write that failed nothing more is written: what comes later would not continue the log. Each flush then
         raises what the first failed with.
         """
-        if not self._waiting:
+        if not self._waiting and not self._writing.locked():  # what another is writing is not on disk yet
             return
         await uninterrupted(self._write())
 

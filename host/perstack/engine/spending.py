@@ -88,22 +88,19 @@ class Spending:
         return await self._room(run, await self._bound_of(run, provider, model, sent + OF_ENDPOINT, wanted, wanted))
 
     async def reserve_sample(
-        self, run: Run, key: str, sent: int, wanted: int | None, before: tuple[Usage, Charge | None]
+        self, run: Run, sent: int, wanted: int | None, before: tuple[Usage, Charge | None]
     ) -> Grant | Exceeded:
-        """The same for a generation that a tool asks for; what is granted is held under `key`.
+        """The same for a generation that a tool asks for.
 
         What its call has used `before` does not come back while it waits.
         """
         bound = await self._bound(run, sent + OF_ENDPOINT, wanted or WANTED, LEAST)
         mine = Amount.of_usage(before[0]) + Amount.of_charge(before[1])
-        granted = await self._room(run, bound, mine)
-        if isinstance(granted, Grant):
-            self.ledger.hold(key, run.id, granted.amount)
-        return granted
+        return await self._room(run, bound, mine)
 
-    def settle_sample(self, run: Run, key: str, used: Usage) -> None:
-        """What it has used."""
-        self.ledger.hold(key, run.id, Amount.of_usage(used))
+    def settle_sample(self, run: Run, key: str, used: Usage, granted: Amount) -> None:
+        """What it has used: until the call has its result, its Run's state has what was granted."""
+        self.ledger.hold(key, run.id, Amount.of_usage(used) - granted)
         self._tell()
 
     def recorded_sample(self, key: str) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 
 from perstack.core.commands import Call, RunTools
-from perstack.core.events import CallInteractiveTool, FinishToolCall, ToolProgress
+from perstack.core.events import CallInteractiveTool, FinishToolCall, StartSample, ToolProgress
 from perstack.core.questions import Question
 from perstack.core.runs.decide import call_started, digest_of, result_of
 from perstack.core.runs.repeats import warned
 from perstack.core.runs.state import Run, call_key
-from perstack.core.usage import Usage
+from perstack.core.usage import Charge, Usage
 from perstack.dataclass import dataclass
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.emit import Emitter
@@ -66,7 +66,7 @@ async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, a
     if any(call.decided.effect == "sideEffect" for call in calls):
         await session.flush()
     async with asyncio.TaskGroup() as group:
-        running = {group.create_task(perform_call(session.run, call, catalogue, around)): call for call in calls}
+        running = {group.create_task(perform_call(session, call, catalogue, around)): call for call in calls}
         while running:
             patience = _PATIENCE if session.has_unwritten else None
             done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
@@ -146,19 +146,24 @@ def _record(session: Session, call: Call, outcome: Outcome) -> None:
     session.note(warned(session.run, finished))
 
 
-def _sampling(run: Run, call: Call, around: ToolSurroundings) -> Sampling:
+def _sampling(session: Session, call: Call, around: ToolSurroundings) -> Sampling:
+    async def begin(reserved: Charge) -> None:
+        session.note(StartSample(**session.stamp(), tool_call_id=call.decided.id, reserved=reserved))
+        await session.flush()
+
+    run = session.run
     key = call_key(run, call)
-    return Sampling(run, around.provider, around.blobs.get, around.prices, around.spending, key)
+    return Sampling(run, around.provider, around.blobs.get, around.prices, around.spending, key, begin)
 
 
-async def perform_call(run: Run, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> Outcome:
+async def perform_call(session: Session, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> Outcome:
     """What came of a call. Whatever goes wrong becomes an error result for the model."""
-    began = time.monotonic()
+    began, run = time.monotonic(), session.run
     offered = catalogue.find(call.decided.tool_name)
     if offered is None or offered.session is None:
         text = f"The tool {call.decided.tool_name} is not available now."
         return Outcome(ToolResult.text(text, is_error=True))
-    sampling = _sampling(run, call, around) if offered.may_sample else None
+    sampling = _sampling(session, call, around) if offered.may_sample else None
     request = ToolCall(
         tool_name=offered.own_name,
         args=call.part.args,

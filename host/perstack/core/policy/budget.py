@@ -15,7 +15,7 @@ from math import ceil
 
 from perstack.core.definitions import Budget
 from perstack.core.run_facts import BudgetName, ErrorInfo
-from perstack.core.runs.state import Run
+from perstack.core.runs.state import Run, promised
 from perstack.core.usage import Charge, Usage
 from perstack.dataclass import dataclass
 
@@ -150,7 +150,7 @@ class _OfRun:
     @classmethod
     def of(cls, run: Run, *, at_rest: bool) -> _OfRun:
         spent = Amount.of_usage(run.usage) + Amount.of_charge(run.assumed)
-        reserved = Amount.of_charge(run.reserved)
+        reserved = Amount.of_charge(promised(run))
         if at_rest:
             spent, reserved = spent + reserved, NOTHING
         return cls(spent, reserved, run.tool_calls)
@@ -163,6 +163,7 @@ def _is_same(run: Run, before: Run) -> bool:
     """Whether nothing was used or promised since: most events change neither, and leave the objects as they are."""
     return (
         run.usage is before.usage
+        and run.sampled is before.sampled
         and run.reserved is before.reserved
         and run.assumed is before.assumed
         and run.tool_calls == before.tool_calls

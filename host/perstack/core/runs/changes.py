@@ -57,6 +57,7 @@ class Changes(TypedDict, total=False):
     standing: tuple[Standing, ...]
     repeats: Repeats
     reserved: Charge | None
+    sampled: dict[str, Charge]
     assumed: Charge | None
     max_tokens: int | None
     cut_at: int | None

@@ -32,6 +32,7 @@ from perstack.core.events import (
     StartCompaction,
     StartGeneration,
     StartRun,
+    StartSample,
     StartToolCall,
     StopRunByDelegate,
     StopRunByExceededBudget,
@@ -72,7 +73,7 @@ from perstack.core.runs.inheriting import inherited
 from perstack.core.runs.repeats import counted, shown
 from perstack.core.runs.reports import effects_of
 from perstack.core.runs.results import MOST_REJECTED, rejected, schema_of_run
-from perstack.core.runs.state import NO_REPEATS, Phase, Run, Sent, is_unsettled, latest_reply
+from perstack.core.runs.state import NO_REPEATS, Phase, Run, Sent, is_unsettled, latest_reply, promised
 from perstack.core.runs.transitions import ACTIVE, check_legal
 from perstack.core.todos import apply_todo, todos_json
 from perstack.core.tools import COUNTED_CALLS
@@ -206,6 +207,10 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
             return _decided(run, event)
         case StartToolCall():
             return _started_call(run, event)
+        case StartSample():
+            _open_call(run, event.tool_call_id)
+            more = event.reserved + run.sampled.get(event.tool_call_id)
+            return Changes(sampled={**run.sampled, event.tool_call_id: more})
         case WidenPermissions():
             return Changes(
                 permissions=all_laid_over(run.permissions, event.widening),
@@ -284,8 +289,9 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
         is_tightened=run.is_tightened or bool(event.permissions),
         repeats=NO_REPEATS,
         exceeded=None,
-        assumed=together(run.assumed, run.reserved),
+        assumed=together(run.assumed, promised(run)),
         reserved=None,
+        sampled={},
         context=resumed_context(run.context, failed=event.reason == "error"),
     )
 
@@ -299,6 +305,7 @@ def _asked(run: Run, event: CallInteractiveTool) -> Changes:
     call = replace(call, question=event.question)
     changes = _with_usage(run, event.usage)
     changes["assumed"] = together(run.assumed, event.assumed)
+    changes["sampled"] = _settled_samples(run, event.tool_call_id)
     changes.update(
         {"asked": event.tool_call_id, "questions": questions, "calls": {**run.calls, event.tool_call_id: call}}
     )
@@ -307,9 +314,15 @@ def _asked(run: Run, event: CallInteractiveTool) -> Changes:
 
 def _settled_try(run: Run, *, is_charged: bool) -> Changes:
     """What was reserved for a try that has ended without a word of what it used."""
-    if run.reserved is None:
+    if run.reserved is None and not run.sampled:
         return Changes()
-    return Changes(assumed=together(run.assumed, run.reserved) if is_charged else run.assumed, reserved=None)
+    left = promised(run) if is_charged else promised(replace(run, reserved=None))
+    return Changes(assumed=together(run.assumed, left), reserved=None, sampled={})
+
+
+def _settled_samples(run: Run, call_id: str) -> dict[str, Charge]:
+    """What is left under way, when the result of a call says what it has used."""
+    return {one: charge for one, charge in run.sampled.items() if one != call_id}
 
 
 def _not_reported(run: Run, event: FinishGeneration) -> Charge | None:
@@ -443,6 +456,8 @@ def _finished_call(run: Run, event: FinishToolCall) -> Changes:
     changes.update(_with_usage(run, event.usage))
     if event.assumed is not None:
         changes["assumed"] = together(run.assumed, event.assumed)
+    if run.sampled:
+        changes["sampled"] = _settled_samples(run, event.tool_call_id)
     if call.decided.kind == "todo":
         changes["todos"] = apply_todo(run.todos, call.part.args)
     elif call.decided.kind == "clearTodo":

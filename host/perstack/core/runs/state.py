@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from enum import Enum
+from functools import reduce
 from typing import Literal
 
 from pydantic import JsonValue
@@ -32,7 +33,7 @@ from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.context_state import EMPTY_CONTEXT, ContextState
 from perstack.core.todos import Todo
-from perstack.core.usage import Charge, Usage
+from perstack.core.usage import Charge, Usage, together
 from perstack.dataclass import dataclass
 
 RunStatus = Literal[
@@ -153,6 +154,8 @@ class Run:
     repeats: Repeats = NO_REPEATS
     reserved: Charge | None = None
     """With a budget: the most that the generation in hand can cost."""
+    sampled: dict[str, Charge] = field(default_factory=dict[str, Charge])
+    """With a budget: the same of generations that tools ask for, by the call."""
     assumed: Charge | None = None
     """With a budget: what counts against it because nobody said what was used."""
     max_tokens: int | None = None
@@ -212,6 +215,11 @@ class Run:
     def open_calls(self) -> tuple[Call, ...]:
         """The calls that have no result yet, in the reply's order."""
         return tuple(call for call in self.calls.values() if call.result is None)
+
+
+def promised(run: Run) -> Charge | None:
+    """With a budget: what counts until it is known what was used."""
+    return reduce(together, run.sampled.values(), run.reserved)
 
 
 def call_key(run: Run, call: Call) -> str:

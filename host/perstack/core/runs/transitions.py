@@ -54,6 +54,7 @@ TRANSITIONS: dict[str, Transition] = {
     "requestApproval": _transition((_CALLING,), ACTIVE),
     "decideApproval": _transition((_CALLING,), ACTIVE),
     "startToolCall": _transition((_CALLING,), ACTIVE),
+    "startSample": _transition((_CALLING,), ACTIVE),
     "widenPermissions": _transition(_ANY, _RUNNING),
     "stopRunByInteractiveTool": _transition((_CALLING,), ACTIVE, status="stoppedByInteractiveTool"),
     "attemptCompletion": _transition((_CALLING,), _RUNNING, (_CALLING, _SETTLED)),

@@ -39,6 +39,7 @@ from perstack.core.events import (
     StartCompaction,
     StartGeneration,
     StartRun,
+    StartSample,
     StartToolCall,
     StopRunByDelegate,
     StopRunByExceededBudget,
@@ -245,6 +246,7 @@ class LiveState:
                 | AnswerQuestion()
                 | RequestApproval()
                 | DecideApproval()
+                | StartSample()
                 | WidenPermissions()
                 | AttemptCompletion()
                 | RejectResult()

@@ -30,6 +30,7 @@ from perstack.core.events import (
     StartCompaction,
     StartGeneration,
     StartRun,
+    StartSample,
     StartToolCall,
     StopRunByDelegate,
     StopRunByExceededBudget,
@@ -109,6 +110,9 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
             return [Row("decided", decision_of(event), "magenta"), *_given_by(event.by)]
         case StartToolCall():
             return [Row("calls", f"what was approved: {event.call_digest}")] if around.full else []
+        case StartSample():
+            words = f"the model for a tool; {event.reserved.tokens:,} tokens are reserved"
+            return [Row("calls", words)] if around.full else []
         case WidenPermissions():
             rules = json.dumps(json.loads(event.widening.to_json()), ensure_ascii=False)
             return [Row("permits", f"{rules}", "yellow"), *_given_by(event.by)]

@@ -38,6 +38,7 @@ TOOL_TYPES = frozenset(
         "requestApproval",
         "decideApproval",
         "startToolCall",
+        "startSample",
     }
 )
 ERROR_TYPES = frozenset({"errorRun", "retry"})

@@ -27,9 +27,10 @@ from typing import Any
 
 import perstack.engine.toolrun as toolrun
 from perstack.core.commands import Call
-from perstack.core.runs.state import Run, call_key
+from perstack.core.runs.state import call_key
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.plugins import load_plugins
+from perstack.engine.session import Session
 
 _AHEAD = (
     "perstack.frontends.cli.main",
@@ -136,10 +137,12 @@ def _keep_a_ledger(path: str) -> None:
     ledger = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     perform = toolrun.perform_call
 
-    async def noted(run: Run, call: Call, catalogue: Catalogue, around: toolrun.ToolSurroundings) -> toolrun.Outcome:
-        key = call_key(run, call)
+    async def noted(
+        session: Session, call: Call, catalogue: Catalogue, around: toolrun.ToolSurroundings
+    ) -> toolrun.Outcome:
+        key = call_key(session.run, call)
         write_uncounted(ledger, f"began {key}\n".encode())
-        outcome = await perform(run, call, catalogue, around)
+        outcome = await perform(session, call, catalogue, around)
         write_uncounted(ledger, f"ended {key}\n".encode())
         return outcome
 
