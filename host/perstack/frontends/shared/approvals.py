@@ -11,13 +11,21 @@ from pydantic import JsonValue
 
 from perstack.config.toml import NotRead, read_bounded
 from perstack.core.answers import read_approval
+from perstack.core.ids import place_of
 from perstack.core.runs.asking import OpenQuestion
 
-_TEXTS = ("oldText", "newText", "text")
+_EDIT = ("oldText", "newText")
+_WHOLE = ("text",)
 """Arguments that a difference shows."""
 
 _MOST = 1 << 20
 """Bytes of a file that is compared with what is to be written."""
+
+_LONGEST = 40_000
+"""Characters of one argument, and of a difference, that a person is shown."""
+
+_MOST_LINES = 2_000
+"""Of two texts that are compared: it takes time that grows with the square of them."""
 
 
 def is_refusal(asking: OpenQuestion, text: str) -> bool:
@@ -30,32 +38,39 @@ def call_shown(asking: OpenQuestion, workspace: Path | None = None) -> str:
 
     With a `workspace`, what a file would be overwritten with is compared with what is in it.
     """
-    change = _change(asking, workspace)
-    left_out = _TEXTS if change else ()
-    lines = [f"  {name}: {_value(value)}" for name, value in asking.args.items() if name not in left_out]
+    left_out, change = _change(asking, workspace)
+    lines = [f"  {name}: {_value(value, asking)}" for name, value in asking.args.items() if name not in left_out]
     return "\n".join((asking.text, *lines, *change))
 
 
-def _value(value: JsonValue) -> str:
+def _value(value: JsonValue, asking: OpenQuestion) -> str:
     shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    more = len(shown) - _LONGEST
+    if more > 0:
+        job, half = place_of(asking.id)[0], _LONGEST // 2
+        said = f"… {more:,} characters are left out here, see: perstack log --job {job} --full …"
+        shown = f"{shown[:half]}\n{said}\n{shown[-half:]}"
     return shown.replace("\n", "\n    | ")  # what is in a text is never taken for a line of ours
 
 
-def _change(asking: OpenQuestion, workspace: Path | None) -> list[str]:
-    """The lines of a diff, if the call is an edit of a text."""
+def _change(asking: OpenQuestion, workspace: Path | None) -> tuple[tuple[str, ...], list[str]]:
+    """The lines of a diff, if the call is an edit of a text, and the arguments that it shows."""
     path, old, new, whole = (_text(asking.args.get(name)) for name in ("path", "oldText", "newText", "text"))
+    shows: tuple[str, ...] = _EDIT
     if path is None:
-        return []
-    if old is not None and new is not None:
-        return _diff(old, new, path)
-    if whole is None or workspace is None or asking.tool_name != "writeTextFile":
-        return []
-    before = _content(workspace, path)
-    return [] if before is None else _diff(before, whole, path)
+        return (), []
+    if (old is None or new is None) and whole is not None and asking.tool_name == "writeTextFile":
+        shows, old, new = _WHOLE, None if workspace is None else _content(workspace, path), whole
+    found = [] if old is None or new is None else _diff(old, new, path)
+    return (shows, found) if found else ((), [])
 
 
 def _diff(old: str, new: str, path: str) -> list[str]:
-    found: Iterable[str] = unified_diff(old.splitlines(), new.splitlines(), path, path, lineterm="")
+    """Nothing for texts that are too long: they are shown as they are."""
+    before, after = old.split("\n"), new.split("\n")
+    if len(before) + len(after) > _MOST_LINES or len(old) + len(new) > _LONGEST:
+        return []
+    found: Iterable[str] = unified_diff(before, after, path, path, lineterm="")
     return [f"  {line}" for line in found]
 
 

@@ -1,0 +1,148 @@
+"""Somebody tries to get round an approval: at once, through an edited log, in a branch, with more than can be read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+from approving import ASK_WRITE, ME, TEAM, answer, append, files, hosted
+from hosting import Bench, Seen, expert, results, wait_for
+
+from perstack.core.chain import EMPTY_LOG, open_line, seal
+from perstack.core.policy.permissions import Permissions
+from perstack.core.runs.asking import OpenQuestion
+from perstack.errors import PerstackError
+from perstack.frontends.shared.approvals import call_shown
+from perstack.host import Host
+from perstack.testing.scripted import text, tool
+
+
+def waiting(bench: Bench, *, rules: Permissions = ASK_WRITE) -> Host:
+    files(bench, "a.txt")
+    host = hosted(bench, [append("a.txt"), text("ok")], rules=rules)
+    assert wait_for(host.run("a", "q", job_id="job")).pause_reason == "human_approval"
+    return host
+
+
+def test_of_answers_that_come_at_once_one_is_taken_and_the_call_runs_once(bench: Bench) -> None:
+    host = waiting(bench)
+
+    async def at_once() -> list[object]:
+        asking = (await host.job("job")).asking
+        assert asking is not None
+        others = [hosted(bench, [append("a.txt"), text("ok")], rules=ASK_WRITE) for _ in range(4)]
+        said = ("yes", "always", "yes", "no")
+        asked = (one.answer(word, question_id=asking.id, by=ME) for one, word in zip(others, said, strict=True))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    found = wait_for(at_once())
+    assert [isinstance(one, PerstackError) for one in found].count(False) == 1
+    events = [line.event for line in wait_for(host.events("job-1"))]
+    (decided,) = [event for event in events if event.type == "decideApproval"]
+    lines = (bench.workspace / "a.txt").read_text().count("x")
+    assert lines == (decided.decision != "no")
+    assert wait_for(host.verify("job")).ok
+
+
+def test_an_approval_that_was_written_into_a_log_is_not_acted_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "file:perstack")
+    host = waiting(bench)
+    wait_for(host.close())
+    path = tmp_path / "perstack" / "jobs" / "job" / "runs" / "job-1" / "events.jsonl"
+    lines = path.read_bytes().splitlines()
+    payloads = [open_line(line).payload for line in lines]
+    request = json.loads(next(one for one in payloads if b'"requestApproval"' in one))
+    forged = {
+        **{key: request[key] for key in ("timestamp", "jobId", "runId", "expertKey", "stepNumber", "callDigest")},
+        "type": "decideApproval",
+        "id": f"job-1-{len(lines) + 1}",
+        "toolCallId": request["toolCallId"],
+        "decision": "once",
+        "by": {"user": "ann", "door": "cli"},
+    }
+    sealed, _ = seal(EMPTY_LOG, [*payloads, json.dumps(forged, separators=(",", ":")).encode()])
+    path.write_bytes(b"\n".join((*sealed, b"")))
+    host = hosted(bench, [append("a.txt"), text("ok")], rules=ASK_WRITE)
+    assert not wait_for(host.verify("job")).ok
+    with pytest.raises(PerstackError):
+        wait_for(host.resume("job"))
+    assert (tmp_path / "a.txt").read_text() == ""
+
+
+def test_a_branch_from_before_has_the_rules_that_the_job_has(bench: Bench) -> None:
+    files(bench, "a.txt")
+    boss = expert("boss", delegates=("hand",), permissions=Permissions(deny=("appendTextFile",)))
+    script = {**TEAM, "[[boss]]": [tool("todo", {"newTodos": ["t"]}), *TEAM["[[boss]]"]]}
+    seen = Seen()
+    wait_for(hosted(bench, script, boss, expert("hand")).run("boss", "q", job_id="job", on_event=seen))
+    assert "denies this call" in results(seen)[1]
+    first = seen.of("finishStep", run="-1")[0].checkpoint_id
+    plain, branch = expert("boss", delegates=("hand",)), Seen()
+    again = {**script, "[[boss]]": [text("-"), *TEAM["[[boss]]"]]}
+    host = hosted(bench, again, plain, expert("hand"))
+    wait_for(host.continue_job("boss", "go on", job_id="job", resume_from=first, on_event=branch))
+    assert (bench.workspace / "a.txt").read_text() == ""
+    assert any("denies this call" in one for one in results(branch)), results(branch)
+    assert wait_for(host.replay("job")).ok
+
+
+def test_an_approval_for_the_job_does_not_outlive_a_rule_that_denies(bench: Bench) -> None:
+    files(bench, "a.txt")
+    script = [append("a.txt"), append("a.txt"), tool("todo", {"newTodos": ["t"]}), append("a.txt"), text("ok")]
+    job = wait_for(hosted(bench, script, rules=ASK_WRITE, max_steps=2).run("a", "q", job_id="job"))
+    job = answer(hosted(bench, script, rules=ASK_WRITE), job, "always")
+    assert (job.status, (bench.workspace / "a.txt").read_text()) == ("stoppedByMaxSteps", "x\nx\n")
+    seen = Seen()
+    strict = hosted(bench, script, rules=Permissions(deny=("appendTextFile",)))
+    wait_for(strict.resume("job", max_steps=9, on_event=seen))
+    assert (bench.workspace / "a.txt").read_text() == "x\nx\n"
+    assert "denies this call" in results(seen)[-1]
+
+
+def question(tool_name: str, **args) -> OpenQuestion:
+    return OpenQuestion(
+        id="j-1-4",
+        run_id="j-1",
+        expert_key="a",
+        tool_call_id="c",
+        tool_name=tool_name,
+        text="?",
+        args=args,
+        call_digest="v1:x",
+    )
+
+
+def test_no_argument_is_left_out_because_a_difference_is_shown(tmp_path: Path) -> None:
+    shown = call_shown(question("editTextFile", path="a", oldText="old", newText="new", text="rm -rf /"), tmp_path)
+    assert "rm -rf /" in shown
+    (tmp_path / "a").write_text("before")
+    shown = call_shown(question("writeTextFile", path="a", text="after", newText="hidden"), tmp_path)
+    assert "hidden" in shown
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\x0b", "\x85", "\r"])
+def test_a_line_end_that_only_some_programs_know_is_part_of_the_difference(tmp_path: Path, mark: str) -> None:
+    shown = call_shown(question("editTextFile", path="a", oldText=f"1\nb{mark}c", newText="2\nb\nc"), tmp_path)
+    assert f"-b{mark}c" in shown
+
+
+def test_a_last_line_without_an_end_is_part_of_the_difference(tmp_path: Path) -> None:
+    shown = call_shown(question("editTextFile", path="a", oldText="1\na", newText="2\na\n"), tmp_path)
+    assert "\n  -1\n  +2\n   a\n  +" in shown
+
+
+def test_arguments_of_any_size_are_shown_in_bounded_time_and_room_and_what_is_left_out_is_said(tmp_path: Path) -> None:
+    many = "\n".join(f"line {number % 7}" for number in range(200_000))
+    for asking in (
+        question("editTextFile", path="a", oldText=many, newText=many[::-1]),
+        question("other", text="x" * 5_000_000, more={"deep": ["y" * 5_000_000]}),
+    ):
+        began = time.monotonic()
+        shown = call_shown(asking, tmp_path)
+        assert time.monotonic() - began < 5
+        assert len(shown) < 250_000
+        assert "characters are left out" in shown
+        assert "perstack log --job j --full" in shown
