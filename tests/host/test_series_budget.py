@@ -159,3 +159,21 @@ def test_what_is_no_amount_is_refused_from_python_too(bench: Bench, amount: floa
         wait_for(host.resume("job", max_cost=amount))
     with pytest.raises(UsageError, match="max_tokens = 0 must be at least 1"):
         bench.host([], solo(), max_tokens=0)
+
+
+TABLES = {
+    "[budget]": "maxCost",
+    "[experts.a.budget]": "maxCost",
+    "[experts.a.iterate]": "maxCost",
+    '[prices."p/m"]': "input",
+}
+
+
+@pytest.mark.parametrize("amount", ["nan", "-inf", "1e999", "-1", '"2 EUR"', "true"])
+@pytest.mark.parametrize("table", TABLES)
+def test_what_is_no_amount_in_perstack_toml_is_named_with_its_line(terminal: Terminal, table: str, amount: str) -> None:
+    more = {"[experts.a.iterate]": 'evaluator = "true"\n', '[prices."p/m"]': "output = 1\n"}.get(table, "")
+    terminal.project(f'[experts.a]\ninstruction = "x"\n{table}\n{TABLES[table]} = {amount}\n{more}')
+    found = terminal.call("validate")
+    assert (found.code, "Traceback" in found.err) == (2, False)
+    assert f"perstack.toml:4: error: {table[1:-1]}.{TABLES[table]}" in found.out

@@ -175,6 +175,7 @@ def test_a_job_that_runs_is_stopped_and_goes_on_later(terminal: Terminal, era: s
         ("get_job", {"job": "../etc"}, "not a valid job id"),
         ("get_checkpoint", {"checkpoint": "x"}, "there is no checkpoint x"),
         ("resume_job", {"job": "x", "settle": {"call": "maybe"}}, "`settle.call`"),
+        ("resume_job", {"job": "x", "maxCost": 1e300}, "`maxCost`"),
         ("list_jobs", {"limit": 0}, "`limit`"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from approving import answer, hosted
@@ -148,6 +149,33 @@ def test_an_address_is_read_as_programs_read_it(url: str, decision: str) -> None
 )
 def test_what_is_no_address_has_a_reading_all_the_same(text: str) -> None:
     assert readings(text, is_strict=True)[0] == text
+
+
+LONG = [
+    f"HTTPS://EVIL.example/{'a' * 20_000}",
+    f"https://{'u' * 20_000}@EVIL.example/",
+    f"https://EVIL.example/{'../' * 20_000}",
+]
+
+
+@pytest.mark.parametrize("url", LONG, ids=["path", "user", "dots"])
+def test_no_length_of_an_address_gets_it_past_a_rule(url: str) -> None:
+    assert decided(Subject(urls=("url",)), {"url": url}, deny=("t(https://evil.example/*)",)) == "deny"
+
+
+def test_no_length_of_a_text_gets_it_past_a_rule_about_a_path() -> None:
+    for way in ("a/../secrets/b", f"{'a/../' * 2_000}secrets/b", f"{'./' * 5_000}secrets/b"):
+        assert decided(Subject(), {"file": way}, deny=("t(file=secrets/*)",)) == "deny"
+
+
+HOSTS = ["9" * 10_000, "0x" + "f" * 10_000, "1." * 5_000, "ü" * 10_000, "[" + ":" * 10_000]
+
+
+@pytest.mark.parametrize("host", HOSTS, ids=["digits", "hex", "dots", "letters", "colons"])
+def test_a_host_of_any_length_is_read_in_a_moment(host: str) -> None:
+    began, args = time.monotonic(), {"url": f"http://{host}/"}
+    assert decided(Subject(urls=("url",)), args, default="deny", allow=("t(http://a/*)",)) == "deny"
+    assert time.monotonic() - began < 1
 
 
 SERVER = """[permissions]

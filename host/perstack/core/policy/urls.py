@@ -11,7 +11,7 @@ import unicodedata
 from posixpath import normpath
 from urllib.parse import unquote
 
-_LONGEST = 8_192
+_LONGEST_HOST = 1_000
 _SPECIAL = re.compile(r"(?i)(https?|wss?|ftp):[\\/]*(.*)", re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!\d)")
 _UNSEEN = re.compile(r"[\t\r\n]")
@@ -21,8 +21,6 @@ _PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 
 def readings(text: str, *, is_strict: bool) -> tuple[str, ...]:
     """What an address may be taken for, itself first. `is_strict`: one without a scheme may get one, too."""
-    if len(text) > _LONGEST:
-        return (text,)
     plain = _UNSEEN.sub("", text.strip("".join(map(chr, range(33)))))
     wholes = [plain] if _SCHEME.match(plain) else [f"{scheme}://{plain}" for scheme in ("https", "http") if is_strict]
     found = [text]
@@ -53,6 +51,8 @@ def _parts(rest: str) -> tuple[str, str, str]:
 
 
 def _host_and_port(text: str) -> tuple[str, str]:
+    if len(text) > _LONGEST_HOST:  # no host has that many characters
+        return text.lower(), ""
     if text.startswith("["):
         host, _, rest = text.partition("]")
         return f"{_address(host[1:])}", rest.removeprefix(":")
