@@ -33,7 +33,7 @@ MODEL = (
     "strict_skills",
     "unattended",
 )
-SHOW = ("output", "stream", "quiet")
+SHOW = ("output", "stream", "quiet", "no_input")
 GROUPS = (("where", WHERE), ("model", MODEL), ("show", SHOW))
 
 BAR = "\\|"

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -122,7 +123,10 @@ class Terminal:
         return Result(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
 
     def look(self, *args: str, columns: int = 80, types: str = "") -> str:
-        """What a person sees in a terminal of that width who types this, escape sequences and all."""
+        """What a person sees in a terminal of that width, escape sequences and all.
+
+        Each line of `types` is typed when something is asked.
+        """
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             [sys.executable, "-m", "perstack", *args],
@@ -133,10 +137,12 @@ class Terminal:
             stderr=theirs,
         )
         os.close(theirs)
-        os.write(ours, types.encode())
-        seen = b""
+        seen, asked, answers = b"", 0, types.splitlines(keepends=True)
         while data := _read(ours):
             seen += data
+            while answers and len(_PROMPTS.findall(seen)) > asked:
+                asked += 1
+                os.write(ours, answers.pop(0).encode())
         os.close(ours)
         process.wait(SECONDS)
         return seen.decode().replace("\r\n", "\n")
@@ -148,6 +154,9 @@ class Terminal:
     def log_of(self, run_id: str) -> Path:
         """A Run's log."""
         return self.jobs() / run_id.rpartition("-")[0] / "runs" / run_id / "events.jsonl"
+
+
+_PROMPTS = re.compile(rb"; nothing: later\)\r\n|\[y/N\]|say yes or no")
 
 
 class _Attended(io.TextIOWrapper):

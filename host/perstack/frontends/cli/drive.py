@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from perstack.core.job import JobStatus, JobSummary
 from perstack.engine.emit import OnEvent
-from perstack.frontends.cli.approving import approved_in_place
+from perstack.frontends.cli.asking import answered_in_place
 from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.output import Output
 from perstack.frontends.cli.terminal import err
@@ -34,7 +34,7 @@ EXIT_STATUS: dict[JobStatus, int] = {
 
 def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: Output) -> int:
     """Drive a Job to the end or stop, and say how it stands; returns the exit status."""
-    summary = until_done(host, lambda: approved_in_place(host, work, lines), lambda: job_of(host, lines), lines)
+    summary = until_done(host, lambda: answered_in_place(host, work, lines), lambda: job_of(host, lines), lines)
     return INTERRUPTED if summary is None else say(summary, lines)
 
 
@@ -75,6 +75,8 @@ def until_done(
 
 def _stop(task: asyncio.Future[_T], lines: Output) -> None:
     task.cancel()
+    if lines.is_asking:  # nothing is at work
+        return
     with suppress(OSError):  # the terminal may be what has gone
         lines.remark("stopping after cleaning up; once more to leave at once")
 
@@ -92,6 +94,18 @@ def say(job: JobSummary, lines: Output) -> int:
     """
     if job.status == "completed":
         lines.result(job.text or "")
+    text = standing(job)
+    if job.without_effect:
+        err(f"warning: {job.expert_key}: {WITHOUT_EFFECT}")
+    if job.status == "stoppedByError" or (lines.form == "text" and job.status != "completed"):
+        err(text)
+    else:
+        lines.remark(text)
+    return EXIT_STATUS[job.status]
+
+
+def standing(job: JobSummary) -> str:
+    """How a Job stands, and what to do next, in a line."""
     did = spent(job)
     text = {
         "completed": f"completed: {did}; perstack log --job {job.id}",
@@ -102,16 +116,9 @@ def say(job: JobSummary, lines: Output) -> int:
         "stoppedByInterrupt": f"{_why_stopped(job)} after {did}",
         "running": f"is still running: {did}",
     }[job.status]
-    if job.without_effect:
-        err(f"warning: {job.expert_key}: {WITHOUT_EFFECT}")
     step = after_job(job)
-    if step is not None and job.status != "completed":
-        text = f"{text}; {said(step)}"
-    if job.status == "stoppedByError" or (lines.form == "text" and job.status != "completed"):
-        err(f"{job.expert_key} {text}")
-    else:
-        lines.remark(f"{job.expert_key} {text}")
-    return EXIT_STATUS[job.status]
+    text = f"{job.expert_key} {text}"
+    return f"{text}; {said(step)}" if step is not None and job.status != "completed" else text
 
 
 def _why_stopped(job: JobSummary) -> str:

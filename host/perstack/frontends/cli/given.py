@@ -22,6 +22,16 @@ def given_text(text: str) -> str:
     return _stdin("stdin").decode("utf-8", "replace") if text == "-" else text
 
 
+def given_query(text: str | None) -> str:
+    """The text, or stdin for `-` and where nothing was typed. Raises UsageError if it is empty, or nobody pipes any."""
+    if text is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
+        raise UsageError("there is no QUERY: type one, or pipe it to stdin")
+    query = given_text("-" if text is None else text)
+    if not query.strip():
+        raise UsageError("QUERY is empty: say what is to be done")
+    return query
+
+
 def given_json(text: str | None, what: str) -> JsonValue:
     """A JSON value: as typed, from `@FILE`, or from stdin by `-`. Raises UsageError."""
     if text is None:

@@ -10,7 +10,7 @@ import click
 from perstack.core.iterations.state import SeriesState
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import until_done
-from perstack.frontends.cli.given import given_text
+from perstack.frontends.cli.given import given_query
 from perstack.frontends.cli.options import Setup, driving_options, total_options
 from perstack.frontends.cli.output import Showing, showing_options
 from perstack.frontends.cli.series import SeriesLines, say_series
@@ -19,7 +19,7 @@ from perstack.frontends.shared.stopping import INTERRUPTED
 
 @click.command("iterate")
 @click.argument("expert")
-@click.argument("query")
+@click.argument("query", required=False)
 @click.option("--max-iterations", type=click.IntRange(min=1), metavar="N", help="Most iterations.")
 @click.option("--target", type=float, metavar="X", help="Good enough, in place of what perstack.toml says.")
 @total_options
@@ -28,7 +28,7 @@ from perstack.frontends.shared.stopping import INTERRUPTED
 @driving_options
 def iterate_command(
     expert: str,
-    query: str,
+    query: str | None,
     max_iterations: int | None,
     target: float | None,
     total_cost: float | None,
@@ -39,10 +39,10 @@ def iterate_command(
 ) -> None:
     """Run EXPERT on QUERY, measure what it has made, and run it again with that, until it is good enough.
 
-    In a pipe, events are JSON, one a line. QUERY `-` is read from stdin.
+    In a pipe, events are JSON, one a line. QUERY `-`, or none, is read from stdin.
     """
     check_target(target)
-    said = given_text(query)
+    said = given_query(query)
     host = setup.host()
     lines = SeriesLines(showing)
 

@@ -35,6 +35,7 @@ class Showing:
     """None: for a person if stdout is a terminal, else JSON."""
     stream: bool = False
     quiet: bool = False
+    no_input: bool = False
 
     @property
     def form(self) -> Form:
@@ -46,11 +47,12 @@ def showing_options(command: _F) -> _F:
     """What is shown of a Job while it is driven, as `showing: Showing`."""
 
     @wraps(command)
-    def gather(*, output: Form | None, stream: bool, quiet: bool, **others: object) -> None:
-        command(showing=Showing(output, stream, quiet), **others)
+    def gather(*, output: Form | None, stream: bool, quiet: bool, no_input: bool, **others: object) -> None:
+        command(showing=Showing(output, stream, quiet, no_input), **others)
 
     found: Callable[..., object] = gather
     for option in (
+        click.option("--no-input", is_flag=True, help="Ask nothing at the terminal: exit status 3, as without one."),
         click.option("--quiet", is_flag=True, help="No progress: only the result, and what is wrong."),
         click.option("--stream", is_flag=True, help="With JSON, also text and reasoning as they come."),
         click.option(
@@ -75,6 +77,9 @@ class Output:
         self.on_lost: Callable[[], object] = lambda: None
         self.lost: OSError | None = None
         """Why stdout cannot be written any more."""
+        self.asks = not showing.no_input
+        """Whether a person at the terminal may be asked."""
+        self.is_asking = False
         self._showing = showing
         self._warned: set[str] = set()
         self.view = None if showing.quiet else self._view()

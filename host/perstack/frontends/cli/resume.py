@@ -14,7 +14,7 @@ from perstack.core.runs.resuming import UnsettledCall
 from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
 from perstack.errors import UsageError
-from perstack.frontends.cli.approving import approved_in_place
+from perstack.frontends.cli.asking import answered_in_place
 from perstack.frontends.cli.drive import job_of, say, until_done
 from perstack.frontends.cli.iterate import check_target
 from perstack.frontends.cli.options import Setup, driving_options, total_options
@@ -110,7 +110,7 @@ def resume_command(
                 "--max-iterations, --target, --total-cost, --total-tokens and --definition are for iterations:"
                 " name some that `perstack iterations` lists"
             )
-        return await approved_in_place(host, _resuming(host, job, settled, lines.on_event), lines.on_event)
+        return await answered_in_place(host, _resuming(host, job, settled, lines.on_event), lines.on_event)
 
     async def interrupted() -> JobSummary | SeriesState | None:
         return await lines.state(host) or await job_of(host, lines.on_event)

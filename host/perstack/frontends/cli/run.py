@@ -14,14 +14,14 @@ from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import drive
-from perstack.frontends.cli.given import given_schema, given_text
+from perstack.frontends.cli.given import given_query, given_schema
 from perstack.frontends.cli.options import Setup, driving_options, label_option
 from perstack.frontends.cli.output import Output, Showing, showing_options
 
 
 @click.command("run")
 @click.argument("expert")
-@click.argument("query")
+@click.argument("query", required=False)
 @click.option("--continue", "go_on", is_flag=True, help="A new Run in the latest Job, its history kept.")
 @click.option("--continue-job", metavar="JOB", help="A new Run in this Job, its history kept.")
 @click.option("--resume-from", metavar="CHECKPOINT", help="With --continue-job: branch from this checkpoint.")
@@ -39,7 +39,7 @@ from perstack.frontends.cli.output import Output, Showing, showing_options
 @driving_options
 def run_command(
     expert: str,
-    query: str,
+    query: str | None,
     go_on: bool,
     continue_job: str | None,
     resume_from: str | None,
@@ -52,10 +52,10 @@ def run_command(
 ) -> None:
     """Run EXPERT on QUERY, and show what happens. In a pipe, events are JSON, one a line.
 
-    QUERY `-` is read from stdin.
+    QUERY `-`, or none, is read from stdin.
     """
     _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
-    query = given_text(query)
+    text = given_query(query)
     labels = parse_labels(label)
     if labels and is_answer:
         raise UsageError("--label is for a new Run: leave it out when answering")
@@ -73,12 +73,12 @@ def run_command(
             await lines.begin(lambda: host.job(job))
         if is_answer:
             by = this_user("cli")
-            return await host.answer(query, job_id=job, resume_from=place, by=by, on_event=on_event)
+            return await host.answer(text, job_id=job, resume_from=place, by=by, on_event=on_event)
         if go_on or continue_job:
             return await host.continue_job(
-                expert, query, job_id=job, resume_from=place, labels=labels, on_event=on_event
+                expert, text, job_id=job, resume_from=place, labels=labels, on_event=on_event
             )
-        return await host.run(expert, query, job_id=job_id, labels=labels, on_event=on_event)
+        return await host.run(expert, text, job_id=job_id, labels=labels, on_event=on_event)
 
     sys.exit(drive(host, work, lines))
 

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from perstack.core.iterations.events import FinishIteration, StoredSeriesEvent
 from perstack.core.iterations.state import SeriesState, SeriesStatus
-from perstack.frontends.cli.approving import approved_in_series
+from perstack.frontends.cli.asking import answered_in_series
 from perstack.frontends.cli.drive import EXIT_STATUS
 from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.output import Output, Showing
@@ -46,7 +46,7 @@ class SeriesLines:
         def resume(series_id: str) -> Awaitable[SeriesState]:
             return host.iterations.resume(series_id, on_event=self.on_event, on_fact=self.on_fact)
 
-        return await approved_in_series(host, series, self.on_event, resume)
+        return await answered_in_series(host, series, self.on_event, resume)
 
     async def state(self, host: Host) -> SeriesState | None:
         """Where the series stands whose facts were written; None if none were."""

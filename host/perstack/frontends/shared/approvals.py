@@ -39,11 +39,12 @@ def call_shown(asking: OpenQuestion, workspace: Path | None = None) -> str:
     With a `workspace`, what a file would be overwritten with is compared with what is in it.
     """
     left_out, change = _change(asking, workspace)
-    lines = [f"  {name}: {_value(value, asking)}" for name, value in asking.args.items() if name not in left_out]
+    lines = [f"  {name}: {value_shown(value, asking)}" for name, value in asking.args.items() if name not in left_out]
     return "\n".join((asking.text, *lines, *change))
 
 
-def _value(value: JsonValue, asking: OpenQuestion) -> str:
+def value_shown(value: JsonValue, asking: OpenQuestion) -> str:
+    """A value in lines that are not taken for others; of a very long one what is left out is said."""
     shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     more = len(shown) - _LONGEST
     if more > 0:

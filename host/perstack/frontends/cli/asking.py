@@ -1,4 +1,4 @@
-"""Asking the person at the terminal, in place, to approve of calls that wait for it."""
+"""Asking the person at the terminal, in place, what a Job waits for: answers, and approvals of calls."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from perstack.core.iterations.state import SeriesState
 from perstack.core.job import JobSummary
@@ -22,15 +23,17 @@ _LONGEST = 64 << 10
 """Bytes of an answer that is typed."""
 
 
-async def approved_in_place(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: Output) -> JobSummary:
-    """Drive a Job, and ask the person at the terminal, if there is one, about each call that waits for approval.
+async def answered_in_place(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: Output) -> JobSummary:
+    """Drive a Job, and ask the person at the terminal, if there is one, all that it waits for.
 
-    With an empty answer, and at the end of stdin, the Job stays as it is, to be answered later.
+    With an empty answer, with Ctrl-C and at the end of stdin the Job stays as it is, to be answered later.
     """
     job = await work(lines)
-    lines.pause()
-    while (asking := job.asking) is not None and asking.call_digest and _can_ask():
+    while (asking := job.asking) is not None and _can_ask(lines):
+        lines.pause()
+        lines.is_asking = True
         answer = await _asked(asking, host)
+        lines.is_asking = False
         if not answer:
             break
         try:
@@ -40,46 +43,60 @@ async def approved_in_place(host: Host, work: Callable[[OnEvent], Awaitable[JobS
         except Conflict as error:
             err(error.said(said))
             job = await host.job(job.id)
-        lines.pause()
     return job
 
 
-async def approved_in_series(
+async def answered_in_series(
     host: Host,
     series: SeriesState,
     lines: Output,
     resume: Callable[[str], Awaitable[SeriesState]],
 ) -> SeriesState:
-    """The same of the calls that a Job of iterations waits with, which continue by `resume`."""
-    while series.status == "paused" and series.job_id is not None and _can_ask():
+    """The same of what a Job of iterations waits for, which continue by `resume`."""
+    while series.status == "paused" and series.job_id is not None and _can_ask(lines):
         waiting = await host.job(series.job_id)
-        if waiting.asking is None or not waiting.asking.call_digest:
+        if waiting.asking is None:
             break
 
         async def as_it_stands(_: OnEvent, job: JobSummary = waiting) -> JobSummary:
             return job
 
-        job = await approved_in_place(host, as_it_stands, lines)
+        job = await answered_in_place(host, as_it_stands, lines)
         if job.asking is not None:
             break
         series = await resume(series.id)
     return series
 
 
-def _can_ask() -> bool:
+def _can_ask(lines: Output) -> bool:
     """Whether somebody reads what is asked, and types."""
     is_typed = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]  # `<&-`
-    return is_typed and is_attended()
+    return lines.asks and is_typed and is_attended()
 
 
 async def _asked(asking: OpenQuestion, host: Host) -> str:
+    """What is answered; nothing: it is left for later."""
+    import termios
+
     from perstack.core.answers import accepted, asked_by  # few Jobs ask
     from perstack.frontends.shared.approvals import call_shown
+    from perstack.frontends.shared.questions import chosen, question_shown
 
-    for line in call_shown(asking, host.workspace).split("\n"):
+    is_approval = bool(asking.call_digest)
+    text = call_shown(asking, host.workspace) if is_approval else question_shown(asking)
+    for line in text.split("\n"):
         err(line)
-    err(f"approve? ({accepted(asked_by(asking))}; nothing: later)")
-    return (await _typed()).strip()
+    asked = asked_by(asking)
+    with suppress(termios.error):
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before is no answer to this
+    number = "give a number, or " if asked.options and not is_approval else ""
+    err(f"{'approve' if is_approval else 'answer'}? ({number}{accepted(asked)}; nothing: later)")
+    try:
+        answer = (await _typed()).strip()
+    except asyncio.CancelledError:  # Ctrl-C: the Job has stopped already, and waits
+        err("")
+        return ""
+    return answer if is_approval else chosen(asked, answer)
 
 
 async def _typed() -> str:
