@@ -26,14 +26,16 @@ _LATER = 1.0
 class LiveView:
     """Shows events on stdout, or on stderr in one line below the rows: what reads stdout may write there as well."""
 
-    def __init__(self, *, to_stderr: bool = False) -> None:
+    def __init__(
+        self, *, to_stderr: bool = False, rows: RowPrinter | None = None, state: LiveState | None = None
+    ) -> None:
         self._of_screen = Screen.of_stderr if to_stderr else Screen.of_stdout
         self._is_one_line = to_stderr
         screen = self._of_screen()
-        self.state = LiveState()
+        self.state = state or LiveState()
         self._region = Region(to_stderr=to_stderr) if screen.height and screen.width >= _NARROWEST else None
-        self._rows = RowPrinter(screen, put=(err if to_stderr else out) if self._region is None else self._add)
-        self._labels: set[str] = set()
+        self._rows = rows or RowPrinter(screen)
+        self._rows.put = (err if to_stderr else out) if self._region is None else self._add
         self._timer: asyncio.TimerHandle | None = None
         self._drawn = 0.0
 
@@ -41,14 +43,13 @@ class LiveView:
         """The Job was driven before."""
         self.state.begin(job)
 
-    def take(self, event: Event) -> None:
-        """Show what has happened. Raises OSError."""
+    def take(self, event: Event, *, has_rows: bool = True) -> None:
+        """Show what has happened, with rows of its own if it `has_rows`. Raises OSError."""
         told = self.state.take(event)
-        if not self._labels.issuperset(one.label for one in told):
-            self._labels.update(one.label for one in told)
-            self._rows.widen(self._labels)
-        for one in told:
-            self._rows.print(*one)
+        if has_rows:
+            self._rows.widen(one.label for one in told)
+            for one in told:
+                self._rows.print(*one)
         if self._region is not None:
             self._draw_within(_SOON)
 

@@ -126,7 +126,8 @@ class Lane:
 class LiveState:
     """What the events so far add up to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, full: bool = False) -> None:
+        self._full = full
         self.lanes: dict[str, Lane] = {}
         """The Runs at work, in the order in which they were started."""
         self.skills: dict[str, int] = {}
@@ -176,8 +177,9 @@ class LiveState:
         lane = self._lane(event.run_id, event.expert_key, event.timestamp)
         started, at = lane.began
         took = event.timestamp - at if started == event.step_number and isinstance(event, FinishStep) else None
-        if event.type not in QUIET_TYPES or (isinstance(event, StartGeneration) and event.unreachable):
-            for row in describe(event, Around(lane.calls, took)):
+        is_quiet = event.type in QUIET_TYPES and not (isinstance(event, StartGeneration) and event.unreachable)
+        if self._full or not is_quiet:
+            for row in describe(event, Around(lane.calls, took, self._full)):
                 yield Told(event.timestamp, event.run_id, lane.label, event.step_number, row)
         self._follow(lane, event)
 

@@ -18,6 +18,7 @@ from perstack.frontends.cli.log_messages import print_checkpoint, print_messages
 from perstack.frontends.cli.log_print import print_damage, print_events, print_summary, visible
 from perstack.frontends.cli.log_select import Wanted, in_order, newest, parse_steps, parse_types, select
 from perstack.frontends.cli.options import PlaceOptions, place_options
+from perstack.frontends.cli.row_printer import RowPrinter
 from perstack.frontends.cli.terminal import Screen, data, out, stored
 from perstack.frontends.shared.words import count
 from perstack.host import Host
@@ -41,6 +42,7 @@ class _Request:
 
 
 @click.command("log")
+@click.argument("job", required=False)
 @click.option("--job", "job_id", metavar="ID", help="The Job; by default the one written to last.")
 @click.option("--run", "run_id", metavar="ID", help="Only this Run, such as JOB-1.")
 @click.option("--checkpoint", "checkpoint_id", metavar="ID", help="The state at this checkpoint, in place of events.")
@@ -63,8 +65,10 @@ class _Request:
     help=f"How many, the newest; 0 for all. By default {_PAGE}, and all with --json or --messages.",
 )
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the N newest.")
+@click.option("-f", "--follow", is_flag=True, help="Also what another process adds, until the Job stops.")
 @place_options
 def log_command(
+    job: str | None,
     job_id: str | None,
     run_id: str | None,
     checkpoint_id: str | None,
@@ -78,11 +82,14 @@ def log_command(
     full: bool,
     take: int | None,
     offset: int,
+    follow: bool,
     config: str | None,
     workspace: str | None,
     storage: str | None,
 ) -> None:
-    """Show what happened in a Job: a summary, then the events of all its Runs in order of time.
+    """Show what happened in JOB, by default the one written to last.
+
+    First comes a summary, then the events of all its Runs in order of time.
 
     Kinds of events add up (--tools --errors shows both), and --step narrows them. If a log is damaged, what can be
     read is shown, the damage is named on stderr, and the exit status is 1.
@@ -90,7 +97,11 @@ def log_command(
     wanted = Wanted(parse_types(types), errors, tools, delegations, parse_steps(steps))
     if (messages or checkpoint_id) and not (wanted.any_kind and steps is None):
         raise UsageError("--step, --type, --errors, --tools and --delegations choose events: leave them out here")
-    typed = _Request(job_id, run_id, checkpoint_id, wanted, as_json, full, take, offset)
+    if job is not None and job_id is not None:
+        raise UsageError("JOB and --job say the same: leave one of them out")
+    if follow and (messages or checkpoint_id or offset):
+        raise UsageError("--follow shows what comes: leave out --messages, --checkpoint and --offset")
+    typed = _Request(job or job_id, run_id, checkpoint_id, wanted, as_json, full, take, offset)
     host = PlaceOptions(config, workspace, storage).reader()
 
     async def show() -> int:
@@ -98,6 +109,8 @@ def log_command(
             request = await _whole(host, typed)
             if messages or checkpoint_id:
                 return await _show_state(host, request, messages)
+            if follow:
+                return await _follow(host, request)
             return await _show_events(host, request)
 
     sys.exit(asyncio.run(show()))
@@ -121,11 +134,13 @@ async def _whole(host: Host, typed: _Request) -> _Request:
     return replace(typed, job_id=job_id, run_id=run_id, checkpoint_id=checkpoint_id)
 
 
-async def _show_events(host: Host, request: _Request) -> int:
+async def _show_events(
+    host: Host, request: _Request, rows: RowPrinter | None = None, logs: Sequence[RunLog] | None = None
+) -> int:
     if request.as_json:
         return _write_lines(await host.logs(request.job_id, run_id=request.run_id), request)
     job = await host.job(request.job_id)
-    logs = await host.logs(job.id, run_id=request.run_id)
+    logs = await host.logs(job.id, run_id=request.run_id) if logs is None else logs
     every = in_order(logs)
     chosen = visible(select(every, request.wanted), request.wanted, request.full)
     take = _PAGE if request.take is None else request.take
@@ -134,9 +149,24 @@ async def _show_events(host: Host, request: _Request) -> int:
     print_summary(screen, job)
     if shown:
         out()
-    print_events(screen, shown, every, request.wanted, request.full)
+    print_events(rows or RowPrinter(screen, full=request.full), shown, every, request.wanted, request.full)
     _say_rest(screen, len(chosen), len(shown), request.offset)
     return int(print_damage(logs))
+
+
+async def _follow(host: Host, request: _Request) -> int:
+    """What there is, and then what is added, until nobody drives the Job any more."""
+    from perstack.frontends.cli.log_follow import Following  # not for what is only looked at
+
+    job = await host.job(request.job_id)
+    logs = await host.logs(job.id, run_id=request.run_id)
+    following = Following(logs, request.run_id, request.wanted, full=request.full, as_json=request.as_json)
+    if request.as_json:
+        _write_lines(logs, request)
+    else:
+        await _show_events(host, replace(request, job_id=job.id), following.rows, logs)
+    await following.until_stopped(host, job.id)
+    return int(print_damage(await host.logs(job.id, run_id=request.run_id)))
 
 
 def _write_lines(logs: Sequence[RunLog], request: _Request) -> int:

@@ -66,25 +66,20 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
             out("  ", screen.paint(f"{name:<6}", dim=True), "  ", screen.fit(text, 10))
 
 
-def print_events(screen: Screen, entries: Sequence[Entry], every: Sequence[Entry], wanted: Wanted, full: bool) -> None:
+def print_events(
+    rows: RowPrinter, entries: Sequence[Entry], every: Sequence[Entry], wanted: Wanted, full: bool
+) -> None:
     """The events, each with its time, Run and step. `every` is all of them, to look up when a step began."""
     lines = [
         _Line(entry, run_label(expert_of(entry.log), entry.log.run_id), row)
         for entry, around in _surrounded(entries, every, wanted, full)
         for row in _rows(entry, around)
     ]
-    rows = rows_of(screen, every, full)
+    for run_id in sorted({entry.log.run_id for entry in every}, key=lambda run: (len(run), run)):
+        rows.colour(run_id)
     rows.widen(line.label for line in lines)
     for line in lines:
         rows.print(line.entry.timestamp, line.entry.log.run_id, line.label, line.entry.step, line.row)
-
-
-def rows_of(screen: Screen, every: Sequence[Entry], full: bool) -> RowPrinter:
-    """A printer that knows these Runs, in the order they were decided on."""
-    rows = RowPrinter(screen, full=full)
-    for run_id in sorted({entry.log.run_id for entry in every}, key=lambda run: (len(run), run)):
-        rows.colour(run_id)
-    return rows
 
 
 def _rows(entry: Entry, around: Around) -> list[Row]:

@@ -27,7 +27,7 @@ class RowPrinter:
     def __init__(self, screen: Screen, *, full: bool = False, put: Put = out) -> None:
         self.screen = screen
         self._full = full
-        self._put = put
+        self.put = put
         self._colours: dict[str, str] = {}
         self._width = 0
         self._day = ""
@@ -37,22 +37,22 @@ class RowPrinter:
         return self._colours.setdefault(run_id, _RUN_COLOURS[len(self._colours) % len(_RUN_COLOURS)])
 
     def widen(self, labels: Iterable[str]) -> None:
-        """Make room for these labels in what is printed from now on."""
-        self._width = min(_WIDEST_LABEL, max(map(len, labels), default=0))
+        """Make room for these labels too in what is printed from now on."""
+        self._width = min(_WIDEST_LABEL, max((self._width, *map(len, labels))))
 
     def print(self, timestamp: int, run_id: str, label: str, step: int, row: Row) -> None:
         """One row, after the day if it is another than before."""
         screen, at = self.screen, local_time(timestamp)
         if f"{at:%Y-%m-%d}" != self._day:
             self._day = f"{at:%Y-%m-%d}"
-            self._put(screen.paint(self._day, dim=True))
+            self.put(screen.paint(self._day, dim=True))
         is_narrow = screen.width < _NARROW
         width = min(self._width, max(6, screen.width // 4)) if is_narrow else self._width
         used = width + 1 + _WORD + 1 + (0 if is_narrow else 8 + 1 + 4 + 1)
         text = row.text.replace("\n", "\n" + " " * used) if self._full else screen.fit(row.text, used)
         style = {"bold": True} if row.colour == "bold" else {"dim": True} if row.colour == "dim" else {}
         named = {} if style or not row.colour else {"fg": row.colour}
-        self._put(
+        self.put(
             *(() if is_narrow else (screen.paint(f"{at:%H:%M:%S}", dim=True), " ")),
             screen.paint(_label(label, width), fg=self.colour(run_id)),
             " " if is_narrow else f" {step:>4} ",
