@@ -23,7 +23,8 @@ falsy = not_
 class Fact(BaseModel):
     """An immutable record: camelCase in JSON, snake_case in Python.
 
-    Unknown keys are ignored, so that a log written by a newer version still opens.
+    Unknown keys are ignored, so that a log written by a newer version still opens. Modules with many of them do without
+    `from __future__ import annotations`: pydantic compiles each annotation that is text, at each start.
     """
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", defer_build=True)

@@ -1,7 +1,5 @@
 """What is done when the model's context is nearly full, as it stands in the log."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import AliasChoices, Field

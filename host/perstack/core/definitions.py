@@ -3,8 +3,6 @@
 Source of the names: Perstack's perstack.toml reference. Times are milliseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Events that are shown while they happen, and never stored. `perstack.core.events` has them all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

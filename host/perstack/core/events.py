@@ -4,8 +4,6 @@ Stored events make up a Run's log; display events are shown and forgotten. The f
 snake_case. `docs/events.md` describes each for readers of the JSON.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter

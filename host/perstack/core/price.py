@@ -1,7 +1,5 @@
 """What a model's tokens cost, as perstack.toml says it."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from perstack.core.base import Fact

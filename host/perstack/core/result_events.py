@@ -1,7 +1,5 @@
 """How a Run comes to its result: the facts of that."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """What events of Runs are made of: who a Run works for, what it begins with, where a delegate ended, what failed."""
 
-from __future__ import annotations
-
 from typing import Literal, assert_never
 
 from pydantic import Field

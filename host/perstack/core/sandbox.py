@@ -1,7 +1,5 @@
 """Where programs of tools run and what they may reach: as perstack.toml says it, and as a Run is held to it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from posixpath import normpath

@@ -1,7 +1,5 @@
 """Tools as the loop knows them, and what was decided about a call."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Literal
 
