@@ -110,8 +110,7 @@ def perstack() -> None:
 def entry() -> None:
     """The console script. Ends the process with the exit status of EXIT_CODES."""
     keep_environment_private()
-    gc.freeze()
-    gc.set_threshold(100_000)  # imports make many objects and free none: collecting them costs 5% of a start
+    gc.freeze()  # what is imported stays: no collection need look at it
     guard_streams()
     try:
         try:
