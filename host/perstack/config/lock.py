@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -28,7 +29,11 @@ LOCK_NAME = "perstack.lock"
 VERSION = 1
 _LARGEST = 64 << 20
 """Bytes: each tool of each server is in it."""
-_OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
+
+
+@cache
+def _object() -> TypeAdapter[JsonObject]:
+    return TypeAdapter(JsonObject)
 
 
 class LockedTool(Fact):
@@ -68,7 +73,7 @@ class LockedTool(Fact):
         )
 
     def schema_object(self) -> JsonObject:
-        return _OBJECT.validate_json(self.input_schema)
+        return _object().validate_json(self.input_schema)
 
     def spec(self) -> ToolSpec:
         return ToolSpec(
@@ -171,6 +176,10 @@ def _digest(data: bytes) -> str:
     return f"sha256:{sha256(data).hexdigest()}"
 
 
+NO_LOCK = Lock.model_construct()
+"""Where there is no file. It needs no validation, and so no validator at each start."""
+
+
 def lock_path(config: str) -> Path:
     """Where the lock of a perstack.toml is."""
     return Path(config).with_name(LOCK_NAME)
@@ -181,7 +190,7 @@ def read_lock(path: Path) -> Lock:
     try:
         table = parse_toml(read_bounded(path, _LARGEST).decode())
     except FileNotFoundError:
-        return Lock()
+        return NO_LOCK
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
     except NotRead as error:

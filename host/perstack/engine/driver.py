@@ -65,7 +65,6 @@ from perstack.core.tools import COUNTED_CALLS
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue, delegate_infos, delegate_tools
 from perstack.engine.clock import iso
-from perstack.engine.compaction import make_room, summariser_of
 from perstack.engine.deadlines import Deadlines
 from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.generation import fail, generate
@@ -73,7 +72,6 @@ from perstack.engine.groups import leaves
 from perstack.engine.kept_summary import KeptSummary
 from perstack.engine.prices import Prices
 from perstack.engine.providers import RunSettings
-from perstack.engine.results import judged_result
 from perstack.engine.ruling import Rulings
 from perstack.engine.session import Session, uninterrupted
 from perstack.engine.skills import RunSkills
@@ -377,9 +375,13 @@ class Driver:
                 await session.flush()
                 await session.write_checkpoint()
             case JudgeResult():
+                from perstack.engine.results import judged_result  # few Runs promise a form
+
                 found = await judged_result(command.text, command.schema)
                 session.note(decided(session.run, command.text, found, session.stamp))
             case Shrink() | Compact():
+                from perstack.engine.compaction import make_room, summariser_of  # few Runs are that long
+
                 summariser = summariser_of(session.run, around.provider, self._wiring.providers, self._wiring.project)
                 await make_room(session, command, summariser, self._blobs, self._prices, self._spending)
             case RecordResult() | Complete() | EndStep() | Fail() | EndRun() | StopAtLimit():

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perstack.config.lock import Lock, lock_path, read_lock
+from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.settings import Overrides, resolve_sandbox, resolve_settings
 from perstack.core.definitions import Budget, Expert, Project, with_delegates
 from perstack.core.policy.budget import lower
@@ -154,7 +154,7 @@ class Setup:
 
     def lock(self) -> Lock:
         """perstack.lock; an empty one if there is none. Raises UsageError if it does not read."""
-        return Lock() if self.project.path is None else read_lock(lock_path(self.project.path))
+        return NO_LOCK if self.project.path is None else read_lock(lock_path(self.project.path))
 
     def skill_context(self, job_id: str, tasks: Callable[[], TaskMemory] | None = None) -> SkillContext:
         """What skills are given."""

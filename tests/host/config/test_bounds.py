@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.config import load_project
 from perstack.config.env import read_env
 from perstack.config.globbing import TooMuch, matches
+from perstack.config.load import load_project
 from perstack.config.lock import read_lock
 from perstack.errors import DefinitionError, UsageError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perstack.config import load_project
+from perstack.config.load import load_project
 from perstack.core.definitions import ExpertEvaluator, FunctionEvaluator, Iterate
 
 HEAD = """

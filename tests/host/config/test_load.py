@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from perstack.config import find_config, load_project
+from perstack.config.load import load_project
+from perstack.config.places import find_config
 from perstack.core.definitions import (
     InteractiveSkill,
     McpSseSkill,
@@ -242,7 +243,7 @@ def test_a_good_file_pays_for_no_line_numbers_and_no_suggestions(write):
     path = write(EVERYTHING)
     code = (
         "import sys, pathlib; before = set(sys.modules);"  # from 3.13 on pathlib itself imports glob
-        "import perstack.config as c; c.load_project(pathlib.Path(sys.argv[1]));"
+        "import perstack.config.load as c; c.load_project(pathlib.Path(sys.argv[1]));"
         "heavy = {'perstack.config.locate', 'difflib', 'glob', 'dotenv'};"
         "print(sorted(heavy & (set(sys.modules) - before)))"
     )

@@ -11,8 +11,8 @@ from typing import get_args, get_origin
 
 import pytest
 
-from perstack.config import load_project
 from perstack.config.check import IGNORED, keys_of
+from perstack.config.load import load_project
 from perstack.config.problems import describe_problems
 from perstack.core.definitions import (
     Audit,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perstack.config import ChosenSettings, Overrides, resolve_settings
-from perstack.config.settings import chosen
+from perstack.config.settings import ChosenSettings, Overrides, chosen, resolve_settings
 from perstack.core.context import ContextPolicy
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting
 from perstack.core.policy.widening import Widening

@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from perstack.core.iterations.state import SeriesState
 from perstack.core.job import JobSummary
 from perstack.core.runs.asking import OpenQuestion
 from perstack.engine.emit import OnEvent
@@ -18,6 +18,9 @@ from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.output import Output
 from perstack.frontends.cli.terminal import err, is_attended
 from perstack.host import Host
+
+if TYPE_CHECKING:
+    from perstack.core.iterations.state import SeriesState  # a Job alone needs none of it
 
 _LONGEST = 64 << 10
 """Bytes of an answer that is typed."""

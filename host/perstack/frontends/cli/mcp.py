@@ -21,7 +21,6 @@ from perstack.frontends.cli.options import PlaceOptions, Setup, driving_options
 from perstack.frontends.cli.terminal import err, out
 from perstack.frontends.mcp_server.greeting import greet, offers_roots
 from perstack.frontends.mcp_server.names import only_experts
-from perstack.frontends.mcp_server.sampling import SamplingPlugin
 from perstack.frontends.mcp_server.snippets import CLIENTS, command_of
 from perstack.frontends.shared.wire import Wire
 
@@ -87,6 +86,8 @@ class _Serving:
 
     def open(self, loaded: LoadedProject) -> Workspace:
         """Raises UsageError."""
+        from perstack.frontends.mcp_server.sampling import SamplingPlugin
+
         return self.setup.host(loaded.project, plugins=[SamplingPlugin()]), loaded
 
     def open_root(self, folder: Path) -> Workspace:

@@ -14,10 +14,10 @@ import click
 from perstack.config.env import read_env
 from perstack.config.load import LoadedProject, load_usable
 from perstack.config.places import ProjectPlace, check_workspace, find_place
-from perstack.config.settings import Overrides
 from perstack.core.context import Compaction, CompactionExpert
 from perstack.core.definitions import Project
 from perstack.core.definitions import ReasoningBudget as Budget
+from perstack.core.overrides import Overrides
 from perstack.core.policy.widening import Widening
 from perstack.core.rules import wrong_budget
 from perstack.dataclass import dataclass

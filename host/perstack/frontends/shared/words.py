@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from perstack.core.job import JobStatus, JobSummary, cost_of
-from perstack.core.messages import ToolCallPart
 from perstack.core.moments import LATEST
 from perstack.core.plain import one_line
-from perstack.core.usage import Usage
+
+if TYPE_CHECKING:  # whatever is written to a terminal is shortened here, before there is a Job too
+    from perstack.core.job import JobStatus, JobSummary
+    from perstack.core.messages import ToolCallPart
+    from perstack.core.usage import Usage
 
 STATUS_WORDS: dict[JobStatus, str] = {
     "running": "running",
@@ -62,6 +65,8 @@ def count(number: int, noun: str) -> str:
 
 def cost(usage: Usage, unpriced_tokens: int) -> str:
     """`$0.0123`, `at least $0.0123`, `cost unknown`; empty if nothing was used."""
+    from perstack.core.job import cost_of
+
     spent = cost_of(usage, unpriced_tokens)
     if spent is None:
         return ""
