@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from os.path import normpath
 from pathlib import Path
 
@@ -245,7 +246,9 @@ def _placed(project: Project, folder: Path) -> Project:
     """Names in a definition file are seen from that file, wherever the caller stands."""
 
     def seen(name: str) -> str:
-        return normpath(folder / Path(name).expanduser())
+        with suppress(RuntimeError):  # of a user that nobody knows: there will be no such folder
+            return normpath(folder / Path(name).expanduser())
+        return normpath(folder / name)
 
     update: dict[str, object] = {}
     if project.env_path:

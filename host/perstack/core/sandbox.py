@@ -48,6 +48,10 @@ def wrong_folder(path: str) -> str | None:
         return "must name a file or folder"
     if any(sign in path for sign in "*?["):
         return f"is a pattern, and each file or folder is to be named: {path}"
+    if "\0" in path:
+        return "has a NUL character in it, which no file or folder has"
+    if path.startswith("~") and path.partition("/")[0] != "~":
+        return f"names the home folder of a user, which is to be written out: {path}"
     return None
 
 
