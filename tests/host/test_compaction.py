@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from hosting import Bench, Seen, crashing, expert, wait_for
+from hosting import Bench, Seen, crashing, expert, results, wait_for
+from kits import with_kit
 from long_runs import SmallModel, is_summary, shown
 
 from perstack.core.definitions import Budget, Price
+from perstack.errors import UsageError
 from perstack.ports.provider import GenerationRequest
+from perstack.ports.toolkit import Toolkit
 from perstack.testing.crashing_storage import Crash, CrashingStorage, crash_points
 from perstack.testing.scripted import ScriptedProvider, TurnLike, fail, text, tool, turn
 
@@ -214,3 +219,128 @@ def test_killed_at_any_write_around_it_each_compaction_is_done_once(bench: Bench
         assert len(made) == len(compactions(seen)), point
         check_sound(again, "j")
         wait_for(again.jobs.delete("j"))
+
+
+# --- what was left out --------------------------------------------------------------------------------------------
+
+
+def recalled(seen: Seen) -> list[dict]:
+    return [one for text in results(seen, "recallHistory") for one in json.loads(text)["found"]]
+
+
+def tools_of(request: GenerationRequest) -> set[str]:
+    return {spec.name for spec in request.tools}
+
+
+def test_what_was_left_out_is_found_and_read_by_a_tool_that_is_offered_then(bench: Bench) -> None:
+    def reply(request: GenerationRequest) -> TurnLike:
+        if request.step == 2:
+            return turn(tool("think", {"thought": "the colour of the door is Viridian " + FILLING}))
+        if request.step == 20:
+            return turn(tool("recallHistory", {"text": "colour DOOR"}))
+        if request.step == 21:
+            return turn(tool("recallHistory", {"step": 3, "tool": "think"}))
+        return working(21)(request)
+
+    seen = Seen()
+    provider = ScriptedProvider(SmallModel(reply, WINDOW))
+    host = bench.host(provider, expert("a", context_window=WINDOW))
+    job = wait_for(host.run("a", "q", on_event=seen))
+    assert job.status == "completed"
+    by_words, by_step = recalled(seen)[0], recalled(seen)[-1]
+    assert (by_words["step"], by_words["what"]) == (2, "your call of think")
+    assert "Viridian" in by_words["text"]
+    assert by_step["step"] == 3
+    own = [one for one in provider.requests if not is_summary(one)]
+    first = compactions(seen)[0].step_number
+    assert all(("recallHistory" in tools_of(one)) == (one.step >= first) for one in own)
+    check_sound(host, job.id)
+
+
+def test_the_answer_of_a_search_is_bounded(bench: Bench) -> None:
+    def reply(request: GenerationRequest) -> TurnLike:
+        return turn(tool("recallHistory", {"text": "words"})) if request.step == 30 else working(30)(request)
+
+    seen = Seen()
+    wait_for(bench.host(SmallModel(reply, WINDOW), expert("a", context_window=WINDOW)).run("a", "q", on_event=seen))
+    (text_of_it,) = [
+        event.contents[0].text for event in seen.of("finishToolCall") if event.tool_name == "recallHistory"
+    ]
+    assert len(json.loads(text_of_it)["found"]) == 10
+    assert "offset 10" in json.loads(text_of_it)["more"]
+    assert len(text_of_it) < 8_000
+
+
+def test_a_note_that_is_pinned_stays_as_it_is(bench: Bench) -> None:
+    def reply(request: GenerationRequest) -> TurnLike:
+        return turn(tool("pin", {"note": "the key is 4711"})) if request.step == 2 else working(40)(request)
+
+    seen = Seen()
+    provider = ScriptedProvider(SmallModel(reply, WINDOW))
+    host = bench.host(provider, expert("a", context_window=WINDOW, compaction="auto"))
+    job = wait_for(host.run("a", "q", on_event=seen))
+    assert job.status == "completed"
+    assert len(compactions(seen)) >= 2
+    last = [one for one in provider.requests if not is_summary(one)][-1]
+    calls = [call for message in last.messages if message.type == "expertMessage" for call in message.tool_calls]
+    assert [call.args for call in calls if call.tool_name == "pin"] == [{"note": "the key is 4711"}]
+    check_sound(host, job.id)
+
+
+def test_the_result_of_a_tool_that_is_pinned_stays_as_it_is(bench: Bench) -> None:
+    kit = Toolkit("kit")
+
+    @kit.tool(effect="readOnly", pin=True)
+    async def plan() -> str:
+        """Read the plan."""
+        return "step one, step two " * 40
+
+    def reply(request: GenerationRequest) -> TurnLike:
+        return turn(tool("plan")) if request.step == 2 else working(40)(request)
+
+    provider = ScriptedProvider(SmallModel(reply, WINDOW))
+    own = with_kit().model_copy(update={"context_window": WINDOW, "keep_results": 1})
+    host = bench.host(provider, own, plugins=(kit,))
+    job = wait_for(host.run("a", "q"))
+    assert job.status == "completed"
+    last = [one for one in provider.requests if not is_summary(one)][-1]
+    assert "step one, step two " * 40 in shown(last)
+
+
+def test_a_branch_from_before_a_compaction_sees_all_again_and_leaves_nothing_out(bench: Bench) -> None:
+    def reply(request: GenerationRequest) -> TurnLike:
+        return working(14)(request)
+
+    seen = Seen()
+    host = bench.host(SmallModel(reply, WINDOW), expert("a", context_window=WINDOW))
+    job = wait_for(host.run("a", "count the stars", on_event=seen))
+    assert len(compactions(seen)) == 1
+    more = Seen()
+    provider = ScriptedProvider(SmallModel(lambda request: text("I see it all"), 100_000))
+    again = bench.host(provider, expert("a", context_window=WINDOW))
+    branched = wait_for(again.jobs.resume_before_compaction(job.id, on_event=more))
+    assert (branched.status, branched.text) == ("completed", "I see it all")
+    start = more.of("startRun")[0]
+    assert start.limits.context.is_off
+    assert start.continued_from.as_it_was
+    assert "thought 2:" in str(list(provider.requests[0].messages))
+    assert not more.of("compactHistory")
+    check_sound(again, job.id)
+    plain = bench.host([text("done")], expert("b"))
+    other = wait_for(plain.run("b", "q"))
+    with pytest.raises(UsageError, match="no compaction"):
+        wait_for(plain.jobs.resume_before_compaction(other.id))
+
+
+def test_a_run_that_is_continued_still_finds_what_was_left_out_before(bench: Bench) -> None:
+    host = bench.host(SmallModel(working(14), WINDOW), expert("a", context_window=WINDOW))
+    job = wait_for(host.run("a", "the word is Heliotrope"))
+
+    def reply(request: GenerationRequest) -> TurnLike:
+        return turn(tool("recallHistory", {"text": "heliotrope"})) if request.step == 1 else text("ok")
+
+    seen = Seen()
+    again = bench.host(SmallModel(reply, WINDOW), expert("a", context_window=WINDOW))
+    wait_for(again.continue_job("a", "which word?", job_id=job.id, on_event=seen))
+    assert recalled(seen)[0] == {"step": 1, "what": "query", "text": "the word is Heliotrope", "run": f"{job.id}-1"}
+    check_sound(again, job.id)

@@ -97,10 +97,16 @@ class _SkillFields(Fact):
     polling: _Polling = False
 
 
+_Pin = Annotated[
+    bool, Field(exclude_if=falsy), Key("never leave its results out of a full context; false if not given")
+]
+
+
 class McpTool(Subject):
     """What the arguments of one tool of an MCP server are: no server says that of its own tools."""
 
     name: str
+    pin: _Pin = False
 
 
 _McpTools = Annotated[
@@ -194,6 +200,7 @@ class InteractiveTool(Fact):
             " false if not given"
         ),
     ] = False
+    pin: _Pin = False
 
 
 class InteractiveSkill(_SkillFields):

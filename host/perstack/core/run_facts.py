@@ -42,6 +42,8 @@ class ContinuedFrom(Fact):
     checkpoint_id: str
     answers: bool = Field(default=False, exclude_if=falsy)
     """Whether it begins with another answer to the question that was open there, and not with its query."""
+    as_it_was: bool = Field(default=False, exclude_if=falsy)
+    """Whether it begins as that Run was there, without a query of its own."""
 
 
 class Delegation(Fact):

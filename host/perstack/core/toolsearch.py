@@ -106,13 +106,18 @@ def result_text(found: Sequence[ToolSpec], deferred: Sequence[ToolSpec]) -> str:
 class RevealedTools:
     """The deferred tools that the messages so far have brought up, in the order they came."""
 
-    def __init__(self, deferred: Sequence[ToolSpec]) -> None:
+    def __init__(self, deferred: Sequence[ToolSpec], earlier: Iterable[str] = ()) -> None:
+        """`earlier` are the names of those that were brought up in messages which are left out since."""
         self._deferred = {spec.name: spec for spec in deferred}
-        self._found: dict[str, ToolSpec] = {}
+        self._found = {name: self._deferred[name] for name in earlier if name in self._deferred}
+        self._latest = History()
         self._read = 0
 
     def after(self, messages: History) -> tuple[ToolSpec, ...]:
-        """Those found by a search or called by name. `messages` only grows from one call to the next."""
+        """Those found by a search or called by name. What `messages` had at an earlier call is known."""
+        if not messages.continues(self._latest):
+            self._read = 0
+        self._latest = messages
         for message in messages[self._read :]:
             for name in names_in(message):
                 spec = self._deferred.get(name)

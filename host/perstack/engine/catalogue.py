@@ -64,10 +64,12 @@ class Catalogue:
         guidance: str = "",
         tool_search: ToolSearch = "auto",
         unreachable: Mapping[str, str] | None = None,
+        revealed: Sequence[str] = (),
     ) -> None:
+        """`revealed` are deferred tools that were found in messages which are not shown any more."""
         named = _with_unique_names(offered)
         self._division = divide(((one.spec, one.may_wait) for one in named), tool_search)
-        self._revealed = RevealedTools(self._division.deferred)
+        self._revealed = RevealedTools(self._division.deferred, revealed)
         self._kept: KeptTools | None = None
         self._by_name = {one.spec.name: one for one in named}
         if self._division.deferred:
@@ -127,6 +129,7 @@ class Catalogue:
             kind=spec.kind,
             effect=spec.effect,
             polling=spec.polling,
+            pin=spec.pin,
             target=spec.target,
         )
 
@@ -177,10 +180,13 @@ def declared(spec: ToolSpec, definition: Skill) -> ToolSpec:
     """The tool with what perstack.toml says of it."""
     if definition.polling and not spec.polling:
         spec = spec.model_copy(update={"polling": True})
-    if spec.subject is None and isinstance(definition, McpStdioSkill | McpSseSkill):
-        subject = next((one for one in definition.tools if one.name == spec.name), None)
-        return spec if subject is None else spec.model_copy(update={"subject": subject})
-    return spec
+    if not isinstance(definition, McpStdioSkill | McpSseSkill):
+        return spec
+    told = next((one for one in definition.tools if one.name == spec.name), None)
+    if told is not None and told.pin:
+        spec = spec.model_copy(update={"pin": True})
+    is_told = told is not None and bool(told.names) and spec.subject is None
+    return spec.model_copy(update={"subject": told}) if is_told else spec
 
 
 def misdeclared(specs: Sequence[ToolSpec], definition: Skill) -> Iterator[str]:
@@ -222,6 +228,7 @@ def interactive_tools(definition: InteractiveSkill) -> list[Offered]:
                 skill_name=definition.name,
                 kind="interactive",
                 approval=tool.approval,
+                pin=tool.pin,
             )
         )
         for tool in definition.tools

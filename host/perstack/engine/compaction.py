@@ -164,7 +164,6 @@ async def _summarised(
         reasoning_budget=summariser.reasoning_budget,
         max_tokens=summary_tokens(window),
         expert_key=summariser.expert_key,
-        step=session.run.step,
     )
     started = time.monotonic()
     prices.prepare(summariser.provider_name)

@@ -308,6 +308,8 @@ class Driver:
             await session.flush()
             skills = await self._skills(session)
             if skills is not None:
+                skills.fit_to(session.run, self._wiring.storage)
+                await skills.refresh()
                 if session.run.is_tightened and session.run.phase is Phase.CALLING:
                     await self._rule_again(session, skills.catalogue)
                 around = self._around(session.run)
@@ -351,6 +353,7 @@ class Driver:
     async def _perform(self, session: Session, command: Command, skills: RunSkills, around: ToolSurroundings) -> None:
         match command:
             case Generate():
+                skills.fit_to(session.run, self._wiring.storage)
                 catalogue = await skills.refresh()
                 await generate(
                     session,

@@ -31,6 +31,7 @@ from perstack.engine.setup import Setup
 from perstack.engine.skills import JobSkills
 from perstack.engine.slots import job_slots
 from perstack.engine.stop_requests import StopRequests
+from perstack.engine.uncompacting import before_compaction
 from perstack.engine.who import this_process, this_user
 from perstack.engine.wiring import Wiring
 from perstack.errors import Conflict, UsageError
@@ -199,6 +200,27 @@ class Jobs(JobQueries):
                 return driver.take_up(run, reason, limits=limits)
 
             return take_up
+
+        return await self._go_on(setup, job_id, begin, on_event)
+
+    async def resume_before_compaction(
+        self, job_id: str | None = None, *, on_event: OnEvent | None = None
+    ) -> JobSummary:
+        """Go back to the state before the latest compaction of the Coordinator, in a branch: a Run that sees all again.
+
+        Nothing is left out of its context until compaction is turned on again, by the options of this Host now or of
+        one that resumes the Job. Raises UsageError if there was no compaction.
+        """
+        job_id, setup = await self._job_id(job_id), self._setup()
+        asked = setup.overrides
+        setup = replace(setup, overrides=replace(asked, compaction=asked.compaction or "off"))
+
+        async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
+            run = _coordinator(loaded)
+            expert = setup.expert(run.start.expert_key)
+            place = await before_compaction(self, run)
+            base = await self._state_at(place.checkpoint_id, job_id)
+            return lambda driver: driver.begin_run(expert, run.start.query, continued_from=place, base=base)
 
         return await self._go_on(setup, job_id, begin, on_event)
 

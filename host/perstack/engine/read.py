@@ -17,6 +17,7 @@ from perstack.core.labels import has_labels
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.resuming import UnsettledCall, unsettled_calls
 from perstack.core.runs.state import Run
+from perstack.core.runs.visibility import Visibility
 from perstack.dataclass import dataclass
 from perstack.engine.logs.kept import heads_kept, summary_kept
 from perstack.engine.logs.lines import readable, run_ids
@@ -220,6 +221,15 @@ class JobReader:
             raise NotFound(f"Job {job_id} has no Run {run_id}; it has: {', '.join(ids) or 'none'}")
         wanted = ids if run_id is None else [run_id]
         return [RunLog(one, *await readable(self.storage, RunRef(job_id, one))) for one in wanted]
+
+    async def left_out(self, run_id: str, *, job_id: str | None = None) -> Visibility:
+        """Which events of a Run its model does not see any more, or not whole, as far as its log reads."""
+        found = Visibility()
+        with suppress(Damaged):
+            await load_run(
+                self.storage, RunRef(job_id or job_of_run(run_id), check_id(run_id, "run")), observe=found.observe
+            )
+        return found
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """The ids of a Job's checkpoints, Run by Run, oldest first, from after the checkpoint `after` on."""

@@ -25,6 +25,8 @@ from perstack.core.definitions import (
     is_base_skill,
 )
 from perstack.core.events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
+from perstack.core.runs.context import policy_of
+from perstack.core.runs.state import Run
 from perstack.core.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
 from perstack.engine.catalogue import (
@@ -38,11 +40,13 @@ from perstack.engine.catalogue import (
 from perstack.engine.clock import SYSTEM
 from perstack.engine.emit import DisplayStamp, Emitter
 from perstack.engine.locked import LockedSession, out_of_date
+from perstack.engine.recalling import context_tools
 from perstack.engine.runtimes import Runtimes
 from perstack.errors import SkillError
 from perstack.next_steps import Look, Note
 from perstack.ports.clock import Clock
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, Toolset
+from perstack.ports.storage import Storage
 from perstack.ports.variables import filled_settings
 
 PATIENCE = 10.0
@@ -267,8 +271,20 @@ class RunSkills:
         self._work = work
         self._is_coordinator = is_coordinator
         self._known: dict[str, Toolset | None] = {}
+        self._context: tuple[object, ...] = (False, False, ())
+        """What the tools for the Run's context are made for."""
+        self._own: tuple[Offered, ...] = ()
+        self._revealed: tuple[str, ...] = ()
         self.catalogue = Catalogue([])
         """What was offered last."""
+
+    def fit_to(self, run: Run, storage: Storage) -> None:
+        """Offer from the next `refresh` on what this Run needs for its context as it is now."""
+        policy, context = policy_of(run), run.context
+        needs = (policy is not None and policy.offers_pin, context.has_dropped, context.revealed)
+        if needs != self._context:
+            self._context, self._known = needs, {}
+            self._own, self._revealed = context_tools(run, storage), context.revealed
 
     async def refresh(self) -> Catalogue:
         """What is offered now: the same object while no skill has changed what it offers.
@@ -306,11 +322,12 @@ class RunSkills:
             if tools and toolset.instructions.strip():
                 guidance.append(f"What skill {name} says of its tools:\n{_bounded(toolset.instructions.strip())}")
         return Catalogue(
-            [*offered, *delegate_tools(self._expert, self._project.experts)],
+            [*offered, *delegate_tools(self._expert, self._project.experts), *self._own],
             missing,
             "\n\n".join(guidance),
             self._expert.tool_search or self._project.tool_search or "auto",
             unreachable,
+            self._revealed,
         )
 
 

@@ -83,8 +83,9 @@ from perstack.core.usage import NO_USAGE, Charge, Usage, together
 
 def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
     """The state after `startRun`; `base` is the Run that it continues from, as it was at that place."""
-    if base is not None and start.continued_from is not None and start.continued_from.answers:
-        return _asked_again(start, head, base)
+    place = start.continued_from
+    if base is not None and place is not None and (place.answers or place.as_it_was):
+        return _taken_over(start, head, base)
     query = UserMessage(contents=(TextPart(text=start.query),))
     earlier = History() if base is None else inheritable(base, f"{start.id}-open")
     is_same = base is not None and (base.start.provider, base.start.model) == (start.provider, start.model)
@@ -102,18 +103,20 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
     )
 
 
-def _asked_again(start: StartRun, head: Head, base: Run) -> Run:
-    """Where `base` was asked, as a Run of its own: its calls are open still, and what it spent is not spent again."""
+def _taken_over(start: StartRun, head: Head, base: Run) -> Run:
+    """Where `base` was, as a Run of its own: its calls are open still, and what it spent is not spent again."""
+    is_begun = base.phase is Phase.GENERATING
     return Run(
         start=start,
         head=head,
         limits=start.limits,
         messages=base.messages,
         schema=schema_of_run(start),
-        phase=base.phase,
+        phase=Phase.READY if is_begun else base.phase,
+        accepted=base.accepted and not is_begun,
         calls=base.calls,
         todos=base.todos,
-        context=base.context,
+        context=replace(base.context, overflow=None, is_relieved=False),
         context_tokens=base.context_tokens,
         context_window=base.context_window,
         asked=base.asked,

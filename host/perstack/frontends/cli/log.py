@@ -14,6 +14,7 @@ from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, plac
 from perstack.dataclass import dataclass
 from perstack.engine.read import RunLog
 from perstack.errors import NotFound, UsageError
+from perstack.frontends.cli.log_marks import marks_of
 from perstack.frontends.cli.log_messages import print_checkpoint, print_messages
 from perstack.frontends.cli.log_print import print_damage, print_events, print_summary, visible
 from perstack.frontends.cli.log_select import Wanted, in_order, newest, parse_steps, parse_types, select
@@ -149,7 +150,8 @@ async def _show_events(
     print_summary(screen, job)
     if shown:
         out()
-    print_events(rows or RowPrinter(screen, full=request.full), shown, every, request.wanted, request.full)
+    marks = await marks_of(host, logs)
+    print_events(rows or RowPrinter(screen, full=request.full), shown, every, request.wanted, request.full, marks)
     _say_rest(screen, len(chosen), len(shown), request.offset)
     return int(print_damage(logs))
 

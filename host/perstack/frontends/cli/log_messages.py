@@ -14,6 +14,7 @@ from perstack.core.messages import (
     ToolMessage,
     text_of,
 )
+from perstack.core.runs.compacting import STANDS_FOR_OLDER
 from perstack.frontends.cli.log_rows import arguments, run_label, tokens
 from perstack.frontends.cli.terminal import Screen, out
 
@@ -62,8 +63,10 @@ def _parts(message: AnyMessage) -> list[tuple[str, str]]:
         ]
     if isinstance(message, ExpertMessage):
         return _reply(message)
-    author = "instruction" if isinstance(message, InstructionMessage) else "query"
-    return [(author, text_of(message.contents))]
+    text = text_of(message.contents)
+    if isinstance(message, InstructionMessage):
+        return [("instruction", text)]
+    return [("in place of older messages" if text.startswith(STANDS_FOR_OLDER) else "query", text)]
 
 
 def _reply(message: ExpertMessage) -> list[tuple[str, str]]:

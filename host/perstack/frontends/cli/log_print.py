@@ -12,6 +12,7 @@ from perstack.core.job import JobStatus, JobSummary
 from perstack.core.messages import ToolCallPart
 from perstack.engine.clock import SYSTEM
 from perstack.engine.read import RunLog
+from perstack.frontends.cli.log_marks import Marks, meanings
 from perstack.frontends.cli.log_rows import QUIET_TYPES, Around, Row, describe, run_label, tokens
 from perstack.frontends.cli.log_select import Entry, Wanted, expert_of, lacks_skills, parse_line
 from perstack.frontends.cli.next_steps import command
@@ -67,7 +68,12 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
 
 
 def print_events(
-    rows: RowPrinter, entries: Sequence[Entry], every: Sequence[Entry], wanted: Wanted, full: bool
+    rows: RowPrinter,
+    entries: Sequence[Entry],
+    every: Sequence[Entry],
+    wanted: Wanted,
+    full: bool,
+    marks: Marks | None = None,
 ) -> None:
     """The events, each with its time, Run and step. `every` is all of them, to look up when a step began."""
     lines = [
@@ -79,7 +85,10 @@ def print_events(
         rows.colour(run_id)
     rows.widen(line.label for line in lines)
     for line in lines:
-        rows.print(line.entry.timestamp, line.entry.log.run_id, line.label, line.entry.step, line.row)
+        mark = (marks or {}).get((line.entry.log.run_id, line.entry.place), " ")
+        rows.print(line.entry.timestamp, line.entry.log.run_id, line.label, line.entry.step, line.row, mark)
+    for meaning in meanings(marks or {}):
+        out(rows.screen.paint(meaning, dim=True))
 
 
 def _rows(entry: Entry, around: Around) -> list[Row]:

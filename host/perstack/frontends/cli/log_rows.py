@@ -211,6 +211,7 @@ def _start(event: StartRun, around: Around) -> list[Row]:
     rows = [Row("query", event.query, "bold")]
     if event.continued_from is not None:
         another = ", with another answer" if event.continued_from.answers else ""
+        another = ", as it was there" if event.continued_from.as_it_was else another
         rows.append(Row("continues", f"from checkpoint {event.continued_from.checkpoint_id}{another}"))
     if around.full:
         rows.append(Row("model", f"{event.provider}/{event.model}"))

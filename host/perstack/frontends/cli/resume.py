@@ -55,6 +55,11 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
     metavar="TEXT",
     help="With --resume-from: another answer to what was asked there, in a branch.",
 )
+@click.option(
+    "--before-compaction",
+    is_flag=True,
+    help="Go back to before the history was last summarised, in a branch that leaves nothing out.",
+)
 @showing_options
 @driving_options
 def resume_command(
@@ -67,6 +72,7 @@ def resume_command(
     definition: str,
     resume_from: str | None,
     answer: str | None,
+    before_compaction: bool,
     showing: Showing,
     setup: Setup,
 ) -> None:
@@ -76,10 +82,8 @@ def resume_command(
     """
     settled = _settlements(settle)
     check_target(target)
-    if (resume_from is None) != (answer is None):
-        raise UsageError("--resume-from and -i go together; what is asked now is answered by: perstack answer ID TEXT")
-    if answer is not None and (settled or max_iterations is not None or target is not None):
-        raise UsageError("-i answers a Job's question: leave out --settle, --max-iterations and --target")
+    is_more = bool(settled) or max_iterations is not None or target is not None
+    _check_options(resume_from, answer, before_compaction, is_more=is_more)
     host = setup.host()
     lines = SeriesLines(showing)
 
@@ -110,7 +114,8 @@ def resume_command(
                 "--max-iterations, --target, --total-cost, --total-tokens and --definition are for iterations:"
                 " name some that `perstack iterations` lists"
             )
-        return await answered_in_place(host, _resuming(host, job, settled, lines.on_event), lines.on_event)
+        go_on = _resuming(host, job, settled, lines.on_event, before_compaction)
+        return await answered_in_place(host, go_on, lines.on_event)
 
     async def interrupted() -> JobSummary | SeriesState | None:
         return await lines.state(host) or await job_of(host, lines.on_event)
@@ -121,14 +126,26 @@ def resume_command(
     sys.exit(say_series(ended, lines.on_event) if isinstance(ended, SeriesState) else say(ended, lines.on_event))
 
 
+def _check_options(resume_from: str | None, answer: str | None, before_compaction: bool, *, is_more: bool) -> None:
+    """Raises UsageError for options that do not go together."""
+    if (resume_from is None) != (answer is None):
+        raise UsageError("--resume-from and -i go together; what is asked now is answered by: perstack answer ID TEXT")
+    if answer is not None and is_more:
+        raise UsageError("-i answers a Job's question: leave out --settle, --max-iterations and --target")
+    if before_compaction and (answer is not None or is_more):
+        raise UsageError("--before-compaction begins a branch: leave out -i, --settle, --max-iterations and --target")
+
+
 def _resuming(
-    host: Host, job: str | None, settled: dict[str, Settlement], lines: Output
+    host: Host, job: str | None, settled: dict[str, Settlement], lines: Output, before_compaction: bool
 ) -> Callable[[OnEvent], Awaitable[JobSummary]]:
     def show(calls: tuple[UnsettledCall, ...]) -> None:
         _show_unsettled(calls, settled)
 
     async def resumed(on_event: OnEvent) -> JobSummary:
         await lines.begin(lambda: host.job(job))
+        if before_compaction:
+            return await host.jobs.resume_before_compaction(job, on_event=on_event)
         return await host.resume(job, settle=settled, on_unsettled=show, on_event=on_event)
 
     return resumed

@@ -40,8 +40,8 @@ class RowPrinter:
         """Make room for these labels too in what is printed from now on."""
         self._width = min(_WIDEST_LABEL, max((self._width, *map(len, labels))))
 
-    def print(self, timestamp: int, run_id: str, label: str, step: int, row: Row) -> None:
-        """One row, after the day if it is another than before."""
+    def print(self, timestamp: int, run_id: str, label: str, step: int, row: Row, mark: str = " ") -> None:
+        """One row, after the day if it is another than before; `mark` is one sign beside the step."""
         screen, at = self.screen, local_time(timestamp)
         if f"{at:%Y-%m-%d}" != self._day:
             self._day = f"{at:%Y-%m-%d}"
@@ -55,7 +55,7 @@ class RowPrinter:
         self.put(
             *(() if is_narrow else (screen.paint(f"{at:%H:%M:%S}", dim=True), " ")),
             screen.paint(_label(label, width), fg=self.colour(run_id)),
-            " " if is_narrow else f" {step:>4} ",
+            mark if is_narrow else f" {step:>4}{mark}",
             screen.paint(f"{row.word:<{_WORD}}", **style, **named),
             " ",
             screen.paint(text, **style, **named) if row.colour in _LOUD else text.rstrip(),

@@ -44,6 +44,7 @@ class ToolFunction:
     description: str
     effect: Effect
     polling: bool
+    pin: bool
     subject: Subject | None
     function: Function
     parameters: tuple[inspect.Parameter, ...]
@@ -65,6 +66,7 @@ class ToolFunction:
             input_schema=schema,
             effect=self.effect,
             polling=self.polling,
+            pin=self.pin,
             subject=self.subject,
         )
 
@@ -94,6 +96,7 @@ def tool_function(
     description: str | None,
     effect: Effect,
     polling: bool,
+    pin: bool,
     subject: Subject | None,
     settings: type[object] | None,
 ) -> ToolFunction:
@@ -128,7 +131,7 @@ def tool_function(
     if missing:
         raise PluginError(f"{place}: its subject names {', '.join(sorted(missing))}, which is not a parameter")
     context = contexts[0] if contexts else None
-    return ToolFunction(name, description, effect, polling, subject, function, tuple(given), context)
+    return ToolFunction(name, description, effect, polling, pin, subject, function, tuple(given), context)
 
 
 def _place(function: Function) -> str:

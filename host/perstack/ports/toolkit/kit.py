@@ -54,6 +54,7 @@ class Toolkit(Generic[SettingsT, ResourceT]):
         name: str | None = None,
         description: str | None = None,
         polling: bool = False,
+        pin: bool = False,
         subject: Subject | None = None,
     ) -> Callable[[FunctionT], FunctionT]:
         """Make an async function a tool of this kit; the function itself stays as it is.
@@ -63,7 +64,8 @@ class Toolkit(Generic[SettingsT, ResourceT]):
         `idempotent` are run again after a crash, those with a `sideEffect` never are by the host alone.
         A tool that is called again and again until something has come about is `polling`: other calls that are
         repeated with the same result are taken for a loop. `subject` says which arguments are paths, addresses or
-        commands, so that permission rules read them as such, and not as texts.
+        commands, so that permission rules read them as such, and not as texts. Results of one with `pin` are never left
+        out of a context that is nearly full.
 
         Raises PluginError for a function that cannot be a tool.
         """
@@ -75,6 +77,7 @@ class Toolkit(Generic[SettingsT, ResourceT]):
                 description=description,
                 effect=effect,
                 polling=polling,
+                pin=pin,
                 subject=subject,
                 settings=self._settings,
             )

@@ -1,0 +1,151 @@
+"""Finding again what a Run's model has been shown: a bounded search over the events of its logs.
+
+What is found are texts as the model saw them, each with its step: queries, replies, calls and results.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+from perstack.core.events import FinishGeneration, FinishToolCall, RejectResult, StartRun, StoredEvent
+from perstack.core.messages import text_of
+from perstack.core.runs.context import RECALL_TOOL
+from perstack.core.runs.repeats import shown
+from perstack.core.tools import Subject, ToolSpec
+from perstack.dataclass import dataclass
+
+MOST_FOUND = 10
+"""Entries of one answer."""
+MOST_CHARACTERS = 6_000
+"""Of one answer, over all its entries."""
+_EXCERPT = 600
+_LONGEST_QUERY = 500
+
+RECALL_SPEC = ToolSpec(
+    name=RECALL_TOOL,
+    description="Search and read what you have seen and done earlier and are not shown any more: queries, your replies,"
+    " calls and their results. Give words to look for, or a step to read, or both; `tool` narrows it to one tool.",
+    input_schema={
+        "type": "object",
+        "properties": {
+            "text": {
+                "type": "string",
+                "maxLength": _LONGEST_QUERY,
+                "description": "words that must all stand in what is found, in any case of letters",
+            },
+            "tool": {"type": "string", "description": "only calls of this tool and their results"},
+            "step": {"type": "integer", "minimum": 0, "description": "only this step, and its texts at length"},
+            "offset": {"type": "integer", "minimum": 0, "description": "leave out so many of what is found"},
+        },
+    },
+    skill_name=RECALL_TOOL,
+    effect="readOnly",
+    subject=Subject(is_nothing=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is looked for."""
+
+    words: tuple[str, ...] = ()
+    tool: str | None = None
+    step: int | None = None
+    offset: int = 0
+
+    @classmethod
+    def of(cls, args: JsonObject) -> Wanted:
+        """From a call's arguments, which fit the schema."""
+        text, tool, step, offset = (args.get(name) for name in ("text", "tool", "step", "offset"))
+        return cls(
+            tuple(str(text).casefold().split()) if text else (),
+            str(tool) if tool else None,
+            step if isinstance(step, int) else None,
+            offset if isinstance(offset, int) else 0,
+        )
+
+    def may_be_in(self, line: bytes) -> bool:
+        """Whether an event's line is worth parsing. A word with a sign that JSON escapes is not looked for in it."""
+        if not line.startswith(_KINDS):
+            return False
+        plain = [word.encode() for word in self.words if _PLAIN.fullmatch(word)]
+        lower = line.lower() if plain else b""
+        return all(word in lower for word in plain)
+
+
+_KINDS = tuple(
+    f'{{"type":"{kind.model_fields["type"].default}"'.encode()
+    for kind in (StartRun, FinishGeneration, FinishToolCall, RejectResult)
+)
+_PLAIN = re.compile(r"[a-z0-9_.:-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One text that the model has seen."""
+
+    run_id: str
+    step: int
+    what: str
+    text: str
+
+
+def entries_of(event: StoredEvent, wanted: Wanted) -> Iterator[Entry]:
+    """What of an event is wanted."""
+    if wanted.step is not None and event.step_number != wanted.step:
+        return
+    for tool, what, text in _texts(event):
+        if wanted.tool is not None and tool != wanted.tool:
+            continue
+        folded = text.casefold()
+        if text and tool != RECALL_TOOL and all(word in folded for word in wanted.words):
+            yield Entry(event.run_id, event.step_number, what, text)
+
+
+def _texts(event: StoredEvent) -> Iterator[tuple[str, str, str]]:
+    match event:
+        case StartRun():
+            yield "", "query", event.query
+        case RejectResult():
+            yield "", "query", event.text
+        case FinishGeneration():
+            yield "", "your reply", event.message.text
+            for call in event.message.tool_calls:
+                args = call.raw_args if call.raw_args is not None else json.dumps(call.args, ensure_ascii=False)
+                yield call.tool_name, f"your call of {call.tool_name}", args
+        case FinishToolCall():
+            kind = "error" if event.is_error else "result"
+            yield event.tool_name, f"{kind} of {event.tool_name}", text_of(shown(event))
+        case _:
+            return
+
+
+def answer_of(entries: Iterable[Entry], wanted: Wanted, run_id: str) -> str:
+    """What the model sees: the entries in their order, each shortened so that all fit."""
+    every = list(entries)
+    page = every[wanted.offset : wanted.offset + MOST_FOUND]
+    most = MOST_CHARACTERS // max(1, len(page)) if wanted.step is not None else _EXCERPT
+    found: list[JsonValue] = []
+    for entry in page:
+        one: JsonObject = {"step": entry.step, "what": entry.what, "text": _excerpt(entry.text, wanted.words, most)}
+        if entry.run_id != run_id:
+            one["run"] = entry.run_id
+        found.append(one)
+    answer: JsonObject = {"found": found}
+    more = len(every) - wanted.offset - len(page)
+    if more > 0:
+        answer["more"] = f"{more} more: give offset {wanted.offset + len(page)}, or other words"
+    return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+
+
+def _excerpt(text: str, words: tuple[str, ...], most: int) -> str:
+    if len(text) <= most:
+        return text
+    at = text.casefold().find(words[0]) if words else 0
+    begin = max(0, min(at - most // 3, len(text) - most))
+    return f"{'… ' if begin else ''}{text[begin : begin + most]}{' …' if begin + most < len(text) else ''}"

@@ -1,0 +1,108 @@
+"""The tools by which a model deals with a full context: `recallHistory` finds what is left out, `pin` keeps a note."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from perstack.core.chain import open_line
+from perstack.core.events import StartRun, StoredEvent
+from perstack.core.ids import place_of
+from perstack.core.recall import RECALL_SPEC, Entry, Wanted, answer_of, entries_of
+from perstack.core.runs.context import PIN_TOOL, policy_of
+from perstack.core.runs.state import Run
+from perstack.core.tools import Subject, ToolSpec
+from perstack.engine.catalogue import Offered
+from perstack.engine.logs.lines import readable
+from perstack.engine.logs.runs import RunDefinition
+from perstack.ports.skill import ToolCall, ToolResult, Toolset
+from perstack.ports.storage import RunRef, Storage
+
+_MOST_RUNS = 50
+"""That continue each other."""
+_LONGEST_NOTE = 2_000
+
+PIN_SPEC = ToolSpec(
+    name=PIN_TOOL,
+    description="Keep a short note in view for as long as you work: a fact, a decision, a rule that you will need."
+    " When the conversation grows too long, its older part is summarised; pinned notes stay as they are. Pin little.",
+    input_schema={
+        "type": "object",
+        "properties": {"note": {"type": "string", "minLength": 1, "maxLength": _LONGEST_NOTE}},
+        "required": ["note"],
+    },
+    skill_name=PIN_TOOL,
+    effect="readOnly",
+    pin=True,
+    subject=Subject(is_nothing=True),
+)
+
+
+def context_tools(run: Run, storage: Storage) -> tuple[Offered, ...]:
+    """What a Run is offered for its context: `recallHistory` once something was left out, and `pin` with it, or from
+    the beginning if the definition says what is to become of a full context."""
+    policy, has_dropped = policy_of(run), run.context.has_dropped
+    recall = (Offered(RECALL_SPEC, RecallSession(storage, run), RECALL_SPEC.name),) if has_dropped else ()
+    offers_pin = policy is not None and (policy.offers_pin or has_dropped)
+    return (*((Offered(PIN_SPEC, _PinSession(), PIN_SPEC.name),) if offers_pin else ()), *recall)
+
+
+class _PinSession:
+    """Answers `pin`: the note stands in the call itself, whose turn is never left out."""
+
+    async def tools(self) -> Toolset:
+        return Toolset((PIN_SPEC,))
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return ToolResult.text('{"pinned":true}')
+
+    async def close(self) -> None:
+        """Nothing was opened."""
+
+
+class RecallSession:
+    """Answers `recallHistory` from the log of a Run, and those of the Runs that it continues."""
+
+    def __init__(self, storage: Storage, run: Run) -> None:
+        self._storage = storage
+        self._ref = RunRef(run.start.job_id, run.id)
+
+    async def tools(self) -> Toolset:
+        return Toolset((RECALL_SPEC,))
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        wanted = Wanted.of(call.args)
+        found: list[Entry] = []
+        place: tuple[RunRef, int | None] | None = (self._ref, None)
+        for _ in range(_MOST_RUNS):
+            if place is None:
+                break
+            entries, place = await self._entries(*place, wanted)
+            found = entries + found
+        return ToolResult.text(answer_of(found, wanted, self._ref.run_id))
+
+    async def _entries(
+        self, ref: RunRef, limit: int | None, wanted: Wanted
+    ) -> tuple[list[Entry], tuple[RunRef, int] | None]:
+        """What is wanted of one log, as far as it reads, and the place in another that it continues from."""
+        lines, _ = await readable(self._storage, ref, 0, limit)
+        chosen = await asyncio.to_thread(_worth, lines, wanted)
+        definition = RunDefinition(self._storage)
+        found: list[Entry] = []
+        start: StoredEvent | None = None
+        for place in chosen:
+            event = await definition.event(ref, place + 1, open_line(lines[place]))
+            start = event if place == 0 else start
+            found += entries_of(event, wanted)
+        base = start.continued_from if isinstance(start, StartRun) else None
+        if base is None:
+            return found, None
+        return found, (RunRef(ref.job_id, base.run_id), place_of(base.checkpoint_id)[2])
+
+    async def close(self) -> None:
+        """Nothing was opened."""
+
+
+def _worth(lines: Sequence[bytes], wanted: Wanted) -> list[int]:
+    """The first line, which says what the Run continues, and those that may have what is wanted."""
+    return [place for place, line in enumerate(lines) if place == 0 or wanted.may_be_in(line)]

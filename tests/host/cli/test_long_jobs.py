@@ -1,0 +1,63 @@
+"""A Job whose history is shortened, on the command line: what the log marks, what the model sees, and going back."""
+
+from __future__ import annotations
+
+import re
+
+from terminal import Terminal, reply
+
+NOTES = {"You write the notes": [reply("Notes of the model.")]}
+LONG = "words that fill the context " * 30
+
+
+def long_job(terminal: Terminal) -> None:
+    turns = [reply("", ("think", {"thought": f"thought {number}: {LONG}"})) for number in range(12)]
+    toml = 'contextWindow = 4000\n[experts.stargazer]\ninstruction = "i"\n'
+    terminal.project(toml, **{"stargazer": [*turns, reply("Done.")], **NOTES})
+    run = terminal.call("run", "stargazer", "count the stars", "--provider", "scripted", "--job-id", "long")
+    assert run.code == 0, run.err
+
+
+def test_the_log_marks_what_the_model_does_not_see_any_more(terminal: Terminal) -> None:
+    long_job(terminal)
+    shown = terminal.call("log", "--take", "0")
+    marked = re.findall(r" (\d+)·calls", shown.out)
+    clear = re.findall(r" (\d+) calls", shown.out)
+    assert marked == [str(step) for step in range(1, len(marked) + 1)]
+    assert int(clear[0]) == len(marked) + 1
+    assert "compacts" in shown.out
+    assert "by scripted/scripted" in shown.out
+    assert "· the model does not see this any more" in shown.lines[-1]
+
+
+def test_the_messages_are_those_that_the_model_sees(terminal: Terminal) -> None:
+    long_job(terminal)
+    shown = terminal.call("log", "--messages").out
+    assert "── in place of older messages ──" in shown
+    assert "Notes of the model." in shown
+    assert "count the stars" in shown
+    assert "thought 0:" not in shown
+    assert "thought 11:" in shown
+
+
+def test_compaction_is_turned_off_by_an_option_and_undone_by_another(terminal: Terminal) -> None:
+    long_job(terminal)
+    back = terminal.call("resume", "long", "--before-compaction", "--provider", "scripted")
+    assert back.code == 0, back.err
+    messages = terminal.call("log", "--run", "long-2", "--messages").out
+    assert "thought 10:" in messages
+    assert not [
+        event for event in terminal.call("log", "--run", "long-2", "--json").events if "ompact" in event["type"]
+    ]
+    off = terminal.call("run", "stargazer", "q", "--provider", "scripted", "--compaction", "off", "--job-id", "off")
+    assert off.code == 0, off.err
+    assert "compactHistory" not in terminal.call("log", "--job", "off", "--json").out
+    wrong = terminal.call("run", "stargazer", "q", "--compaction", "never")
+    assert (wrong.code, "use auto, off, or expert=NAME" in wrong.err) == (2, True)
+
+
+def test_a_definition_that_names_no_expert_for_its_summaries_is_refused(terminal: Terminal) -> None:
+    terminal.project('compaction = { expert = "nots" }\n[experts.notes]\ninstruction = "i"\n', notes=[reply("Done.")])
+    wrong = terminal.call("validate")
+    assert wrong.code == 2
+    assert "compaction.expert: there is no Expert `nots`; did you mean `notes`?" in wrong.out + wrong.err
