@@ -111,7 +111,9 @@ class _Export:
         at = _Stretch(state, ids, self._run_id(start.run_id, 0), offset, clock - 1)
         self.places[start.id] = (state, list(ids))
         messages = self._messages(at)
-        at.goes_on = is_answer = start.continued_from is not None and start.continued_from.answers
+        at.goes_on = is_answer = start.continued_from is not None and (
+            start.continued_from.answers or start.continued_from.as_it_was
+        )
         before, query = (messages, ()) if is_answer else (messages[:-1], messages[-1:])
         initial = self._checkpoint(at, 0).model_copy(
             update={"status": "init", "messages": before if base else (), "usage": NO_USAGE}
@@ -170,6 +172,10 @@ class _Export:
                 return  # the original knows no budgets
             case ours.RequestApproval() | ours.DecideApproval() | ours.StartToolCall() | ours.WidenPermissions():
                 return  # the original knows no permissions
+            case ours.ShrinkResults() | ours.StartCompaction():
+                return  # nor compaction: what the model was shown stands among the messages
+            case ours.CompactHistory():
+                at.ids = [_id(at.state.id, f"after {event.id}", n) for n in range(len(at.state.messages))]
             case ours.RejectResult():
                 return  # nor schemas: what the model was shown stands among the messages
             case _:

@@ -344,3 +344,10 @@ def test_a_run_that_is_continued_still_finds_what_was_left_out_before(bench: Ben
     wait_for(again.continue_job("a", "which word?", job_id=job.id, on_event=seen))
     assert recalled(seen)[0] == {"step": 1, "what": "query", "text": "the word is Heliotrope", "run": f"{job.id}-1"}
     check_sound(again, job.id)
+
+
+def test_a_job_with_compactions_is_exported_in_the_originals_form(bench: Bench) -> None:
+    host = bench.host(SmallModel(working(20), WINDOW), expert("a", context_window=WINDOW))
+    job = wait_for(host.run("a", "q"))
+    files = wait_for(host.original_files(job.id))
+    assert any("checkpoint" in name for name in files)

@@ -112,3 +112,16 @@ def test_results_of_tools_that_change_something_stay_as_they_are(bench: Bench) -
     host = bench.host(SmallModel(reply, WINDOW), expert("a", context_window=WINDOW, keep_results=1))
     wait_for(host.run("a", "q", on_event=seen))
     assert not seen.of("shrinkResults")
+
+
+def test_a_blob_that_a_shrunk_result_needs_is_missed_by_verify(bench: Bench) -> None:
+    files(bench, 12)
+    seen = Seen()
+    host = bench.host(SmallModel(reading(12), WINDOW), expert("a", context_window=WINDOW, keep_results=3))
+    job = wait_for(host.run("a", "q", on_event=seen))
+    name = seen.of("shrinkResults")[0].results[0].blob
+    assert wait_for(host.verify(job.id)).findings == ()
+    for path in bench.workspace.rglob(name):
+        path.unlink()
+        (finding,) = wait_for(host.verify(job.id)).findings
+        assert name in finding.message

@@ -10,6 +10,7 @@ from perstack.core.events import (
     CallDelegate,
     FinishToolCall,
     RedactEvent,
+    ShrinkResults,
     StartGeneration,
     StartRun,
     StoredEvent,
@@ -109,6 +110,9 @@ def _take_down(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:
             check.offers.append((ref.run_id, seq, event))
         case FinishToolCall():
             _take_down_result(check, ref, seq, event)
+        case ShrinkResults():
+            for shrunk in event.results:
+                check.blobs.setdefault(shrunk.blob, (ref.run_id, seq, None))
         case _:
             pass
 
@@ -195,6 +199,6 @@ async def _check_blobs(check: Check, storage: Storage) -> None:
         except (StorageError, UsageError) as error:
             check.found(run_id, seq, str(error))
         else:
-            check.right_blobs += found == size
-            if found != size:
+            check.right_blobs += size in (None, found)
+            if size is not None and found != size:
                 check.found(run_id, seq, f"the blob {name} has {found:,} bytes, and it says {size:,}")

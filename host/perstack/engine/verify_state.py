@@ -31,8 +31,8 @@ class Check:
     """The delegates that were decided on: by which Run, at which place, for which call."""
     answered: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     """The calls, of which Run, that have a result."""
-    blobs: dict[str, tuple[str, int, int]] = field(default_factory=dict[str, "tuple[str, int, int]"])
-    """The blobs that are named: by which Run, at which place, with which size."""
+    blobs: dict[str, tuple[str, int, int | None]] = field(default_factory=dict[str, "tuple[str, int, int | None]"])
+    """The blobs that are named: by which Run, at which place, with which size, if that is said."""
     offers: list[tuple[str, int, StartGeneration]] = field(default_factory=list[tuple[str, int, StartGeneration]])
     """The generations that name the tools which the model was offered: of which Run, at which place."""
     states: dict[str, Run] = field(default_factory=dict[str, Run])
