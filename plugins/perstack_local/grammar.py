@@ -59,6 +59,12 @@ def grammar_of(tools: Iterable[tuple[str, JsonObject]]) -> str:
     return rules.render(" | ".join(calls))
 
 
+def grammar_of_object(schema: JsonObject) -> str:
+    """The grammar whose sentences are objects that fit this schema, as far as a grammar can say it."""
+    rules = _Rules()
+    return rules.render(_Converter(rules, schema).arguments())
+
+
 def json_text(value: JsonValue) -> str:
     """JSON as the grammar spells it, and so as the prompt must show it."""
     return json.dumps(value, ensure_ascii=False)

@@ -19,9 +19,10 @@ from pydantic import JsonValue
 from perstack.core.base import JsonObject
 from perstack.core.events import FinishReason
 from perstack.core.messages import ExpertMessage, Message, TextPart, ToolCallPart, ToolResultPart, UserMessage, text_of
-from perstack.core.tools import ToolSpec
+from perstack.core.results import placed_below
+from perstack.core.tools import NO_ARGUMENTS, ToolSpec
 from perstack.dataclass import dataclass
-from perstack_local.grammar import grammar_of, is_schema, json_text
+from perstack_local.grammar import grammar_of, grammar_of_object, is_schema, json_text
 
 MAX_DESCRIPTION = 120
 """Characters of a tool's description that the model is shown: its first sentence."""
@@ -41,6 +42,7 @@ _ANSWER_SCHEMA: JsonObject = {
 _PROTOCOL = "You answer with one tool call and nothing else. The calls that you can make:"
 
 _NO_CALL = "Do not call a tool now. Write the result for the user as plain text."
+_NO_CALL_BUT_JSON = "Do not call a tool now. Write the result as one JSON object."
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +55,40 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Everything that a reply is made from. With `grammar` None the reply is free text."""
+    """Everything that a reply is made from. With `grammar` None the reply is any text."""
 
     messages: tuple[ChatMessage, ...]
     grammar: str | None
     answer_tool: str | None
     """The name of the tool that stands for a reply without a call, if one was offered."""
+    is_call: bool = False
+    """Whether the reply is a call; else it is a text."""
 
 
 def prompt_of(
-    instruction: str, messages: Sequence[Message], tools: Sequence[ToolSpec], *, allow_tools: bool = True
+    instruction: str,
+    messages: Sequence[Message],
+    tools: Sequence[ToolSpec],
+    *,
+    allow_tools: bool = True,
+    output: JsonObject | None = None,
 ) -> Prompt:
-    """The chat for one generation. With `allow_tools` false the tools are shown all the same, for the prefix's sake."""
-    offered, answer_tool = _offered(tools)
+    """The chat for one generation. With `allow_tools` false the tools are shown all the same, for the prefix's sake.
+
+    `output` is the schema that the result has to fit: where the reply is the result, it is held to that.
+    """
+    offered, answer_tool = _offered(tools, output)
     chat = [ChatMessage("system", _system(instruction, offered))]
     chat += [turn for message in messages if (turn := _turn(message)).content]
     if not offered or allow_tools:
-        grammar = grammar_of((tool.name, tool.input_schema) for tool in offered) if offered else None
-        return Prompt(_alternating(chat), grammar, answer_tool)
-    return Prompt(_alternating([*chat, ChatMessage("user", _NO_CALL)]), None, None)
+        grammar = grammar_of((tool.name, tool.input_schema) for tool in offered) if offered else _shape(output)
+        return Prompt(_alternating(chat), grammar, answer_tool, is_call=bool(offered))
+    told = _NO_CALL if output is None else _NO_CALL_BUT_JSON
+    return Prompt(_alternating([*chat, ChatMessage("user", told)]), _shape(output), None)
+
+
+def _shape(output: JsonObject | None) -> str | None:
+    return None if output is None else grammar_of_object(output)
 
 
 def reply_of(
@@ -81,14 +98,15 @@ def reply_of(
 
     A call that was cut off by the token limit keeps what there is of it in `raw_args`.
     """
-    if prompt.grammar is None:
+    if not prompt.is_call:
         return ExpertMessage(contents=(TextPart(text=text.strip()),)), finish_reason
     name, args = _call(text)
     if args is None:
         part = ToolCallPart(tool_call_id=call_id, tool_name=name, raw_args=text)
         return ExpertMessage(contents=(part,)), finish_reason
     if name == prompt.answer_tool:
-        return ExpertMessage(contents=(TextPart(text=str(args.get("text", ""))),)), "stop"
+        said = args.get("text", "")
+        return ExpertMessage(contents=(TextPart(text=said if isinstance(said, str) else json_text(said)),)), "stop"
     call = ToolCallPart(tool_call_id=call_id, tool_name=name, args=args)
     return ExpertMessage(contents=(call,)), "toolCalls"
 
@@ -101,18 +119,26 @@ def shortened(text: str, limit: int = MAX_RESULT) -> str:
     return f"{text[:head]}\n[{len(text) - head - tail} characters left out]\n{text[-tail:]}"
 
 
-def _offered(tools: Sequence[ToolSpec]) -> tuple[Sequence[ToolSpec], str | None]:
+def _offered(tools: Sequence[ToolSpec], output: JsonObject | None) -> tuple[Sequence[ToolSpec], str | None]:
     """The tools in the order they are shown, and the name of the answer's if it is among them.
 
-    What ends the Run comes last: shown first, it is called before the work is done.
+    What ends the Run comes last: shown first, it is called before the work is done. It takes no result that has to fit
+    a schema: the generation that follows writes that.
     """
     tools = sorted(tools, key=lambda tool: tool.kind == "attemptCompletion")
-    if not tools or tools[-1].kind == "attemptCompletion":
+    if not tools:
         return tools, None
+    if tools[-1].kind == "attemptCompletion":
+        bare = tools[-1] if output is None else tools[-1].model_copy(update={"input_schema": NO_ARGUMENTS})
+        return [*tools[:-1], bare], None
+    schema: JsonObject = _ANSWER_SCHEMA
+    placed = None if output is None else placed_below(output, "#/properties/text")
+    if placed is not None:
+        schema = {"type": "object", "properties": {"text": placed}, "required": ["text"]}
     name = ANSWER
     while any(tool.name == name for tool in tools):
         name += "_"
-    return [*tools, ToolSpec(name=name, description="Give the final answer.", input_schema=_ANSWER_SCHEMA)], name
+    return [*tools, ToolSpec(name=name, description="Give the final answer.", input_schema=schema)], name
 
 
 def _system(instruction: str, tools: Sequence[ToolSpec]) -> str:

@@ -48,8 +48,14 @@ class LocalProvider:
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """One reply: a call if tools may be called, free text otherwise. Only free text is streamed."""
         self._check_model(request.model)
-        prompt = prompt_of(request.instruction, request.messages, request.tools, allow_tools=request.allow_tools)
-        shows_text = prompt.grammar is None
+        prompt = prompt_of(
+            request.instruction,
+            request.messages,
+            request.tools,
+            allow_tools=request.allow_tools,
+            output=request.output,
+        )
+        shows_text = not prompt.is_call
         answer = await self._runtime.chat(
             self._body(prompt, request), lambda text: on_delta(Delta("text", text)) if shows_text else None
         )

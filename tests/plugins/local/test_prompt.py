@@ -218,3 +218,28 @@ def test_what_ends_the_run_is_shown_last() -> None:
     system = prompt_of("i", HISTORY, [DONE, WRITE]).messages[0].content
     assert system.index("writeTextFile") < system.index("attemptCompletion")
     assert prompt_of("i", HISTORY, [DONE, WRITE]).answer_tool is None
+
+
+RESULT = {"type": "object", "properties": {"people": {"type": "integer"}}, "required": ["people"]}
+
+
+def test_a_result_that_has_to_fit_a_schema_is_held_to_it_where_the_reply_is_the_result() -> None:
+    alone = prompt_of("i", HISTORY, [], output=RESULT)
+    final = prompt_of("i", HISTORY, [WRITE, DONE], allow_tools=False, output=RESULT)
+    assert alone.grammar == final.grammar
+    assert '\\"people\\"' in (alone.grammar or "")
+    assert "as one JSON object" in final.messages[-1].content
+    reply, reason = reply_of('{"people": 3}', final, "stop", "c")
+    assert (reply.text, reply.tool_calls, reason) == ('{"people": 3}', (), "stop")
+
+
+def test_what_ends_the_run_takes_no_result_of_its_own_where_a_schema_is_asked_for() -> None:
+    done = DONE.model_copy(update={"input_schema": {"type": "object", "properties": {"result": {"type": "string"}}}})
+    assert "result" in (prompt_of("i", HISTORY, [done]).grammar or "")
+    assert "result" not in (prompt_of("i", HISTORY, [done], output=RESULT).grammar or "")
+
+
+def test_an_answer_by_a_call_is_the_object_that_was_asked_for() -> None:
+    prompt = prompt_of("i", HISTORY, [WRITE], output=RESULT)
+    reply, _ = reply_of('{"tool": "answer", "args": {"text": {"people": 3}}}', prompt, "stop", "c")
+    assert reply.text == '{"people": 3}'
