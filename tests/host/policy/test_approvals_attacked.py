@@ -145,4 +145,4 @@ def test_arguments_of_any_size_are_shown_in_bounded_time_and_room_and_what_is_le
         assert time.monotonic() - began < 5
         assert len(shown) < 250_000
         assert "characters are left out" in shown
-        assert "perstack log --job j --full" in shown
+        assert "perstack log j --verbose" in shown

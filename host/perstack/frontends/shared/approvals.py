@@ -49,7 +49,7 @@ def value_shown(value: JsonValue, asking: OpenQuestion) -> str:
     more = len(shown) - _LONGEST
     if more > 0:
         job, half = place_of(asking.id)[0], _LONGEST // 2
-        said = f"… {more:,} characters are left out here, see: perstack log --job {job} --full …"
+        said = f"… {more:,} characters are left out here, see: perstack log {job} --verbose …"
         shown = f"{shown[:half]}\n{said}\n{shown[-half:]}"
     return shown.replace("\n", "\n    | ")  # what is in a text is never taken for a line of ours
 
