@@ -32,7 +32,7 @@ def test_words_are_seen_as_they_come_and_ctrl_c_leaves_the_terminal_as_it_was(te
     with tmux(terminal) as window:
         before = window.state()
         window.type(RUN)
-        window.sees("solo#1 Once", "1 step")
+        window.sees("solo#1 Once", "1 step, ")
         window.press("C-c")
         seen = window.sees("exit 130")
         assert "stopped   by interrupt" in seen
@@ -95,9 +95,9 @@ def test_a_window_that_is_made_narrower_keeps_no_old_lines(terminal: Terminal) -
     terminal.project(ONE, solo=[reply("", waits), reply("Done.")])
     with tmux(terminal, columns=120) as window:
         window.type(RUN)
-        window.sees("solo#1 exec sh", "1 step")
+        window.sees("solo#1 exec sh", "1 step, ")
         window.resize(50, 30)
         gate.touch()
         seen = window.sees("exit 0")
-        assert "1 step" not in seen
+        assert "1 step, " not in seen
         assert "solo#1 exec" not in seen
