@@ -86,7 +86,9 @@ HOST = {
     "use": ("project",),
 }
 PARTS = {
-    Jobs: {*HOST, "backtest", "find", "left_out", "list", "resume_before_compaction", "under", "waiting"}
+    Jobs: {*HOST, "backtest", "delete_each", "find", "left_out", "list", "not_retained"}.union(
+        ("resume_before_compaction", "under", "waiting")
+    )
     - {"open", "close", "inbox", "use", "login", "logout", "install", "tools"},
     Experts: {"all", "get", "check_ready", "run_program", "runtimes", "sent", "tools"},
     Skills: {"login", "logout", "install"},

@@ -9,7 +9,8 @@ import pytest
 from hosting import OPENED, Bench, expert, opened, wait_for
 
 from perstack.config.settings import Overrides
-from perstack.core.definitions import Audit, Project
+from perstack.core.audit import Audit
+from perstack.core.definitions import Project
 from perstack.errors import StorageError
 from perstack.host import Host
 from perstack.ports.storage import RunRef, Storage

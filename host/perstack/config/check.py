@@ -13,9 +13,10 @@ from pydantic_core import ErrorDetails
 
 from perstack.config.key_path import KeyPath, spell
 from perstack.config.source import Reporter, TomlTable, TomlValue
+from perstack.core.audit import Audit
 from perstack.core.base import Fact
+from perstack.core.context import ContextKeys
 from perstack.core.definitions import (
-    Audit,
     Budget,
     Expert,
     InteractiveSkill,
@@ -32,6 +33,7 @@ from perstack.core.definitions import (
 )
 from perstack.core.keys import BROKEN, EMPTY, FROM_FILE, PART_OF_FILE, Key
 from perstack.core.policy.permissions import Permissions
+from perstack.core.retention import Retention
 from perstack.core.sandbox import Sandbox
 from perstack.dataclass import dataclass
 
@@ -60,6 +62,7 @@ _PLACES: Mapping[type[Fact], str] = {
     Project: "at the top of the file, above the first [table]",
     ProviderSetting: "in [provider]",
     Audit: "in [audit]",
+    Retention: "in [retention]",
     Permissions: "in [permissions], or in [experts.NAME.permissions]",
     Budget: "in [budget] or [experts.NAME.budget]",
     Price: 'in [prices."PROVIDER/MODEL"]',
@@ -109,9 +112,10 @@ class WrittenKey:
 
 @cache
 def keys_of(model: type[Fact]) -> Mapping[str, WrittenKey]:
-    """The keys of a table in perstack.toml, by their names; those that must be there first."""
+    """The keys of a table in perstack.toml, by their names; those that must be there first, and those
+    about the context, which are seldom said, last."""
     found: dict[str, WrittenKey] = {}
-    for field in model.model_fields.values():
+    for _, field in sorted(model.model_fields.items(), key=lambda one: one[0] in ContextKeys.model_fields):
         alias = field.alias or ""
         for key in field.metadata:
             if isinstance(key, Key):

@@ -8,21 +8,21 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from perstack.core.audit import Audit
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.context import ContextKeys, ContextPolicy
 from perstack.core.keys import BROKEN, NOT_EMPTY, AsIs, InText, Key, Rule, at_least, at_most
 from perstack.core.policy.permissions import Permissions
 from perstack.core.price import Price as Price
 from perstack.core.results import result_schema_of
+from perstack.core.retention import Retention
 from perstack.core.rules import (
     schema_of,
-    wrong_anchor,
     wrong_budget,
     wrong_domain,
     wrong_entry,
     wrong_expert_key,
     wrong_issuer,
-    wrong_key,
     wrong_number,
     wrong_runtime_level,
     wrong_version,
@@ -410,27 +410,6 @@ class Limits(Fact):
     """What becomes of a context that is nearly full; None in a log of an earlier version, where nothing does."""
 
 
-class Audit(Fact):
-    """Where the heads of logs are kept out of reach of those who write the logs."""
-
-    anchor: Annotated[
-        str | tuple[_Filled, ...] | None,
-        NOT_EMPTY,
-        Rule(wrong_anchor),
-        Key(
-            "gets the heads of a Job, task or series when it stops: `file:PATH`, an `https://` address, or a program"
-            " as a list"
-        ),
-    ] = None
-    signing_key: Annotated[
-        str | None,
-        NOT_EMPTY,
-        Rule(wrong_key),
-        Key("the Ed25519 key, in PEM, that signs them: `file:PATH` or `env:NAME`"),
-    ] = None
-    """Where the key is, never the key itself."""
-
-
 class Project(ContextKeys):
     """Everything that one perstack.toml, with its includes and overrides, says."""
 
@@ -464,6 +443,9 @@ class Project(ContextKeys):
     """Once read, absolute."""
     audit: Annotated[
         Audit | None, Key("where the heads of logs are kept besides, and how they are signed, see `[audit]`")
+    ] = None
+    retention: Annotated[
+        Retention | None, Key("which Jobs `perstack task run-due` and `perstack prune` remove, see `[retention]`")
     ] = None
     permissions: Annotated[
         Permissions | None, Key("which calls run, ask a person, or never run, see `[permissions]`")

@@ -19,18 +19,10 @@ from perstack.core.policy.widening import Widening
 from perstack.core.run_facts import BudgetName
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.state import Run, RunStatus, promised
+from perstack.core.statuses import JobStatus as JobStatus
 from perstack.core.usage import NO_USAGE, Charge, Usage, together
 from perstack.dataclass import dataclass
 
-JobStatus = Literal[
-    "running",
-    "completed",
-    "stoppedByInteractiveTool",
-    "stoppedByMaxSteps",
-    "stoppedByBudget",
-    "stoppedByInterrupt",
-    "stoppedByError",
-]
 Lifecycle = Literal["running", "paused", "completed", "failed"]
 PauseReason = Literal[
     "human_approval", "human_input", "external_dependency", "scheduled_wait", "rate_limit", "checkpoint"

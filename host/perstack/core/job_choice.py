@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from perstack.core.job import JobStatus, JobSummary
+from perstack.core.job import JobSummary
 from perstack.core.labels import has_labels
+from perstack.core.retention import Retention
+from perstack.core.spans import milliseconds
+from perstack.core.statuses import TYPED_STATUS, JobStatus
 from perstack.dataclass import dataclass
 
 
@@ -61,3 +64,12 @@ def removable(
         if newest[job.expert_key] > keep_last and not (job.damaged or job.status == "running" or waits):
             found.append(job)
     return [job for job in found if choice.has(job)]
+
+
+def not_retained(jobs: Iterable[JobSummary], retention: Retention, now: int) -> list[JobSummary]:
+    """Those that are to go by what perstack.toml says."""
+    if retention == Retention():
+        return []
+    before = None if retention.older_than is None else now - milliseconds(retention.older_than)
+    choice = JobChoice.of((TYPED_STATUS[name] for name in retention.status), before=before)
+    return removable(jobs, choice, keep_last=retention.keep_last or 0)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from perstack.config.lock import LOCK_NAME
 from perstack.config.places import ProjectPlace
+from perstack.core.audit import Audit
 from perstack.core.chain import Head
-from perstack.core.definitions import Audit, Project
+from perstack.core.definitions import Project
 from perstack.core.ids import run_id_of
 from perstack.core.job import Job
 from perstack.core.owners import Owner

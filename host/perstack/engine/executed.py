@@ -12,10 +12,10 @@ from typing import Literal, assert_never
 
 from pydantic import JsonValue
 
+from perstack.core.audit import Audit
 from perstack.core.base import Fact, JsonObject
 from perstack.core.canonical import canonical_json
 from perstack.core.definitions import (
-    Audit,
     Expert,
     ExpertEvaluator,
     FunctionEvaluator,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from perstack.core.by import By
 from perstack.core.events import Settlement
 from perstack.core.ids import check_job_id, event_id_of, place_of
 from perstack.core.job import Job, JobSummary
+from perstack.core.job_choice import not_retained
 from perstack.core.labels import check_labels
 from perstack.core.owners import Owner
 from perstack.core.run_facts import ContinuedFrom
@@ -25,6 +26,7 @@ from perstack.engine.guarding import guarded
 from perstack.engine.job_queries import JobQueries
 from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.own_task import in_own_task
+from perstack.engine.pages import pages
 from perstack.engine.read import JobPage
 from perstack.engine.session import Session
 from perstack.engine.setup import Setup
@@ -34,12 +36,14 @@ from perstack.engine.stop_requests import StopRequests
 from perstack.engine.uncompacting import before_compaction
 from perstack.engine.who import this_process, this_user
 from perstack.engine.wiring import Wiring
-from perstack.errors import Conflict, UsageError
+from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Continue, Give
 
 if TYPE_CHECKING:
     from perstack.core.cloudevents import CloudEvent
     from perstack.ports.tasks import TaskMemory
+
+_PAGE = 500
 
 
 class Jobs(JobQueries):
@@ -262,6 +266,27 @@ class Jobs(JobQueries):
         """Remove a Job for good. Raises NotFound, and Conflict while it is driven."""
         async with self.audit.removing(Owner("job", check_job_id(job_id))):
             await self.storage.delete_job(job_id)
+
+    async def delete_each(self, job_ids: Iterable[str]) -> AsyncGenerator[tuple[str, str | None]]:
+        """Remove these for good: each with None once it is gone, or with why it is kept."""
+        for job_id in job_ids:
+            try:
+                await self.delete(job_id)
+            except NotFound:
+                continue  # another process was quicker
+            except StorageError as error:
+                yield job_id, str(error)
+            else:
+                yield job_id, None
+
+    async def not_retained(self) -> list[JobSummary]:
+        """The Jobs that `[retention]` of the project removes now."""
+        setup = self._setup()
+        retention = setup.project.retention
+        if retention is None:
+            return []
+        every = [job async for page in pages(lambda after: self.list(limit=_PAGE, after=after)) for job in page.jobs]
+        return not_retained(every, retention, setup.clock.now())
 
     async def _go_on(
         self,

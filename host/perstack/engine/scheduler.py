@@ -7,7 +7,7 @@ look at the same time one wakes a task, and the others find it woken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
@@ -39,7 +39,7 @@ from perstack.engine.memory import ExecutionMemory
 from perstack.engine.pages import pages
 from perstack.engine.polling import ask_command
 from perstack.engine.setup import Setup
-from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
+from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, StorageError, UsageError
 from perstack.ports.processes.environment import inherited
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ _AT_ONCE = 8
 """How many tasks are looked after at the same time."""
 
 _PAGE = 500
+
+_CLEANS_EACH = 3_600_000
+"""Milliseconds between two looks for Jobs that are not kept any longer: all there are have to be listed for it."""
 
 _T = TypeVar("_T")
 _P = TypeVar("_P", bound=Paused)
@@ -101,7 +104,8 @@ class Scheduler:
         due = await self._candidates()
         async with asyncio.TaskGroup() as group:
             work = [group.create_task(self._wake(one)) for one in due]
-        return tuple(done for one in work if (done := one.result()) is not None)
+        done = [done for one in work if (done := one.result()) is not None]
+        return (*done, *[one async for one in self._not_retained()])
 
     async def watch(self, interval: int, on_woken: Callable[[ScheduledWork], None]) -> None:
         """The same again every `interval` milliseconds, until it is cancelled. A long Job holds up nothing else.
@@ -123,12 +127,27 @@ class Scheduler:
                 on_woken(done)
 
         async with asyncio.TaskGroup() as group:
+            cleaned = 0
             while True:
                 for one in await self._candidates():
                     if one not in self._busy:
                         self._busy.add(one)
                         group.create_task(look_after(one))
+                if self._now() - cleaned >= _CLEANS_EACH:
+                    cleaned = self._now()
+                    async for removed in self._not_retained():
+                        on_woken(removed)
                 await asyncio.sleep(interval / 1000)
+
+    async def _not_retained(self) -> AsyncGenerator[ScheduledWork]:
+        """Remove what `[retention]` says. What goes wrong ends nothing else."""
+        try:
+            gone = await self._jobs.not_retained()
+        except StorageError as error:
+            yield ScheduledWork(did="failed", error=str(error))
+            return
+        async for job_id, why in self._jobs.delete_each(job.id for job in gone):
+            yield ScheduledWork(did="deleted" if why is None else "failed", job_id=job_id, error=why)
 
     async def _candidates(self) -> list[_Due]:
         """Whatever may be due. A list that cannot be had is one of them, with what is wrong with it."""

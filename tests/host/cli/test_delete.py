@@ -76,6 +76,23 @@ def test_jobs_are_listed_by_how_they_stand_whose_they_are_and_since_when(jobs: T
     assert jobs.call("jobs", "--status", "gone").code == 2
 
 
+def test_run_due_and_prune_remove_what_is_not_retained(jobs: Terminal) -> None:
+    (jobs.workspace / "perstack.toml").write_text(f"[retention]\nkeepLast = 2\n{PROJECT}")
+    assert left(jobs) == ["asks", "three", "two", "one"]
+    due = jobs.call("task", "run-due", "--json")
+    assert (due.code, due.events) == (0, [{"did": "deleted", "jobId": "one"}])
+    assert left(jobs) == ["asks", "three", "two"]
+    (jobs.workspace / "perstack.toml").write_text(f"[retention]\nkeepLast = 1\n{PROJECT}")
+    assert jobs.call("prune", "--dry-run").lines[1].split()[0] == "two"
+    assert jobs.call("prune", "--yes").out == "deleted 1 Job\n"
+    assert left(jobs) == ["asks", "three"]
+    assert jobs.call("task", "run-due").out == ""
+    (jobs.workspace / "perstack.toml").write_text('[retention]\nstatus = ["gone"]\nolderThan = "soon"\n')
+    refused = jobs.call("validate")
+    assert refused.code == 2
+    assert "perstack.toml:2: error: retention.status: has 'gone': use running, completed" in refused.out
+
+
 def test_what_was_deleted_is_no_finding_where_an_anchor_knows_of_it(jobs: Terminal) -> None:
     (jobs.workspace / "perstack.toml").write_text(f'[audit]\nanchor = "file:away/heads.jsonl"\n{PROJECT}')
     assert jobs.call("run", "lead", "go", "--job-id", "kept").code == 0

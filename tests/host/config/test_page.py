@@ -14,8 +14,8 @@ import pytest
 from perstack.config.check import IGNORED, keys_of
 from perstack.config.load import load_project
 from perstack.config.problems import describe_problems
+from perstack.core.audit import Audit
 from perstack.core.definitions import (
-    Audit,
     Budget,
     Expert,
     InteractiveSkill,
@@ -32,6 +32,7 @@ from perstack.core.definitions import (
 )
 from perstack.core.keys import InText, Rule
 from perstack.core.policy.permissions import Permissions
+from perstack.core.retention import Retention
 from perstack.core.sandbox import Sandbox
 from perstack.errors import DefinitionError
 
@@ -77,6 +78,7 @@ def row(name, key, field):
         ("## `[budget]`", Budget),
         ("## `[prices]`", Price),
         ("## `[audit]`", Audit),
+        ("## `[retention]`", Retention),
         ("## `[permissions]`", Permissions),
         ("## `[sandbox]`", Sandbox),
         ("## `[experts.NAME]`", Expert),

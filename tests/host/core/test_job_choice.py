@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.job import JobSummary
-from perstack.core.job_choice import JobChoice, removable
+from perstack.core.job_choice import JobChoice, not_retained, removable
+from perstack.core.retention import Retention
 
 EVERY = JobChoice()
 
@@ -61,6 +62,15 @@ def test_what_runs_is_damaged_or_waits_is_kept() -> None:
     jobs = [waiting, job("runs", 1, "running"), job("bad", 1, "stoppedByError", damaged=True)]
     assert removable(jobs, EVERY) == []
     assert removable(jobs, EVERY, include_waiting=True) == [waiting]
+
+
+def test_what_is_not_retained_is_what_perstack_toml_says_and_nothing_if_it_says_nothing() -> None:
+    day = 86_400_000
+    jobs = [job("old", 1, "stoppedByError"), job("older", 0), job("new", 9 * day, "stoppedByError")]
+    assert not_retained(jobs, Retention(), 10 * day) == []
+    assert ids(not_retained(jobs, Retention(older_than="2d"), 10 * day)) == ["old", "older"]
+    assert ids(not_retained(jobs, Retention(older_than="2d", status=("failed",)), 10 * day)) == ["old"]
+    assert not_retained(jobs, Retention(keep_last=3, status=("failed",)), 10 * day) == []
 
 
 @given(

@@ -22,7 +22,7 @@ from perstack.dataclass import dataclass
 _STILLBORN = 30_000
 """Milliseconds after which a Job that has not begun never will."""
 
-Action = Literal["resumed", "worked", "timedOut", "failed"]
+Action = Literal["resumed", "worked", "timedOut", "failed", "deleted"]
 
 
 @dataclass(frozen=True, slots=True)

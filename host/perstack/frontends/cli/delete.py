@@ -11,7 +11,7 @@ import click
 
 from perstack.core.job import JobSummary
 from perstack.core.plain import one_line
-from perstack.errors import NotFound, StorageError, UsageError
+from perstack.errors import UsageError
 from perstack.frontends.cli.confirm import confirm
 from perstack.frontends.cli.jobs import show_jobs
 from perstack.frontends.cli.options import PlaceOptions, place_options
@@ -64,15 +64,11 @@ async def _removed(host: Host, jobs: Sequence[JobSummary]) -> tuple[list[str], d
     deleted: list[str] = []
     kept: dict[str, str] = {}
     async with host:
-        for job in jobs:
-            try:
-                await host.delete(job.id)
-            except NotFound:
-                continue  # another process was quicker
-            except StorageError as error:
-                kept[job.id] = str(error)
+        async for job_id, why in host.jobs.delete_each(job.id for job in jobs):
+            if why is None:
+                deleted.append(job_id)
             else:
-                deleted.append(job.id)
+                kept[job_id] = why
     return deleted, kept
 
 

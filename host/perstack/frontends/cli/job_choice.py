@@ -9,9 +9,9 @@ import click
 
 from perstack.core.job_choice import JobChoice
 from perstack.core.labels import parse_labels
+from perstack.core.statuses import TYPED_STATUS
 from perstack.engine.clock import SYSTEM
 from perstack.frontends.cli.task_options import read_span
-from perstack.frontends.shared.words import TYPED_STATUS
 
 
 def choice_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -7,8 +7,9 @@ import asyncio
 import click
 
 from perstack.core.job import JobSummary
-from perstack.core.job_choice import JobChoice, removable
+from perstack.core.job_choice import JobChoice, not_retained, removable
 from perstack.core.labels import parse_labels
+from perstack.core.statuses import TYPED_STATUS
 from perstack.engine.clock import SYSTEM
 from perstack.engine.pages import pages
 from perstack.errors import UsageError
@@ -18,7 +19,6 @@ from perstack.frontends.cli.jobs import show_jobs
 from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.task_options import read_span
 from perstack.frontends.cli.terminal import Screen, data, out
-from perstack.frontends.shared.words import TYPED_STATUS
 
 _PAGE = 500
 
@@ -50,7 +50,7 @@ def prune_command(
     workspace: str | None,
     storage: str | None,
 ) -> None:
-    """Remove all Jobs for good that all of these conditions fit; at least one has to be given.
+    """Remove all Jobs for good that all of these conditions fit; if none is given, those that `[retention]` names.
 
     A Job that is running is never removed, nor one whose logs are damaged. On a terminal you are asked first; elsewhere
     --yes is needed.
@@ -58,10 +58,14 @@ def prune_command(
     span, now = read_span(older_than, "--older-than"), SYSTEM.now()
     before = None if span is None else now - span
     choice = JobChoice.of((TYPED_STATUS[one] for one in status), expert, parse_labels(label), before=before)
-    if choice == JobChoice() and keep_last is None:
-        raise UsageError("say which Jobs are meant, such as --older-than 30d or --keep-last 10")
     place = PlaceOptions(config, workspace, storage)
-    jobs = removable(asyncio.run(_all(place)), choice, keep_last=keep_last or 0, include_waiting=include_waiting)
+    if choice != JobChoice() or keep_last is not None:
+        jobs = removable(asyncio.run(_all(place)), choice, keep_last=keep_last or 0, include_waiting=include_waiting)
+    else:
+        retention = place.project(required=False).retention
+        if retention is None or include_waiting:
+            raise UsageError("say which Jobs are meant, such as --older-than 30d or --keep-last 10, or [retention]")
+        jobs = not_retained(asyncio.run(_all(place)), retention, now)
     if not dry_run:
         remove(place, jobs, is_sure=yes, as_json=as_json)
     elif as_json:

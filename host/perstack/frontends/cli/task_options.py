@@ -14,6 +14,7 @@ import click
 from pydantic import JsonValue
 
 from perstack.core.shell import line_of
+from perstack.core.spans import milliseconds
 from perstack.core.tasks.dependencies import in_words
 from perstack.core.tasks.state import TaskState
 from perstack.core.tasks.summary import TaskSummary
@@ -34,7 +35,6 @@ _F = TypeVar("_F", bound=Callable[..., object])
 _T = TypeVar("_T")
 _SHOWN = 40
 """Cells of what was typed, in an error."""
-_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,10 @@ def read_span(text: str | None, what: str) -> int | None:
     """Milliseconds from `90s`, `5m`, `2h`, `7d`. Raises UsageError."""
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]{1,15})(ms|s|m|h|d)?", text)
-    if found is None:
-        raise UsageError(f"{what} {shorten(text, _SHOWN)}: give a time such as 90s, 5m, 2h or 7d")
-    return int(found[1]) * _UNITS[found[2] or "ms"]
+    try:
+        return milliseconds(text)
+    except ValueError as error:
+        raise UsageError(f"{what} {shorten(text, _SHOWN)}: give a time such as 90s, 5m, 2h or 7d") from error
 
 
 def read_moment(text: str | None, what: str) -> int | None:

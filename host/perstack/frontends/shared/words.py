@@ -8,25 +8,15 @@ from typing import TYPE_CHECKING
 
 from perstack.core.moments import LATEST
 from perstack.core.plain import one_line
+from perstack.core.statuses import TYPED_STATUS, JobStatus
 
 if TYPE_CHECKING:  # whatever is written to a terminal is shortened here, before there is a Job too
-    from perstack.core.job import JobStatus, JobSummary
+    from perstack.core.job import JobSummary
     from perstack.core.messages import ToolCallPart
     from perstack.core.usage import Usage
 
-STATUS_WORDS: dict[JobStatus, str] = {
-    "running": "running",
-    "completed": "completed",
-    "stoppedByInteractiveTool": "waiting",
-    "stoppedByMaxSteps": "step limit",
-    "stoppedByBudget": "budget",
-    "stoppedByInterrupt": "interrupted",
-    "stoppedByError": "failed",
-}
+STATUS_WORDS: dict[JobStatus, str] = {status: typed.replace("-", " ") for typed, status in TYPED_STATUS.items()}
 """Each status as people are shown it."""
-
-TYPED_STATUS: dict[str, JobStatus] = {words.replace(" ", "-"): status for status, words in STATUS_WORDS.items()}
-"""Each status by what people type."""
 
 
 def shorten(text: str, width: int) -> str:

@@ -1,0 +1,26 @@
+"""How a Job stands."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+JobStatus = Literal[
+    "running",
+    "completed",
+    "stoppedByInteractiveTool",
+    "stoppedByMaxSteps",
+    "stoppedByBudget",
+    "stoppedByInterrupt",
+    "stoppedByError",
+]
+
+TYPED_STATUS: dict[str, JobStatus] = {
+    "running": "running",
+    "completed": "completed",
+    "waiting": "stoppedByInteractiveTool",
+    "step-limit": "stoppedByMaxSteps",
+    "budget": "stoppedByBudget",
+    "interrupted": "stoppedByInterrupt",
+    "failed": "stoppedByError",
+}
+"""Each status by what people type."""
