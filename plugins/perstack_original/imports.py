@@ -34,7 +34,8 @@ from perstack.core.messages import (
     ThinkingPart,
     ToolCallPart,
 )
-from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.begin import begin
+from perstack.core.runs.evolve import evolve
 from perstack.core.runs.state import Phase, Run
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall, ToolKind

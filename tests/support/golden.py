@@ -7,7 +7,8 @@ from pathlib import Path
 from perstack.core.chain import EMPTY_LOG, open_line, seal
 from perstack.core.events import StartRun, parse_event
 from perstack.core.messages import History
-from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.begin import begin
+from perstack.core.runs.evolve import evolve
 from perstack.core.runs.state import Run
 from perstack.ports.formats import ForeignJob
 from perstack_original import shapes as theirs

@@ -36,8 +36,9 @@ from perstack.core.messages import ExpertMessage, TextPart, ToolCallPart
 from perstack.core.policy.approvals import Approval
 from perstack.core.questions import Answer, Question
 from perstack.core.run_facts import DelegateHead
+from perstack.core.runs.begin import begin
 from perstack.core.runs.decide import answered, approval_asked, asked, call_started, noted
-from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.evolve import evolve
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Run
 from perstack.core.tools import DecidedCall

@@ -20,8 +20,9 @@ from perstack.core.ids import event_id_of
 from perstack.core.messages import TextPart
 from perstack.core.policy.budget import LEAST, Bound, Exceeded, Grant, Ledger, is_reported, nano
 from perstack.core.run_facts import DelegatedBy, ErrorInfo
+from perstack.core.runs.begin import begin
 from perstack.core.runs.decide import stopped_by_budget
-from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.evolve import evolve
 from perstack.core.runs.state import Run
 from perstack.core.usage import Usage
 

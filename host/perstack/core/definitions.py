@@ -3,7 +3,6 @@
 Source of the names: Perstack's perstack.toml reference. Times are milliseconds.
 """
 
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
@@ -489,15 +488,3 @@ def with_skills_required(expert: Expert) -> Expert:
         for skill in expert.skills
     )
     return expert.model_copy(update={"skills": skills})
-
-
-def with_delegates(project: Project, keys: Iterable[str]) -> list[Expert]:
-    """These Experts, and all that they may delegate to, each once. Keys are ones that the project has."""
-    found: dict[str, Expert] = {}
-    waiting = list(keys)
-    while waiting:
-        expert = project.expert(waiting.pop(0))
-        if expert is not None and expert.key not in found:
-            found[expert.key] = expert
-            waiting += expert.delegates
-    return list(found.values())

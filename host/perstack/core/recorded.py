@@ -10,18 +10,11 @@ from typing import Any
 
 from perstack.core.context import ContextKeys
 from perstack.core.definition_secrets import with_secrets, without_secrets
-from perstack.core.definitions import (
-    Budget,
-    Expert,
-    Project,
-    ProviderSetting,
-    ReasoningBudget,
-    ToolSearch,
-    with_delegates,
-)
+from perstack.core.definitions import Budget, Expert, Project, ProviderSetting, ReasoningBudget, ToolSearch
 from perstack.core.overrides import Overrides
 from perstack.core.policy.permissions import Permissions
 from perstack.core.sandbox import Sandbox
+from perstack.core.teams import with_delegates
 
 
 class SeriesDefinition(ContextKeys):

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import assert_never
 
-from perstack.config.settings import DEFAULT_RESULT_LIMIT, chosen, recalled, resolve_sandbox
-from perstack.core.base import JsonObject
+from perstack.config.settings import DEFAULT_RESULT_LIMIT, chosen, recalled
 from perstack.core.by import By
 from perstack.core.commands import (
     Ask,
@@ -29,10 +28,9 @@ from perstack.core.commands import (
     StopAtLimit,
 )
 from perstack.core.definition_secrets import with_secrets, without_secrets
-from perstack.core.definitions import Expert, Limits, with_skills_required
+from perstack.core.definitions import Expert, Limits
 from perstack.core.events import CallTools, ResumeReason, Settlement, StartRun, WidenPermissions
 from perstack.core.ids import run_id_of
-from perstack.core.instruction import render_instruction
 from perstack.core.job import Job, JobSummary
 from perstack.core.policy.approvals import Approval
 from perstack.core.policy.budget import Exceeded
@@ -56,20 +54,20 @@ from perstack.core.runs.decide import (
 )
 from perstack.core.runs.pending import pending
 from perstack.core.runs.repeats import warned
-from perstack.core.runs.results import decided, wanted_schema
+from perstack.core.runs.results import decided
 from perstack.core.runs.resuming import limits_of_delegate
 from perstack.core.runs.state import Phase, Run
 from perstack.core.runs.transitions import ACTIVE
-from perstack.core.sandbox import SandboxPolicy, narrowed
+from perstack.core.sandbox import SandboxPolicy
 from perstack.core.tools import COUNTED_CALLS
 from perstack.engine.blobs import JobBlobs
-from perstack.engine.catalogue import Catalogue, delegate_infos, delegate_tools
-from perstack.engine.clock import iso
+from perstack.engine.catalogue import Catalogue
 from perstack.engine.deadlines import Deadlines
 from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.generation import fail, generate
 from perstack.engine.groups import leaves
 from perstack.engine.kept_summary import KeptSummary
+from perstack.engine.new_runs import instruction_of, sandbox_of, strict
 from perstack.engine.prices import Prices
 from perstack.engine.providers import RunSettings
 from perstack.engine.ruling import Rulings
@@ -141,8 +139,8 @@ class Driver:
                 query=query,
                 model=settings.model,
                 provider=settings.provider.provider_name,
-                instruction=self._instruction(expert, output, is_coordinator=delegated_by is None),
-                expert=without_secrets(self._strict(expert)),
+                instruction=instruction_of(self._wiring, expert, output, is_coordinator=delegated_by is None),
+                expert=without_secrets(strict(self._wiring, expert)),
                 limits=settings.limits,
                 reasoning_budget=settings.reasoning_budget,
                 delegated_by=delegated_by,
@@ -152,7 +150,7 @@ class Driver:
                 overrides=chosen(self._wiring.overrides),
                 permissions=self._permissions(expert, above, base),
                 depth=0 if parent is None else parent.start.depth + 1,
-                sandbox=self._sandbox(expert, within, base),
+                sandbox=sandbox_of(self._wiring, expert, within, base),
                 output=output,
             )
         )
@@ -165,16 +163,6 @@ class Driver:
         if base is not None:
             above = self._runs.get(base.id, base).permissions
         return begun_under(above, rule_sets(self._wiring.project, expert), self.job.widenings)
-
-    def _sandbox(self, expert: Expert, within: SandboxPolicy | None, base: Run | None) -> SandboxPolicy | None:
-        """What programs of a new Run are held to: at most what those of its caller are, or of the one it continues.
-
-        A caller that names a runtime chooses anew for what continues.
-        """
-        own = resolve_sandbox(self._wiring.project, expert, self._wiring.overrides)
-        if base is not None and self._wiring.overrides.runtime is None:
-            within = base.start.sandbox
-        return narrowed(own, within)
 
     def _widen(self, session: Session) -> None:
         overrides = self._wiring.overrides
@@ -237,21 +225,11 @@ class Driver:
         today = Definition(
             model=settings.model,
             provider=settings.provider.provider_name,
-            instruction=self._instruction(expert, run.start.output, is_coordinator=run.is_coordinator),
-            expert=without_secrets(with_skills_required(expert) if overrides.strict_skills else expert),
+            instruction=instruction_of(self._wiring, expert, run.start.output, is_coordinator=run.is_coordinator),
+            expert=without_secrets(strict(self._wiring, expert)),
             reasoning_budget=settings.reasoning_budget,
         )
         return redefined(run, today, settings.limits, limits)
-
-    def _instruction(self, expert: Expert, output: JsonObject | None, *, is_coordinator: bool) -> str:
-        return render_instruction(
-            expert,
-            delegate_infos(delegate_tools(expert, self._wiring.project.experts)),
-            time=iso(self._wiring.clock.now()),
-            directory=self._wiring.directory,
-            is_coordinator=is_coordinator,
-            schema=wanted_schema(expert, output, is_coordinator=is_coordinator),
-        )
 
     def _record_answer(self, session: Session) -> None:
         """Record a person's answer, if there is one to the question that the Run is stopped at."""
@@ -334,7 +312,7 @@ class Driver:
         start = session.run.start
         try:
             return await self._wiring.skills.open(
-                with_secrets(self._strict(start.expert), self._wiring.project.experts.get(start.expert_key)),
+                with_secrets(strict(self._wiring, start.expert), self._wiring.project.experts.get(start.expert_key)),
                 self._wiring.project,
                 run_id=start.run_id,
                 is_coordinator=session.run.is_coordinator,
@@ -343,9 +321,6 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its words
             await fail(session, ErrorInfo(name=type(error).__name__, message=str(error)))
             return None
-
-    def _strict(self, expert: Expert) -> Expert:
-        return with_skills_required(expert) if self._wiring.overrides.strict_skills else expert
 
     def _pending(self, session: Session) -> Command | None:
         return pending(session.run, self.job.limit_reached(self._limits))

@@ -12,7 +12,8 @@ from perstack.core.checkpoint import checkpoint_file, run_setting
 from perstack.core.events import ResumeRun, StartRun, StoredEvent
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
-from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.begin import begin
+from perstack.core.runs.evolve import evolve
 from perstack.core.runs.stamp import Stamp
 from perstack.core.runs.state import Run
 from perstack.engine.clock import SYSTEM

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.settings import Overrides, resolve_sandbox, resolve_settings
-from perstack.core.definitions import Budget, Expert, Project, with_delegates
+from perstack.core.definitions import Budget, Expert, Project
 from perstack.core.policy.budget import lower
 from perstack.core.results import schema_fault
 from perstack.core.sandbox import SandboxPolicy
+from perstack.core.teams import with_delegates
 from perstack.dataclass import dataclass
 from perstack.engine.audit import Auditing
 from perstack.engine.guarding import programs_of

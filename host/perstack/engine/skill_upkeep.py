@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, lock_path, merged, read_lock, write_lock
-from perstack.core.definitions import Skill, with_delegates
+from perstack.core.definitions import Skill
+from perstack.core.teams import with_delegates
 from perstack.engine.setup import Setup
 from perstack.errors import UsageError
 from perstack.ports.skill import LoginFactory, SkillContext

@@ -15,7 +15,7 @@ from perstack.core.definitions import Budget, Expert, Limits
 from perstack.core.events import StartRun
 from perstack.core.policy.budget import Amount, Bound, Exceeded, Grant, Ledger, Wait, is_reported, lower, over
 from perstack.core.run_facts import DelegatedBy
-from perstack.core.runs.evolve import begin
+from perstack.core.runs.begin import begin
 from perstack.core.runs.state import Run
 from perstack.core.usage import Charge, Usage
 

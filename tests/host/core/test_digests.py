@@ -33,7 +33,8 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.begin import begin
+from perstack.core.runs.evolve import evolve
 from perstack.core.runs.state import Run
 from perstack.core.tools import ToolSpec
 

@@ -20,8 +20,10 @@ from perstack.core.events import (
 from perstack.core.job import Job
 from perstack.core.messages import ExpertMessage, History, TextPart, ToolMessage, UserMessage
 from perstack.core.replay import difference
+from perstack.core.runs.begin import begin
 from perstack.core.runs.changes import Changes
-from perstack.core.runs.evolve import begin, evolve, inheritable
+from perstack.core.runs.evolve import evolve
+from perstack.core.runs.inheriting import inheritable
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Run
 from perstack.core.usage import NO_USAGE

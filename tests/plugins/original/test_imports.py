@@ -12,7 +12,8 @@ from perstack.core.chain import Head
 from perstack.core.events import FinishToolCall, StartRun
 from perstack.core.job import Job, summarize
 from perstack.core.messages import BlobPart
-from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.begin import begin
+from perstack.core.runs.evolve import evolve
 from perstack_original import shapes as theirs
 from perstack_original.imports import from_original
 

@@ -47,11 +47,9 @@ from perstack.core.ids import number_of_run
 from perstack.core.messages import (
     REDACTED,
     ExpertMessage,
-    History,
     TextPart,
     ToolMessage,
     ToolResultPart,
-    UserMessage,
 )
 from perstack.core.policy.approvals import UNATTENDED, Standing
 from perstack.core.policy.widening import all_laid_over
@@ -67,9 +65,6 @@ from perstack.core.runs.context_fold import (
     shrunk,
     summarising,
 )
-from perstack.core.runs.context_state import EMPTY_CONTEXT
-from perstack.core.runs.inheriting import inheritable as inheritable
-from perstack.core.runs.inheriting import inherited
 from perstack.core.runs.repeats import counted, shown
 from perstack.core.runs.reports import effects_of
 from perstack.core.runs.results import MOST_REJECTED, rejected, schema_of_run
@@ -79,52 +74,6 @@ from perstack.core.todos import apply_todo, todos_json
 from perstack.core.tools import COUNTED_CALLS
 from perstack.core.transitions import IllegalFact
 from perstack.core.usage import NO_USAGE, Charge, Usage, together
-
-
-def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
-    """The state after `startRun`; `base` is the Run that it continues from, as it was at that place."""
-    place = start.continued_from
-    if base is not None and place is not None and (place.answers or place.as_it_was):
-        return _taken_over(start, head, base)
-    query = UserMessage(contents=(TextPart(text=start.query),))
-    earlier = History() if base is None else inheritable(base, f"{start.id}-open")
-    is_same = base is not None and (base.start.provider, base.start.model) == (start.provider, start.model)
-    return Run(
-        start=start,
-        head=head,
-        limits=start.limits,
-        schema=schema_of_run(start),
-        messages=earlier.append(query, start.id),
-        context=EMPTY_CONTEXT if base is None else inherited(base, same_model=is_same),
-        context_window=base.context_window if base is not None and is_same and start.limits.context else None,
-        touched=start.timestamp,
-        updated_at=start.timestamp,
-        permissions=start.permissions,
-    )
-
-
-def _taken_over(start: StartRun, head: Head, base: Run) -> Run:
-    """Where `base` was, as a Run of its own: its calls are open still, and what it spent is not spent again."""
-    is_begun = base.phase is Phase.GENERATING
-    return Run(
-        start=start,
-        head=head,
-        limits=start.limits,
-        messages=base.messages,
-        schema=schema_of_run(start),
-        phase=Phase.READY if is_begun else base.phase,
-        accepted=base.accepted and not is_begun,
-        calls=base.calls,
-        todos=base.todos,
-        context=replace(base.context, overflow=None, is_relieved=False),
-        context_tokens=base.context_tokens,
-        context_window=base.context_window,
-        asked=base.asked,
-        touched=start.timestamp,
-        updated_at=start.timestamp,
-        permissions=start.permissions,
-        is_tightened=start.permissions != base.permissions,
-    )
 
 
 def evolve(run: Run, event: StoredEvent, head: Head) -> Run:

@@ -12,7 +12,8 @@ from perstack.core.ids import event_id_of
 from perstack.core.job import Job
 from perstack.core.places import is_at_home
 from perstack.core.run_facts import ContinuedFrom
-from perstack.core.runs.evolve import begin, evolve
+from perstack.core.runs.begin import begin
+from perstack.core.runs.evolve import evolve
 from perstack.core.runs.state import Run
 from perstack.core.upgrades import TooNew, upgrade
 from perstack.dataclass import dataclass

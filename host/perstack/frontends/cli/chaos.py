@@ -16,8 +16,9 @@ import click
 
 from perstack.config.load import load_project
 from perstack.config.places import find_place
-from perstack.core.definitions import Expert, Project, with_delegates
+from perstack.core.definitions import Expert, Project
 from perstack.core.plain import one_line
+from perstack.core.teams import with_delegates
 from perstack.core.tools import ToolSpec
 from perstack.engine.setup import STATE_DIR
 from perstack.errors import UsageError

@@ -1,0 +1,42 @@
+"""What a new Run is made of, beside what is asked of it."""
+
+from __future__ import annotations
+
+from perstack.config.settings import resolve_sandbox
+from perstack.core.base import JsonObject
+from perstack.core.definitions import Expert, with_skills_required
+from perstack.core.instruction import render_instruction
+from perstack.core.runs.results import wanted_schema
+from perstack.core.runs.state import Run
+from perstack.core.sandbox import SandboxPolicy, narrowed
+from perstack.engine.catalogue import delegate_infos, delegate_tools
+from perstack.engine.clock import iso
+from perstack.engine.wiring import Wiring
+
+
+def strict(wiring: Wiring, expert: Expert) -> Expert:
+    """The Expert, whose skills are all required if that was asked for."""
+    return with_skills_required(expert) if wiring.overrides.strict_skills else expert
+
+
+def instruction_of(wiring: Wiring, expert: Expert, output: JsonObject | None, *, is_coordinator: bool) -> str:
+    """What the model is instructed with."""
+    return render_instruction(
+        expert,
+        delegate_infos(delegate_tools(expert, wiring.project.experts)),
+        time=iso(wiring.clock.now()),
+        directory=wiring.directory,
+        is_coordinator=is_coordinator,
+        schema=wanted_schema(expert, output, is_coordinator=is_coordinator),
+    )
+
+
+def sandbox_of(wiring: Wiring, expert: Expert, within: SandboxPolicy | None, base: Run | None) -> SandboxPolicy | None:
+    """What programs of a new Run are held to: at most what those of its caller are, or of the one it continues.
+
+    A caller that names a runtime chooses anew for what continues.
+    """
+    own = resolve_sandbox(wiring.project, expert, wiring.overrides)
+    if base is not None and wiring.overrides.runtime is None:
+        within = base.start.sandbox
+    return narrowed(own, within)
