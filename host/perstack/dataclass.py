@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, FrozenInstanceError, fields
 from operator import attrgetter
 from reprlib import recursive_repr
@@ -121,6 +122,23 @@ _COPIED = {"__getstate__": _get_state, "__setstate__": _set_state}
 """Copying sets what has slots by attribute, which a frozen value refuses."""
 
 
+@contextmanager
+def _thawed(cls: type, *, to_be_frozen: bool) -> Generator[None]:
+    """Meanwhile the bases do not say that they are frozen: the standard library, which is not told to freeze this class
+    either, would refuse it. Raises TypeError, as it does, for a class that is not to be frozen and has such a base."""
+    of_bases = [vars(base)["__dataclass_params__"] for base in cls.__mro__[1:] if "__dataclass_params__" in vars(base)]
+    frozen = [params for params in of_bases if params.frozen]
+    if frozen and not to_be_frozen:
+        raise TypeError("cannot inherit non-frozen dataclass from a frozen one")
+    for params in frozen:
+        params.frozen = False
+    try:
+        yield
+    finally:
+        for params in frozen:
+            params.frozen = True
+
+
 def _made(cls: type[_T], *, frozen: bool, slots: bool, kw_only: bool) -> type[_T]:
     own = set(vars(cls))
     if "__eq__" in own and vars(cls)["__hash__"] is None:
@@ -130,7 +148,9 @@ def _made(cls: type[_T], *, frozen: bool, slots: bool, kw_only: bool) -> type[_T
         if name not in own:
             setattr(cls, name, method)
     cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise the signature is worked out, to be the text
-    made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
+    with _thawed(cls, to_be_frozen=frozen):
+        made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
+    vars(made)["__dataclass_params__"].frozen = frozen
     if "__init__" not in own:
         setattr(made, "__init__", _Init(made, frozen=frozen))  # noqa: B010 - to checkers it is a method
     return made

@@ -54,7 +54,7 @@ def store(tmp_path: Path, storage: str) -> Path:
 async def asked(storage: Storage) -> Answers:
     """Everything that a person may look at."""
     plugins = load_plugins((), {})
-    looking = JobQueries(storage, Auditing(storage, Project(), Path(), {}), plugins)
+    looking = JobQueries(storage, Auditing(storage, Project(), Path(), {}), plugins, Path())
     memory = ExecutionMemory(storage)
     said, errors = dict[str, object](), dict[str, PerstackError]()
 

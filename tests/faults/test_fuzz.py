@@ -158,7 +158,7 @@ def test_a_log_with_any_event_is_read_or_refused() -> None:
             await storage.append(RunRef("job", "job-1"), 0, sealed)
         except Conflict:
             return  # the storage takes no line that is not an object
-        looking = JobQueries(storage, Auditing(storage, Project(), Path(), {}), plugins)
+        looking = JobQueries(storage, Auditing(storage, Project(), Path(), {}), plugins, Path())
         for ask in (looking.load, looking.job, looking.verify, looking.replay, looking.document):
             with suppress(PerstackError):
                 await ask("job")

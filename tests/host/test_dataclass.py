@@ -150,6 +150,29 @@ def test_a_frozen_value_is_pickled_shown_in_a_circle_and_read_by_pydantic() -> N
     assert repr(circle) == "Kept(a=1, b=[...])"
 
 
+def test_classes_of_the_standard_library_and_these_inherit_from_each_other() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Ours:
+        a: int
+
+    @dataclasses.dataclass(frozen=True)
+    class Theirs(Ours):
+        b: int = 2
+
+    @dataclass(frozen=True)
+    class OursAgain(Theirs):
+        c: int = 3
+
+    value = OursAgain(1)
+    assert (asdict(value), value == OursAgain(1, 2, 3), replace(value, a=4).a) == ({"a": 1, "b": 2, "c": 3}, True, 4)
+    for one in (value, Theirs(1)):
+        with pytest.raises(FrozenInstanceError):
+            one.a = 5  # type: ignore[misc]  # what is tried
+    for decorate in (dataclass, dataclasses.dataclass):
+        with pytest.raises(TypeError, match="cannot inherit non-frozen dataclass from a frozen one"):
+            decorate(type("Loose", (Ours,), {"__annotations__": {"d": int}, "d": 1}))
+
+
 def test_the_init_of_a_class_is_compiled_when_it_is_first_asked_for() -> None:
     @dataclass(frozen=True)
     class Local:

@@ -40,7 +40,7 @@ RECALL_SPEC = ToolSpec(
             },
             "tool": {"type": "string", "description": "only calls of this tool and their results"},
             "step": {"type": "integer", "minimum": 0, "description": "only this step, and its texts at length"},
-            "offset": {"type": "integer", "minimum": 0, "description": "leave out so many of what is found"},
+            "offset": {"type": "integer", "minimum": 0, "description": "skip so many of what was found"},
         },
     },
     skill_name=RECALL_TOOL,

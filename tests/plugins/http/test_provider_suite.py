@@ -44,8 +44,9 @@ def test_of_its_settings_it_tells_those_that_change_replies_and_no_secret(wire: 
     setting = {"maxTokens": 99, "temperature": 0.5, "topP": 0.9, "readTimeout": 5}
     told = reply_settings(wire.provider("http://localhost:1", headers={"X-Team": KEY}, **setting))
     assert told.pop("documents", False) is False
+    assert told.pop("structuredOutput", True) is True
     assert told == {"maxTokens": 99, "temperature": 0.5, "topP": 0.9}
-    assert told.keys() >= reply_settings(wire.provider("http://localhost:1")).keys() - {"documents"}
+    assert told.keys() >= reply_settings(wire.provider("http://localhost:1")).keys() - {"documents", "structuredOutput"}
 
 
 @every_wire

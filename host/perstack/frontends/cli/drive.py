@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -15,7 +14,7 @@ from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.output import Output
 from perstack.frontends.cli.terminal import err
 from perstack.frontends.shared.following import after_job
-from perstack.frontends.shared.stopping import INTERRUPTED, leave, on_stop_signals
+from perstack.frontends.shared.stopping import INTERRUPTED, leave, on_continued, on_stop_signals
 from perstack.frontends.shared.words import WITHOUT_EFFECT, local_time, spent
 from perstack.host import Host
 
@@ -55,7 +54,7 @@ def until_done(
     async def main() -> _T | None:
         task = asyncio.ensure_future(work())
         lines.on_lost = task.cancel
-        asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, lines.forget)
+        on_continued(lines.forget)
         with on_stop_signals(lambda: _stop(task, lines), lambda: _leave(lines)):
             async with host:
                 try:

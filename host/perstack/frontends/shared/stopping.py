@@ -1,4 +1,4 @@
-"""The signals that ask a command to stop, after cleaning up."""
+"""The signals that ask a command to stop, after cleaning up, and the one that says it continues."""
 
 from __future__ import annotations
 
@@ -48,6 +48,12 @@ def on_stop_signals(first: Callable[[], object], again: Callable[[], object] = l
     finally:
         for number in signals:
             loop.remove_signal_handler(number)
+
+
+def on_continued(then: Callable[[], object]) -> None:
+    """From now on, call `then` when the process continues after Ctrl-Z: others have written to the terminal meanwhile.
+    Only in a coroutine."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, then)
 
 
 @contextmanager
