@@ -38,9 +38,9 @@ check: $(DEV)
 bench: $(RUN)
 	$(BIN)/python bench/bench.py $(ARGS)
 
-## faults: kill and fail at every boundary, damage every byte, twenty minutes and more
+## faults: kill and fail at every boundary, damage every byte; some hours
 faults: $(DEV)
-	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -rP tests/faults $(ARGS)
+	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -v -rP --timeout 7200 tests/faults $(ARGS)
 
 ## fuzz: a million inputs and more, of every kind that comes from outside; a quarter of an hour and more
 fuzz: $(DEV)

@@ -14,7 +14,7 @@ from perstack.testing.chaos.victims import Victims
 
 @pytest.fixture
 def thorough() -> bool:
-    """Whether everything is tried, which takes half an hour."""
+    """Whether everything is tried, which takes some hours."""
     return os.environ.get("PERSTACK_FAULTS") == "all"
 
 
