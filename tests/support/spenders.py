@@ -24,7 +24,7 @@ from perstack.core.runs.begin import begin
 from perstack.core.runs.decide import stopped_by_budget
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.state import Run
-from perstack.core.usage import Usage
+from perstack.core.usage import Charge, Usage
 
 Choose = Callable[[int], int]
 """Gives a number below the one it is given."""
@@ -138,7 +138,7 @@ class Spenders:
         if what == 2 and not self.says_all:
             usage = Usage()
         reply = (TextPart(text="x"),)
-        unreported = not is_reported(usage, has_reply=True)
+        unreported = not is_reported(usage, run.reserved or Charge(), has_reply=True)
         done = self._note(
             run, FinishGeneration, usage=usage, reply=reply, finish_reason="length", unreported=unreported
         )

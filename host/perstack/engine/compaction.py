@@ -7,18 +7,14 @@ again. A summary that cannot be had never stops a Run: an outline made without a
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
 from itertools import count
 
 from perstack.config.settings import NO_OVERRIDES
 from perstack.core.commands import Compact, Shrink
 from perstack.core.definitions import Project, ReasoningBudget
-from perstack.core.events import Retry
 from perstack.core.messages import History, TextPart, ToolMessage, UserMessage
-from perstack.core.policy.budget import Exceeded, Grant, is_reported, is_uncharged
-from perstack.core.retry import GiveUp, Pause, after_failure
+from perstack.core.policy.budget import Grant, is_reported, is_uncharged
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.compacting import INSTRUCTION, outline, summary_text, transcript
 from perstack.core.runs.context import blob_of, summary_tokens, window_of
@@ -26,19 +22,17 @@ from perstack.core.runs.decide import (
     Spent,
     compaction_started,
     history_compacted,
-    paused_for_limit,
     shrunk_results,
-    stopped_by_budget,
 )
 from perstack.core.runs.state import Run
 from perstack.core.usage import Charge, Usage
 from perstack.dataclass import dataclass
 from perstack.engine.blobs import JobBlobs
-from perstack.engine.generation import error_info, fail, try_once
 from perstack.engine.prices import Prices
 from perstack.engine.providers import ProviderPool
 from perstack.engine.session import Session
-from perstack.engine.spending import Spending, UnknownPrice
+from perstack.engine.spending import Spending
+from perstack.engine.tries import error_info, granted_or_stopped, tried_again, try_once
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Generation, GenerationRequest, Provider
 
@@ -176,12 +170,13 @@ async def _summarised(
                 summariser.provider, request, lambda delta: None, session.run.limits, began - started
             )
         except ProviderError as error:
-            found = await _failed(session, error, attempt, time.monotonic() - started)
-            if isinstance(found, bool):
-                if found:
-                    continue
+            decision = await tried_again(session, error, attempt, time.monotonic() - started)
+            if decision is True:
+                continue
+            if decision is False:
                 return None
-            return found
+            info, reserved = error_info(error), session.run.reserved
+            return _Summary(spent=Spent(assumed=None if is_uncharged(info) else reserved), error=info)
         usage, _ = await prices.known(summariser.provider_name, summariser.model, generation)
         duration = round((time.monotonic() - began) * 1000)
         spent = Spent(usage, _assumed(session.run, usage, generation), duration)
@@ -197,54 +192,20 @@ async def _begin(
     if spending is not None:
         sent = History(request.messages).size(1) + len(request.instruction.encode(errors="replace"))
         wanted = request.max_tokens or 0
-        try:
-            found = await spending.reserve_summary(
-                session.run, summariser.provider_name, summariser.model, sent, wanted
-            )
-        except UnknownPrice as error:
-            await fail(session, error_info(error))
+        wanting = spending.reserve_summary(session.run, summariser.provider_name, summariser.model, sent, wanted)
+        granted = await granted_or_stopped(session, wanting)
+        if granted is None:
             return False
-        if isinstance(found, Exceeded):
-            session.note(stopped_by_budget(found, session.stamp))
-            await session.flush()
-            return False
-        granted = found
     reserved = None if granted is None else granted.amount.as_charge()
     session.note(compaction_started(session.run, command, summariser.name, reserved, session.stamp))
     await session.flush()
     return True
 
 
-async def _failed(session: Session, error: ProviderError, attempt: int, spent: float) -> bool | _Summary:
-    """What becomes of a try that failed: another (true), a pause of the Job (false), or no summary."""
-    run = session.run
-    decision = after_failure(
-        run.limits,
-        is_retryable=error.is_retryable,
-        retry_after=error.retry_after,
-        attempt=attempt,
-        spent=spent,
-        jitter=random.random(),  # noqa: S311 - spreads load, no secret
-    )
-    info = error_info(error)
-    uncharged = run.reserved is not None and is_uncharged(info)
-    if isinstance(decision, GiveUp):
-        return _Summary(spent=Spent(assumed=None if uncharged else run.reserved), error=info)
-    delay = round(decision.delay * 1000)
-    session.note(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=delay, uncharged=uncharged))
-    if isinstance(decision, Pause):
-        session.note(paused_for_limit(session.clock.now() + delay, session.stamp))
-        await session.flush()
-        return False
-    await session.flush()
-    await asyncio.sleep(decision.delay)
-    return True
-
-
 def _assumed(run: Run, usage: Usage, generation: Generation) -> Charge | None:
     """What counts besides, so that together with the usage it is what was reserved."""
     reserved = run.reserved
-    if reserved is None or is_reported(usage, has_reply=bool(generation.reply.contents)):
+    if reserved is None or is_reported(usage, reserved, has_reply=bool(generation.reply.contents)):
         return None
     cost = max(0.0, (reserved.cost_usd or 0) - (usage.cost_usd or 0))
     return Charge(tokens=max(0, reserved.tokens - usage.total_tokens), cost_usd=cost or None)

@@ -64,7 +64,7 @@ from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.deadlines import Deadlines
 from perstack.engine.delegation import DelegateOutcome, await_delegates
-from perstack.engine.generation import fail, generate
+from perstack.engine.generation import generate
 from perstack.engine.groups import leaves
 from perstack.engine.kept_summary import KeptSummary
 from perstack.engine.new_runs import instruction_of, sandbox_of, strict
@@ -75,6 +75,7 @@ from perstack.engine.session import Session, uninterrupted
 from perstack.engine.skills import RunSkills
 from perstack.engine.spending import Spending
 from perstack.engine.toolrun import ToolSurroundings, run_tools
+from perstack.engine.tries import fail
 from perstack.engine.who import this_user
 from perstack.engine.wiring import Wiring
 from perstack.errors import PerstackError

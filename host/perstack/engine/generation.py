@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
 from perstack.core.base import JsonObject
-from perstack.core.commands import Fail, Generate
-from perstack.core.definitions import Limits
+from perstack.core.commands import Generate
 from perstack.core.digests import KeptTools, request_digest
 from perstack.core.events import FinishGeneration, Retry, StartGeneration, StreamReasoning, StreamText
 from perstack.core.instruction import whole_instruction
 from perstack.core.messages import ExpertMessage, ToolCallPart
-from perstack.core.policy.budget import Exceeded, Grant, is_reported, is_uncharged, over
-from perstack.core.replies import usable_reply
-from perstack.core.retry import GiveUp, Pause, after_failure, time_for_try
-from perstack.core.run_facts import ErrorInfo
+from perstack.core.policy.budget import Grant, is_reported, is_uncharged, over
 from perstack.core.runs.context import OVERFLOW, learned_window, policy_of, too_large
-from perstack.core.runs.decide import noted, paused_for_limit, stopped_by_budget
-from perstack.core.usage import Charge, Usage
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.emit import Emitter
 from perstack.engine.notices import notice
 from perstack.engine.prices import Prices
 from perstack.engine.session import Session
-from perstack.engine.spending import Spending, UnknownPrice
+from perstack.engine.spending import Spending
+from perstack.engine.tries import error_info, fail, granted_or_stopped, tried_again, try_once
 from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, reply_settings
+from perstack.ports.provider import Delta, GenerationRequest, Provider, reply_settings
 
 
 async def generate(
@@ -99,16 +92,12 @@ async def generate(
                 finish_reason=generation.finish_reason,
                 context_window=None if window == run.context_window else window,
                 duration_ms=round((time.monotonic() - began) * 1000),
-                unreported=reserved is not None and not _is_reported(usage, generation, reserved),
+                unreported=reserved is not None
+                and not is_reported(usage, reserved, has_reply=bool(generation.reply.contents)),
                 over_reserved=above,
             )
         )
         return
-
-
-def _is_reported(usage: Usage, generation: Generation, reserved: Charge) -> bool:
-    is_priced = reserved.cost_usd is None or usage.cost_usd is not None
-    return is_priced and is_reported(usage, has_reply=bool(generation.reply.contents))
 
 
 async def _begin(
@@ -123,16 +112,9 @@ async def _begin(
     granted: Grant | None = None
     if spending is not None:
         instruction = whole_instruction(session.run.start.instruction, catalogue.guidance)
-        try:
-            found = await spending.reserve(session.run, tools, instruction, settings)
-        except UnknownPrice as error:
-            await fail(session, error_info(error))
+        granted = await granted_or_stopped(session, spending.reserve(session.run, tools, instruction, settings))
+        if granted is None:
             return False
-        if isinstance(found, Exceeded):
-            session.note(stopped_by_budget(found, session.stamp))
-            await session.flush()
-            return False
-        granted = found
     session.note(_started(session, command, catalogue, tools.digest, settings, granted))
     await session.flush()
     return True
@@ -168,29 +150,14 @@ async def _goes_on(session: Session, error: ProviderError, attempt: int, spent: 
     if error.name == OVERFLOW and policy_of(session.run) is not None:
         await _overflowed(session, error, attempt)
         return False
-    decision = after_failure(
-        session.run.limits,
-        is_retryable=error.is_retryable,
-        retry_after=error.retry_after,
-        attempt=attempt,
-        spent=spent,
-        jitter=random.random(),  # noqa: S311 - spreads load, no secret
-    )
+    decision = await tried_again(session, error, attempt, spent)
+    if isinstance(decision, bool):
+        return decision
     info = error_info(error)
+    reason = f"{info.message} ({decision.reason})" if decision.reason else info.message
     uncharged = session.run.reserved is not None and is_uncharged(info)
-    if isinstance(decision, GiveUp):
-        reason = f"{info.message} ({decision.reason})" if decision.reason else info.message
-        await fail(session, info.model_copy(update={"message": reason}), uncharged=uncharged)
-        return False
-    delay = round(decision.delay * 1000)
-    session.note(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=delay, uncharged=uncharged))
-    if isinstance(decision, Pause):
-        session.note(paused_for_limit(session.clock.now() + round(decision.delay * 1000), session.stamp))
-        await session.flush()
-        return False
-    await session.flush()
-    await asyncio.sleep(decision.delay)
-    return True
+    await fail(session, info.model_copy(update={"message": reason}), uncharged=uncharged)
+    return False
 
 
 async def _overflowed(session: Session, error: ProviderError, attempt: int) -> None:
@@ -205,38 +172,6 @@ async def _overflowed(session: Session, error: ProviderError, attempt: int) -> N
         Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=0, uncharged=uncharged, overflow=window)
     )
     await session.flush()
-
-
-async def fail(session: Session, error: ErrorInfo, *, uncharged: bool = False) -> None:
-    """Record that the Run failed."""
-    session.note_all(noted(session.run, Fail(error, uncharged), session.stamp, 0))
-    await session.flush()
-
-
-def error_info(error: ProviderError) -> ErrorInfo:
-    """What is kept of a provider's error: its own words and status."""
-    return ErrorInfo(
-        name=error.name, message=str(error), status_code=error.status_code, is_retryable=error.is_retryable
-    )
-
-
-async def try_once(
-    provider: Provider, request: GenerationRequest, show: Callable[[Delta], None], limits: Limits, spent: float
-) -> Generation:
-    """One try, within its time: `spent` seconds have passed since the first. Raises ProviderError."""
-    seconds, is_last = time_for_try(limits, spent)
-    try:
-        async with asyncio.timeout(seconds):
-            generation = await provider.generate(request, show)
-            return replace(generation, reply=usable_reply(generation.reply))
-    except TimeoutError as error:
-        remedy = "" if is_last else "; give more time with `timeout`"
-        message = f"no whole reply within {seconds * 1000:.0f} ms{remedy}"
-        raise ProviderError(message, name="Timeout", is_retryable=True) from error
-    except ProviderError:
-        raise
-    except Exception as error:  # a fault in a provider's code must not lose the Run
-        raise ProviderError(f"{type(error).__name__}: {error}", name="ProviderFault") from error
 
 
 def _show_deltas(session: Session, step: int, emit: Emitter) -> Callable[[Delta], None]:

@@ -10,9 +10,9 @@ from perstack.core.messages import History
 from perstack.core.policy.budget import Exceeded, Grant, is_reported, is_uncharged
 from perstack.core.runs.state import Run
 from perstack.core.usage import NO_USAGE, Charge, Usage
-from perstack.engine.generation import error_info
 from perstack.engine.prices import Prices
 from perstack.engine.spending import Spending
+from perstack.engine.tries import error_info
 from perstack.errors import ProviderError
 from perstack.ports.provider import BlobReader, GenerationRequest, Provider
 from perstack.ports.skill import Sample, SampleRequest
@@ -78,7 +78,8 @@ class Sampling:
             raise
         usage, _ = await self._prices.known(start.provider, start.model, reply)
         self.usage = (self.usage or NO_USAGE) + usage
-        if granted is not None and not is_reported(usage, has_reply=bool(reply.reply.contents)):
+        has_reply = bool(reply.reply.contents)
+        if granted is not None and not is_reported(usage, granted.amount.as_charge(), has_reply=has_reply):
             self._assume(granted)
         else:
             self._settle(key, usage, granted)

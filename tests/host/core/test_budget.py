@@ -213,7 +213,13 @@ def test_of_two_budgets_each_limit_is_the_lower_one() -> None:
     ],
 )
 def test_a_reply_whose_tokens_are_not_told_is_not_taken_for_free(usage: Usage, has_reply: bool, reported: bool) -> None:
-    assert is_reported(usage, has_reply=has_reply) is reported
+    assert is_reported(usage, Charge(tokens=20), has_reply=has_reply) is reported
+
+
+def test_a_reply_whose_price_is_not_known_is_not_taken_for_free_where_dollars_were_reserved() -> None:
+    priced = Usage.of(5, 5).model_copy(update={"cost_usd": 0.01})
+    assert not is_reported(Usage.of(5, 5), Charge(tokens=20, cost_usd=0.5), has_reply=True)
+    assert is_reported(priced, Charge(tokens=20, cost_usd=0.5), has_reply=True)
 
 
 def test_what_is_above_a_reservation_is_told() -> None:

@@ -300,9 +300,10 @@ def _exceeded(key: str, account: _Account, bound: Bound) -> Exceeded:
     return Exceeded("maxTokens", key or None, limit.max_tokens or 0, used.tokens, needs.tokens)
 
 
-def is_reported(usage: Usage, *, has_reply: bool) -> bool:
-    """Whether an endpoint said what a generation has used."""
-    return usage.input_tokens > 0 and (usage.output_tokens > 0 or not has_reply)
+def is_reported(usage: Usage, reserved: Charge, *, has_reply: bool) -> bool:
+    """Whether an endpoint said what a generation has used, and the price of it is known if dollars were reserved."""
+    is_priced = reserved.cost_usd is None or usage.cost_usd is not None
+    return is_priced and usage.input_tokens > 0 and (usage.output_tokens > 0 or not has_reply)
 
 
 def is_uncharged(error: ErrorInfo) -> bool:
