@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 from approving import ME, append, files
-from hosting import Bench, expert, wait_for
+from hosting import Bench, expert, until_it_crashes, wait_for
 
 from perstack.core.policy.permissions import Permissions
 from perstack.errors import NotFound
-from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points
+from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points
 from perstack.testing.scripted import text, tool, turn
 
 CRASHING = {
@@ -29,7 +29,7 @@ async def live(bench: Bench, point: CrashPoint | None) -> int:
     async with host:
         storage = host.storage
         assert isinstance(storage, CrashingStorage)
-        try:
+        with until_it_crashes():
             try:
                 job = await host.job("job")
             except NotFound:
@@ -42,11 +42,6 @@ async def live(bench: Bench, point: CrashPoint | None) -> int:
             while job.asking is not None:
                 job = await host.answer("yes", question_id=job.asking.id, by=ME)
             assert job.status == "completed"
-        except BaseExceptionGroup as error:
-            if error.split(Crash)[0] is None:
-                raise
-        except Crash:
-            pass
         return storage.appends
 
 

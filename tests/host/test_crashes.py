@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, crashing, expert, wait_for
+from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 
 from perstack.core.job import JobSummary
 from perstack.core.messages import text_of
@@ -60,7 +60,7 @@ async def live(bench: Bench, point: CrashPoint | None) -> int:
     async with bench.host(SCRIPT, *EXPERTS, wrap=lambda inner: CrashingStorage(inner, point)) as host:
         storage = host.storage
         assert isinstance(storage, CrashingStorage)
-        try:
+        with until_it_crashes():
             if not await storage.has_job("job"):
                 job = await host.run("boss", "go", job_id="job")
             else:
@@ -69,11 +69,6 @@ async def live(bench: Bench, point: CrashPoint | None) -> int:
             if job.question:
                 job = await host.answer("yes", job_id="job")
             assert job.status == "completed"
-        except BaseExceptionGroup as error:
-            if error.split(Crash)[0] is None:
-                raise
-        except Crash:
-            pass
         return storage.appends
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hosting import Bench, expert, wait_for
+from hosting import Bench, expert, until_it_crashes, wait_for
 
 from perstack.core.definitions import Iterate
 from perstack.core.iterations.events import StartSeries, StoredSeriesEvent
@@ -85,17 +85,12 @@ async def live(workspace: Path, store: InMemoryStore, point: CrashPoint | None) 
     async with Bench(workspace, "crashing:").host(SCRIPT, solo(), plugins=(storage,)) as host:
         begun = (await host.iterations.list()).series
         life.found = begun[0].done if begun else 0
-        try:
+        with until_it_crashes():
             if not begun:
                 await host.iterations.begin("solo", "go", series_id="it", on_fact=on_fact)
             elif begun[0].status != "completed":
                 await host.iterations.resume("it", on_fact=on_fact)
             life.end = await host.iterations.get("it")
-        except BaseExceptionGroup as error:
-            if error.split(Crash)[0] is None:
-                raise
-        except Crash:
-            pass
     life.appends = storage.appends
     return life
 

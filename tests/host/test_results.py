@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, expert, results, wait_for
+from hosting import Bench, Seen, expert, results, until_it_crashes, wait_for
 
 from perstack.core.by import By
 from perstack.core.messages import text_of
 from perstack.core.runs.context import kept_always
 from perstack.engine.redact import redact_event
 from perstack.errors import UsageError
-from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points
+from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
 CITY = {
@@ -200,16 +200,11 @@ async def live(bench: Bench, point: CrashPoint | None) -> int:
     async with bench.host(SCRIPT, *TEAM, wrap=lambda inner: CrashingStorage(inner, point)) as host:
         storage = host.storage
         assert isinstance(storage, CrashingStorage)
-        try:
+        with until_it_crashes():
             if (bench.workspace / "begun").exists():
                 await host.resume("job")
             else:
                 await host.run("boss", "go", job_id="job")
-        except BaseExceptionGroup as error:
-            if error.split(Crash)[0] is None:
-                raise
-        except Crash:
-            pass
         return storage.appends
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -16,12 +17,24 @@ from perstack.engine.plugins import load_plugins
 from perstack.host import Host
 from perstack.ports.clock import Clock
 from perstack.ports.storage import Storage
-from perstack.testing.crashing_storage import CrashingStorage, CrashPoint
+from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
 
 T = TypeVar("T")
 
 QUESTION = {"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]}
+
+
+@contextmanager
+def until_it_crashes() -> Generator[None]:
+    """A crash of the storage ends the block, alone or in a group of what failed with it."""
+    try:
+        yield
+    except BaseExceptionGroup as error:
+        if error.split(Crash)[0] is None:
+            raise
+    except Crash:
+        pass
 
 
 def expert(key: str, *, delegates: tuple[str, ...] = (), ask: bool = False, **fields) -> Expert:
