@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
+from perstack.frontends.cli.commands import EXAMPLES
+from perstack.frontends.cli.commands import GROUPS as LISTED
 from perstack.frontends.cli.main import EXIT_CODES, perstack
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -107,6 +109,51 @@ def test_a_commands_section_has_its_usage_and_every_option_with_its_meaning(name
     assert taken == shared(name)
 
 
+def heading(name: str) -> str:
+    return f"{'###' if ' ' in name else '##'} `{name}`"
+
+
+def plain(markdown: str) -> str:
+    """The words alone: what links, code and line ends add to them is left out."""
+    return " ".join(re.sub(r"\[((?:[^\[\]]|`[^`]*`)*)\]\([^)]*\)", r"\1", markdown).replace("`", "").split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_commands_section_begins_with_what_its_help_begins_with(name: str) -> None:
+    first = re.match(r".*?\.(?= |$)", plain(COMMANDS[name].help or ""))
+    assert first is not None, "the help begins with a sentence"
+    text = section(heading(name)).partition(usage(name))[2]
+    assert plain(text).startswith(first[0])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_the_same_examples_in_its_section_and_in_its_help(name: str) -> None:
+    blocks = re.findall(r"^```sh\n(.*?)^```$", section(heading(name)), re.MULTILINE | re.DOTALL)
+    assert blocks == ["".join(f"{line}\n" for line in EXAMPLES[name])]
+    shown = COMMANDS[name].get_help(context(name)).partition("\n\n  Examples:\n")[2]
+    assert [line.strip() for line in shown.splitlines()] == list(EXAMPLES[name])
+
+
+def test_there_are_examples_of_every_command_and_of_nothing_else() -> None:
+    assert sorted(EXAMPLES) == sorted(COMMANDS)
+
+
+def test_the_page_lists_the_commands_in_the_groups_of_the_help() -> None:
+    text = section("## Commands")
+    assert re.findall(r"^\*\*(.*)\*\*$", text, re.MULTILINE) == list(LISTED)
+    every = [f"| [`{name}`](#{name}) | {one.text} |" for group in LISTED.values() for name, one in group.items()]
+    assert re.findall(r"^\| \[.*$", text, re.MULTILINE) == every
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_help_lists_each_command_on_one_line(width: int) -> None:
+    lines = perstack.get_help(click.Context(perstack, info_name="perstack", terminal_width=width)).splitlines()
+    for group, commands in LISTED.items():
+        start = lines.index(f"{group}:")
+        ends = [f"  {name:<11}  {one.text}" for name, one in commands.items()]
+        assert lines[start + 1 : start + 1 + len(ends)] == ends
+
+
 def test_the_shared_options_are_those_of_every_command_that_takes_them() -> None:
     text = section("## Shared options")
     for name in COMMANDS:
@@ -124,9 +171,19 @@ def test_the_exit_codes_are_those_of_the_program() -> None:
         assert re.search(rf"\b{code}\s+{meaning}", " ".join((perstack.help or "").split()))
 
 
-@pytest.mark.parametrize("line", re.findall(r"^perstack .*$", PAGE, re.MULTILINE))
+def typed(line: str) -> list[str]:
+    """The words of the perstack command in a line of a shell."""
+    words = shlex.split(line.replace("| jq", "\n| jq").partition("\n")[0], comments=True)
+    words = words[words.index("perstack") + 1 :]
+    ends = [words.index(sign) for sign in ("|", ">", "<") if sign in words]
+    return words[: min(ends, default=len(words))]
+
+
+@pytest.mark.parametrize(
+    "line", sorted({*re.findall(r"^perstack .*$", PAGE, re.MULTILINE), *sum(EXAMPLES.values(), ())})
+)
 def test_every_example_is_a_command_with_options_that_exist(line: str) -> None:
-    _, name, *args = shlex.split(line.split(" | ")[0].split(" > ")[0], comments=True)
+    name, *args = typed(line)
     if isinstance(COMMANDS[name], click.Group):
         name, args = f"{name} {args[0]}", args[1:]
     COMMANDS[name].make_context(name, args)

@@ -76,9 +76,9 @@ def resume_command(
     showing: Showing,
     setup: Setup,
 ) -> None:
-    """Go on with JOB (the latest, if none is given): the same Runs, as they were started.
+    """Continue JOB (the latest, if none is given): the same Runs, as they were started.
 
-    If JOB is an id of iterations, they go on, with the settings and the definition that they had.
+    If JOB is an id of iterations, these continue, with the settings and the definition that they had.
     """
     settled = _settlements(settle)
     check_target(target)

@@ -28,7 +28,7 @@ from perstack.host import Host
 def signal_command(target: str, setup: Setup) -> None:
     """Tell a Job or a task that something has happened outside: a CloudEvent 1.0, as JSON on stdin.
 
-    A task that waits has its answer then, and is due; a Job goes on. An event that comes twice is taken once.
+    A task that waits has its answer then, and is due; a Job continues. An event that comes twice is taken once.
     """
     event = read_cloud_event(json_on_stdin("write a CloudEvent to it"))
     host = setup.host()

@@ -47,7 +47,7 @@ def _paused(given: Mapping[str, object]) -> dict[str, object]:
 
 SAID: dict[str, Said] = {
     "create": Said(
-        "Create TASK, an id of up to 128 of A-Z a-z 0-9 _ -",
+        "Create TASK, whose id is up to 128 of A-Z a-z 0-9 _ and -.",
         {
             "name": option("--name", metavar="TEXT", help="What it is, in a few words."),
             "description": option("--description", metavar="TEXT", help="What is to be done."),

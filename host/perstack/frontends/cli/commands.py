@@ -1,0 +1,199 @@
+"""Every command of `perstack`: its group, its module, what it is for, and examples of it.
+
+What `--help` prints of these, and what docs/cli.md says, is this; each command's own text is that of its function.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Listed(NamedTuple):
+    """A command as `perstack --help` lists it."""
+
+    module: str
+    """Beside this one; it has `NAME_command`, and is imported when the command is called."""
+    text: str
+    """What it is for, in a line."""
+
+
+GROUPS: dict[str, dict[str, Listed]] = {
+    "Run Experts": {
+        "run": Listed("run", "Run an Expert: a new Job, or the next Run of one."),
+        "resume": Listed("resume", "Continue what stopped: a crash, Ctrl-C, an error, a limit."),
+        "iterate": Listed("iterate", "Run an Expert again and again, until the result is good."),
+        "cancel": Listed("cancel", "Stop a Job, wherever it is driven; it can be resumed."),
+    },
+    "Answer": {
+        "inbox": Listed("inbox", "List what waits for you: every open question."),
+        "answer": Listed("answer", "Answer a question, and let its Job or task continue."),
+        "signal": Listed("signal", "Tell a Job or a task of an event from outside."),
+    },
+    "Look": {
+        "jobs": Listed("jobs", "List Jobs, newest first."),
+        "log": Listed("log", "Show what happened in a Job, by default the latest one."),
+        "cost": Listed("cost", "Add up what Jobs have spent."),
+        "iterations": Listed("iterations", "List what was iterated, newest first."),
+        "report": Listed("report", "Show the best of some iterations, and how the others did."),
+        "export": Listed("export", "Write a Job in another form."),
+    },
+    "Tasks": {
+        "task": Listed("task", "Keep tasks that agents pause and resume."),
+    },
+    "Keep house": {
+        "delete": Listed("delete", "Remove Jobs for good."),
+        "prune": Listed("prune", "Remove all Jobs of a kind for good, such as last month's."),
+    },
+    "Prove": {
+        "verify": Listed("verify", "Check a Job's logs for edits, loss and damage."),
+        "replay": Listed("verify", "Drive a recorded Job again, without a model, and compare."),
+        "receipt": Listed("receipt", "Write a statement over a Job's logs, to be kept elsewhere."),
+        "chaos": Listed("chaos", "Kill an Expert's processes, and say what was lost or repeated."),
+    },
+    "Define Experts": {
+        "validate": Listed("validate", "Check perstack.toml without running anything."),
+        "expert": Listed("expert", "Show what an Expert's model is sent, and what it costs."),
+        "permissions": Listed("permissions", "Try permission rules, on one call or on all that were made."),
+        "sandbox": Listed("sandbox", "Run a command as the exec tool of an Expert would."),
+    },
+    "Set up": {
+        "install": Listed("install", "Ask every skill what it offers, so that Runs need not wait."),
+        "login": Listed("login", "Log in to the server of a skill, for all later Jobs."),
+        "logout": Listed("login", "Log out of the server of a skill."),
+        "trust": Listed("trust", "Agree to what perstack.toml starts, and to addresses of .env."),
+        "doctor": Listed("doctor", "Say where programs of tools can run on this machine."),
+        "plugins": Listed("plugins", "List the plugins that are installed, and what they bring."),
+    },
+    "Serve": {
+        "mcp": Listed("mcp", "Serve Experts and Jobs to editors and agents over MCP."),
+        "acp": Listed("acp", "Be an agent for an editor, by the Agent Client Protocol."),
+    },
+}
+
+COMMANDS = {name: listed for group in GROUPS.values() for name, listed in group.items()}
+"""By name, in the order of the help."""
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "run": (
+        'perstack run writer "A haiku about logs" --job-id haiku',
+        'perstack run writer "A haiku about logs" --output text > haiku.txt',
+        'perstack run writer "Now one about disks" --continue',
+        'perstack run writer "Once more, shorter" --continue-job haiku --resume-from haiku-1-6',
+        'perstack run guest "Tea, please" --continue -i',
+        'perstack run guest "Coffee after all" --continue-job tea --resume-from tea-1-6 -i',
+        "perstack run writer - --provider anthropic --model claude-sonnet-4-5 --max-steps 20 < query.txt",
+    ),
+    "resume": (
+        "perstack resume",
+        "perstack resume haiku --max-steps 50",
+        "perstack resume haiku --settle haiku-1-8-call_1=done",
+        "perstack resume fix-stack --max-iterations 10",
+        'perstack resume tea --resume-from tea-1-6 -i "Coffee after all"',
+    ),
+    "iterate": (
+        'perstack iterate improver "Make the tests pass" --id fix-stack',
+        'perstack iterate improver "Make the tests pass" --max-iterations 3 --target 0.9',
+    ),
+    "cancel": ("perstack cancel @last",),
+    "inbox": ("perstack inbox", "perstack inbox --json | jq -r .id"),
+    "answer": (
+        'perstack answer haiku-1-5 "Tea, please"',
+        'perstack answer deploy "no: not on a Friday"',
+        """perstack answer haiku '{"city": "Rome", "nights": 3}'""",
+    ),
+    "signal": (
+        """echo '{"specversion": "1.0", "id": "7", "source": "/ci", "type": "done", "data": "green"}' |"""
+        " perstack signal haiku",
+    ),
+    "jobs": (
+        "perstack jobs --take 5",
+        "perstack jobs --label team=search --label stage=draft",
+        "perstack jobs --status failed --status interrupted --since 7d",
+        """perstack jobs --json --all | jq -r 'select(.status == "stoppedByInteractiveTool") | .id'""",
+    ),
+    "log": (
+        "perstack log haiku --tools --errors",
+        "perstack log haiku --follow",
+        'perstack log --step ">=5" --take 20',
+        "perstack log --type finishGeneration --json | jq '{step, usage}'",
+        "perstack log --messages",
+        "perstack log --checkpoint haiku-1-6 --messages --json",
+    ),
+    "cost": ("perstack cost --since 7d", "perstack cost --by model --json | jq .total.costUsd"),
+    "iterations": ("perstack iterations --take 5", "perstack iterations --json | jq -r .id"),
+    "report": (
+        "perstack report fix-stack",
+        "perstack report fix-stack --iteration 2",
+        "perstack report fix-stack --json | jq -r .iteration.artefact",
+    ),
+    "export": (
+        "perstack export haiku --format json --output haiku.json",
+        "perstack export haiku --format perstack --output exported",
+    ),
+    "task": ("perstack task list --status paused", "perstack task run-due --watch"),
+    "task create": (
+        """perstack task create refactor --agent fixer --state '{"left": ["a.py", "b.py"]}' --start""",
+        "perstack task create release --depends-on refactor --timeout 30m --on-failure retry",
+    ),
+    "task start": ("perstack task start refactor",),
+    "task get": ("perstack task get refactor", "perstack task get refactor --json | jq .state"),
+    "task list": (
+        "perstack task list --status paused --older-than 2d",
+        "perstack task list --agent fixer --json | jq -r '.tasks[].taskId'",
+    ),
+    "task checkpoint": ("""perstack task checkpoint refactor --state '{"left": ["b.py"]}' --name half""",),
+    "task checkpoints": ("perstack task checkpoints refactor",),
+    "task pause": (
+        'perstack task pause refactor --reason human_approval --message "May I change b.py?"',
+        'perstack task pause deploy --reason external_dependency --command "test -f build/done"',
+        "perstack task pause report --reason scheduled_wait --resume-at +2h",
+    ),
+    "task answer": ("perstack task list --reason human_approval", "perstack task answer refactor yes"),
+    "task resume": ("perstack task resume refactor", "perstack task resume refactor --checkpoint half"),
+    "task complete": ("""perstack task complete refactor --result '{"changed": 2}'""",),
+    "task fail": ('perstack task fail refactor "b.py does not parse"',),
+    "task retry": ("perstack task retry refactor",),
+    "task cancel": ('perstack task cancel refactor --message "no longer needed"',),
+    "task archive": ("perstack task archive refactor",),
+    "task delete": ("perstack task delete refactor", "perstack task delete --status failed --older-than 30d --yes"),
+    "task run-due": ("perstack task run-due", "perstack task run-due --watch --interval 1m"),
+    "delete": ("perstack delete haiku @last --yes",),
+    "prune": (
+        "perstack prune --older-than 30d --keep-last 10 --dry-run",
+        "perstack prune --status failed --expert writer --yes",
+    ),
+    "verify": (
+        "perstack verify haiku",
+        "perstack verify --all --key public.pem",
+        "perstack verify --receipt haiku.receipt.json --key public.pem",
+    ),
+    "replay": ("perstack replay haiku", "perstack replay haiku --json | jq .findings"),
+    "receipt": (
+        "perstack receipt haiku --output haiku.receipt.json",
+        "perstack verify --receipt haiku.receipt.json --key public.pem",
+    ),
+    "chaos": (
+        "perstack chaos writer",
+        "perstack chaos writer --for 10m --seed 3",
+        "perstack chaos writer --script script.json --kills 500",
+    ),
+    "validate": ("perstack validate", "perstack validate --strict --tools", "perstack validate --json | jq .problems"),
+    "expert": ("perstack expert show writer",),
+    "expert show": ("perstack expert show writer", "perstack expert show researcher --as-delegate --json"),
+    "permissions": ("perstack permissions backtest --since 30d",),
+    "permissions backtest": ("perstack permissions backtest --rules stricter.toml --since 30d",),
+    "permissions test": ("""perstack permissions test writer exec '{"command": "git", "args": ["push", "origin"]}'""",),
+    "sandbox": ("perstack sandbox builder -- sh -c 'ls -la; env'",),
+    "install": ("perstack install", "perstack install planner --config team/perstack.toml"),
+    "login": ("perstack login tracker", "perstack login tracker --expert planner --no-browser"),
+    "logout": ("perstack logout tracker",),
+    "trust": ("perstack trust --show", "perstack trust"),
+    "doctor": ("perstack doctor",),
+    "plugins": ("perstack plugins", "perstack plugins --json | jq -r '.plugins[].name'"),
+    "mcp": (
+        "perstack mcp --print-config claude-code > .mcp.json",
+        "perstack mcp --print-config codex --workspace ~/notes --experts writer,critic",
+    ),
+    "acp": ("perstack acp --expert writer",),
+}
+"""By the command's name, that of its group before it, as `--help` and docs/cli.md have them."""
