@@ -51,9 +51,8 @@ def store(tmp_path: Path, storage: str) -> Path:
     return tmp_path / "perstack"
 
 
-async def asked(storage: Storage) -> Answers:
+async def asked(plugins: Plugins, storage: Storage) -> Answers:
     """Everything that a person may look at."""
-    plugins = load_plugins((), {})
     looking = JobQueries(storage, Auditing(storage, Project(), Path(), {}), plugins, Path())
     memory = ExecutionMemory(storage)
     said, errors = dict[str, object](), dict[str, PerstackError]()
@@ -143,7 +142,7 @@ def _check(name: str, path: Path, plain: Answers, answers: Answers, *, shared: b
 
 
 def _ask(plugins: Plugins, storage: str, store: Path) -> Answers:
-    return asyncio.run(asked(plugins.open_storage(storage, store.parent)))
+    return asyncio.run(asked(plugins, plugins.open_storage(storage, store.parent)))
 
 
 def _restore(path: Path, content: bytes) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -27,8 +26,9 @@ SOME: tuple[FaultKind, ...] = ("kill", "ENOSPC")
 OPTIONS = ("--provider", "scripted")
 MOST = 30
 """Processes, after which what they work on does not come to an end."""
-PATIENCE = 60
-"""Seconds in which more may follow: a task that was woken, and whose Job never began, is woken again after 30."""
+LATER = 31
+"""Seconds by which a process begins later than one that did nothing: a task that was woken, and whose Job never began,
+is woken again after 30."""
 
 Next = Callable[[Host], Awaitable[tuple[str, ...] | None]]
 
@@ -73,12 +73,12 @@ class Course:
 
     def drive(self, fault: Fault | None = None) -> tuple[Path, list[Victim]]:
         """Its processes, of which one meets the fault. What its log had is there after each of them."""
-        number, began = next(self._numbers), time.monotonic()
+        number, ahead = next(self._numbers), 0
         folder = self.room / f"{number}"
         shutil.copytree(self.template, folder)
         lives, before = list[Victim](), self.log(folder)
         while (argv := asyncio.run(self._asked(folder))) is not None:
-            assert len(lives) < MOST or time.monotonic() - began < PATIENCE, lives[-1]
+            assert len(lives) < MOST, lives[-1]
             rest = None if fault is None else fault.at - sum(life.boundaries(fault.kind) for life in lives)
             lives.append(
                 self.victims.run(
@@ -86,11 +86,13 @@ class Course:
                     *argv,
                     aside=self.room / f"{number}-aside",
                     fault=Fault(fault.kind, rest) if fault is not None and rest is not None and rest > 0 else None,
+                    ahead=ahead,
                 )
             )
             assert "Traceback" not in lives[-1].err, (fault, lives[-1].err)
             after = self.log(folder)
             assert after[: len(before)] == before, fault
+            ahead += LATER if after == before else 0
             before = after
         return folder, lives
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from importlib.metadata import entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -146,15 +148,7 @@ def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = N
 
 def _installed() -> list[_Found]:
     result: list[_Found] = []
-    packages: dict[int, tuple[str, str]] = {}  # its metadata is read anew by each question
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        dist = point.dist
-        if dist is None:
-            package, version = point.value, ""
-        else:
-            if id(dist) not in packages:
-                packages[id(dist)] = dist.name, dist.version
-            package, version = packages[id(dist)]
+    for point, package, version in _points(tuple(sys.path)):
         try:
             result.append(_Found(point.name, package, version, point.load()))
         except Exception as error:  # noqa: BLE001 - whatever somebody's package raises, the others must load
@@ -162,6 +156,25 @@ def _installed() -> list[_Found]:
             notice(f"plugin {point.name} of {package} was left out: {text}")
             result.append(_Found(point.name, package, version, None, text))
     return result
+
+
+@lru_cache(maxsize=1)
+def _points(path: tuple[str, ...]) -> tuple[tuple[EntryPoint, str, str], ...]:
+    """The entry points of what is installed on this path, each with its package and version.
+
+    They are looked for once: who opens many Hosts, reads the metadata of all packages for none but the first.
+    """
+    result: list[tuple[EntryPoint, str, str]] = []
+    packages: dict[int, tuple[str, str]] = {}  # its metadata is read anew by each question
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        dist = point.dist
+        if dist is None:
+            result.append((point, point.value, ""))
+            continue
+        if id(dist) not in packages:
+            packages[id(dist)] = dist.name, dist.version
+        result.append((point, *packages[id(dist)]))
+    return tuple(result)
 
 
 def _named(env: Mapping[str, str]) -> list[_Found]:

@@ -88,9 +88,10 @@ class Victims:
         by: signal.Signals = signal.SIGKILL,
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
+        ahead: float = 0,
     ) -> Victim:
         """One command in `folder`, with a fault, or ended `after` seconds `by` a signal. `aside` is a folder for what
-        it reads and prints.
+        it reads and prints. Its clock is `ahead` by so many seconds.
 
         Raises RuntimeError if it cannot be started.
         """
@@ -107,6 +108,7 @@ class Victims:
             "after": after,
             "signal": int(by),
             "most": _MOST_SECONDS,
+            "ahead": ahead,
             "stdin": str(given),
             "out": str(out),
             "err": str(err),
