@@ -84,8 +84,10 @@ class Terminal:
         (self.workspace / "script.json").write_text(json.dumps({"experts": experts}))
         return self
 
-    def run(self, *args: str, stdin: str | None = None, env: Mapping[str, str] | None = None) -> Result:
-        """The command in a process of its own."""
+    def run(
+        self, *args: str, stdin: str | None = None, env: Mapping[str, str] | None = None, seconds: float = SECONDS
+    ) -> Result:
+        """The command in a process of its own, which may take so many seconds."""
         done = subprocess.run(
             [sys.executable, "-m", "perstack", *args],
             cwd=self.workspace,
@@ -93,7 +95,7 @@ class Terminal:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=seconds,
             check=False,
         )
         return Result(done.returncode, done.stdout, done.stderr)
