@@ -99,6 +99,51 @@ def worker(folder: Path, aside: Path, storage: str) -> None:
     script(aside, worker=[reply("", _append("worker"), usage=(10, 1)), reply("made", usage=(10, 1))])
 
 
+SMALL_WINDOW = """
+storage = "{storage}"
+contextWindow = 2000
+keepResults = 1
+keepRecent = 0.1
+compaction = {{ expert = "notes" }}
+[experts.boss]
+instruction = "You lead."
+delegates = ["left"]
+[experts.left]
+instruction = "You take the left."
+[experts.notes]
+instruction = "You shorten."
+"""
+
+
+def small_window(folder: Path, aside: Path, storage: str) -> None:
+    """Write a project whose Coordinator and delegate fill their windows: results shrink, turns are summarised."""
+    (folder / "perstack.toml").write_text(SMALL_WINDOW.format(storage=storage))
+    for name in ("boss", "left"):
+        (folder / f"{name}.txt").touch()
+    (folder / "long.txt").write_text("a line of a long text\n" * 200)
+
+    def works(name: str) -> list[dict[str, Any]]:
+        return [
+            reply("", ("todo", {"newTodos": ["t"]}), ("readTextFile", {"path": "long.txt"}), usage=(100, 10)),
+            reply("thought about it " * 20, _append(name), usage=(1500, 10)),
+            reply("thought again " * 20, _append(name), usage=(1900, 10)),
+            reply("and once more " * 20, _append(name), usage=(1900, 10)),
+        ]
+
+    end = [reply("", ("todo", {"completedTodos": [0]}), usage=(500, 10))]
+    script(
+        aside,
+        boss=[
+            *works("boss"),
+            reply("", ("left", {"query": "L"}), usage=(500, 10)),
+            *end,
+            reply("boss is done", usage=(500, 10)),
+        ],
+        left=[*works("left"), *end, reply("left is done", usage=(500, 10))],
+        notes=[{**reply("files were read and written", usage=(300, 20)), "repeat": True}],
+    )
+
+
 def spread(boundaries: int, number: int) -> list[int]:
     """So many of the boundaries, spread evenly, the first and the last among them."""
     if number >= boundaries:
