@@ -59,7 +59,7 @@ HOST = {
     "signal": ("job_id", "event", "by", "on_event"),
     "inbox": (),
     "resume": ("job_id", "max_steps", "max_cost", "settle", "signal", "by", "on_unsettled", "on_event"),
-    "cancel": ("job_id",),
+    "cancel": ("job_id", "final", "by", "reason"),
     "delete": ("job_id",),
     "login": ("skill_name", "present", "expert_key"),
     "logout": ("skill_name", "expert_key"),

@@ -10,6 +10,7 @@ from pydantic import Field, TypeAdapter
 
 from perstack.core.base import JsonObject, falsy
 from perstack.core.by import By
+from perstack.core.closing import CloseRun as CloseRun
 from perstack.core.context_events import CompactHistory as CompactHistory
 from perstack.core.context_events import ShrinkResults as ShrinkResults
 from perstack.core.context_events import StartCompaction as StartCompaction
@@ -461,6 +462,7 @@ StoredEvent = (
     | StopRunByExceededMaxSteps
     | StopRunByExceededBudget
     | StopRunByInterrupt
+    | CloseRun
     | RedactEvent
 )
 

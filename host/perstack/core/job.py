@@ -11,6 +11,7 @@ from pydantic import Field
 
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.chain import EMPTY_LOG, Head
+from perstack.core.closing import Closed, CloseRun
 from perstack.core.definitions import Budget, Limits
 from perstack.core.events import StartRun, StopRunByExceededBudget
 from perstack.core.ids import number_of_run
@@ -78,6 +79,8 @@ class JobSummary(Fact):
     status: JobStatus
     lifecycle: Lifecycle
     pause_reason: PauseReason | None = None
+    closed: Closed | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Who closed it for good, if somebody did: its status is the one that it had, and nothing continues it."""
     resume_at: int | None = None
     """From when on a paused Job may be resumed, in milliseconds since 1970."""
     total_steps: int = 0
@@ -152,6 +155,8 @@ class RunTally:
     """The approvals for the whole Job that were given to it."""
     widenings: tuple[Widening, ...]
     """What was laid over its rules."""
+    closed: CloseRun | None
+    """That it was closed for good."""
 
     @classmethod
     def of(cls, run: Run) -> RunTally:
@@ -177,6 +182,7 @@ class RunTally:
             signals=run.signals,
             standing=run.standing,
             widenings=run.widenings,
+            closed=run.closed,
         )
 
 
@@ -249,6 +255,13 @@ class Job:
         """What was laid over the rules of the whole Job, in that order."""
         return tuple(one for tally in self.coordinators for one in tally.widenings)
 
+    @property
+    def closed(self) -> Closed | None:
+        """Who closed it for good: all its Runs with it, though the log of one may not say so yet."""
+        of_runs = (tally.closed for tally in self.runs.values())
+        first = min((one for one in of_runs if one is not None), key=lambda one: one.timestamp, default=None)
+        return None if first is None else Closed(by=first.by, reason=first.reason, at=first.timestamp)
+
     def limit_reached(self, limits: Limits) -> int | None:
         """The most steps that the Job, over all its Runs, may have, if it has used them."""
         return limits.max_steps if limits.max_steps is not None and self.total_steps >= limits.max_steps else None
@@ -269,6 +282,8 @@ class Job:
     @property
     def question(self) -> OpenQuestion | None:
         """What is asked by the Run that was written to last, or by a delegate that it waits for."""
+        if self.closed is not None:
+            return None
         for _, tally in sorted(self.runs.items(), key=lambda item: number_of_run(item[0])):
             is_asking = tally.status == "stoppedByInteractiveTool" and tally.questions
             if is_asking and self._root(tally) is self.coordinator:
@@ -296,6 +311,7 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
     status = _job_status(last.status, is_driven)
     updated = max(tally.updated_at for tally in job.runs.values())
     question = job.question if status == "stoppedByInteractiveTool" else None
+    closed = job.closed
     return JobSummary(
         id=job.id,
         expert_key=last.start.expert_key,
@@ -304,11 +320,14 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         query=first.start.query,
         labels=job.labels,
         status=status,
-        lifecycle=lifecycle_of(status),
-        pause_reason=pause_reason_of(
+        lifecycle=lifecycle_of(status) if closed is None else "failed",
+        pause_reason=None
+        if closed is not None
+        else pause_reason_of(
             status, waits_for_limit=last.waits_for_limit, is_approval=question is not None and question.approval
         ),
-        resume_at=last.resume_at,
+        closed=closed,
+        resume_at=last.resume_at if closed is None else None,
         total_steps=job.total_steps,
         max_steps=last.start.limits.max_steps,
         budget=last.budget,

@@ -21,6 +21,7 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
+    CloseRun,
     CompactHistory,
     DecideApproval,
     ErrorRun,
@@ -138,6 +139,8 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
             return {"problem": REDACTED, "text": REDACTED}
         case FinishRun():
             return {"text": REDACTED, "result": None}
+        case CloseRun():
+            return {"reason": REDACTED if event.reason else ""}
         case _:
             return {}
 

@@ -32,6 +32,7 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
+    CloseRun,
     CompactHistory,
     DecideApproval,
     ErrorRun,
@@ -71,11 +72,9 @@ def difference(run: Run, event: StoredEvent) -> str | None:
 
     >>> # difference(run_ready_for_step_2, FinishStep(...)) == "finishStep, where the loop would generate for step 2"
     """
-    if isinstance(
-        event, StopRunByInterrupt | ErrorRun | StopRunByExceededMaxSteps | StopRunByExceededBudget | RedactEvent
-    ):
+    if isinstance(event, StopRunByInterrupt | ErrorRun | StopRunByExceededMaxSteps | StopRunByExceededBudget):
         return None
-    if isinstance(event, WidenPermissions):
+    if isinstance(event, WidenPermissions | CloseRun | RedactEvent):
         return None  # a person may do that at any time
     if isinstance(event, ResumeRun):
         return _resumption(run, event)

@@ -27,5 +27,5 @@ def are_old(page: Sequence[Paused], now: int) -> bool:
 
 
 def stands(job: JobSummary) -> bool:
-    """Whether a Job that is to be done is left as it is: it has come to its end, or asks a person."""
-    return job.status in ("completed", "stoppedByInteractiveTool")
+    """Whether a Job that is to be done is left as it is: it has come to its end, was closed, or asks a person."""
+    return job.closed is not None or job.status in ("completed", "stoppedByInteractiveTool")

@@ -17,7 +17,13 @@ from perstack.core.job_choice import not_retained
 from perstack.core.labels import check_labels
 from perstack.core.owners import Owner
 from perstack.core.run_facts import ContinuedFrom
-from perstack.core.runs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
+from perstack.core.runs.resuming import (
+    UnsettledCall,
+    check_not_closed,
+    check_same_expert,
+    resumption,
+    unsettled_calls,
+)
 from perstack.core.runs.state import Run
 from perstack.engine.clock import new_ids
 from perstack.engine.driver import Driver
@@ -244,12 +250,29 @@ class Jobs(JobQueries):
         by = (by or this_user()).bringing(event.source)
         return await self.answer(event.text, question_id=asked, signal=event.key, by=by, on_event=on_event)
 
-    async def cancel(self, job_id: str) -> None:
+    async def cancel(self, job_id: str, *, final: bool = False, by: By | None = None, reason: str = "") -> None:
         """Stop a Job, wherever it is driven. On return its Runs are recorded as interrupted, its skills have ended.
 
         Whoever called `run` sees CancelledError; the rest of that task is not waited for. Raises UsageError if nobody
         drives the Job, Conflict if another process does and does not stop it, and what kept it from being recorded.
+
+        With `final` it is closed for good after that, or at once if nobody drives it: its status stays, its lifecycle
+        is `failed`, and nothing answers, resumes or continues it any more. `by`, or this process's user, and `reason`
+        are recorded. Doing it again changes nothing. Raises UsageError for a Job that is completed.
         """
+        is_driven = job_id in self._driving or await self.storage.lease_info(check_job_id(job_id)) is not None
+        if is_driven or not final:
+            await self._stop(job_id)
+        if final:
+            from perstack.engine.closing import close_job
+
+            async with self.storage.lease(job_id, this_process()):
+                loaded = await self.load(job_id)
+                async with self.audit.kept(loaded.job):
+                    emit = Emitter(self.plugins.listeners, None)
+                    await close_job(self.storage, loaded, emit, by or this_user(), reason, self._setup().clock)
+
+    async def _stop(self, job_id: str) -> None:
         task = self._driving.get(check_job_id(job_id))
         if task is None:
             info = await self.storage.lease_info(job_id)
@@ -301,6 +324,7 @@ class Jobs(JobQueries):
         async def work() -> JobSummary:
             async with job_slots().taken(), self._leased(job_id):
                 loaded = await self.load(job_id)
+                check_not_closed(loaded.job)
                 return await self._drive(setup, loaded, await begin(loaded), on_event, lock)
 
         return await in_own_task(work())

@@ -142,6 +142,26 @@ def test_a_call_that_does_not_wait_returns_the_id_and_the_job_goes_on(terminal: 
     wait_for(work(), 60)
 
 
+def test_a_job_is_closed_for_good_and_nothing_continues_it(terminal: Terminal, era: str) -> None:
+    terminal.script(
+        **{"[[solo]]": [reply("", ("todo", {"newTodos": ["kept"]})), {**reply("late"), "delay_ms": 100_000}]}
+    )
+
+    async def work() -> None:
+        async with connected(terminal, era=era) as editor:
+            begun = structure(await editor.call("solo", query="go", wait=False))
+            while (await editor.job(begun["id"]))["totalSteps"] < 2:
+                pass
+            closed = await editor.call("cancel_job", job=begun["id"], final=True)
+            assert structure(closed)["lifecycle"] == "failed"
+            assert "closed for good" in structure(closed)["next"]
+            again = await editor.call("resume_job", job=begun["id"])
+            assert again.is_error
+            assert "was closed for good by" in texts(again)[0]
+
+    wait_for(work(), 60)
+
+
 def test_a_job_that_runs_is_stopped_and_goes_on_later(terminal: Terminal, era: str) -> None:
     slow = {**reply("late"), "delay_ms": 100_000}
     terminal.script(**{"[[solo]]": [reply("", ("todo", {"newTodos": ["kept"]})), slow]})

@@ -81,3 +81,26 @@ def test_a_request_for_an_earlier_holder_stops_nobody(busy: Terminal) -> None:
     asyncio.run(stale(Host.open(config=busy.workspace / "perstack.toml", workspace=busy.workspace, env=busy.env)))
     done = busy.call("run", "lead", "go", "--job-id", "slow")
     assert (done.code, done.events[-1]["type"]) == (0, "finishRun")
+
+
+def test_a_job_is_closed_for_good_and_no_command_continues_it(busy: Terminal) -> None:
+    with start(busy, "run", "lead", "go", "--job-id", "slow") as process:
+        until(lambda: begun(busy), "the command runs")
+        done = busy.call("cancel", "slow", "--final", "--reason", "a wrong turn")
+        assert (done.code, done.err) == (0, "")
+        assert done.out.startswith("Job slow: interrupted, closed for good by ")
+        process.communicate(timeout=SECONDS)
+    for way_on in (("resume", "slow"), ("run", "lead", "more", "--continue-job", "slow")):
+        refused = busy.call(*way_on)
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err.startswith("error: Job slow was closed for good by ")
+        assert len(refused.err.splitlines()) == 1
+    shown = busy.call("log", "slow").out
+    assert "interrupted, closed" in shown
+    assert ": a wrong turn" in shown
+    assert "perstack resume" not in shown
+    assert json.loads(busy.call("jobs", "--json").out)["lifecycle"] == "failed"
+    assert busy.call("verify", "slow").code == 0
+    assert busy.call("cancel", "slow", "--final").code == 0
+    assert busy.call("cancel", "slow").code == 2
+    assert busy.call("cancel", "slow", "--reason", "x").code == 2

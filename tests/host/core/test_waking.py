@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perstack.core.by import By
+from perstack.core.closing import Closed
 from perstack.core.job import JobStatus, JobSummary, PauseReason, lifecycle_of
 from perstack.core.tasks.dependencies import Dependency
 from perstack.core.tasks.events import FailTask, TaskConfig, WaitingFor
@@ -103,6 +105,18 @@ def test_a_task_that_was_silent_for_too_long_fails_as_its_config_says(retried: i
     assert isinstance(event, FailTask)
     assert (event.outcome, event.error) == (outcome, "timed out: nothing was heard of it for 10 ms")
     assert step.needs_job(task, EXPERT) is works
+
+
+def test_a_task_whose_job_was_closed_for_good_fails_and_no_new_job_takes_its_place() -> None:
+    closed = Closed(by=By(user="ann"), at=NOW)
+    waiting = paused(pause_reason="rate_limit", resume_at=NOW, job_id="j")
+    for task in (RUNNING, waiting):
+        known = replace(EXPERT, jobs={"j": job("stoppedByInterrupt", closed=closed)})
+        step = next_step(task, known, NOW)
+        assert isinstance(step, GoOn)
+        (event,) = step.events
+        assert isinstance(event, FailTask)
+        assert event.error == "Job j was closed for good by ann, python"
 
 
 @pytest.mark.parametrize("status", get_args(JobStatus))

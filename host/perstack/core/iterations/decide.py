@@ -57,6 +57,8 @@ def _exceeds(job: JobSummary, left: Budget | None) -> BudgetName | None:
 
 def stopped(job: JobSummary, stamp: Stamp, left: Budget | None = None) -> PauseSeries | FailSeries:
     """What the end of a Job that is not completed makes of the series; `left` is what it could spend of the total."""
+    if job.closed is not None:
+        return FailSeries(**stamp, error=f"Job {job.id} was closed for good by {job.closed.by}")
     if job.status == "stoppedByError":
         return FailSeries(**stamp, error=f"Job {job.id} failed: {job.error}")
     return PauseSeries(

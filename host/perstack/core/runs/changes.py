@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from perstack.core.base import JsonObject
+from perstack.core.closing import CloseRun
 from perstack.core.commands import Call
 from perstack.core.definitions import Limits
 from perstack.core.events import StartRun, StopRunByExceededBudget
@@ -55,6 +56,7 @@ class Changes(TypedDict, total=False):
     widenings: tuple[Widening, ...]
     is_tightened: bool
     standing: tuple[Standing, ...]
+    closed: CloseRun | None
     repeats: Repeats
     reserved: Charge | None
     sampled: dict[str, Charge]

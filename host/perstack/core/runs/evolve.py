@@ -15,6 +15,7 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
+    CloseRun,
     CompactHistory,
     DecideApproval,
     ErrorRun,
@@ -84,7 +85,7 @@ def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
     check_legal(run, event)
     at = run.updated_at if isinstance(event, RedactEvent) else max(run.updated_at, event.timestamp)
     # what was under way when its process ended is not known to have been work
-    was_at_work = run.status in ACTIVE and not isinstance(event, ResumeRun | RedactEvent)
+    was_at_work = run.status in ACTIVE and not isinstance(event, ResumeRun | CloseRun | RedactEvent)
     worked = run.worked_ms + (at - run.updated_at if was_at_work else 0)
     # as `replace` does, which takes seven times as long over so many fields
     after = object.__new__(Run)
@@ -211,6 +212,8 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
                 }
             )
             return changes
+        case CloseRun():
+            return Changes(closed=event, asked=None, questions={})
         case RedactEvent():
             return Changes()  # what it stands for was folded in its place
         case _:

@@ -48,7 +48,7 @@ def pending(run: Run, limit: int | None = None) -> Command | None:
 
     `limit`: the Job has used so many steps, which are all that it may have.
     """
-    if run.status not in ("running", "stoppedByDelegate"):
+    if run.closed is not None or run.status not in ("running", "stoppedByDelegate"):
         return None
     match run.phase:
         case Phase.READY:

@@ -15,7 +15,7 @@ from perstack.core.runs.state import Run, call_key, is_unsettled
 from perstack.core.sandbox import NO_POLICY
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, UsageError
-from perstack.next_steps import Answer, Continue
+from perstack.next_steps import Answer, Continue, Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,12 @@ def check_signal(job: Job, signal: str | None) -> None:
     """Raises Conflict if a Job has taken this event from outside already."""
     if signal is not None and signal in job.signals:
         raise Conflict(f"Job {job.id} has taken the event {signal} already")
+
+
+def check_not_closed(job: Job) -> None:
+    """Raises UsageError for a Job that was closed for good."""
+    if job.closed is not None:
+        raise UsageError(f"Job {job.id} was closed for good by {job.closed.by}", next_steps=(Start(),))
 
 
 def check_same_expert(base: Run, expert: Expert, job_id: str) -> None:

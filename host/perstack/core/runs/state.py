@@ -21,6 +21,7 @@ from pydantic import JsonValue
 
 from perstack.core.base import JsonObject
 from perstack.core.chain import EMPTY_LOG, Head
+from perstack.core.closing import CloseRun
 from perstack.core.commands import Call
 from perstack.core.definitions import Limits
 from perstack.core.events import StartRun, StopRunByExceededBudget
@@ -181,6 +182,8 @@ class Run:
     """Calls that had an effect, those of its delegates among them."""
     without_effect: bool = False
     """It was completed, and its Expert declares that its work has an effect: there was none."""
+    closed: CloseRun | None = None
+    """It was closed for good: nothing of it continues."""
     rejections: int = 0
     """How many results did not fit it. A Run that is resumed after the second may try once more."""
     rejected_for: str = ""

@@ -69,6 +69,7 @@ TRANSITIONS: dict[str, Transition] = {
     "stopRunByExceededBudget": _transition(_ANY, ACTIVE, status="stoppedByBudget"),
     # earlier versions recorded an interrupt also of a Run that had stopped for another reason in that moment
     "stopRunByInterrupt": _transition(_ANY, _OPEN, status="stoppedByInterrupt"),
+    "closeRun": _transition(_ANY, _OPEN),
     "redactEvent": _transition(_ANY, _ALL),
 }
 """By the type of the event. `startRun` is not in it: it makes the Run."""
@@ -79,6 +80,8 @@ def check_legal(run: Run, event: StoredEvent) -> None:
     known = TRANSITIONS.get(event.type)
     if known is None:
         raise IllegalFact(f"a second {event.type}")
+    if run.closed is not None and event.type != "redactEvent":
+        raise IllegalFact(f"{event.type} cannot follow where the Run was closed for good")
     if run.phase not in known.phases or run.status not in known.statuses:
         raise IllegalFact(f"{event.type} cannot follow where the Run is {run.status} in phase {run.phase.name}")
     if event.type == "retry" and run.phase is not Phase.GENERATING and not run.context.summarising:

@@ -105,6 +105,8 @@ def _resumed(task: TaskState, known: Known, now: int) -> Step | None:
     if job_id is not None and job_id not in known.jobs:
         return LookAtJob(job_id)
     job = known.jobs.get(job_id or "")
+    if job is not None and job.closed is not None:
+        return GoOn((failure(task, _closed(job), now),), "worked")
     paused_job = job_id if job is not None and job.pause_reason == "rate_limit" else None
     return GoOn((*events, ResumeTask(task_id=task.task_id, timestamp=now)), "resumed", paused_job)
 
@@ -122,7 +124,7 @@ def _attended(task: TaskState, known: Known, now: int) -> Step | None:
     job = known.jobs[task.job_id]
     if job is None:  # it is about to begin, or the process that was to begin it has died
         return GoOn((), "resumed") if now - task.updated_at > _STILLBORN else None
-    if job.status == "stoppedByInterrupt" and job.pause_reason != "rate_limit":
+    if job.closed is None and job.status == "stoppedByInterrupt" and job.pause_reason != "rate_limit":
         return Work(job.id)
     return settled(task, job, now)
 
@@ -138,6 +140,8 @@ def settled(task: TaskState, job: JobSummary, now: int) -> GoOn | None:
 def _told_by(task: TaskState, job: JobSummary, now: int) -> CompleteTask | FailTask | PauseTask | None:
     if job.status == "completed":
         return CompleteTask(task_id=task.task_id, timestamp=now, result=job.text)
+    if job.closed is not None:
+        return failure(task, _closed(job), now)
     if job.status == "stoppedByError":
         return failure(task, job.error or "the Job failed", now)
     if job.status == "stoppedByMaxSteps":
@@ -149,6 +153,11 @@ def _told_by(task: TaskState, job: JobSummary, now: int) -> CompleteTask | FailT
     if job.pause_reason == "rate_limit":
         return PauseTask(task_id=task.task_id, timestamp=now, reason="rate_limit", resume_at=job.resume_at)
     return None
+
+
+def _closed(job: JobSummary) -> str:
+    by = "" if job.closed is None else f" by {job.closed.by}"
+    return f"Job {job.id} was closed for good{by}"
 
 
 def query_for(task: TaskState) -> str:

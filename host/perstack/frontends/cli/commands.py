@@ -94,7 +94,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'perstack iterate improver "Make the tests pass" --id fix-stack',
         'perstack iterate improver "Make the tests pass" --max-iterations 3 --target 0.9',
     ),
-    "cancel": ("perstack cancel @last",),
+    "cancel": ("perstack cancel @last", 'perstack cancel review-7 --final --reason "the question is moot"'),
     "inbox": ("perstack inbox", "perstack inbox --json | jq -r .id"),
     "answer": (
         'perstack answer haiku-1-5 "Tea, please"',

@@ -14,7 +14,7 @@ from perstack.engine.pages import pages
 from perstack.frontends.cli.job_choice import choice_options
 from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import Screen, data, out, table
-from perstack.frontends.shared.words import STATUS_WORDS, ago, cost, count
+from perstack.frontends.shared.words import ago, cost, count, status_of
 from perstack.host import Host
 
 _PAGE = 20
@@ -87,7 +87,7 @@ def show_jobs(screen: Screen, jobs: Sequence[JobSummary]) -> None:
         (
             job.id,
             job.expert_key or "?",
-            STATUS_WORDS[job.status],
+            status_of(job),
             f"{job.total_steps:,}",
             f"{job.usage.total_tokens:,}",
             cost(job.usage, job.unpriced_tokens).removeprefix("cost ") or "-",

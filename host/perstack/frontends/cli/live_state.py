@@ -17,6 +17,7 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
+    CloseRun,
     CompactHistory,
     DecideApproval,
     ErrorRun,
@@ -255,7 +256,7 @@ class LiveState:
                 | ShrinkResults()
             ):
                 pass
-            case RedactEvent():
+            case CloseRun() | RedactEvent():
                 if not lane.began[0]:  # nobody works on it
                     del self.lanes[event.run_id]
             case _:

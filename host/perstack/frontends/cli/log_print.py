@@ -19,7 +19,7 @@ from perstack.frontends.cli.next_steps import command
 from perstack.frontends.cli.row_printer import RowPrinter
 from perstack.frontends.cli.terminal import Screen, err, out
 from perstack.frontends.shared.following import after_job
-from perstack.frontends.shared.words import STATUS_WORDS, WITHOUT_EFFECT, ago, count, duration, local_time
+from perstack.frontends.shared.words import WITHOUT_EFFECT, ago, count, duration, local_time, status_of
 
 _STATUS_COLOURS: dict[JobStatus, str] = {
     "running": "cyan",
@@ -42,7 +42,7 @@ class _Line(NamedTuple):
 
 def print_summary(screen: Screen, job: JobSummary) -> None:
     """Where a Job stands, and what to do next."""
-    word, colour = STATUS_WORDS[job.status], _STATUS_COLOURS[job.status]
+    word, colour = status_of(job), _STATUS_COLOURS[job.status]
     took = "" if job.status == "running" else f" {duration(job.updated_at - job.started_at)}"
     out(
         screen.paint(f"Job {job.id}", bold=True),
@@ -57,6 +57,7 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
         ("spent", f"{steps or count(job.total_steps, 'step')}, {tokens(job.usage, job.unpriced_tokens)}"),
         ("Runs", _runs(job) if len(job.runs) > 1 else ""),
         ("asks", job.asks or ""),
+        ("closed", _closed(job)),
         ("budget", job.exceeded or ""),
         ("error", job.error or ""),
         ("result", job.text or ""),
@@ -65,6 +66,13 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
     ):
         if text:
             out("  ", screen.paint(f"{name:<6}", dim=True), "  ", screen.fit(text, 10))
+
+
+def _closed(job: JobSummary) -> str:
+    if job.closed is None:
+        return ""
+    why = f": {job.closed.reason}" if job.closed.reason else ""
+    return f"for good by {job.closed.by}, {local_time(job.closed.at):%Y-%m-%d %H:%M}{why}"
 
 
 def print_events(

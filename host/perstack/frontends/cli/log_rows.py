@@ -14,6 +14,7 @@ from perstack.core.events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
+    CloseRun,
     CompactHistory,
     DecideApproval,
     ErrorRun,
@@ -144,6 +145,9 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
             return [Row("compacts", f"{event.first} to {event.through}, by {event.model}")] if around.full else []
         case CompactHistory():
             return _compaction(event, around)
+        case CloseRun():
+            why = f": {event.reason}" if event.reason else ""
+            return [Row("closed", f"for good, by {event.by}{why}", "yellow")]
         case RedactEvent():
             words = f"{event.event_id} ({event.event_type}), by {event.by}: {event.reason}"
             return [Row("redacts", words, "yellow")]

@@ -17,7 +17,7 @@ from perstack.errors import DefinitionError, PerstackError
 from perstack.frontends.mcp_server.next_steps import as_sentence, said
 from perstack.frontends.mcp_server.schemas import JobDetails, JobView, OpenCall, OpenItem, RunView
 from perstack.frontends.shared.following import after_job
-from perstack.frontends.shared.words import STATUS_WORDS, WITHOUT_EFFECT, spent
+from perstack.frontends.shared.words import WITHOUT_EFFECT, spent, status_of
 
 ERROR_KEY = "perstack/error"
 """Where in `_meta` the structure of an error is: a tool's output schema leaves no room for it in the result itself."""
@@ -96,7 +96,7 @@ def job_details(job: JobSummary, open_calls: Sequence[UnsettledCall]) -> JobDeta
 
 def standing(job: JobSummary) -> str:
     """One line: which Job, how it stands, and how it continues."""
-    word = STATUS_WORDS[job.status]
+    word = status_of(job)
     did = spent(job)
     told = {"stoppedByInteractiveTool": job.asks, "stoppedByError": job.error, "stoppedByBudget": job.exceeded}.get(
         job.status
@@ -108,6 +108,8 @@ def standing(job: JobSummary) -> str:
 
 def next_step(job: JobSummary) -> str:
     """How the Job continues."""
+    if job.closed is not None:
+        return f"It was closed for good by {job.closed.by}: nothing continues it."
     step = after_job(job)
     if step is None:
         return f"It continues; look with get_job {job.id}, stop it with cancel_job."
@@ -119,7 +121,7 @@ def next_step(job: JobSummary) -> str:
 def in_list(job: JobSummary) -> str:
     """A Job as a line of a list."""
     about = job.asks or job.error or job.text or job.query
-    return f"{job.id}  {job.expert_key or '?'}  {STATUS_WORDS[job.status]}  {one_line(about)[:200]}"
+    return f"{job.id}  {job.expert_key or '?'}  {status_of(job)}  {one_line(about)[:200]}"
 
 
 def open_item(item: InboxItem) -> OpenItem:

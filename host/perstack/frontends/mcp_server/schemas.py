@@ -47,6 +47,16 @@ class JobArguments(Arguments):
     job: _JobId
 
 
+class CancelJobArguments(Arguments):
+    """Of `cancel_job`."""
+
+    job: _JobId
+    final: bool = Field(
+        default=False,
+        description="Close it for good, also if it waits or is paused; nothing continues it. Only if a person agrees.",
+    )
+
+
 class InboxArguments(Arguments):
     """Of `inbox`."""
 

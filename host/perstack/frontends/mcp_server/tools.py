@@ -31,6 +31,7 @@ from perstack.frontends.mcp_server.results import (
 )
 from perstack.frontends.mcp_server.schemas import (
     AnswerArguments,
+    CancelJobArguments,
     CheckpointArguments,
     ContinueJobArguments,
     ExpertArguments,
@@ -133,9 +134,9 @@ async def _resume_job(call: Call, args: ResumeJobArguments) -> Outcome:
     return await drive(call, work, wait=args.wait)
 
 
-async def _cancel_job(call: Call, args: JobArguments) -> Outcome:
+async def _cancel_job(call: Call, args: CancelJobArguments) -> Outcome:
     await _expert_of(call, args.job)
-    await call.host.cancel(args.job)
+    await call.host.cancel(args.job, final=args.final, by=caller(call.context))
     return job_result(await call.host.job(args.job), *call.notes)
 
 
@@ -204,8 +205,8 @@ JOB_TOOLS = {
         JobTool(
             "cancel_job",
             "Stop a Job",
-            "Stops a Job, whichever process drives it. It is recorded as interrupted, and can be resumed.",
-            JobArguments,
+            "Stops a Job, whichever process drives it. It is recorded, and can be resumed unless `final`.",
+            CancelJobArguments,
             JobView,
             _STOPS,
             _cancel_job,

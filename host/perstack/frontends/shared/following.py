@@ -22,7 +22,9 @@ _OF_BUDGET: dict[BudgetName, Option] = {
 
 
 def after_job(job: JobSummary) -> AfterJob | None:
-    """How a Job continues; None while it runs."""
+    """How a Job continues; None while it runs, and for one that was closed for good."""
+    if job.closed is not None:
+        return None
     if job.status == "stoppedByInteractiveTool" and job.asking is not None and job.asking.call_digest:
         return Answer(job.asking.id, is_approval=True)  # an approval names its question
     if job.exceeded_budget is not None:

@@ -19,6 +19,12 @@ STATUS_WORDS: dict[JobStatus, str] = {status: typed.replace("-", " ") for typed,
 """Each status as people are shown it."""
 
 
+def status_of(job: JobSummary) -> str:
+    """How a Job stands, in a word, or two for one that was closed for good."""
+    word = STATUS_WORDS[job.status]
+    return word if job.closed is None else f"{word}, closed"
+
+
 def shorten(text: str, width: int) -> str:
     """One line of at most that many cells; `…` tells that there was more."""
     # a cell holds at least one character, so more than this cannot be shown, and need not be looked at

@@ -1,0 +1,45 @@
+"""Closing a Job for good."""
+
+from __future__ import annotations
+
+from perstack.core.by import By, cleaned
+from perstack.core.closing import CloseRun
+from perstack.core.job import summarize
+from perstack.core.runs.state import Run
+from perstack.engine.emit import Emitter
+from perstack.engine.logs.runs import LoadedJob
+from perstack.engine.session import Session
+from perstack.errors import UsageError
+from perstack.next_steps import Continue
+from perstack.ports.clock import Clock
+from perstack.ports.storage import RunRef, Storage
+
+
+async def close_job(storage: Storage, loaded: LoadedJob, emit: Emitter, by: By, reason: str, clock: Clock) -> None:
+    """Record in the log of each Run that is not completed that it is closed, the Coordinator's first.
+
+    The caller holds the lease. With the first of these events the whole Job is closed; if the process ends before the
+    last, the same call again does the rest. Raises UsageError for a Job that is completed.
+    """
+    job, last = loaded.job, loaded.runs[loaded.job.coordinator.start.run_id]
+    if last.status == "completed":
+        step = Continue(job.id, last.start.expert_key)
+        raise UsageError(f"Job {job.id} is completed: there is nothing to close", next_steps=(step,))
+    others = (run for run in loaded.runs.values() if run is not last)
+    open_runs = [run for run in (last, *others) if run.closed is None and run.status != "completed"]
+    if open_runs:
+        # until all is written job.json says that more has happened: whoever reads it looks at the logs
+        unsure = summarize(job, is_driven=False).model_copy(update={"status": "running", "lifecycle": "running"})
+        await storage.put_summary(job.id, unsure.to_json())
+    for run in open_runs:
+        await _close(storage, loaded, run, emit, by, cleaned(reason), clock)
+    await storage.put_summary(job.id, summarize(job, is_driven=False).to_json())
+
+
+async def _close(
+    storage: Storage, loaded: LoadedJob, run: Run, emit: Emitter, by: By, reason: str, clock: Clock
+) -> None:
+    session = Session(storage, loaded.job, emit, RunRef(loaded.job.id, run.id), run.start.expert_key, clock=clock)
+    session.take_up(run)
+    session.note(CloseRun(**session.stamp(), by=by, reason=reason))
+    await session.flush()
