@@ -17,6 +17,7 @@ from perstack.core.audit import Audit
 from perstack.core.base import Fact
 from perstack.core.context import ContextKeys
 from perstack.core.definitions import (
+    AgentSkill,
     Budget,
     Expert,
     InteractiveSkill,
@@ -56,7 +57,7 @@ IGNORED: Mapping[type[Fact], Mapping[str, str]] = {
 }
 """Keys of the original that have no effect here, and why."""
 
-_SKILLS = (McpStdioSkill, McpSseSkill, InteractiveSkill, PluginSkill)
+_SKILLS = (McpStdioSkill, McpSseSkill, InteractiveSkill, PluginSkill, AgentSkill)
 
 _PLACES: Mapping[type[Fact], str] = {
     Project: "at the top of the file, above the first [table]",

@@ -14,7 +14,7 @@ from perstack.config.source import Reporter, TomlValue
 from perstack.config.written_secrets import warn_of_secrets
 from perstack.core.context import CompactionExpert, ContextKeys
 from perstack.core.cycles import cycles
-from perstack.core.definitions import Expert, ExpertEvaluator
+from perstack.core.definitions import AgentSkill, Expert, ExpertEvaluator
 from perstack.core.rules import key_and_version
 from perstack.dataclass import dataclass
 from perstack.errors import Problem
@@ -46,6 +46,10 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     expert = read_table(Expert, raw, at, report, key=key) or Expert(key=key, instruction="")
     warn_of_runtime(expert.runtime, (*at, "runtime"), report)
     check_skills(expert, (*at, "skills"), report)
+    if expert.agent_skills or any(isinstance(skill, AgentSkill) for skill in expert.skills):
+        from perstack.config.agent_skills import with_agent_skills  # few Experts have any
+
+        expert = with_agent_skills(expert, at, report)
     check_results(expert, at, report)
     warn_of_secrets(expert, at, report)
     return Draft(expert, report, at)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -19,7 +19,8 @@ from pydantic import Field, TypeAdapter, model_validator
 from perstack.config.toml import NotRead, parse_toml, read_bounded
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.definition_secrets import without_secrets
-from perstack.core.definitions import Expert, Skill
+from perstack.core.definitions import AgentSkill, Expert, Skill
+from perstack.core.skill_definitions import agent_skills, with_tools
 from perstack.core.tools import Effect, Subject, ToolKind, ToolSpec
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import Install
@@ -119,12 +120,22 @@ class LockedExpert(Fact):
     digest: str
 
 
+class LockedFolder(Fact):
+    """The folder of an Agent Skill."""
+
+    path: str
+    """Seen from the lock, with slashes."""
+    digest: str
+    """Of its files: `core.agent_skills`."""
+
+
 class Lock(Fact):
     """The whole file. Empty, it locks nothing."""
 
     version: int = VERSION
     experts: dict[str, LockedExpert] = Field(default_factory=dict)
     skills: tuple[LockedSkill, ...] = ()
+    agent_skills: tuple[LockedFolder, ...] = Field(default=(), exclude_if=falsy)
 
     def of_skill(self, definition: Skill) -> LockedSkill | None:
         """The entry that was made for just this definition."""
@@ -145,6 +156,7 @@ class Lock(Fact):
             update={
                 "experts": dict(sorted(self.experts.items())),
                 "skills": tuple(sorted(self.skills, key=lambda one: (one.name, one.digest))),
+                "agent_skills": tuple(sorted(self.agent_skills, key=lambda one: one.path)),
             }
         )
         head = "# What the skills offer; written by `perstack install`, and read by every run.\n"
@@ -163,8 +175,12 @@ def digest_of_skill(definition: Skill) -> str:
 
 
 def digest_of_expert(expert: Expert) -> str:
-    """Of an Expert's definition, without its secrets."""
-    return _digest(without_secrets(expert).to_json())
+    """Of an Expert's definition, without its secrets, and without where its skills are on this machine."""
+    bare = without_secrets(expert)
+    if agent_skills(bare.skills):
+        skills = (one.model_copy(update={"path": ""}) if isinstance(one, AgentSkill) else one for one in bare.skills)
+        bare = bare.model_copy(update={"skills": tuple(skills)})
+    return _digest(bare.to_json())
 
 
 def digest_of_schema(schema: JsonObject) -> str:
@@ -230,13 +246,22 @@ def write_lock(path: Path, lock: Lock) -> None:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def merged(old: Lock, new: Lock, experts: Iterable[Expert]) -> Lock:
-    """The new lock, with what the old one has of other Experts and skills that are still declared so."""
+def merged(old: Lock, new: Lock, experts: Iterable[Expert], folders: Collection[str] = ()) -> Lock:
+    """The new lock, with what the old one has of other Experts and skills that are still declared so.
+
+    `folders` are where the folders of skills are that are still declared.
+    """
     known = {expert.key: expert for expert in experts}
-    declared = {digest_of_skill(skill) for expert in known.values() for skill in expert.skills}
+    declared = {digest_of_skill(skill) for expert in known.values() for skill in with_tools(expert.skills)}
     fresh = {one.digest for one in new.skills}
     kept = tuple(one for one in old.skills if one.digest in declared - fresh)
     others = {
         key: one for key, one in old.experts.items() if key in known and one.digest == digest_of_expert(known[key])
     }
-    return Lock(experts={**others, **new.experts}, skills=(*kept, *new.skills))
+    again = {one.path for one in new.agent_skills}
+    known_folders = tuple(one for one in old.agent_skills if one.path in folders and one.path not in again)
+    return Lock(
+        experts={**others, **new.experts},
+        skills=(*kept, *new.skills),
+        agent_skills=(*known_folders, *new.agent_skills),
+    )

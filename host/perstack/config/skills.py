@@ -8,6 +8,7 @@ from perstack.config.key_path import KeyPath
 from perstack.config.source import Reporter
 from perstack.core.definitions import (
     BASE_SKILL,
+    AgentSkill,
     Expert,
     InteractiveSkill,
     InteractiveTool,
@@ -35,7 +36,7 @@ def check_skills(expert: Expert, at: KeyPath, report: Reporter) -> None:
                     _check_oauth(skill.oauth, skill, (*here, "oauth"), report)
             case InteractiveSkill():
                 _check_names(skill, (*here, "tools"), asked, report)
-            case PluginSkill():
+            case PluginSkill() | AgentSkill():
                 pass
             case _:
                 assert_never(skill)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from perstack.core.definitions import (
+    AnySkill,
     Expert,
     Iterate,
     McpSseSkill,
     McpStdioSkill,
     PluginSkill,
     ProviderSetting,
-    Skill,
 )
 from perstack.core.json_texts import texts_in, with_texts
 from perstack.core.secret_text import (
@@ -61,7 +61,7 @@ def with_secrets(recorded: Expert, today: Expert | None) -> Expert:
 MASKED = "(not recorded)"
 
 
-def _masked(skill: Skill) -> Skill:
+def _masked(skill: AnySkill) -> AnySkill:
     match skill:
         case McpStdioSkill():
             return skill.model_copy(update={"args": masked_args(skill.args), "env": masked_variables(skill.env)})
@@ -86,7 +86,7 @@ def _mask(value: str) -> str:
     return value if "${" in value else MASKED
 
 
-def _unmasked(skill: Skill, today: Skill | None) -> Skill:
+def _unmasked(skill: AnySkill, today: AnySkill | None) -> AnySkill:
     if isinstance(skill, McpStdioSkill) and isinstance(today, McpStdioSkill):
         secrets = secrets_of(today)
         args = _refilled(skill.args, today.args, masked_args(today.args), secrets)
@@ -115,7 +115,7 @@ def _unmasked_plugin(skill: PluginSkill, today: PluginSkill) -> PluginSkill:
     return skill.model_copy(update={"settings": with_texts(skill.settings, lambda _: next(texts))})
 
 
-def secrets_of(skill: Skill) -> list[str]:
+def secrets_of(skill: AnySkill) -> list[str]:
     """The secrets that are written out in a skill's arguments, variables, address and settings."""
     match skill:
         case McpStdioSkill():

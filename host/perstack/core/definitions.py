@@ -16,18 +16,26 @@ from perstack.core.price import Price as Price
 from perstack.core.results import result_schema_of
 from perstack.core.retention import Retention
 from perstack.core.rules import (
-    schema_of,
     wrong_budget,
-    wrong_domain,
     wrong_entry,
     wrong_expert_key,
-    wrong_issuer,
     wrong_number,
     wrong_runtime_level,
     wrong_version,
 )
 from perstack.core.sandbox import Sandbox
-from perstack.core.tools import Subject
+from perstack.core.skill_definitions import BASE_SKILL as BASE_SKILL
+from perstack.core.skill_definitions import AgentSkill as AgentSkill
+from perstack.core.skill_definitions import AnySkill as AnySkill
+from perstack.core.skill_definitions import InteractiveSkill as InteractiveSkill
+from perstack.core.skill_definitions import InteractiveTool as InteractiveTool
+from perstack.core.skill_definitions import McpSseSkill as McpSseSkill
+from perstack.core.skill_definitions import McpStdioSkill as McpStdioSkill
+from perstack.core.skill_definitions import McpTool as McpTool
+from perstack.core.skill_definitions import OAuth as OAuth
+from perstack.core.skill_definitions import PluginSkill as PluginSkill
+from perstack.core.skill_definitions import Skill as Skill
+from perstack.core.skill_definitions import is_base_skill as is_base_skill
 from perstack.errors import DefinitionError, Problem
 
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
@@ -35,8 +43,6 @@ ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
 
 ToolSearch = Literal["auto", "on", "off"]
 """Whether a model is shown all tools: `auto` defers those beyond a budget behind a search, `on` all that can be."""
-
-BASE_SKILL = "@perstack/base"
 
 _Filled = Annotated[str, NOT_EMPTY]
 
@@ -62,22 +68,7 @@ _RetryTimeout = Annotated[
 ]
 _ToolSearch = Annotated[ToolSearch | None, Key("whether the model finds tools by a search instead of being shown all")]
 
-_KIND = Key("which kind of skill this is", is_required=True)
-_Polling = Annotated[
-    bool,
-    Field(exclude_if=falsy),
-    Key("its tools are made for waiting: calling one again and again is not a loop; false if not given"),
-]
-_LazyInit = Annotated[bool, Key("connect at the first use; false if not given")]
 _Runtime = Annotated[str | None, NOT_EMPTY, Key("where programs of tools run; `local` if not given")]
-_Sampling = Annotated[bool, Key("let the server ask the Expert's model for generations; false if not given")]
-_CallTimeout = Annotated[int | None, at_least(1), Key("milliseconds that one call may take")]
-_Required = Annotated[
-    bool,
-    Field(exclude_if=falsy),
-    Key("end the Run before its model is called if this skill is missing; false if not given"),
-]
-
 
 _LEFT_OUT = Field(exclude_if=lambda value: value is None)
 _ResultLimit = Annotated[
@@ -86,153 +77,6 @@ _ResultLimit = Annotated[
     at_least(200),
     Key("characters of a delegate's result that its caller sees at once; 20000 if not given"),
 ]
-
-
-class _SkillFields(Fact):
-    description: Annotated[str | None, Key("what it is for")] = None
-    rule: Annotated[str | None, Key("for the model: how and when to use these tools")] = None
-    pick: Annotated[tuple[str, ...], Key("only these tools (patterns)")] = ()
-    omit: Annotated[tuple[str, ...], Key("not these tools (patterns)")] = ()
-    polling: _Polling = False
-
-
-_Pin = Annotated[
-    bool, Field(exclude_if=falsy), Key("never leave its results out of a full context; false if not given")
-]
-
-
-class McpTool(Subject):
-    """What the arguments of one tool of an MCP server are: no server says that of its own tools."""
-
-    name: str
-    pin: _Pin = False
-
-
-_McpTools = Annotated[
-    tuple[McpTool, ...],
-    Field(exclude_if=falsy),
-    Key("which arguments of its tools permission rules read as paths, addresses or commands, by the tool's name"),
-]
-
-
-class McpStdioSkill(_SkillFields):
-    """An MCP server as a child process. `@perstack/base` declared this way means the built-in one."""
-
-    type: Annotated[Literal["mcpStdioSkill"], _KIND] = "mcpStdioSkill"
-    name: str
-    command: Annotated[str, Key("the command that starts the server; `npx` if not given")] = "npx"
-    package_name: Annotated[str | None, Key("the package that `npx` or `uvx` runs")] = None
-    args: Annotated[tuple[str, ...], Key("further arguments")] = ()
-    required_env: Annotated[tuple[str, ...], Key("variables that the server must be given")] = ()
-    env: Annotated[
-        dict[str, str],
-        Field(exclude_if=falsy),
-        Key("further variables for the server, as texts; `${NAME}` stands for one of yours"),
-    ] = Field(default_factory=dict)
-    allowed_domains: Annotated[
-        tuple[Annotated[str, Rule(wrong_domain)], ...],
-        Key("its domains, `example.com` or `*.example.com`; enforced in a sandbox, see `runtime`"),
-    ] = ()
-    lazy_init: _LazyInit = False
-    sampling: _Sampling = False
-    timeout: _CallTimeout = None
-    required: _Required = False
-    tools: _McpTools = ()
-
-
-class OAuth(Fact):
-    """How a remote server is logged in to; `${NAME}` in a text stands for a variable of the environment."""
-
-    flow: Annotated[
-        Literal["authorizationCode", "clientCredentials"],
-        Key("whether a person logs in, which is taken if not given, or the client itself"),
-    ] = "authorizationCode"
-    client_id: Annotated[
-        str | None,
-        NOT_EMPTY,
-        Key("the client's id, or the address of its metadata; registered at login if not given"),
-    ] = None
-    client_secret: Annotated[str | None, NOT_EMPTY, Key("the client's secret: name a variable, `${NAME}`")] = None
-    private_key: Annotated[
-        str | None, NOT_EMPTY, Key("for `clientCredentials` without a secret: a key in PEM, `${NAME}`")
-    ] = None
-    """Signs an assertion that stands in for the secret (RFC 7523)."""
-    issuer: Annotated[
-        str | None,
-        NOT_EMPTY,
-        Rule(wrong_issuer),
-        Key("the authorization server that the client belongs to: no other is given its secret"),
-    ] = None
-    scopes: Annotated[tuple[_Filled, ...], Key("what to ask for; if not given, what the server wants")] = ()
-
-
-class McpSseSkill(_SkillFields):
-    """A remote MCP server."""
-
-    type: Annotated[Literal["mcpSseSkill"], _KIND] = "mcpSseSkill"
-    name: str
-    endpoint: Annotated[_Filled, Key("the server's address, public HTTPS")]
-    headers: Annotated[dict[str, str], Key("HTTP headers to send")] = Field(default_factory=dict)
-    oauth: Annotated[OAuth | None, Key("how to log in, see `oauth` below")] = None
-    allow_local_network: Annotated[bool, Key("let `endpoint` be plain HTTP or a private address")] = False
-    lazy_init: _LazyInit = False
-    sampling: _Sampling = False
-    timeout: _CallTimeout = None
-    required: _Required = False
-    tools: _McpTools = ()
-
-
-class InteractiveTool(Fact):
-    """A tool that a person or the application answers."""
-
-    name: str
-    description: Annotated[str | None, Key("what the tool is for")] = None
-    input_schema: Annotated[
-        JsonObject,
-        InText(schema_of),
-        Key("a JSON schema of an object, written as JSON text", name="inputJsonSchema", is_required=True),
-    ] = Field(default_factory=dict)
-    approval: Annotated[
-        bool,
-        Key(
-            "whether it asks for approval, which only a yes or a no answers: the Job pauses as `human_approval`;"
-            " false if not given"
-        ),
-    ] = False
-    pin: _Pin = False
-
-
-class InteractiveSkill(_SkillFields):
-    """Tools answered by a person; only a Coordinator is shown them."""
-
-    type: Annotated[Literal["interactiveSkill"], _KIND] = "interactiveSkill"
-    name: str
-    tools: Annotated[
-        tuple[InteractiveTool, ...], Key("the tools that a person answers, by name", is_required=True)
-    ] = ()
-
-
-class PluginSkill(_SkillFields):
-    """Tools from a Python package, found through the `perstack` entry point group."""
-
-    type: Annotated[Literal["pluginSkill"], _KIND] = "pluginSkill"
-    name: str
-    plugin: Annotated[_Filled, Key("the plugin's name, as `perstack plugins` lists it")]
-    settings: Annotated[
-        JsonObject, Key("settings as the plugin's page names them; `${NAME}` stands for a variable of yours")
-    ] = Field(default_factory=dict)
-    required: _Required = False
-
-
-Skill = Annotated[McpStdioSkill | McpSseSkill | InteractiveSkill | PluginSkill, Field(discriminator="type")]
-
-
-def is_base_skill(skill: Skill) -> bool:
-    """Whether a declaration means the built-in base skill, whatever it is called and whichever version it pins."""
-    if not isinstance(skill, McpStdioSkill):
-        return False
-    package = skill.package_name or ""
-    return skill.name == BASE_SKILL or package == BASE_SKILL or package.startswith(f"{BASE_SKILL}@")
 
 
 class ProviderSetting(Fact):
@@ -349,7 +193,13 @@ class Expert(ContextKeys):
         tuple[_Filled, ...], Key("keys of the Experts that it may call, `name` or `name@version`")
     ] = ()
     tags: Annotated[tuple[str, ...], Key("words to sort Experts by")] = ()
-    skills: Annotated[tuple[Skill, ...], Key("its tools, by the skill's name")] = ()
+    skills: Annotated[tuple[AnySkill, ...], Key("its tools, by the skill's name")] = ()
+    agent_skills: Annotated[
+        tuple[_Filled, ...],
+        Field(exclude_if=falsy),
+        Key("folders with a SKILL.md, or patterns of them, from this file's folder: see `agentSkill`"),
+    ] = ()
+    """Empty once read: each is one of `skills` then."""
     model: _Model = None
     provider: _Provider = None
     reasoning_budget: _Thinking = None
@@ -484,7 +334,7 @@ class Project(ContextKeys):
 def with_skills_required(expert: Expert) -> Expert:
     """The definition with every skill that can be missing declared as required."""
     skills = tuple(
-        skill if isinstance(skill, InteractiveSkill) else skill.model_copy(update={"required": True})
+        skill if isinstance(skill, InteractiveSkill | AgentSkill) else skill.model_copy(update={"required": True})
         for skill in expert.skills
     )
     return expert.model_copy(update={"skills": skills})

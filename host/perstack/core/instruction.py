@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from perstack.core.base import JsonObject
-from perstack.core.definitions import Expert, InteractiveSkill
+from perstack.core.definitions import AgentSkill, Expert, InteractiveSkill
 from perstack.core.results import asked_for
+from perstack.core.skill_definitions import agent_skills, with_tools
 from perstack.dataclass import dataclass
 
 BETWEEN = "\n\n"
@@ -63,6 +64,9 @@ def instruction_parts(
         "instruction": expert.instruction.strip(),
         "rules": BETWEEN.join(_skill_rules(expert, is_coordinator)),
     }
+    knowledge = agent_skills(expert.skills)
+    if knowledge:
+        parts["agent skills"] = _told_of(knowledge)
     if delegates:
         told = "\n".join(f"- {one.tool_name}: {one.description}" for one in delegates)
         parts["delegates"] = (
@@ -88,9 +92,17 @@ def whole_instruction(instruction: str, guidance: str) -> str:
     return f"{instruction}{BETWEEN}{guidance}" if guidance else instruction
 
 
+def _told_of(skills: Sequence[AgentSkill]) -> str:
+    told = "\n".join(f"- {one.name} (in {one.path}): {' '.join(one.description.split())}" for one in skills)
+    return (
+        "You have these skills: folders of instructions for a kind of task. Before you do what one of them is for, read"
+        " it with loadSkill, and do as it says. Paths in it are seen from its folder.\n" + told
+    )
+
+
 def _skill_rules(expert: Expert, is_coordinator: bool) -> list[str]:
     return [
         f"Rules for the tools of {skill.name}:\n{skill.rule.strip()}"
-        for skill in expert.skills
+        for skill in with_tools(expert.skills)
         if skill.rule and (is_coordinator or not isinstance(skill, InteractiveSkill))
     ]

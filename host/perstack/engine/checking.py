@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from perstack.config.check import suggestion
 from perstack.config.key_path import KeyPath
 from perstack.config.load import DefinitionFile
 from perstack.config.runtimes import runtime_of
 from perstack.config.source import Reporter
-from perstack.core.definitions import InteractiveSkill, PluginSkill, ProviderSetting, Skill
+from perstack.core.definitions import AgentSkill, AnySkill, InteractiveSkill, PluginSkill, ProviderSetting, Skill
 from perstack.engine.catalogue import picked
 from perstack.engine.plugins import Plugins
 from perstack.engine.rule_warnings import warn_of_rules
@@ -87,13 +88,16 @@ async def _check_provider(
         await provider.close()
 
 
-def _skills(definition: DefinitionFile) -> Iterator[tuple[Skill, KeyPath, Reporter]]:
+def _skills(definition: DefinitionFile) -> Iterator[tuple[AnySkill, KeyPath, Reporter]]:
     for draft in definition.drafts.values():
         for skill in draft.expert.skills:
             yield skill, (*draft.at, "skills", skill.name), draft.report
 
 
-def _check_skill(skill: Skill, at: KeyPath, report: Reporter, plugins: Plugins) -> None:
+def _check_skill(skill: AnySkill, at: KeyPath, report: Reporter, plugins: Plugins) -> None:
+    if isinstance(skill, AgentSkill):
+        _check_folder(skill, at, report)
+        return
     if isinstance(skill, PluginSkill) and not skill.plugin:
         return  # that it names none has been reported
     factory = next((one for one in plugins.skills if one.handles(skill)), None)
@@ -111,6 +115,29 @@ def _check_skill(skill: Skill, at: KeyPath, report: Reporter, plugins: Plugins) 
         if finishing and not any(picked(name, skill.pick, skill.omit) for name in finishing):
             key = "omit" if any(picked(name, skill.pick, ()) for name in finishing) else "pick"
             report.error((*at, key), f"leaves no `{finishing[0]}`, so that the Expert has no way to finish")
+
+
+def _check_folder(skill: AgentSkill, at: KeyPath, report: Reporter) -> None:
+    if not skill.path:
+        return  # that has been reported
+    # few projects have any
+    from perstack.config.skill_folders import read_skill, skill_file_of
+    from perstack.core.agent_skills import NotASkill
+
+    try:
+        found = read_skill(Path(skill.path))
+    except NotASkill as error:
+        report.error(at, f"{skill.path} {error}")
+        return
+    file = f"{skill.path}/{skill_file_of(found)}"
+    for problem in found.problems:
+        report.error(at, f"{file}: {problem}")
+    if found.head.ignored:
+        names = ", ".join(f"`{name}`" for name in found.head.ignored)
+        report.warn(at, f"{file}: has no effect: {names}")
+    if found.head.allowed_tools:
+        tools = " ".join(found.head.allowed_tools)
+        report.warn(at, f"{file}: `allowed-tools: {tools}` allows nothing here: say it in [permissions]")
 
 
 def _of_plugin(skill: PluginSkill, name: str) -> PluginSkill:

@@ -67,7 +67,7 @@ from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.generation import generate
 from perstack.engine.groups import leaves
 from perstack.engine.kept_summary import KeptSummary
-from perstack.engine.new_runs import instruction_of, sandbox_of, strict
+from perstack.engine.new_runs import as_started, instruction_of, sandbox_of, strict
 from perstack.engine.prices import Prices
 from perstack.engine.providers import RunSettings
 from perstack.engine.ruling import Rulings
@@ -127,6 +127,7 @@ class Driver:
 
         `within` is what programs of the Run are held to whose delegate it is.
         """
+        expert = as_started(self._wiring, expert)
         settings = self._settings(expert, is_coordinator=delegated_by is None)
         output = self._wiring.overrides.output if delegated_by is None else None
         parent = None if delegated_by is None else self.job.runs.get(delegated_by.run_id)
@@ -141,7 +142,7 @@ class Driver:
                 model=settings.model,
                 provider=settings.provider.provider_name,
                 instruction=instruction_of(self._wiring, expert, output, is_coordinator=delegated_by is None),
-                expert=without_secrets(strict(self._wiring, expert)),
+                expert=without_secrets(expert),
                 limits=settings.limits,
                 reasoning_budget=settings.reasoning_budget,
                 delegated_by=delegated_by,
@@ -219,6 +220,7 @@ class Driver:
         expert = self._wiring.project.expert(run.start.expert_key)
         if expert is None:
             return None, limits
+        expert = as_started(self._wiring, expert)
         overrides = recalled(self._wiring.overrides, run.start)
         steps_before = self.job.total_steps - run.step
         settings = self._wiring.providers.settings(self._wiring.project, expert, overrides, steps_before=steps_before)
@@ -227,7 +229,7 @@ class Driver:
             model=settings.model,
             provider=settings.provider.provider_name,
             instruction=instruction_of(self._wiring, expert, run.start.output, is_coordinator=run.is_coordinator),
-            expert=without_secrets(strict(self._wiring, expert)),
+            expert=without_secrets(expert),
             reasoning_budget=settings.reasoning_budget,
         )
         return redefined(run, today, settings.limits, limits)

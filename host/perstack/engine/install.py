@@ -18,6 +18,7 @@ from perstack.config.lock import (
     shared_definition,
 )
 from perstack.core.definitions import Expert, InteractiveSkill, Skill, is_base_skill
+from perstack.core.skill_definitions import with_tools
 from perstack.dataclass import dataclass
 from perstack.engine.skills import opened
 from perstack.errors import SkillError
@@ -70,7 +71,7 @@ async def ask_skills(
     distinct = {
         digest_of_skill(skill): (skill, expert.key)
         for expert in reversed(experts)
-        for skill in reversed(expert.skills)
+        for skill in reversed(with_tools(expert.skills))
         if not isinstance(skill, InteractiveSkill) and not is_base_skill(skill)
     }
     times = Counter(skill.name for skill, _ in distinct.values())

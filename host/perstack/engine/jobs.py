@@ -30,6 +30,7 @@ from perstack.engine.driver import Driver
 from perstack.engine.emit import Emitter, OnEvent, runtime_begins
 from perstack.engine.guarding import guarded
 from perstack.engine.job_queries import JobQueries
+from perstack.engine.knowledge import Knowledge
 from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.own_task import in_own_task
 from perstack.engine.pages import pages
@@ -97,6 +98,8 @@ class Jobs(JobQueries):
         self.audit.check()
         await setup.check_sandbox(expert)
         lock = setup.lock()
+        knowledge = await setup.knowledge(expert.key, lock)
+        knowledge.informed(expert)
 
         async def work() -> JobSummary:
             def begin(driver: Driver) -> Session:
@@ -107,7 +110,7 @@ class Jobs(JobQueries):
                 async with self._leased(made):
                     if made == job_id:
                         await self._check_not_begun(made)  # again, now that nobody else can begin it
-                    return await self._drive(setup, LoadedJob(Job(made)), begin, on_event, lock)
+                    return await self._drive(setup, LoadedJob(Job(made)), begin, on_event, lock, knowledge)
 
         return await in_own_task(work())
 
@@ -325,7 +328,9 @@ class Jobs(JobQueries):
             async with job_slots().taken(), self._leased(job_id):
                 loaded = await self.load(job_id)
                 check_not_closed(loaded.job)
-                return await self._drive(setup, loaded, await begin(loaded), on_event, lock)
+                started = await begin(loaded)
+                knowledge = await setup.knowledge(loaded.job.coordinator.start.expert_key, lock)
+                return await self._drive(setup, loaded, started, on_event, lock, knowledge)
 
         return await in_own_task(work())
 
@@ -336,6 +341,7 @@ class Jobs(JobQueries):
         begin: Callable[[Driver], Session],
         on_event: OnEvent | None,
         lock: Lock,
+        knowledge: Knowledge,
     ) -> JobSummary:
         emit = Emitter(self.plugins.listeners, on_event)
         skills = JobSkills(
@@ -345,6 +351,7 @@ class Jobs(JobQueries):
             lock,
             setup.clock,
             runtimes=setup.runtimes(loaded.job.id),
+            knowledge=knowledge,
         )
         wiring = Wiring(
             storage=self.storage,
@@ -354,6 +361,7 @@ class Jobs(JobQueries):
             emit=emit,
             overrides=setup.overrides,
             directory=str(setup.workspace),
+            knowledge=knowledge,
             clock=setup.clock,
         )
         driver = Driver(wiring, loaded.job, loaded.runs)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from perstack.core.definitions import Expert, InteractiveSkill, McpSseSkill, McpStdioSkill, Skill
+from perstack.core.skill_definitions import agent_skills
 from perstack.core.tools import Subject, ToolSpec, legal_tool_name
 from perstack.engine.catalogue import interactive_tools, picked
+from perstack.engine.skill_loading import SKILL_NAME, load_spec
 from perstack.engine.skills import with_base
 from perstack.ports.skill import KnownTools, SkillFactory
 
@@ -14,7 +16,9 @@ from perstack.ports.skill import KnownTools, SkillFactory
 def known_tools(factories: Sequence[SkillFactory], expert: Expert) -> Mapping[str, tuple[ToolSpec, ...] | None]:
     """The tools of each of an Expert's skills, by the skill's name; None for one that only its server can tell."""
     skills = with_base(expert.skills)
-    return {skill.name: tools_of_skill(factories, skill) for skill in skills}
+    found = {skill.name: tools_of_skill(factories, skill) for skill in skills}
+    known = agent_skills(expert.skills)
+    return {**found, SKILL_NAME: (load_spec(known),)} if known else found
 
 
 def names_and_subjects(

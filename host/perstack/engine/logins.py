@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perstack.core.definitions import Expert, McpSseSkill, Skill
+from perstack.core.skill_definitions import with_tools
 from perstack.errors import UsageError
 from perstack.next_steps import Give
 from perstack.ports.skill import LoginFactory, SkillFactory
@@ -17,7 +18,7 @@ def login_of(
     declared = {
         key: skill
         for key, expert in experts.items()
-        for skill in expert.skills
+        for skill in with_tools(expert.skills)
         if skill.name == skill_name and expert_key in (None, key)
     }
     if not declared:

@@ -11,7 +11,13 @@ from perstack.core.runs.state import Run
 from perstack.core.sandbox import SandboxPolicy, narrowed
 from perstack.engine.catalogue import delegate_infos, delegate_tools
 from perstack.engine.clock import iso
+from perstack.engine.knowledge import reachable
 from perstack.engine.wiring import Wiring
+
+
+def as_started(wiring: Wiring, expert: Expert) -> Expert:
+    """The Expert as a new Run records it. Raises UsageError if one of its Agent Skills cannot be used."""
+    return strict(wiring, wiring.knowledge.informed(expert))
 
 
 def strict(wiring: Wiring, expert: Expert) -> Expert:
@@ -36,7 +42,7 @@ def sandbox_of(wiring: Wiring, expert: Expert, within: SandboxPolicy | None, bas
 
     A caller that names a runtime chooses anew for what continues.
     """
-    own = resolve_sandbox(wiring.project, expert, wiring.overrides)
+    own = reachable(resolve_sandbox(wiring.project, expert, wiring.overrides), expert, wiring.directory)
     if base is not None and wiring.overrides.runtime is None:
         within = base.start.sandbox
     return narrowed(own, within)

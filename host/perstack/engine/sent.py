@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perstack.config.settings import resolve_settings
+from perstack.config.skill_folders import SkillFolder
 from perstack.core.base import JsonObject
 from perstack.core.definitions import Expert
 from perstack.core.instruction import BETWEEN, instruction_parts
@@ -24,6 +25,20 @@ from perstack.ports.provider import Generation
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """An Agent Skill of an Expert: a person sees more of it than the model does."""
+
+    name: str
+    path: str
+    digest: str
+    files: int
+    license: str
+    compatibility: str
+    allowed_tools: tuple[str, ...]
+    """It grants nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """What a model is sent of an Expert. Tokens are estimates."""
 
@@ -39,6 +54,8 @@ class Sent:
     provider: str | None
     """None: there is none that could be used."""
     model: str | None
+    knowledge: tuple[Known, ...]
+    """Its Agent Skills."""
     window: int | None
     """How many tokens the model's context can hold, where that is known."""
 
@@ -56,8 +73,10 @@ class Sent:
 async def sent_to_model(setup: Setup, expert: Expert, *, as_delegate: bool) -> Sent:
     """What a Run of this Expert would begin with; its skills are opened for it, and ended.
 
-    Raises SkillError for a wrong definition.
+    Raises SkillError for a wrong definition, and UsageError for an Agent Skill that cannot be used.
     """
+    knowledge = await setup.knowledge(expert.key)
+    expert = knowledge.informed(expert)
     tools = await offered_tools(setup, expert, is_coordinator=not as_delegate)
     schema = wanted_schema(expert, setup.overrides.output, is_coordinator=not as_delegate)
     parts = instruction_parts(
@@ -79,7 +98,21 @@ async def sent_to_model(setup: Setup, expert: Expert, *, as_delegate: bool) -> S
         schema=schema,
         provider=None if settings is None else settings.provider.provider_name,
         model=None if settings is None else settings.model,
+        knowledge=tuple(map(_shown, knowledge.folders(expert))),
         window=await _window(setup, expert, settings),
+    )
+
+
+def _shown(folder: SkillFolder) -> Known:
+    head = folder.head
+    return Known(
+        name=head.name,
+        path=str(folder.path),
+        digest=folder.digest,
+        files=len(folder.files),
+        license=head.license,
+        compatibility=head.compatibility,
+        allowed_tools=head.allowed_tools,
     )
 
 

@@ -18,6 +18,7 @@ from perstack.core.teams import with_delegates
 from perstack.dataclass import dataclass
 from perstack.engine.audit import Auditing
 from perstack.engine.guarding import programs_of
+from perstack.engine.knowledge import Knowledge, reachable
 from perstack.engine.notices import notice
 from perstack.engine.plugins import Plugins
 from perstack.engine.providers import ProviderPool
@@ -96,7 +97,8 @@ class Setup:
     def policy(self, expert: Expert | None = None) -> SandboxPolicy | None:
         """What programs of an Expert's tools are held to, or if none is given those that are no Expert's."""
         nobody = Expert(key="", instruction="")
-        return resolve_sandbox(self.project, nobody if expert is None else expert, self.overrides)
+        expert = nobody if expert is None else expert
+        return reachable(resolve_sandbox(self.project, expert, self.overrides), expert, str(self.workspace))
 
     def policies(self, expert: Expert) -> list[SandboxPolicy | None]:
         """Those of the Expert and of all that it may delegate to."""
@@ -156,6 +158,12 @@ class Setup:
     def lock(self) -> Lock:
         """perstack.lock; an empty one if there is none. Raises UsageError if it does not read."""
         return NO_LOCK if self.project.path is None else read_lock(lock_path(self.project.path))
+
+    async def knowledge(self, expert_key: str, lock: Lock | None = None) -> Knowledge:
+        """What an Expert and all that it may delegate to know, read now."""
+        found = Knowledge(self.project, self.lock() if lock is None else lock)
+        await found.read(with_delegates(self.project, (expert_key,)))
+        return found
 
     def skill_context(self, job_id: str, tasks: Callable[[], TaskMemory] | None = None) -> SkillContext:
         """What skills are given."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from perstack.config.lock import Lock, lock_path, merged, read_lock, write_lock
+from perstack.config.lock import Lock, LockedFolder, lock_path, merged, read_lock, write_lock
 from perstack.core.definitions import Skill
+from perstack.core.skill_definitions import agent_skills
 from perstack.core.teams import with_delegates
 from perstack.engine.setup import Setup
 from perstack.errors import UsageError
 from perstack.ports.skill import LoginFactory, SkillContext
 
 if TYPE_CHECKING:
-    from perstack.engine.install import Installed, OnInstall
+    from perstack.engine.install import Installed, InstallStep, OnInstall
 
 
 class Skills:
@@ -47,6 +49,7 @@ class Skills:
         One that fails keeps what was locked of it. Raises StorageError if the file cannot be written.
         """
         from perstack.engine.install import Installed, ask_skills
+        from perstack.engine.knowledge import path_in_lock, read_to_lock
 
         setup = self._setup()
         if setup.project.path is None:
@@ -55,6 +58,7 @@ class Skills:
         keys = [setup.expert(key).key for key in expert_keys] or list(setup.project.experts)
         experts = with_delegates(setup.project, keys)
         await setup.check_policies(map(setup.policy, experts))
+        folders = await asyncio.to_thread(read_to_lock, setup.project.path, experts)
         runtimes = setup.runtimes("install")
 
         async def context_of(key: str) -> SkillContext:
@@ -68,8 +72,19 @@ class Skills:
             old = read_lock(path)
         except UsageError:
             old = Lock()  # it is being replaced
-        write_lock(path, merged(old, new, setup.project.experts.values()))
-        return Installed(path, steps)
+        declared = setup.project.experts.values()
+        places = {path_in_lock(setup.project.path, one) for each in declared for one in agent_skills(each.skills)}
+        locked = tuple(one for one in folders if not isinstance(one, UsageError))
+        write_lock(path, merged(old, new.model_copy(update={"agent_skills": locked}), declared, places))
+        return Installed(path, (*steps, *map(_step, folders)))
+
+
+def _step(folder: LockedFolder | UsageError) -> InstallStep:
+    from perstack.engine.install import InstallStep
+
+    if isinstance(folder, UsageError):
+        return InstallStep("agent skills", "failed", problem=folder.note)
+    return InstallStep(folder.path, "ready")
 
 
 def _login_of(setup: Setup, skill_name: str, expert_key: str | None) -> tuple[LoginFactory, Skill]:

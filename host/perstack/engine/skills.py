@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
@@ -15,6 +15,7 @@ from perstack.config.lock import Lock, shared_definition
 from perstack.core.checking import unchecked
 from perstack.core.definitions import (
     BASE_SKILL,
+    AnySkill,
     Expert,
     InteractiveSkill,
     McpSseSkill,
@@ -28,6 +29,7 @@ from perstack.core.events import SkillConnected, SkillDisconnected, SkillStartin
 from perstack.core.runs.context import policy_of
 from perstack.core.runs.state import Run
 from perstack.core.sandbox import SandboxPolicy
+from perstack.core.skill_definitions import agent_skills, with_tools
 from perstack.dataclass import dataclass
 from perstack.engine.catalogue import (
     Catalogue,
@@ -39,6 +41,7 @@ from perstack.engine.catalogue import (
 )
 from perstack.engine.clock import SYSTEM
 from perstack.engine.emit import DisplayStamp, Emitter
+from perstack.engine.knowledge import Knowledge
 from perstack.engine.locked import LockedSession, out_of_date
 from perstack.engine.recalling import context_tools
 from perstack.engine.runtimes import Runtimes
@@ -99,9 +102,11 @@ class JobSkills:
         clock: Clock = SYSTEM,
         *,
         runtimes: Runtimes,
+        knowledge: Knowledge | None = None,
     ) -> None:
         self._runtimes = runtimes
         self._lock = lock or Lock()
+        self._knowledge = knowledge
         self._factories = factories
         self._context = context
         self._emit = emit
@@ -139,9 +144,19 @@ class JobSkills:
             await asyncio.wait(awaited)
         await _all_there({one.name: openings[one.name].work for one in definitions if _is_required(one)})
         work = {name: one.work for name, one in openings.items()}
-        skills = RunSkills(expert, project, definitions, work, is_coordinator=is_coordinator)
+        own = self._loading(expert, project)
+        skills = RunSkills(expert, project, definitions, work, own, is_coordinator=is_coordinator)
         await skills.refresh()
         return skills
+
+    def _loading(self, expert: Expert, project: Project) -> tuple[Offered, ...]:
+        """The tool that reads the Expert's Agent Skills, if it has any."""
+        known = agent_skills(expert.skills)
+        if not known:
+            return ()
+        from perstack.engine.skill_loading import loading_tools
+
+        return loading_tools(known, self._knowledge or Knowledge(project, self._lock))
 
     async def close(self) -> None:
         """End every skill. One that fails to end is shown; what its tools have done stands all the same."""
@@ -262,10 +277,12 @@ class RunSkills:
         project: Project,
         definitions: Sequence[Skill],
         work: Mapping[str, asyncio.Task[_Up]],
+        loading: tuple[Offered, ...] = (),
         *,
         is_coordinator: bool,
     ) -> None:
         self._expert = expert
+        self._loading = loading
         self._project = project
         self._definitions = definitions
         self._work = work
@@ -322,7 +339,7 @@ class RunSkills:
             if tools and toolset.instructions.strip():
                 guidance.append(f"What skill {name} says of its tools:\n{_bounded(toolset.instructions.strip())}")
         return Catalogue(
-            [*offered, *delegate_tools(self._expert, self._project.experts), *self._own],
+            [*offered, *self._loading, *delegate_tools(self._expert, self._project.experts), *self._own],
             missing,
             "\n\n".join(guidance),
             self._expert.tool_search or self._project.tool_search or "auto",
@@ -414,8 +431,9 @@ def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFa
     return found
 
 
-def with_base(skills: Sequence[Skill]) -> list[Skill]:
-    """The declared skills, with the base skill in front if none of them is it."""
-    if any(is_base_skill(skill) for skill in skills):
-        return list(skills)
-    return [McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL), *skills]
+def with_base(skills: Iterable[AnySkill]) -> list[Skill]:
+    """The declared skills that offer tools, with the base skill in front if none of them is it."""
+    offering = with_tools(skills)
+    if any(is_base_skill(skill) for skill in offering):
+        return list(offering)
+    return [McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL), *offering]

@@ -17,6 +17,7 @@ from perstack.core.policy.decide import decide_call
 from perstack.core.policy.permissions import Permissions
 from perstack.core.policy.rules import DELEGATE
 from perstack.core.policy.rulings import Ruling
+from perstack.core.skill_definitions import with_tools
 from perstack.core.tools import ToolSpec
 from perstack.dataclass import dataclass
 from perstack.engine.catalogue import declared, delegate_tools
@@ -108,7 +109,7 @@ def _tool(factories: Sequence[SkillFactory], expert: Expert, tool: str) -> ToolS
         raise UsageError(f"which skill has `{tool}`? Write SKILL/{tool}, with one of: {', '.join(unknown)}")
     if not unknown:
         return None
-    definition = next(one for one in expert.skills if one.name == unknown[0])
+    definition = next(one for one in with_tools(expert.skills) if one.name == unknown[0])
     return declared(ToolSpec(name=name, skill_name=unknown[0]), definition)
 
 

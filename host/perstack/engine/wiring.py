@@ -7,6 +7,7 @@ from perstack.core.definitions import Project
 from perstack.dataclass import dataclass
 from perstack.engine.clock import SYSTEM
 from perstack.engine.emit import Emitter
+from perstack.engine.knowledge import Knowledge
 from perstack.engine.providers import ProviderPool
 from perstack.engine.skills import JobSkills
 from perstack.ports.clock import Clock
@@ -25,4 +26,5 @@ class Wiring:
     overrides: Overrides
     directory: str
     """The working directory, as the model is told."""
+    knowledge: Knowledge
     clock: Clock = SYSTEM

@@ -16,6 +16,7 @@ from perstack.config.load import load_project
 from perstack.config.problems import describe_problems
 from perstack.core.audit import Audit
 from perstack.core.definitions import (
+    AgentSkill,
     Budget,
     Expert,
     InteractiveSkill,
@@ -87,6 +88,7 @@ def row(name, key, field):
         ("### `mcpSseSkill`", McpSseSkill),
         ("### `interactiveSkill`", InteractiveSkill),
         ("### `pluginSkill`", PluginSkill),
+        ("### `agentSkill`", AgentSkill),
         ("Each tool is a table of its own", InteractiveTool),
         ("`[experts.NAME.skills.SKILL.oauth]`", OAuth),
         ("### `tools` of an MCP server", McpTool),

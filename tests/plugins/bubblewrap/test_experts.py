@@ -11,7 +11,7 @@ from hosting import Seen, expert, results, wait_for
 from sandboxed import host
 from terminal import Terminal, reply
 
-from perstack.core.definitions import Iterate, McpStdioSkill
+from perstack.core.definitions import AgentSkill, Iterate, McpStdioSkill
 from perstack.core.sandbox import Sandbox
 from perstack.errors import UsageError
 from perstack.testing.scripted import text, tool, turn
@@ -119,3 +119,20 @@ def test_the_doctor_says_what_can_be_used_here_and_how_limits_are_kept(usable: N
     assert set(runtimes["bubblewrap"]["limits"]) == {"memory", "processes", "cpu", "time", "tmp"}
     assert runtimes["local"]["is_wanted"] is False
     assert "bubblewrap" in terminal.run("doctor").out
+
+
+def test_a_script_of_an_agent_skill_runs_in_the_sandbox_which_cannot_change_it(usable: None, tmp_path: Path) -> None:
+    work, folder = tmp_path / "work", tmp_path / "skills" / "pdf"
+    work.mkdir()
+    (folder / "scripts").mkdir(parents=True)
+    (folder / "SKILL.md").write_text("---\nname: pdf\ndescription: Reads PDFs.\n---\nRun scripts/say.sh.\n")
+    (folder / "scripts" / "say.sh").write_text('echo said; echo no > "$0"')
+    knowing = AgentSkill(name="pdf", path=str(folder))
+    one = expert("a").model_copy(update={"skills": (knowing,)})
+    script = [turn(tool("exec", {"command": "sh", "args": [str(folder / "scripts/say.sh")]})), text("ok")]
+    seen = Seen()
+    assert wait_for(host(work, script, one).run("a", "q", on_event=seen)).status == "completed"
+    output = json.loads(results(seen, "exec")[0])["output"]
+    assert output.startswith("said\n")
+    assert "Read-only" in output
+    assert str(folder) in seen.of("startRun")[0].sandbox.readable

@@ -14,6 +14,7 @@ from perstack.engine.sent import Sent
 from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.terminal import Screen, data, err, out, table
+from perstack.frontends.shared.words import count
 
 
 @click.group("expert")
@@ -71,8 +72,28 @@ def _as_json(expert: str, sent: Sent, *, as_delegate: bool) -> JsonObject:
             for specs, deferred in ((sent.shown, False), (sent.deferred, True))
             for spec in specs
         ],
+        **_knowledge(sent),
         "resultSchema": sent.schema,
         "problems": [problem.said(said) for problem in sent.problems],
+    }
+
+
+def _knowledge(sent: Sent) -> JsonObject:
+    if not sent.knowledge:
+        return {}
+    return {
+        "agentSkills": [
+            {
+                "name": one.name,
+                "path": one.path,
+                "digest": one.digest,
+                "files": one.files,
+                "license": one.license,
+                "compatibility": one.compatibility,
+                "allowedTools": list(one.allowed_tools),
+            }
+            for one in sent.knowledge
+        ]
     }
 
 
@@ -88,6 +109,16 @@ def _print(expert: str, sent: Sent, *, as_delegate: bool) -> None:
     ]
     share = "" if window is None else f"of a window of {window:,}"
     table(Screen.of_stdout(), ("part", "about tokens", share), rows, right=(1, 2))
+    if sent.knowledge:
+        out()
+        out("== agent skills: not sent before they are loaded ==")
+    for one in sent.knowledge:
+        out(f"{one.name}: {count(one.files, 'file')} in {one.path}, {one.digest}")
+        for name, text in (("license", one.license), ("compatibility", one.compatibility)):
+            if text:
+                out(f"  {name}: {one_line(text)}")
+        if one.allowed_tools:
+            out(f"  allowed-tools (allows nothing here): {one_line(' '.join(one.allowed_tools))}")
     out()
     out("== instruction ==")
     out(sent.instruction)

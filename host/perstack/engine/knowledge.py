@@ -1,0 +1,110 @@
+"""What Experts know besides their instruction: their Agent Skills, as they were when a Job began to be driven."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from os.path import relpath
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perstack.config.lock import Lock, LockedFolder, lock_path
+from perstack.core.definitions import AgentSkill, Expert, Project
+from perstack.core.sandbox import SandboxPolicy, is_below
+from perstack.core.skill_definitions import agent_skills
+from perstack.errors import UsageError
+from perstack.next_steps import Install
+
+if TYPE_CHECKING:
+    from perstack.config.skill_folders import SkillFolder
+
+
+class Knowledge:
+    """Reads each folder once: all Runs that a process begins for a Job know the same, whatever they change."""
+
+    def __init__(self, project: Project, lock: Lock) -> None:
+        self._file = project.path
+        self._locked = {one.path: one.digest for one in lock.agent_skills}
+        self._folders: dict[str, SkillFolder | UsageError] = {}
+
+    async def read(self, experts: Iterable[Expert]) -> None:
+        """Look at what these need, ahead of time. What is wrong is raised when it is asked for."""
+        missing = [skill for expert in experts for skill in agent_skills(expert.skills)]
+        if missing:
+            await asyncio.to_thread(lambda: [self._known(skill) for skill in missing])
+
+    def informed(self, expert: Expert) -> Expert:
+        """The Expert with what its skills are for, and the digests of their files, which a Run records.
+
+        Raises UsageError for a folder that is no skill, and for one that is another than perstack.lock has.
+        """
+        if not agent_skills(expert.skills):
+            return expert
+        skills = tuple(self._described(one, expert) if isinstance(one, AgentSkill) else one for one in expert.skills)
+        return expert.model_copy(update={"skills": skills})
+
+    def folder(self, skill: AgentSkill) -> SkillFolder | None:
+        """The skill as a Run began with it; None if that cannot be had any more. It may look at the disk."""
+        known = self._known(skill)
+        return None if isinstance(known, UsageError) or known.digest != skill.digest else known
+
+    def folders(self, expert: Expert) -> list[SkillFolder]:
+        """Its skills, as they are; those that are wrong are left out."""
+        known = (self._known(skill) for skill in agent_skills(expert.skills))
+        return [one for one in known if not isinstance(one, UsageError)]
+
+    def _known(self, skill: AgentSkill) -> SkillFolder | UsageError:
+        found = self._folders.get(skill.path)
+        if found is None:
+            found = self._folders[skill.path] = _read(skill)
+        return found
+
+    def _described(self, skill: AgentSkill, expert: Expert) -> AgentSkill:
+        found = self._known(skill)
+        if isinstance(found, UsageError):
+            raise UsageError(f"Expert {expert.key}: {found}")
+        locked = None if self._file is None else self._locked.get(path_in_lock(self._file, skill))
+        if locked not in (None, found.digest):
+            raise UsageError(
+                f"Expert {expert.key}: skill {skill.name} is not the one that perstack.lock has:"
+                f" look at what has changed in {skill.path}",
+                next_steps=(Install(),),
+            )
+        return skill.model_copy(update={"description": found.head.description, "digest": found.digest})
+
+
+def path_in_lock(config: str, skill: AgentSkill) -> str:
+    """Where a skill is, seen from perstack.lock, so that it is the same on each machine."""
+    return Path(relpath(skill.path, lock_path(config).parent)).as_posix()
+
+
+def read_to_lock(config: str, experts: Iterable[Expert]) -> tuple[LockedFolder | UsageError, ...]:
+    """What is to be locked of the skills of some Experts, or why one cannot be."""
+    each = {path_in_lock(config, skill): skill for expert in experts for skill in agent_skills(expert.skills)}
+    found = ((place, _read(skill)) for place, skill in each.items())
+    return tuple(
+        folder if isinstance(folder, UsageError) else LockedFolder(path=place, digest=folder.digest)
+        for place, folder in found
+    )
+
+
+def reachable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> SandboxPolicy | None:
+    """A policy under which programs may read the Expert's skills, so that scripts in them can be run."""
+    if policy is None:
+        return None
+    known = (*policy.writable, *policy.readable, workspace)
+    outside = tuple(one.path for one in agent_skills(expert.skills) if not is_below(one.path, known))
+    return policy.model_copy(update={"readable": (*policy.readable, *outside)}) if outside else policy
+
+
+def _read(skill: AgentSkill) -> SkillFolder | UsageError:
+    from perstack.config.skill_folders import read_skill, skill_file_of
+    from perstack.core.agent_skills import NotASkill
+
+    try:
+        found = read_skill(Path(skill.path))
+    except NotASkill as error:
+        return UsageError(f"skill {skill.name}: {skill.path} {error}")
+    if found.problems:
+        return UsageError(f"skill {skill.name}: {skill.path}/{skill_file_of(found)}: {'; '.join(found.problems)}")
+    return found

@@ -1,0 +1,140 @@
+"""`loadSkill`: the body of an Agent Skill, and the files beside it, as they were when the Run began."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from hashlib import sha256
+from os.path import normpath
+from typing import TYPE_CHECKING
+
+from perstack.core.definitions import AgentSkill
+from perstack.core.tools import ToolSpec
+from perstack.engine.catalogue import Offered
+from perstack.engine.knowledge import Knowledge
+from perstack.errors import SkillError
+from perstack.ports.skill import ToolCall, ToolResult, Toolset
+
+if TYPE_CHECKING:
+    from perstack.config.skill_folders import SkillFolder
+
+LOAD_TOOL = "loadSkill"
+SKILL_NAME = "agentSkills"
+"""What permission rules call the skill that the tool is of."""
+
+MOST_CHARACTERS = 100_000
+"""Of a text that one call returns: some 25,000 tokens."""
+_MOST_NAMED = 100
+
+
+def load_spec(skills: Sequence[AgentSkill]) -> ToolSpec:
+    """The tool for these."""
+    return ToolSpec(
+        name=LOAD_TOOL,
+        description="Read a skill: what to do, and which files are beside it. With `path`, read one of those files.",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "enum": [one.name for one in skills], "description": "the skill"},
+                "path": {"type": "string", "description": "a file beside its SKILL.md, seen from the skill's folder"},
+                "from": {"type": "integer", "minimum": 0, "description": "begin at this character of a long text"},
+            },
+            "required": ["name"],
+        },
+        skill_name=SKILL_NAME,
+        effect="readOnly",
+    )
+
+
+def loading_tools(skills: Sequence[AgentSkill], knowledge: Knowledge) -> tuple[Offered, ...]:
+    """What a Run with these is offered for them."""
+    return (Offered(load_spec(skills), LoadingSession(skills, knowledge), LOAD_TOOL),) if skills else ()
+
+
+class LoadingSession:
+    """Answers `loadSkill`. What has changed since the Run began is not read: nobody has agreed to it, and what the Run
+    was started with would not explain what its model did."""
+
+    def __init__(self, skills: Sequence[AgentSkill], knowledge: Knowledge) -> None:
+        self._skills = {one.name: one for one in skills}
+        self._knowledge = knowledge
+
+    async def tools(self) -> Toolset:
+        return Toolset((load_spec(tuple(self._skills.values())),))
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Raises SkillError for a file that is not there, has changed, or is no text."""
+        path, begin = call.args.get("path"), call.args.get("from")
+        skill = self._skills[str(call.args["name"])]
+        text = await asyncio.to_thread(
+            _answer,
+            self._knowledge,
+            skill,
+            path if isinstance(path, str) else "",
+            begin if isinstance(begin, int) else 0,
+        )
+        return ToolResult.text(text)
+
+    async def close(self) -> None:
+        """Nothing was opened."""
+
+
+def _answer(knowledge: Knowledge, skill: AgentSkill, path: str, begin: int) -> str:
+    from perstack.config.skill_folders import decoded, skill_file_of
+    from perstack.core.agent_skills import NotASkill, divided
+
+    folder = knowledge.folder(skill)
+    if folder is None:
+        raise SkillError(
+            f"the files of skill {skill.name} in {skill.path} are not those that this Run began with: they are not"
+            " read; a new Run takes them as they are"
+        )
+    path = normpath(path) if path else ""
+    is_body = path in ("", ".", skill_file_of(folder))
+    try:
+        text = decoded(_read(folder, skill, "" if is_body else path))
+        head, text = (f"{_told_of(folder, skill)}\n\n", divided(text)[1]) if is_body else ("", text)
+    except NotASkill as error:
+        raise SkillError(f"{path or skill_file_of(folder)} of skill {skill.name} {error}") from error
+    return head + _cut(text, begin)
+
+
+def _read(folder: SkillFolder, skill: AgentSkill, path: str) -> bytes:
+    from perstack.config.skill_folders import read_bytes
+
+    file = folder.file(path)
+    if file is None:
+        raise SkillError(f"skill {skill.name} has no file {path!r}; {_files(folder)}")
+    try:
+        data = read_bytes(folder.path, file.path)
+    except OSError as error:
+        raise SkillError(f"{file.path} of skill {skill.name} cannot be read: {error.strerror or error}") from error
+    if sha256(data).hexdigest() != file.sha256:
+        raise SkillError(
+            f"{file.path} of skill {skill.name} has changed since this Run began: it is not read; a new Run takes it"
+            " as it is"
+        )
+    return data
+
+
+def _told_of(folder: SkillFolder, skill: AgentSkill) -> str:
+    return f"Skill {skill.name}, in the folder {folder.path}; {_files(folder)}"
+
+
+def _files(folder: SkillFolder) -> str:
+    from perstack.config.skill_folders import skill_file_of
+
+    beside = [one for one in folder.files if one.path != skill_file_of(folder)]
+    if not beside:
+        return "there are no files beside its SKILL.md."
+    named = ", ".join(f"{one.path} ({one.size:,} bytes)" for one in beside[:_MOST_NAMED])
+    more = f" and {len(beside) - _MOST_NAMED} more" if len(beside) > _MOST_NAMED else ""
+    return f"the files beside its SKILL.md are {named}{more}."
+
+
+def _cut(text: str, begin: int) -> str:
+    end = begin + MOST_CHARACTERS
+    shown = text[begin:end]
+    if end < len(text):
+        shown += f"\n\n[Cut: these are the characters {begin} to {end} of {len(text)}; read on with from = {end}.]"
+    return shown

@@ -1,0 +1,173 @@
+"""The format of Agent Skills: its published examples, the rules of its validator, and what strangers may write."""
+
+from __future__ import annotations
+
+import time
+from hashlib import sha256
+
+import pytest
+
+from perstack.core.agent_skills import NotASkill, SkillFile, digest_of_files, divided, read_head, wrong_skill_name
+from perstack.core.plain_yaml import NotPlain, read_table
+
+MINIMAL = """\
+---
+name: skill-name
+description: A description of what this skill does and when to use it.
+---
+"""
+OPTIONAL = """\
+---
+name: pdf-processing
+description: Extract PDF text, fill forms, merge files. Use when handling PDFs.
+license: Apache-2.0
+metadata:
+  author: example-org
+  version: "1.0"
+---
+"""
+
+
+def head_of(text: str, folder: str = "my-skill"):
+    return read_head(divided(text)[0], folder)
+
+
+def skill(*lines: str, name: str = "my-skill") -> str:
+    return "\n".join(("---", f"name: {name}", "description: A test skill", *lines, "---", "# Body", ""))
+
+
+def test_the_published_examples_are_read() -> None:
+    minimal, problems = head_of(MINIMAL, "skill-name")
+    assert problems == ()
+    assert minimal.name == "skill-name"
+    assert minimal.description == "A description of what this skill does and when to use it."
+    whole, problems = head_of(OPTIONAL, "pdf-processing")
+    assert problems == ()
+    assert (whole.license, whole.metadata) == ("Apache-2.0", {"author": "example-org", "version": "1.0"})
+
+
+@pytest.mark.parametrize("name", ["pdf-processing", "data-analysis", "code-review", "a", "技能", "мой-навык", "x" * 64])
+def test_names_that_the_format_allows_are_taken(name: str) -> None:
+    assert head_of(skill(name=name), name)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("PDF-Processing", "lower-case"),
+        ("НАВЫК", "lower-case"),
+        ("-pdf", "hyphens between"),
+        ("pdf-", "hyphens between"),
+        ("pdf--processing", "hyphens between"),
+        ("my_skill", "letters, digits and hyphens"),
+        ("a/b", "letters, digits and hyphens"),
+        ("..", "letters, digits and hyphens"),
+        ("a" * 70, "64"),
+    ],
+)
+def test_names_that_it_does_not_are_refused(name: str, words: str) -> None:
+    assert words in (wrong_skill_name(name) or "")
+    (problem,) = head_of(skill(name=f"'{name}'"), name)[1]
+    assert words in problem
+
+
+def test_a_name_is_that_of_its_folder_however_either_composes_its_letters() -> None:
+    assert head_of(skill(name="cafe\u0301"), "caf\u00e9")[1] == ()
+    (problem,) = head_of(skill(name="correct-name"), "wrong-name")[1]
+    assert "`wrong-name`" in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# no head", "must begin with a line `---`"),
+        ("", "must begin with a line `---`"),
+        ("---\nname: my-skill\n", "second line `---`"),
+        ("---\nname: my-skill\n---\n", "`description` is missing"),
+        ("---\ndescription: x\n---\n", "`name` is missing"),
+        ("---\nname: my-skill\ndescription: ''\n---\n", "`description` must not be empty"),
+        ("---\nname: my-skill\ndescription: [a]\n---\n", "`description` must be text"),
+        ("---\nname: my-skill\ndescription: " + "x" * 1100 + "\n---\n", "1,024"),
+        (skill("compatibility: " + "x" * 550), "500"),
+        (skill("metadata: [a]"), "`metadata` must be a table"),
+        (skill("metadata:", "  a: {b: c}"), "`metadata` must be a table"),
+        (skill("allowed-tools: {a: b}"), "`allowed-tools`"),
+        (skill("allowed-tools: [a, [b]]"), "`allowed-tools`"),
+        ("---\n- a\n---\n", "no table"),
+        ("---\n---\n", "no table"),
+        ("---\nname: x\nname: y\n---\n", "`name` twice"),
+        ("---\nname: my-skill\ndescription: use when: always\n---\n", "line 3"),
+        ("---\n" + "x: y\n" * 4_000 + "---\n", "16 KiB"),
+    ],
+    ids=lambda text: repr(text[-24:]),
+)
+def test_what_is_wrong_with_a_head_is_said(text: str, words: str) -> None:
+    try:
+        problems = head_of(text)[1]
+    except NotASkill as error:
+        problems = (str(error),)
+    assert any(words in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    ("line", "tools"),
+    [
+        ("allowed-tools: Bash(git:*) Bash(jq:*) Read", ("Bash(git:*)", "Bash(jq:*)", "Read")),
+        ("allowed-tools: [Read, Write, Edit, Bash]", ("Read", "Write", "Edit", "Bash")),
+        ("allowed-tools:\n  - Read\n  - Bash(git log)", ("Read", "Bash(git log)")),
+        ("allowed-tools: Bash(git log) Read", ("Bash(git log)", "Read")),
+        ("license: MIT", ()),
+    ],
+)
+def test_allowed_tools_are_a_text_or_a_list(line: str, tools: tuple[str, ...]) -> None:
+    found, problems = head_of(skill(line))
+    assert (found.allowed_tools, problems) == (tools, ())
+
+
+def test_a_key_that_the_format_does_not_have_is_named_and_ignored() -> None:
+    found, problems = head_of(skill("version: 1", "hooks: {x: y}"))
+    assert (found.ignored, problems) == (("version", "hooks"), ())
+
+
+def test_no_value_is_taken_for_anything_but_text() -> None:
+    found = read_table("a: 1\nb: true\nc: 2026-01-01\nd: null\ne: 0x1F\nf: ~")
+    assert found == {"a": "1", "b": "true", "c": "2026-01-01", "d": "null", "e": "0x1F", "f": "~"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &x hi\nb: *x",
+        "a: &x [1]",
+        "a: !!python/object/apply:os.system [ls]",
+        "!!map {a: b}",
+        "? [a]\n: b",
+        "a: b\n--- \nc: d",
+        "[" * 16_000,
+        "a: " + "{a: " * 4_000,
+        "- " * 8_000,
+        "a: b" + "\n" * 15_000 + "\x00",
+        "a: [" + "b, " * 5_000 + "]",
+        "a: '" + "\n" * 16_000,
+        "%YAML 9.9\n---\na: b",
+        "a: \ud800",
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_yaml_that_is_more_than_plain_is_refused_in_a_moment(text: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(NotPlain):
+        read_table(text)
+    assert time.monotonic() - began < 10
+
+
+def test_the_body_is_what_follows_the_second_line_of_dashes() -> None:
+    assert divided("---\r\nname: x\r\n---\r\n\r\nText\n---\nmore\n")[1] == "Text\n---\nmore"
+
+
+def test_the_digest_of_a_skill_is_that_of_what_sha256sum_prints() -> None:
+    files = (SkillFile("b/c.txt", "00", 1), SkillFile("SKILL.md", "11", 2))
+    printed = b"11  SKILL.md\n00  b/c.txt\n"
+    assert digest_of_files(files) == f"sha256:{sha256(printed).hexdigest()}"
+    assert digest_of_files(files) == digest_of_files(reversed(files))
+    assert digest_of_files(files) != digest_of_files(files[:1])
