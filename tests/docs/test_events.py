@@ -14,6 +14,7 @@ import pytest
 from pages import fenced, first_cells, page, rows, run_line, section
 from pydantic import BaseModel
 
+from perstack.core.agents_md import AgentsMdFile
 from perstack.core.by import By
 from perstack.core.context import ContextPolicy
 from perstack.core.definitions import Budget, Limits
@@ -58,6 +59,7 @@ OBJECTS = {
     "budget": Budget,
     "charge": Charge,
     "definition": Definition,
+    "agentsMdFile": AgentsMdFile,
     "delegatedBy": DelegatedBy,
     "continuedFrom": ContinuedFrom,
     "delegation": Delegation,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
+from perstack.config.handles import FOLDER, TooLarge, opened, read_below
 from perstack.core.agent_skills import (
     SKILL_FILE,
     NotASkill,
@@ -28,9 +28,6 @@ LARGEST_TEXT = 4 << 20
 """Bytes of a file that is read as a text."""
 _DEEPEST = 16
 _PIECE = 1 << 20
-
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,32 +87,16 @@ def decoded(data: bytes) -> str:
 
 def read_bytes(folder: Path, path: str) -> bytes:
     """A file in a skill's folder, to which no link leads. Raises NotASkill, and OSError if it is not there."""
-    *above, name = path.split("/")
-    handle = os.open(folder, _FOLDER)
-    try:
-        for part in above:
-            _check_name(part)
-            inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=handle)
-            os.close(handle)
-            handle = inner
-        _check_name(name)
-        with _opened(name, handle) as file:
-            data = b"".join(iter(lambda: os.read(file, _PIECE), b"")) if _size(file) <= LARGEST_TEXT else None
-    finally:
-        os.close(handle)
-    if data is None:
-        raise NotASkill(f"is larger than {LARGEST_TEXT >> 20} MiB")
-    return data
-
-
-def _check_name(name: str) -> None:
-    """Raises NotASkill for a name that leads elsewhere, or to what is hidden."""
-    if "\0" in name or not is_part_of_skill(name) or not name:
+    if not all(map(is_part_of_skill, path.split("/"))):
         raise NotASkill("is no part of the skill")
+    try:
+        return read_below(folder, path, LARGEST_TEXT)
+    except TooLarge:
+        raise NotASkill(f"is larger than {LARGEST_TEXT >> 20} MiB") from None
 
 
 def _files(folder: Path) -> Iterator[SkillFile]:
-    handle = os.open(folder, _FOLDER)
+    handle = os.open(folder, FOLDER)
     left = [MOST_FILES, MOST_BYTES]
     try:
         yield from _below(handle, "", left, 1)
@@ -132,7 +113,7 @@ def _below(handle: int, above: str, left: list[int], level: int) -> Iterator[Ski
     for name in names:
         status = os.stat(name, dir_fd=handle, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):
-            inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=handle)
+            inner = os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=handle)
             try:
                 yield from _below(inner, f"{above}{name}/", left, level + 1)
             finally:
@@ -146,7 +127,7 @@ def _file(handle: int, name: str, above: str, left: list[int]) -> SkillFile:
     if left[0] < 0:
         raise NotASkill(f"has more than {MOST_FILES} files")
     digest, size = sha256(), 0
-    with _opened(name, handle) as file:
+    with opened(name, handle) as file:
         while piece := os.read(file, _PIECE):
             digest.update(piece)
             size += len(piece)
@@ -154,19 +135,3 @@ def _file(handle: int, name: str, above: str, left: list[int]) -> SkillFile:
             if left[1] < 0:
                 raise NotASkill(f"has more than {MOST_BYTES >> 20} MiB of files")
     return SkillFile(f"{above}{name}", digest.hexdigest(), size)
-
-
-@contextmanager
-def _opened(name: str, handle: int) -> Generator[int]:
-    """An ordinary file of an open folder, open."""
-    file = os.open(name, _FILE, dir_fd=handle)
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise NotASkill("is no ordinary file")
-        yield file
-    finally:
-        os.close(file)
-
-
-def _size(file: int) -> int:
-    return os.fstat(file).st_size

@@ -79,6 +79,13 @@ _ResultLimit = Annotated[
 ]
 
 
+_AgentsMd = Annotated[
+    bool | None,
+    _LEFT_OUT,
+    Key("show the model the AGENTS.md files of the project; false if not given, and a delegate's is its own"),
+]
+
+
 class ProviderSetting(Fact):
     """`[provider]`: which endpoint, and its settings as the provider's own documentation names them."""
 
@@ -233,6 +240,7 @@ class Expert(ContextKeys):
         Field(exclude_if=falsy),
         Key("its work has an effect: a success without one is marked; false if not given"),
     ] = False
+    agents_md: _AgentsMd = None
     iterate: Annotated[Iterate | None, Key("how it is run until what it makes is good enough, see `iterate` below")] = (
         None
     )
@@ -273,6 +281,7 @@ class Project(ContextKeys):
     provider: _Provider = None
     tool_search: _ToolSearch = None
     result_limit: _ResultLimit = None
+    agents_md: _AgentsMd = None
     runtime: _Runtime = None
     sandbox: Annotated[
         Sandbox | None, Key("what programs of tools may reach besides, and their limits, see `[sandbox]`")

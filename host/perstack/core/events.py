@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from perstack.core.agents_md import AgentsMdFile
 from perstack.core.base import JsonObject, falsy
 from perstack.core.by import By
 from perstack.core.closing import CloseRun as CloseRun
@@ -114,6 +115,8 @@ class StartRun(RunEvent):
     """Where programs of its tools run and what they may reach there; None: as the host's user, without a sandbox."""
     output: JsonObject | None = None
     """The JSON schema that its caller wants the result to fit, in place of the Expert's `output`."""
+    agents_md: tuple[AgentsMdFile, ...] = Field(default=(), exclude_if=falsy)
+    """The AGENTS.md files whose texts are in the instruction."""
 
 
 class ResumeRun(RunEvent):

@@ -38,13 +38,20 @@ def render_instruction(
     directory: str,
     is_coordinator: bool,
     schema: JsonObject | None = None,
+    agents_md: str = "",
 ) -> str:
     """The instruction of one Run. `time` is an ISO 8601 instant; `directory` is what tools see as the working one.
 
-    `schema` is what its result has to fit.
+    `schema` is what its result has to fit, `agents_md` what the project's AGENTS.md files say.
     """
     parts = instruction_parts(
-        expert, delegates, time=time, directory=directory, is_coordinator=is_coordinator, schema=schema
+        expert,
+        delegates,
+        time=time,
+        directory=directory,
+        is_coordinator=is_coordinator,
+        schema=schema,
+        agents_md=agents_md,
     )
     return BETWEEN.join(parts.values())
 
@@ -57,6 +64,7 @@ def instruction_parts(
     directory: str,
     is_coordinator: bool,
     schema: JsonObject | None = None,
+    agents_md: str = "",
 ) -> dict[str, str]:
     """The same in its parts, each by a name for people; `BETWEEN` stands between them."""
     parts = {
@@ -67,6 +75,7 @@ def instruction_parts(
     knowledge = agent_skills(expert.skills)
     if knowledge:
         parts["agent skills"] = _told_of(knowledge)
+    parts["AGENTS.md"] = agents_md
     if delegates:
         told = "\n".join(f"- {one.tool_name}: {one.description}" for one in delegates)
         parts["delegates"] = (

@@ -37,6 +37,7 @@ class SeriesDefinition(ContextKeys):
     permissions: Permissions | None = None
     """The project's, which hold besides today's; an Expert has its own."""
     budget: Budget | None = None
+    agents_md: bool | None = None
     chosen: Overrides = Overrides()
 
 
@@ -58,6 +59,7 @@ def definition_of(project: Project, expert: Expert, chosen: Overrides) -> Series
         sandbox=project.sandbox,
         permissions=project.permissions,
         budget=project.budget,
+        agents_md=project.agents_md,
         chosen=chosen.recorded(),
         **_context_keys(project),
     )
@@ -86,6 +88,7 @@ def in_force(definition: SeriesDefinition, today: Project) -> Project:
             "sandbox": definition.sandbox,
             "recorded_permissions": definition.permissions,
             "budget": definition.budget,
+            "agents_md": definition.agents_md,
             **_context_keys(definition),
         }
     )

@@ -4,6 +4,7 @@ from typing import Literal, assert_never
 
 from pydantic import Field
 
+from perstack.core.agents_md import AgentsMdFile
 from perstack.core.base import Fact, falsy
 from perstack.core.definitions import Expert, ReasoningBudget
 
@@ -86,6 +87,7 @@ class Definition(Fact):
     """The whole text that the model is given as its instruction, rendered."""
     expert: Expert
     reasoning_budget: ReasoningBudget | None = None
+    agents_md: tuple[AgentsMdFile, ...] = Field(default=(), exclude_if=falsy)
 
 
 class ErrorInfo(Fact):

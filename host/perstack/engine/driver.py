@@ -67,7 +67,7 @@ from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.generation import generate
 from perstack.engine.groups import leaves
 from perstack.engine.kept_summary import KeptSummary
-from perstack.engine.new_runs import as_started, instruction_of, sandbox_of, strict
+from perstack.engine.new_runs import agents_md_of, as_started, instruction_of, sandbox_of, strict
 from perstack.engine.prices import Prices
 from perstack.engine.providers import RunSettings
 from perstack.engine.ruling import Rulings
@@ -154,6 +154,7 @@ class Driver:
                 depth=0 if parent is None else parent.start.depth + 1,
                 sandbox=sandbox_of(self._wiring, expert, within, base),
                 output=output,
+                agents_md=agents_md_of(self._wiring, expert, is_coordinator=delegated_by is None)[1],
             )
         )
         if delegated_by is None:  # what it starts has what it has
@@ -231,6 +232,7 @@ class Driver:
             instruction=instruction_of(self._wiring, expert, run.start.output, is_coordinator=run.is_coordinator),
             expert=without_secrets(expert),
             reasoning_budget=settings.reasoning_budget,
+            agents_md=agents_md_of(self._wiring, expert, is_coordinator=run.is_coordinator)[1],
         )
         return redefined(run, today, settings.limits, limits)
 

@@ -1,4 +1,7 @@
-"""What Experts know besides their instruction: their Agent Skills, as they were when a Job began to be driven."""
+"""What Experts know besides their instruction: their Agent Skills and the project's AGENTS.md files.
+
+Both are as they were when a process began to drive the Job.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, LockedFolder, lock_path
+from perstack.core.agents_md import AgentsMdFile
 from perstack.core.definitions import AgentSkill, Expert, Project
 from perstack.core.sandbox import SandboxPolicy, is_below
 from perstack.core.skill_definitions import agent_skills
@@ -22,16 +26,35 @@ if TYPE_CHECKING:
 class Knowledge:
     """Reads each folder once: all Runs that a process begins for a Job know the same, whatever they change."""
 
-    def __init__(self, project: Project, lock: Lock) -> None:
-        self._file = project.path
+    def __init__(self, project: Project, lock: Lock, workspace: Path) -> None:
+        self._project = project
+        self._workspace = workspace
+        self._agents_md: tuple[str, tuple[AgentsMdFile, ...]] | None = None
         self._locked = {one.path: one.digest for one in lock.agent_skills}
         self._folders: dict[str, SkillFolder | UsageError] = {}
 
     async def read(self, experts: Iterable[Expert]) -> None:
         """Look at what these need, ahead of time. What is wrong is raised when it is asked for."""
-        missing = [skill for expert in experts for skill in agent_skills(expert.skills)]
-        if missing:
-            await asyncio.to_thread(lambda: [self._known(skill) for skill in missing])
+        team = list(experts)
+        missing = [skill for expert in team for skill in agent_skills(expert.skills)]
+        wanted = any(wants_agents_md(self._project, expert, is_coordinator=True) for expert in team)
+
+        def look() -> None:
+            for skill in missing:
+                self._known(skill)
+            if wanted:
+                self.agents_md()
+
+        if missing or wanted:
+            await asyncio.to_thread(look)
+
+    def agents_md(self) -> tuple[str, tuple[AgentsMdFile, ...]]:
+        """What a model is shown of the project's AGENTS.md files, and which they are. It may look at the disk."""
+        if self._agents_md is None:
+            from perstack.config.agents_md import read_agents_md
+
+            self._agents_md = read_agents_md(self._workspace)
+        return self._agents_md
 
     def informed(self, expert: Expert) -> Expert:
         """The Expert with what its skills are for, and the digests of their files, which a Run records.
@@ -63,7 +86,8 @@ class Knowledge:
         found = self._known(skill)
         if isinstance(found, UsageError):
             raise UsageError(f"Expert {expert.key}: {found}")
-        locked = None if self._file is None else self._locked.get(path_in_lock(self._file, skill))
+        file = self._project.path
+        locked = None if file is None else self._locked.get(path_in_lock(file, skill))
         if locked not in (None, found.digest):
             raise UsageError(
                 f"Expert {expert.key}: skill {skill.name} is not the one that perstack.lock has:"
@@ -71,6 +95,12 @@ class Knowledge:
                 next_steps=(Install(),),
             )
         return skill.model_copy(update={"description": found.head.description, "digest": found.digest})
+
+
+def wants_agents_md(project: Project, expert: Expert, *, is_coordinator: bool) -> bool:
+    """Whether a Run of the Expert is shown AGENTS.md files: a delegate only if it says so itself."""
+    shared = project.agents_md if is_coordinator else None
+    return bool(shared if expert.agents_md is None else expert.agents_md)
 
 
 def path_in_lock(config: str, skill: AgentSkill) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perstack.config.settings import resolve_sandbox
+from perstack.core.agents_md import AgentsMdFile
 from perstack.core.base import JsonObject
 from perstack.core.definitions import Expert, with_skills_required
 from perstack.core.instruction import render_instruction
@@ -11,7 +12,7 @@ from perstack.core.runs.state import Run
 from perstack.core.sandbox import SandboxPolicy, narrowed
 from perstack.engine.catalogue import delegate_infos, delegate_tools
 from perstack.engine.clock import iso
-from perstack.engine.knowledge import reachable
+from perstack.engine.knowledge import reachable, wants_agents_md
 from perstack.engine.wiring import Wiring
 
 
@@ -34,7 +35,14 @@ def instruction_of(wiring: Wiring, expert: Expert, output: JsonObject | None, *,
         directory=wiring.directory,
         is_coordinator=is_coordinator,
         schema=wanted_schema(expert, output, is_coordinator=is_coordinator),
+        agents_md=agents_md_of(wiring, expert, is_coordinator=is_coordinator)[0],
     )
+
+
+def agents_md_of(wiring: Wiring, expert: Expert, *, is_coordinator: bool) -> tuple[str, tuple[AgentsMdFile, ...]]:
+    """What its model is shown of the project's AGENTS.md files, and which they are."""
+    wants = wants_agents_md(wiring.project, expert, is_coordinator=is_coordinator)
+    return wiring.knowledge.agents_md() if wants else ("", ())
 
 
 def sandbox_of(wiring: Wiring, expert: Expert, within: SandboxPolicy | None, base: Run | None) -> SandboxPolicy | None:

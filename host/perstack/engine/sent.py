@@ -15,6 +15,7 @@ from perstack.core.usage import NO_USAGE
 from perstack.dataclass import dataclass
 from perstack.engine.catalogue import delegate_infos, delegate_tools
 from perstack.engine.clock import iso
+from perstack.engine.knowledge import wants_agents_md
 from perstack.engine.prices import Prices
 from perstack.engine.providers import RunSettings
 from perstack.engine.setup import Setup
@@ -78,6 +79,7 @@ async def sent_to_model(setup: Setup, expert: Expert, *, as_delegate: bool) -> S
     knowledge = await setup.knowledge(expert.key)
     expert = knowledge.informed(expert)
     tools = await offered_tools(setup, expert, is_coordinator=not as_delegate)
+    wants = wants_agents_md(setup.project, expert, is_coordinator=not as_delegate)
     schema = wanted_schema(expert, setup.overrides.output, is_coordinator=not as_delegate)
     parts = instruction_parts(
         expert,
@@ -86,6 +88,7 @@ async def sent_to_model(setup: Setup, expert: Expert, *, as_delegate: bool) -> S
         directory=str(setup.workspace),
         is_coordinator=not as_delegate,
         schema=schema,
+        agents_md=knowledge.agents_md()[0] if wants else "",
     )
     if tools.guidance:
         parts["skills"] = tools.guidance

@@ -161,7 +161,7 @@ class Setup:
 
     async def knowledge(self, expert_key: str, lock: Lock | None = None) -> Knowledge:
         """What an Expert and all that it may delegate to know, read now."""
-        found = Knowledge(self.project, self.lock() if lock is None else lock)
+        found = Knowledge(self.project, self.lock() if lock is None else lock, self.workspace)
         await found.read(with_delegates(self.project, (expert_key,)))
         return found
 

@@ -156,7 +156,7 @@ class JobSkills:
             return ()
         from perstack.engine.skill_loading import loading_tools
 
-        return loading_tools(known, self._knowledge or Knowledge(project, self._lock))
+        return loading_tools(known, self._knowledge or Knowledge(project, self._lock, self._context.workspace))
 
     async def close(self) -> None:
         """End every skill. One that fails to end is shown; what its tools have done stands all the same."""
