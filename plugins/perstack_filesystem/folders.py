@@ -164,6 +164,16 @@ class Folder:
         except OSError as error:
             raise explained(error, self.path / name) from error
 
+    def remove(self, name: str) -> bool:
+        """Remove a file; False if it is not there."""
+        try:
+            os.unlink(name, dir_fd=self.fd)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise explained(error, self.path / name) from error
+        return True
+
     def lock(self) -> None:
         """Nobody else who locks it is at work in it, until this handle is closed."""
         try:

@@ -8,6 +8,11 @@ from perstack.ports.paging import is_id
 from perstack_filesystem.folders import Folder, explained
 
 
+def job_names(jobs: Folder) -> list[str]:
+    """The ids of the Jobs that have a folder."""
+    return [entry.name for entry in jobs.entries() if is_id(entry.name) and entry.is_dir(follow_symlinks=False)]
+
+
 def jobs_with_times(jobs: Folder, summary: str) -> list[tuple[int, str]]:
     """Each Job with the time of its summary, or else of its folder, in ns; logs are not looked at."""
     try:

@@ -35,11 +35,13 @@ from perstack.ports.pace import Pace
 from perstack.ports.paging import check_space, checkpoint_order, is_id, newest_first, page_of, run_order
 from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
 from perstack.ports.uninterrupted import uninterrupted
+from perstack_filesystem.contents import blob_names, remove_unfinished
 from perstack_filesystem.entries import EntryIndex, entry_names, forgotten, put_entry, read_entries
-from perstack_filesystem.folders import Folder, explained, read_below
+from perstack_filesystem.folders import explained, read_below
 from perstack_filesystem.foreign import ForeignJobs
 from perstack_filesystem.handles import OpenFolders
-from perstack_filesystem.listing import jobs_with_times
+from perstack_filesystem.job_folders import JobFolders
+from perstack_filesystem.listing import job_names, jobs_with_times
 from perstack_filesystem.log import Log
 
 _LOG = "events.jsonl"
@@ -51,7 +53,7 @@ _DOOMED = ".deleted."
 _MOST_OPEN_LOGS = 100
 
 
-class FilesystemStorage:
+class FilesystemStorage(JobFolders):
     """Keeps Jobs as folders. Several processes may use one directory at a time.
 
     Those that other programs wrote in one of `formats` are shown as well, and continued beside what is there.
@@ -64,9 +66,7 @@ class FilesystemStorage:
         formats: Sequence[JobFormat] = (),
         folders: OpenFolders | None = None,
     ) -> None:
-        self._root = root
-        self._folders = folders or OpenFolders(root)
-        self._space = space
+        super().__init__(root, space, folders)
         self._spaces: dict[str, FilesystemStorage] = {}
         self._logs: OrderedDict[RunRef, Log] = OrderedDict()
         self._foreign = ForeignJobs(formats)
@@ -209,10 +209,7 @@ class FilesystemStorage:
     def _summaries(self) -> dict[str, bytes]:
         with ExitStack() as opened:
             jobs = self._jobs(opened)
-            if jobs is None:
-                return {}
-            names = [one.name for one in jobs.entries() if is_id(one.name) and one.is_dir(follow_symlinks=False)]
-            return {name: read_below(jobs, name, _SUMMARY) or b"" for name in names}
+            return {} if jobs is None else {name: read_below(jobs, name, _SUMMARY) or b"" for name in job_names(jobs)}
 
     async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
         """Replace a Job's entry, unless it is of a later place."""
@@ -227,10 +224,7 @@ class FilesystemStorage:
         """The entry of every Job."""
         with ExitStack() as opened:
             jobs = self._jobs(opened)
-            if jobs is None:
-                return {}
-            names = [one.name for one in jobs.entries() if is_id(one.name) and one.is_dir(follow_symlinks=False)]
-            return read_entries(jobs, names)
+            return {} if jobs is None else read_entries(jobs, job_names(jobs))
 
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
         """The entry of one Job, and the place that it tells of."""
@@ -245,10 +239,9 @@ class FilesystemStorage:
         """The ids that have an entry and no folder."""
         with ExitStack() as opened:
             jobs = self._jobs(opened)
-            if jobs is None:
-                return ()
-            names = {one.name for one in jobs.entries() if one.is_dir(follow_symlinks=False)}
-            return tuple(sorted(name for name in entry_names(jobs) if is_id(name) and name not in names))
+            return (
+                () if jobs is None else tuple(sorted({*filter(is_id, entry_names(jobs))}.difference(job_names(jobs))))
+            )
 
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Replace run-setting.json."""
@@ -318,6 +311,25 @@ class FilesystemStorage:
         if _sha256(data) != sha256:
             raise StorageError(f"{self._root}/{self._space}/{job_id}/blobs/{sha256}: damaged; put it back from a copy")
         return data
+
+    async def blobs(self, job_id: str) -> tuple[str, ...]:
+        """The names of a Job's blobs."""
+        with ExitStack() as opened:
+            self._job(opened, job_id)
+            folder = self._find(opened, job_id, "blobs")
+            return () if folder is None else blob_names(folder)
+
+    async def remove_blob(self, job_id: str, sha256: str) -> None:
+        """Remove a blob, if it is there."""
+        with ExitStack() as opened:
+            folder = self._find(opened, job_id, "blobs")
+            if folder is not None and folder.remove(check_id(sha256, "blob")):
+                folder.sync()
+
+    async def erase_traces(self, job_id: str) -> None:
+        """Remove what writes of this Job have left that were cut short."""
+        with ExitStack() as opened:
+            await asyncio.to_thread(remove_unfinished, self._job(opened, job_id))
 
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
@@ -460,30 +472,6 @@ class FilesystemStorage:
         if fd is None:
             raise NotFound(f"job {job_id} was deleted")
         return fd
-
-    def _jobs(self, opened: ExitStack) -> Folder | None:
-        """The folder of the space, open as long as `opened` is; None if it is not there."""
-        jobs = self._folders.find(self._space)
-        return None if jobs is None else opened.enter_context(jobs)
-
-    def _find(self, opened: ExitStack, job_id: str, *below: str) -> Folder | None:
-        """The folder of a Job, or one below it; None if it is not there. Open as long as `opened` is."""
-        folder = self._folders.find(self._space, check_job_id(job_id), *below[:1])
-        for name in below[1:]:
-            folder = None if folder is None else opened.enter_context(folder).find(name)
-        return None if folder is None else opened.enter_context(folder)
-
-    def _job(self, opened: ExitStack, job_id: str) -> Folder:
-        return self._there(self._find(opened, job_id), job_id)
-
-    def _made(self, opened: ExitStack, job_id: str, name: str) -> Folder:
-        """A folder in that of a Job, which is made if need be."""
-        return opened.enter_context(self._there(self._folders.make(self._space, check_job_id(job_id), name), job_id))
-
-    def _there(self, folder: Folder | None, job_id: str) -> Folder:
-        if folder is None:
-            raise NotFound(f"no job {job_id} in {self._root}")
-        return folder
 
 
 def _sha256(data: bytes) -> str:

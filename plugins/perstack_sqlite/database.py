@@ -96,6 +96,26 @@ class Database:
         with self._explained():
             return await self._writer.do(writing, wholly=True)
 
+    async def rewrite(self) -> None:
+        """Write the file anew, with nothing in it but what is kept, and empty the log beside it.
+
+        Takes time by the size of the file, and as much room again meanwhile. Raises StorageError if another process
+        is at work in it.
+        """
+
+        def rewriting() -> None:
+            connection = self._writer.connection()
+            connection.execute("VACUUM")
+            (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if is_busy:
+                raise StorageError(
+                    f"{self.path}-wal: another process reads the database: old content stays there until that is done;"
+                    " try again then"
+                )
+
+        with self._explained():
+            await self._writer.do(rewriting, wholly=True)
+
     async def close(self) -> None:
         """Close the connections, when what has begun has been done."""
         await uninterrupted(self._reader.close())

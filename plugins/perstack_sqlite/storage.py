@@ -246,6 +246,22 @@ class SqliteStorage:
             raise StorageError(f"{self._path}: blob {sha256} of job {job_id} is damaged; put the file back from a copy")
         return data
 
+    async def blobs(self, job_id: str) -> tuple[str, ...]:
+        """The names of a Job's blobs."""
+        rows = await self._rows_of_job(job_id, "SELECT sha256 FROM blobs WHERE job_id = ?", (self._key(job_id),))
+        return tuple(str(name) for (name,) in rows)
+
+    async def remove_blob(self, job_id: str, sha256: str) -> None:
+        """Remove a blob, if it is there."""
+        ids = (self._key(job_id), check_id(sha256, "blob"))
+        await self._put(job_id, "DELETE FROM blobs WHERE job_id = ? AND sha256 = ?", ids, synced=True)
+
+    async def erase_traces(self, job_id: str) -> None:
+        """Write the whole file anew, without its unused pages, and empty the log beside it."""
+        if not await self.has_job(job_id):
+            raise self._no_job(job_id)
+        await self._database.rewrite()
+
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
         """The right to drive a Job, free the moment its holder dies. Raises Conflict, naming the holder."""

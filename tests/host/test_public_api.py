@@ -87,7 +87,7 @@ HOST = {
 }
 PARTS = {
     Jobs: {*HOST, "backtest", "delete_each", "find", "left_out", "list", "not_retained"}.union(
-        ("resume_before_compaction", "under", "waiting")
+        ("redact", "resume_before_compaction", "under", "waiting")
     )
     - {"open", "close", "inbox", "use", "login", "logout", "install", "tools"},
     Experts: {"all", "get", "check_ready", "run_program", "runtimes", "sent", "tools"},

@@ -432,6 +432,10 @@ class RedactEvent(RunEvent):
     """Which fields were taken out, as JSON names them."""
     remains: JsonObject
     """The event without their content; `core.redaction` says what may be left."""
+    blobs: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """The blobs that were removed with it, by their sha256 (hex)."""
+    copies: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """Where else the same text stood then: events by their id, and what is not an event of a Run in words."""
     by: By
     reason: str
 

@@ -48,10 +48,10 @@ def job_of_run(run_id: str) -> str:
     return _split(run_id, "run")[0]
 
 
-def place_of(checkpoint_id: str) -> tuple[str, str, int]:
-    """Job id, Run id and place in the log of a checkpoint."""
-    run_id, seq = _split(checkpoint_id, "checkpoint")
-    return _split(run_id, "checkpoint")[0], run_id, seq
+def place_of(checkpoint_id: str, what: str = "checkpoint") -> tuple[str, str, int]:
+    """Job id, Run id and place in the log of a checkpoint, or of `what` the id is of."""
+    run_id, seq = _split(checkpoint_id, what)
+    return _split(run_id, what)[0], run_id, seq
 
 
 def is_place(checkpoint_id: str) -> bool:
@@ -77,5 +77,9 @@ def _split(value: str, what: str) -> tuple[str, int]:
     check_id(value, what)
     head, separator, tail = value.rpartition("-")
     if not separator or not head or not tail.isdigit():
-        raise UsageError(f"{value!r} is not the id of a {what} of this host", next_steps=(Look("log"),))
+        raise UsageError(f"{value!r} is not the id of {_a(what)} of this host", next_steps=(Look("log"),))
     return head, int(tail)
+
+
+def _a(what: str) -> str:
+    return f"an {what}" if what[:1] in "aeiou" else f"a {what}"

@@ -9,8 +9,10 @@ wrote. A `redactEvent` with any other text in it is none: nobody can put words i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import assert_never
+
+from pydantic import JsonValue
 
 from perstack.core.base import JsonObject
 from perstack.core.chain import TakenOut
@@ -48,6 +50,7 @@ from perstack.core.questions import Answer, Question
 from perstack.core.run_facts import Definition, ErrorInfo
 from perstack.core.tools import DecidedCall
 from perstack.dataclass import dataclass
+from perstack.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,12 @@ class Redaction:
     reason: str
     at: int
     """Milliseconds since 1970."""
+    fields: tuple[str, ...] = ()
+    """Which fields texts were taken out of."""
+    blobs: tuple[str, ...] = ()
+    """The blobs that went with them."""
+    copies: tuple[str, ...] = ()
+    """Where else the same text stood then."""
 
     def to_json(self) -> JsonObject:
         """As `verify --json` shows it."""
@@ -71,6 +80,9 @@ class Redaction:
             "by": self.by,
             "reason": self.reason,
             "at": self.at,
+            "fields": [*self.fields],
+            "blobs": [*self.blobs],
+            "copies": [*self.copies],
         }
 
 
@@ -83,6 +95,41 @@ def fields_taken(event: StoredEvent) -> tuple[str, ...]:
     """What `blanked` takes out of this event, as JSON names it; empty if there is nothing in it."""
     before, after = _json(event), _json(blanked(event))
     return tuple(key for key in before if before[key] != after.get(key))
+
+
+def check_fields(event: StoredEvent, named: Iterable[str]) -> tuple[str, ...]:
+    """The fields that texts are taken out of, if those that are named are among them: its texts go together, for its
+    digest is over all of them, and nobody could vouch for what stays. Raises UsageError that lists them otherwise."""
+    fields = fields_taken(event)
+    if not fields:
+        raise UsageError(f"event {event.id} ({event.type}) has no text that could be taken out")
+    wrong = [name for name in named if name not in fields]
+    if wrong:
+        raise UsageError(
+            f"{', '.join(wrong)}: event {event.id} ({event.type}) has no such text; what can be taken out of it:"
+            f" {', '.join(fields)}"
+        )
+    return fields
+
+
+_SETTINGS = frozenset(("expert", "definition", "permissions", "output", "widening"))
+"""Fields whose texts are mostly names, which stand everywhere."""
+
+
+def texts_taken(event: StoredEvent) -> frozenset[str]:
+    """The texts that `blanked` takes out of an event, each whole; not those of settings."""
+    before, after = _json(event), _json(blanked(event))
+    kept = frozenset(_leaves(after))
+    taken = (_leaves(value) for key, value in before.items() if key not in _SETTINGS and value != after.get(key))
+    return frozenset(text for texts in taken for text in texts if text not in kept)
+
+
+def _leaves(value: JsonValue) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for below in value if isinstance(value, list) else value.values():
+            yield from _leaves(below)
 
 
 def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one case for each kind with content
@@ -222,7 +269,8 @@ def parse_remains(event: RedactEvent) -> StoredEvent | None:
 
 def redaction_of(event: RedactEvent, seq: int) -> Redaction:
     """The same for people, of the place `seq`."""
-    return Redaction(event.run_id, seq, event.event_type, str(event.by), event.reason, event.timestamp)
+    said = event.run_id, seq, event.event_type, str(event.by), event.reason, event.timestamp
+    return Redaction(*said, event.fields, event.blobs, event.copies)
 
 
 def remains_of(event: StoredEvent) -> JsonObject:

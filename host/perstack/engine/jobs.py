@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -48,6 +48,7 @@ from perstack.next_steps import Continue, Give
 
 if TYPE_CHECKING:
     from perstack.core.cloudevents import CloudEvent
+    from perstack.core.redaction import Redaction
     from perstack.ports.tasks import TaskMemory
 
 _PAGE = 500
@@ -287,6 +288,26 @@ class Jobs(JobQueries):
         await asyncio.wait({task})
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
+
+    async def redact(
+        self, event_id: str, fields: Sequence[str] = (), *, reason: str, by: By | None = None
+    ) -> Redaction:
+        """Take what a person, a model or a tool wrote in an event out of the log, caches and blobs, for good.
+
+        `fields` are those that are meant; all texts of the event go together. Who did it (`by`, or this process's
+        user), why, and where else the same text stands is recorded, and in what this returns. If the process ends in
+        between, the same call again does the rest. Raises NotFound, Damaged, Conflict while the Job is driven, and
+        UsageError for what has no text to take out.
+        """
+        from perstack.engine.redact import redact_event
+
+        job = Job(place_of(event_id)[0])
+        async with self.audit.kept(job):
+            done = await redact_event(
+                self.storage, event_id, fields=fields, reason=reason, by=by or this_user(), clock=self._setup().clock
+            )
+            job.heads.update((await self.load(job.id)).job.heads)
+        return done
 
     async def delete(self, job_id: str) -> None:
         """Remove a Job for good. Raises NotFound, and Conflict while it is driven."""

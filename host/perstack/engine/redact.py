@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perstack.core.by import By, cleaned
-from perstack.core.chain import Head, open_line, taken_out, without_payload
-from perstack.core.events import RedactEvent, StoredEvent
+from perstack.core.chain import open_line, taken_out, without_payload
+from perstack.core.events import RedactEvent
 from perstack.core.ids import event_id_of, place_of
 from perstack.core.job import summarize
-from perstack.core.redaction import Redaction, fields_taken, redaction_of, remains_of
+from perstack.core.redaction import Redaction, check_fields, redaction_of, remains_of
 from perstack.engine.clock import SYSTEM
 from perstack.engine.derived import derive
 from perstack.engine.logs.runs import run_logs
+from perstack.engine.traces import traces_of
 from perstack.engine.who import this_process
 from perstack.errors import NotFound, UsageError
 from perstack.next_steps import Look
 from perstack.ports.clock import Clock
-from perstack.ports.storage import KeepsCopies, Redacts, RunRef, Storage
+from perstack.ports.formats import ShowsForeign
+from perstack.ports.storage import Erases, KeepsCopies, Redacts, RunRef, Storage
 
 
-async def redact_event(storage: Storage, event_id: str, *, reason: str, by: By, clock: Clock = SYSTEM) -> Redaction:
-    """Take out what a person, a model or a tool wrote in an event, and record who did it and why.
+async def redact_event(
+    storage: Storage, event_id: str, *, fields: Sequence[str] = (), reason: str, by: By, clock: Clock = SYSTEM
+) -> Redaction:
+    """Take out what a person, a model or a tool wrote in an event, and record who did it, why, and where else it stood.
 
-    The `redactEvent` is on disk before the event's line is replaced. If the process ends in between, `verify` names it,
-    and the same call again does the rest; one for an event that is redacted only writes the caches anew. They hold
-    texts of events too. Blobs stay. Raises NotFound, Damaged, Conflict while the Job is driven, and UsageError for an
-    event that has nothing to be taken out, or a storage that cannot do it.
+    `fields` are those that are meant; all texts of the event go with them. The `redactEvent` is on disk before the
+    event's line is replaced; then the blobs go that only this event needs, the caches are written anew, for they hold
+    texts of events too, and the storage erases what is left on its medium. If the process ends in between, `verify`
+    names it, and the same call again does the rest; one for an event that is redacted only repeats the last two.
+    Raises NotFound, Damaged, Conflict while the Job is driven, and UsageError for a field that has no text, an event
+    that has none, one that another program wrote, or a storage that cannot do it.
     """
     job_id, run_id, seq = place_of(event_id)
     ref = RunRef(job_id, run_id)
@@ -32,6 +40,8 @@ async def redact_event(storage: Storage, event_id: str, *, reason: str, by: By, 
         raise UsageError(f"{storage.location}: this storage cannot take anything out of a log")
     if not await storage.has_job(job_id):
         raise NotFound(f"there is no Job {job_id} in {storage.location}")
+    if isinstance(storage, ShowsForeign) and run_id in await storage.unsealed_runs(job_id):
+        raise UsageError(f"{run_id} was written by another program, in whose files its content would stay")
     async with storage.lease(job_id, f"a redaction ({this_process()})"):
         log = run_logs(storage)
         found = (await log.readable(ref)).whole()
@@ -41,38 +51,39 @@ async def redact_event(storage: Storage, event_id: str, *, reason: str, by: By, 
         sealed = open_line(line.line)
         decided = next((one for one in events if isinstance(one, RedactEvent) and one.event_id == event_id), None)
         if decided is None:
-            decided = _decision(
-                line.event, sealed.digest, events[-1], found.loaded.head, cleaned(reason), by, clock.now()
+            taken = check_fields(line.event, fields)
+            traces = await traces_of(storage, line.event)
+            decided = RedactEvent(
+                id=event_id_of(run_id, found.loaded.head.seq + 1),
+                timestamp=clock.now(),
+                job_id=job_id,
+                run_id=run_id,
+                expert_key=events[-1].expert_key,
+                step_number=events[-1].step_number,
+                event_id=event_id,
+                event_type=line.event.type,
+                digest=sealed.digest,
+                fields=taken,
+                remains=remains_of(line.event),
+                blobs=traces.blobs,
+                copies=traces.copies,
+                by=by,
+                reason=cleaned(reason),
             )
             await log.append(ref, found.loaded, [decided])
         if taken_out(sealed.payload) is None:
             await storage.redact(ref, seq, without_payload(line.line, line.event.type, event_id))
-        await _write_caches(storage, job_id)
+        await _clean_up(storage, job_id, decided)
     return redaction_of(decided, seq)
 
 
-def _decision(
-    event: StoredEvent, digest: str, last: StoredEvent, head: Head, reason: str, by: By, now: int
-) -> RedactEvent:
-    """Raises UsageError if there is nothing to take out."""
-    fields = fields_taken(event)
-    if not fields:
-        raise UsageError(f"event {event.id} ({event.type}) has no text that could be taken out")
-    return RedactEvent(
-        id=event_id_of(event.run_id, head.seq + 1),
-        timestamp=now,
-        job_id=event.job_id,
-        run_id=event.run_id,
-        expert_key=last.expert_key,
-        step_number=last.step_number,
-        event_id=event.id,
-        event_type=event.type,
-        digest=digest,
-        fields=fields,
-        remains=remains_of(event),
-        by=by,
-        reason=reason,
-    )
+async def _clean_up(storage: Storage, job_id: str, decided: RedactEvent) -> None:
+    if isinstance(storage, Erases):
+        for name in decided.blobs:
+            await storage.remove_blob(job_id, name)
+    await _write_caches(storage, job_id)
+    if isinstance(storage, Erases):
+        await storage.erase_traces(job_id)
 
 
 async def _write_caches(storage: Storage, job_id: str) -> None:

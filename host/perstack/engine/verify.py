@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from perstack.core.chain import Head, Sealed, taken_out
 from perstack.core.checkpoint import checkpoint_file
@@ -78,6 +79,7 @@ async def _check_log(check: Check, storage: Storage, ref: RunRef, checkpoints: F
         check.redactions += [redaction_of(one, seq) for one in redactions if one.event_id == event_id][:1]
     for redaction in redactions:
         _check_redaction(check, ref, redaction, log.lines)
+        check.removed.update((name, (ref.run_id, place_of(redaction.id)[2])) for name in redaction.blobs)
     _say_how_far(check, ref, log)
 
 
@@ -112,7 +114,7 @@ def _take_down(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:
             _take_down_result(check, ref, seq, event)
         case ShrinkResults():
             for shrunk in event.results:
-                check.blobs.setdefault(shrunk.blob, (ref.run_id, seq, None))
+                check.names_blob(shrunk.blob, ref.run_id, seq)
         case _:
             pass
 
@@ -123,7 +125,7 @@ def _take_down_result(check: Check, ref: RunRef, seq: int, event: FinishToolCall
         check.anchors.append((event.delegate.run_id, Head(event.delegate.seq, event.delegate.hash)))
     for part in event.contents:
         if isinstance(part, BlobPart):
-            check.blobs.setdefault(part.sha256, (ref.run_id, seq, part.size))
+            check.names_blob(part.sha256, ref.run_id, seq, part.size)
 
 
 def _check_redaction(check: Check, ref: RunRef, redaction: RedactEvent, lines: Sequence[bytes]) -> None:
@@ -195,10 +197,23 @@ async def _check_blobs(check: Check, storage: Storage) -> None:
         try:
             found = len(await storage.blob(check.job_id, name))
         except NotFound:
-            check.found(run_id, seq, f"the blob {name}, which it names, is missing")
+            if name not in check.removed:
+                check.found(run_id, seq, f"the blob {name}, which it names, is missing")
         except (StorageError, UsageError) as error:
             check.found(run_id, seq, str(error))
         else:
             check.right_blobs += size in (None, found)
             if size is not None and found != size:
                 check.found(run_id, seq, f"the blob {name} has {found:,} bytes, and it says {size:,}")
+    await _check_removed(check, storage)
+
+
+async def _check_removed(check: Check, storage: Storage) -> None:
+    """Whether the blobs are gone that a redaction was to take away; what was put there again later is named later."""
+    for name, (run_id, seq) in check.removed.items():
+        if any(run != run_id or at > seq for run, at in check.naming.get(name, ())):
+            continue
+        with suppress(UsageError, StorageError):
+            await storage.blob(check.job_id, name)
+            words = f"the redaction was not carried out to its end: the blob {name} is there still; redact it again"
+            check.found(run_id, seq, words)

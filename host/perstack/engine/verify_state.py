@@ -33,6 +33,10 @@ class Check:
     """The calls, of which Run, that have a result."""
     blobs: dict[str, tuple[str, int, int | None]] = field(default_factory=dict[str, "tuple[str, int, int | None]"])
     """The blobs that are named: by which Run, at which place, with which size, if that is said."""
+    naming: dict[str, list[tuple[str, int]]] = field(default_factory=dict[str, "list[tuple[str, int]]"])
+    """All the places that name each."""
+    removed: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
+    """The blobs that a redaction took away: of which Run, and where it says so."""
     offers: list[tuple[str, int, StartGeneration]] = field(default_factory=list[tuple[str, int, StartGeneration]])
     """The generations that name the tools which the model was offered: of which Run, at which place."""
     states: dict[str, Run] = field(default_factory=dict[str, Run])
@@ -48,6 +52,11 @@ class Check:
     findings: list[Finding] = field(default_factory=list[Finding])
     unchecked: list[Unchecked] = field(default_factory=list[Unchecked])
     redactions: list[Redaction] = field(default_factory=list[Redaction])
+
+    def names_blob(self, name: str, run_id: str, seq: int, size: int | None = None) -> None:
+        """An event names a blob, and its size if it says that."""
+        self.blobs.setdefault(name, (run_id, seq, size))
+        self.naming.setdefault(name, []).append((run_id, seq))
 
     def found(self, run_id: str, seq: int, message: str) -> None:
         """Something does not hold."""

@@ -228,6 +228,27 @@ class Redacts(Protocol):
 
 
 @runtime_checkable
+class Erases(Protocol):
+    """What a storage can do besides that takes bytes away for good, whoever looks for them beneath it."""
+
+    async def blobs(self, job_id: str) -> tuple[str, ...]:
+        """The sha256 in hex of every blob of a Job, in no order. Raises NotFound for an unknown Job."""
+        ...
+
+    async def remove_blob(self, job_id: str, sha256: str) -> None:
+        """The Job has no such blob from now on, and survives power loss without it; nothing, if it had none."""
+        ...
+
+    async def erase_traces(self, job_id: str) -> None:
+        """Remove what is left on this medium of the bytes of a Job that were replaced or removed: unused pages, a
+        write-ahead log, files of a write that was cut short. Its lease is held.
+
+        Raises StorageError where another process keeps it from that; the same call again does the rest.
+        """
+        ...
+
+
+@runtime_checkable
 class LocalStorage(Storage, Protocol):
     """A storage that keeps files on this machine."""
 

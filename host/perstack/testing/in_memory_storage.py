@@ -164,6 +164,18 @@ class InMemoryStorage:
             raise NotFound(f"job {job_id} has no blob {sha256}")
         return data
 
+    async def blobs(self, job_id: str) -> tuple[str, ...]:
+        """The names of its blobs."""
+        return tuple(self._job(job_id).blobs)
+
+    async def remove_blob(self, job_id: str, sha256: str) -> None:
+        """Remove a blob, if it is there."""
+        self._job(job_id).blobs.pop(check_id(sha256, "blob"), None)
+
+    async def erase_traces(self, job_id: str) -> None:
+        """There are none."""
+        self._job(job_id)
+
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
         """The right to drive a Job. Raises Conflict, naming the holder."""

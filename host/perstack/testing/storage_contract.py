@@ -41,7 +41,7 @@ from perstack.testing.contract_leases import LeaseContract  # noqa: E402
 from perstack.testing.contract_local import LocalContract  # noqa: E402
 from perstack.testing.contract_logs import LogContract  # noqa: E402
 from perstack.testing.contract_model import ModelContract  # noqa: E402
-from perstack.testing.contract_redactions import RedactionContract  # noqa: E402
+from perstack.testing.contract_redactions import ErasureContract, RedactionContract  # noqa: E402
 from perstack.testing.contract_spaces import SpaceContract  # noqa: E402
 from perstack.testing.opener import Opener  # noqa: E402
 
@@ -60,6 +60,7 @@ class StorageContract(
     CopiesContract,
     LocalContract,
     RedactionContract,
+    ErasureContract,
 ):
     """Every promise of `perstack.ports.storage`; override the fixture `make_opener`.
 

@@ -43,6 +43,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
     "Keep house": {
         "delete": Listed("delete", "Remove Jobs for good."),
         "prune": Listed("prune", "Remove all Jobs of a kind for good, such as last month's."),
+        "redact": Listed("redact", "Take a text out of a log for good, and keep who did it and why."),
     },
     "Prove": {
         "verify": Listed("verify", "Check a Job's logs for edits, loss and damage."),
@@ -161,6 +162,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "prune": (
         "perstack prune --older-than 30d --keep-last 10 --dry-run",
         "perstack prune --status failed --expert writer --yes",
+    ),
+    "redact": (
+        'perstack redact haiku-1-5 contents --reason "a customer\'s address"',
+        'perstack redact @last-1-1 query --copies --reason "a password"',
     ),
     "verify": (
         "perstack verify haiku",

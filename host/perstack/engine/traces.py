@@ -1,0 +1,160 @@
+"""Where in a storage a text stands that is to be taken out: in which events, and in which blobs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+
+from perstack.core.chain import BrokenSeal, open_line
+from perstack.core.digests import tools_blob
+from perstack.core.events import FinishToolCall, RedactEvent, StartGeneration, StoredEvent
+from perstack.core.ids import event_id_of
+from perstack.core.messages import BlobPart
+from perstack.core.redaction import texts_taken
+from perstack.dataclass import dataclass
+from perstack.engine.logs.damage import BadEvent
+from perstack.engine.logs.lines import readable, run_ids
+from perstack.engine.logs.runs import event_of
+from perstack.engine.pages import every_id
+from perstack.engine.spaces import SERIES_SPACE, TASK_SPACE
+from perstack.errors import NotFound, StorageError
+from perstack.ports.storage import Erases, RunRef, Storage
+
+_PAGE = 1000
+_SHORTEST = 4
+"""A text of fewer characters stands everywhere."""
+_MOST = 100
+"""How many places are named."""
+_WORDS = {TASK_SPACE: "task", SERIES_SPACE: "iterations"}
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """Where the texts of an event stand besides."""
+
+    copies: tuple[str, ...]
+    """The ids of events, or words for what is none of a Run: 100 at most."""
+    blobs: tuple[str, ...]
+    """The blobs of the same Job that can go with it: nothing that stays refers to them."""
+
+
+async def traces_of(storage: Storage, event: StoredEvent) -> Traces:
+    """Look through all logs of the storage, and the blobs of the event's Job, for its texts. Whole texts are looked
+    for: one that was quoted in part is not found. What does not read is passed over."""
+    texts = frozenset(text for text in texts_taken(event) if len(text) >= _SHORTEST)
+    forms = tuple(form for text in texts for form in _forms(text))
+    found: list[str] = []
+    if forms:
+        for job_id in await _every_job(storage):
+            found += await _in_job(storage, job_id, texts, forms, event)
+        for name, word in _WORDS.items():
+            space = storage.space(name)
+            for of in await _every_job(space):
+                found += [f"{word} {of}, event {seq}" for seq in await _places(space, of, forms)]
+    blobs, shared = await _blobs(storage, event, forms)
+    return Traces(tuple(dict.fromkeys((*found, *shared)))[:_MOST], tuple(blobs))
+
+
+def _forms(text: str) -> tuple[bytes, ...]:
+    """As it may stand in a line: as JSON, and as JSON in a text of JSON."""
+    once = _quoted(text)
+    twice = _quoted(once)
+    return (once.encode("utf-8", "surrogatepass"), twice.encode("utf-8", "surrogatepass"))[: 1 + (once != twice)]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+async def _every_job(storage: Storage) -> list[str]:
+    return await every_id(lambda after: storage.jobs(limit=_PAGE, after=after))
+
+
+async def _in_job(
+    storage: Storage, job_id: str, texts: Iterable[str], forms: Sequence[bytes], event: StoredEvent
+) -> list[str]:
+    found: list[str] = []
+    for run_id in await run_ids(storage, job_id):
+        ref = RunRef(job_id, run_id)
+        lines, _ = await readable(storage, ref)
+        for seq in await asyncio.to_thread(_having, lines, forms):
+            other = _parsed(ref, seq, lines[seq - 1])
+            if other is not None and other.id != event.id and _repeats(other, texts):
+                found.append(event_id_of(run_id, seq))
+    return found
+
+
+async def _places(space: Storage, of: str, forms: Sequence[bytes]) -> list[int]:
+    found: list[int] = []
+    for run_id in await run_ids(space, of):
+        lines, _ = await readable(space, RunRef(of, run_id))
+        found += await asyncio.to_thread(_having, lines, forms)
+    return found
+
+
+def _having(lines: Sequence[bytes], forms: Sequence[bytes]) -> list[int]:
+    return [seq for seq, line in enumerate(lines, 1) if any(form in line for form in forms)]
+
+
+def _repeats(event: StoredEvent, texts: Iterable[str]) -> bool:
+    """Whether a text stands where it could be taken out of this event, and is not a name only."""
+    own = texts_taken(event)
+    return any(text in one or _quoted(text) in one for text in texts for one in own)
+
+
+def _parsed(ref: RunRef, seq: int, line: bytes) -> StoredEvent | None:
+    try:
+        event = event_of(ref, seq, open_line(line).payload)
+    except (BadEvent, BrokenSeal):
+        return None
+    return None if isinstance(event, RedactEvent) else event
+
+
+async def _blobs(storage: Storage, event: StoredEvent, forms: Sequence[bytes]) -> tuple[list[str], list[str]]:
+    """The blobs that can go, and the ids of the events that keep others which have the same in them."""
+    if not isinstance(storage, Erases):
+        return [], []
+    named = _refers_to(event)
+    raw = tuple({*forms, *(text.encode("utf-8", "replace") for text in texts_taken(event) if len(text) >= _SHORTEST)})
+    mentioned = b"".join(raw)
+    names: list[str] = []
+    for name in await storage.blobs(event.job_id):
+        if name in named or b"blob:" + name.encode() in mentioned or await _has(storage, event.job_id, name, raw):
+            names.append(name)
+    users = await _users(storage, event, names)
+    return [name for name in names if name not in users], [one for ids in users.values() for one in ids]
+
+
+async def _has(storage: Storage, job_id: str, name: str, raw: Sequence[bytes]) -> bool:
+    try:
+        data = await storage.blob(job_id, name)
+    except (NotFound, StorageError):
+        return False
+    return await asyncio.to_thread(lambda: any(text in data for text in raw))
+
+
+async def _users(storage: Storage, event: StoredEvent, names: Sequence[str]) -> dict[str, list[str]]:
+    """Of each blob the other events of the Job whose own content it is; a result that shrank only names its own."""
+    found: dict[str, list[str]] = {}
+    forms = [name.encode() for name in names]
+    for run_id in await run_ids(storage, event.job_id) if names else ():
+        ref = RunRef(event.job_id, run_id)
+        lines, _ = await readable(storage, ref)
+        for seq in await asyncio.to_thread(_having, lines, forms):
+            other = _parsed(ref, seq, lines[seq - 1])
+            if other is not None and other.id != event.id:
+                for name in _refers_to(other).intersection(names):
+                    found.setdefault(name, []).append(other.id)
+    return found
+
+
+def _refers_to(event: StoredEvent) -> frozenset[str]:
+    """The blobs that are content of an event, or the tools that a model was offered."""
+    match event:
+        case FinishToolCall():
+            return frozenset(part.sha256 for part in event.contents if isinstance(part, BlobPart))
+        case StartGeneration() if event.tools_digest is not None:
+            return frozenset(filter(None, (tools_blob(event.tools_digest),)))
+        case _:
+            return frozenset()

@@ -1,0 +1,84 @@
+"""`perstack redact`: what it takes out, refuses and names, as a person at a terminal sees it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from processes import start, until
+from terminal import SECONDS, TEAM, Terminal, reply
+
+SECRET = "hunter2-is-the-password"
+SCRIPT = [reply("", ("todo", {"newTodos": [SECRET]})), reply(f"It was {SECRET}.")]
+
+
+@pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db"])
+def told(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
+    """A Job that was told a secret."""
+    terminal.project(f'storage = "{request.param}"\n{TEAM}', lead=SCRIPT)
+    assert terminal.call("run", "lead", SECRET, "--job-id", "job").code == 0
+    return terminal
+
+
+def events(terminal: Terminal) -> list[dict]:
+    return [json.loads(line) for line in terminal.call("log", "job", "--json").out.splitlines()]
+
+
+def test_it_says_what_went_with_it_and_where_the_text_still_is_and_the_log_shows_it(told: Terminal) -> None:
+    done = told.call("redact", "job-1-1", "query", "--reason", "a password")
+    assert done.code == 0, done.err
+    assert done.out.startswith("redacted job-1-1 (startRun): ")
+    assert "query" in done.out
+    assert done.err.startswith("the same text is also in: job-1-")
+    assert "redacts" in told.call("log", "job").out
+    shown = told.call("verify", "job")
+    assert shown.code == 0
+    assert "redacted: job-1, event 1 (startRun), by " in shown.out
+    assert ": a password" in shown.out
+    assert SECRET not in told.call("jobs", "--json").out.partition('"text"')[0]
+
+
+def test_with_its_copies_no_byte_of_it_is_left_and_the_same_again_changes_nothing(told: Terminal) -> None:
+    assert told.call("redact", "@last-1-1", "query", "--reason", "a password", "--copies").code == 0
+    files = [path for path in (told.workspace / "perstack").rglob("*") if path.is_file()]
+    assert [path.name for path in files if SECRET.encode() in path.read_bytes()] == []
+    before = told.call("log", "job", "--json").out
+    again = told.call("redact", "job-1-1", "query", "--reason", "another", "--copies", "--json")
+    assert (again.code, again.err) == (0, "")
+    assert json.loads(again.out.splitlines()[0])["reason"] == "a password"
+    assert told.call("log", "job", "--json").out == before
+    assert told.call("verify", "job").code == 0
+
+
+@pytest.mark.parametrize(
+    ("event", "field", "words"),
+    [
+        ("job-1-1", "id", "what can be taken out of it: "),
+        ("job-1-1", "nonsense", "what can be taken out of it: "),
+        ("job-1-99", "query", "there is no event job-1-99"),
+        ("none-1-1", "query", "there is no Job none"),
+        ("job", "query", "is not the id of an event"),
+        ("../../etc", "query", "not a valid"),
+    ],
+)
+def test_what_cannot_be_taken_out_is_refused_in_a_line(told: Terminal, event: str, field: str, words: str) -> None:
+    before = events(told)
+    done = told.call("redact", event, field, "--reason", "r")
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+    assert len(done.err.splitlines()) == 1
+    assert events(told) == before
+
+
+def test_a_job_that_is_driven_is_refused(terminal: Terminal) -> None:
+    slow = [reply("", ("exec", {"command": "sh", "args": ["-c", "touch began; sleep 60"]})), reply("done")]
+    terminal.project(TEAM, lead=slow)
+    with start(terminal, "run", "lead", SECRET, "--job-id", "job") as process:
+        until(lambda: (terminal.workspace / "began").exists(), "the command runs")
+        done = terminal.call("redact", "job-1-1", "query", "--reason", "r")
+        assert (done.code, done.out) == (1, "")
+        assert "is being driven by" in done.err
+        assert terminal.call("cancel", "job").code == 0
+        process.communicate(timeout=SECONDS)
+    assert terminal.call("redact", "job-1-1", "query", "--reason", "r").code == 0
+    assert terminal.call("resume", "job").code == 0

@@ -1,0 +1,222 @@
+"""What a redaction leaves nowhere: in no file, page, blob or cache; and what it names, because it cannot reach it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hosting import Bench, expert, wait_for
+
+from perstack.core.by import By
+from perstack.core.definitions import PluginSkill
+from perstack.errors import Conflict, UsageError
+from perstack.host import Host
+from perstack.ports.storage import RunRef, Storage
+from perstack.ports.toolkit import Blob, Toolkit
+from perstack.testing.crashing_storage import Crash
+from perstack.testing.scripted import text, tool, turn
+
+SECRET = "xyzzy-plugh-" * 40
+ALICE = By(user="alice", door="cli")
+LONG = f"{'a' * 30_000}{SECRET}{'b' * 30_000}"
+TEAM = (expert("lead", delegates=("hand",)), expert("hand"))
+SCRIPT = {
+    "[[lead]]": [
+        turn(tool("todo", {"newTodos": [SECRET]})),
+        tool("hand", {"query": SECRET}),
+        text(SECRET),
+    ],
+    "[[hand]]": [text(LONG)],
+}
+
+
+def a_job(bench: Bench) -> None:
+    async def work() -> None:
+        async with bench.host(SCRIPT, *TEAM) as host:
+            assert (await host.run("lead", f"Find {SECRET}", job_id="job")).status == "completed"
+
+    wait_for(work())
+
+
+def holding(bench: Bench) -> list[str]:
+    """The files below the workspace with the secret in them, whoever wrote them."""
+    files = [path for path in bench.workspace.rglob("*") if path.is_file()]
+    return sorted(path.name for path in files if SECRET[:24].encode() in path.read_bytes())
+
+
+async def events_with(host: Host, job_id: str = "job") -> list[str]:
+    """The ids of the events whose lines have the secret."""
+    return [
+        f"{log.run_id}-{seq}"
+        for log in await host.logs(job_id)
+        for seq, line in enumerate(log.lines, 1)
+        if SECRET.encode() in line
+    ]
+
+
+def test_no_byte_of_it_is_left_in_logs_caches_blobs_free_pages_or_beside_them(bench: Bench) -> None:
+    a_job(bench)
+    assert holding(bench)
+
+    async def work() -> None:
+        async with bench.host(SCRIPT, *TEAM) as host:
+            blobs = set[str]()
+            for event_id in await events_with(host):
+                done = await host.jobs.redact(event_id, reason="a secret", by=ALICE)
+                blobs |= {*done.blobs}
+            assert len(blobs) == 1, "the delegate's long result"
+            assert holding(bench) == [], "while the storage is open"
+            assert (await host.verify("job")).findings == ()
+            assert (await host.replay("job")).ok
+            assert (await host.job("job")).text == "[redacted]"
+
+    wait_for(work())
+    assert holding(bench) == []
+
+
+def test_what_else_has_the_same_text_is_named_wherever_it_is(bench: Bench) -> None:
+    a_job(bench)
+
+    async def work() -> None:
+        async with bench.host({"[[lead]]": [text("more")]}, *TEAM) as host:
+            await host.run("lead", f"Other: {SECRET}", job_id="other")
+            task = await host.tasks.create("t", name="t", agent_id="x", state={"note": [f"it is {SECRET}"]})
+            query = next(line.event for line in await host.events("job-2") if line.event.type == "startRun")
+            done = await host.jobs.redact(query.id, ["query"], reason="a secret", by=ALICE)
+            lines = {one.rpartition("-")[0] for one in done.copies if " " not in one}
+            assert lines == {"job-1", "job-2", "other-1"}
+            assert any(one.startswith(f"task {task.task_id}, event ") for one in done.copies)
+            report = await host.verify("job")
+            assert [one.copies for one in report.redactions] == [done.copies]
+            assert set(done.copies) >= {one for one in await events_with(host) if one.startswith("job-1")}
+
+    wait_for(work())
+
+
+def test_only_texts_are_taken_out_and_the_refusal_lists_them(bench: Bench) -> None:
+    a_job(bench)
+
+    async def work() -> None:
+        async with bench.host(SCRIPT, *TEAM) as host:
+            before = await host.logs("job")
+            for wrong in ("id", "type", "seq", "runId", "nonsense"):
+                with pytest.raises(UsageError, match=rf"^{wrong}: event job-1-1 \(startRun\) has no such .*query"):
+                    await host.jobs.redact("job-1-1", ["query", wrong], reason="r", by=ALICE)
+            assert await host.logs("job") == before
+
+    wait_for(work())
+
+
+def test_of_two_at_once_one_is_refused_and_the_other_whole(bench: Bench) -> None:
+    a_job(bench)
+
+    async def work() -> None:
+        async with bench.host(SCRIPT, *TEAM) as one, bench.host(SCRIPT, *TEAM) as two:
+            done = await asyncio.gather(
+                one.jobs.redact("job-1-1", reason="one", by=ALICE),
+                two.jobs.redact("job-1-1", reason="two", by=ALICE),
+                return_exceptions=True,
+            )
+            assert {type(each) for each in done if isinstance(each, BaseException)} <= {Conflict}
+            report = await one.verify("job")
+            assert (report.findings, len(report.redactions)) == ((), 1)
+
+    wait_for(work())
+
+
+WRITES = ("append", "redact", "remove_blob", "put_run_setting", "put_checkpoint", "put_summary", "erase_traces")
+
+
+def dying(storage: Storage, at: int, *, after: bool) -> Callable[[], int]:
+    """The storage dies at its n-th write, before or after it; how many there were."""
+    made = 0
+
+    def wrap(name: str, method: Any) -> None:
+        async def write(*args: Any, **more: Any) -> Any:
+            nonlocal made
+            made += 1
+            if made > at or (made == at and not after):
+                raise Crash(name)
+            done = await method(*args, **more)
+            if made == at:
+                raise Crash(name)
+            return done
+
+        setattr(storage, name, write)
+
+    for name in WRITES:
+        wrap(name, getattr(storage, name))
+    return lambda: made
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_kill_at_any_write_leaves_what_verify_names_and_the_same_call_finishes(bench: Bench, *, after: bool) -> None:
+    a_job(bench)
+
+    async def work() -> None:
+        async with bench.host(SCRIPT, *TEAM) as host:
+            every = [one for one in await events_with(host) if one.startswith("job-2")]
+        end = every[-1]  # the delegate's result, which has a blob
+        for at in range(1, 99):
+            async with bench.host(SCRIPT, *TEAM) as host:
+                made = dying(host.storage, at, after=after)
+                try:
+                    await host.jobs.redact(end, reason="a secret", by=ALICE)
+                except Crash:
+                    pass
+                else:
+                    assert made() < at
+                    break
+            async with bench.host(SCRIPT, *TEAM) as host:
+                lines = next(log.lines for log in await host.logs("job") if log.run_id == "job-2")
+                begun = sum(b'"type":"redactEvent"' in line for line in lines)
+                assert begun == (0 if at == 1 and not after else 1), "decided once, however often it is done again"
+                gone = b'"redacted":true' in lines[int(end.rpartition("-")[2]) - 1]
+                assert gone or not begun or (await host.verify("job")).findings
+                assert (await host.job("job")).status == "completed"
+        else:
+            raise AssertionError("it never came to its end")
+        async with bench.host(SCRIPT, *TEAM) as host:
+            for one in await events_with(host):
+                await host.jobs.redact(one, reason="a secret", by=ALICE)
+            assert (await host.verify("job")).findings == ()
+        assert holding(bench) == []
+
+    wait_for(work(), 90)
+
+
+def test_a_blob_that_another_event_is_made_of_stays_and_goes_with_that(bench: Bench) -> None:
+    kit = Toolkit("kit")
+
+    @kit.tool(effect="readOnly")
+    async def picture() -> Blob:
+        """A picture."""
+        return Blob(SECRET.encode(), "image/png")
+
+    script = [tool("picture", {}), tool("picture", {}), text("seen")]
+
+    async def work() -> None:
+        one = expert("a").model_copy(update={"skills": (PluginSkill(name="kit", plugin="kit"),)})
+        async with bench.host(script, one, plugins=(kit,)) as host:
+            assert (await host.run("a", "look", job_id="job")).status == "completed"
+            first, second = [
+                line.event.id for line in await host.events("job-1") if line.event.type == "finishToolCall"
+            ]
+            done = await host.jobs.redact(first, ["contents"], reason="r", by=ALICE)
+            assert (done.blobs, second in done.copies) == ((), True)
+            assert (await host.verify("job")).findings == ()
+            done = await host.jobs.redact(second, ["contents"], reason="r", by=ALICE)
+            assert len(done.blobs) == 1
+            assert (await host.verify("job")).findings == ()
+            name = done.blobs[0]
+            await host.storage.put_blob("job", SECRET.encode())
+            assert any("is there still" in each.message for each in (await host.verify("job")).findings)
+            await host.jobs.redact(second, reason="r", by=ALICE)
+            assert (await host.verify("job")).findings == ()
+            lines = await host.storage.read(RunRef("job", "job-1"))
+            assert name.encode() in lines[-1]
+
+    wait_for(work())
+    assert holding(bench) == []
