@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from perstack.dataclass import dataclass
 from perstack.ports.hooks import hookimpl
-from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+from perstack.ports.provider import OfferedModel, Provider, ProviderConfig, ProviderFactory
 from perstack_local.names import INSTALL, MODEL
 
 
@@ -28,6 +28,10 @@ class LocalProviderFactory:
         from perstack_local.weights import MODEL_PATH_VARIABLE, is_present, weights_path
 
         return is_installed() and (bool(env.get(MODEL_PATH_VARIABLE)) or is_present(weights_path(env)))
+
+    def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel]:
+        """The embedded one, which costs nothing; none if it is not there."""
+        return (OfferedModel(MODEL, None, 0.0, 0.0),) if self.is_configured(env) else ()
 
     def create(self, config: ProviderConfig) -> Provider:
         """Loads nothing yet.

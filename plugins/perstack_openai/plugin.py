@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from perstack.dataclass import dataclass
 from perstack.ports.hooks import hookimpl
-from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+from perstack.ports.provider import OfferedModel, Provider, ProviderConfig, ProviderFactory
 from perstack_prices import PublishedPrices
 
 _PRICES = PublishedPrices("openai")
@@ -39,6 +39,17 @@ class OpenAIProviderFactory:
         return create(self.name, config)
 
 
+@dataclass(frozen=True, slots=True)
+class OllamaProviderFactory(OpenAIProviderFactory):
+    """The same, for a server on this machine, which can be asked what it has."""
+
+    def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel]:
+        """Those that it has. Raises ProviderError if no server answers."""
+        from perstack_openai.ollama import models
+
+        return models(env)
+
+
 FACTORIES = (
     OpenAIProviderFactory(),
     OpenAIProviderFactory(
@@ -60,7 +71,7 @@ FACTORIES = (
         ),
         prices=PublishedPrices("azure"),
     ),
-    OpenAIProviderFactory(
+    OllamaProviderFactory(
         "ollama",
         priority=90,
         default_model=None,

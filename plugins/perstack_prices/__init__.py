@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 from perstack.core.usage import Usage
 from perstack.dataclass import dataclass
-from perstack.ports.provider import PriceList
+from perstack.ports.provider import OfferedModel, PriceList
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo
+
+_SOME = 1_000
+"""Tokens to ask the price of: of so many no vendor asks more than its first price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +40,21 @@ class PublishedPrices:
             return float(found.total_price), found.model.context_window
 
         return look_up
+
+    def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel]:
+        """Those with a published price that are not marked as retired, by name."""
+        from genai_prices.data_snapshot import get_snapshot
+
+        found = next((one for one in get_snapshot().providers if one.id == self.vendor), None)
+        known = () if found is None else (one for one in found.models if not one.deprecated)
+        return sorted((self._offered(one) for one in known), key=lambda one: one.name)
+
+    def _offered(self, model: ModelInfo) -> OfferedModel:
+        price = self.load()
+        each = (Usage(input_tokens=_SOME), Usage(output_tokens=_SOME))
+        into, out = (price(model.id, usage)[0] for usage in each)
+        return OfferedModel(model.id, model.context_window, _of_million(into), _of_million(out))
+
+
+def _of_million(price: float | None) -> float | None:
+    return None if price is None else round(price * 1_000_000 / _SOME, 6)

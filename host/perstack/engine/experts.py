@@ -10,6 +10,7 @@ from perstack.engine.setup import Setup
 
 if TYPE_CHECKING:
     from perstack.engine.program_trial import RuntimeState, Tried
+    from perstack.engine.provider_states import ProviderState
     from perstack.engine.sent import Sent
     from perstack.engine.tooling import OfferedTools
 
@@ -47,6 +48,12 @@ class Experts:
         from perstack.engine.program_trial import runtimes
 
         return await runtimes(self._setup())
+
+    async def providers(self) -> tuple[ProviderState, ...]:
+        """Each provider that is installed, in the order in which they are tried, and the models that it has."""
+        from perstack.engine.provider_states import provider_states
+
+        return await provider_states(self._setup())
 
     async def sent(self, expert_key: str, *, as_delegate: bool = False) -> Sent:
         """What its model would be sent before the query; its skills are opened for it, and ended."""

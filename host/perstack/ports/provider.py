@@ -141,6 +141,36 @@ def price_source(factory: ProviderFactory | TellsPrices) -> PriceSource | None:
 
 
 @dataclass(frozen=True, slots=True)
+class OfferedModel:
+    """A model that may be named in perstack.toml, with what is known of it; None where that is nothing."""
+
+    name: str
+    context_window: int | None = None
+    """Tokens."""
+    input_price: float | None = None
+    """US dollars for a million tokens that are sent."""
+    output_price: float | None = None
+    """US dollars for a million tokens that are generated."""
+
+
+class ListsModels(Protocol):
+    """What a provider's factory, or its price source, may have beside: without it, its models are unknown."""
+
+    def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel]:
+        """May take some seconds: it is called in a thread. Raises ProviderError if an endpoint does not answer."""
+        ...
+
+
+def offered_models(factory: ProviderFactory, env: Mapping[str, str]) -> Sequence[OfferedModel]:
+    """The models that a provider's factory lists, or else its price source; none if neither lists any."""
+    for source in (factory, price_source(factory)):
+        lists: Callable[[Mapping[str, str]], Sequence[OfferedModel]] | None = getattr(source, "models", None)
+        if lists is not None:
+            return lists(env)
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
 class ProviderConfig:
     """What an endpoint is made from."""
 

@@ -58,6 +58,8 @@ GROUPS: dict[str, dict[str, Listed]] = {
         "sandbox": Listed("sandbox", "Run a command as the exec tool of an Expert would."),
     },
     "Set up": {
+        "init": Listed("init", "Write a perstack.toml to begin with."),
+        "models": Listed("models", "List providers and their models, and which one is used."),
         "install": Listed("install", "Ask every skill what it offers, so that Runs need not wait."),
         "login": Listed("login", "Log in to the server of a skill, for all later Jobs."),
         "logout": Listed("login", "Log out of the server of a skill."),
@@ -75,6 +77,8 @@ COMMANDS = {name: listed for group in GROUPS.values() for name, listed in group.
 """By name, in the order of the help."""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
+    "init": ("perstack init", "perstack init notes --template team --provider anthropic"),
+    "models": ("perstack models", "perstack models anthropic"),
     "run": (
         'perstack run writer "A haiku about logs" --job-id haiku',
         'perstack run writer "A haiku about logs" --output text > haiku.txt',

@@ -1,0 +1,143 @@
+"""`perstack init`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from perstack.config.places import ProjectPlace
+from perstack.config.templates import DEFINITION, Template, model_lines, templates
+from perstack.core.definitions import Project
+from perstack.core.plain import one_line
+from perstack.engine.provider_states import ProviderState
+from perstack.errors import UsageError
+from perstack.frontends.cli.terminal import err, out, prompt
+
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+")
+_IGNORED = (".env", "perstack/")
+_UNSET = "# No provider is set up here yet: .env.example has what each needs, `perstack models` lists them."
+
+
+@click.command("init")
+@click.argument("folder", default=".")
+@click.option("--template", metavar="NAME", help="What to begin with: writer, if not given; team, mcp or iterate.")
+@click.option("--provider", metavar="NAME", help="By default the first that is set up here; `perstack models`.")
+@click.option("--model", metavar="NAME", help="By default the provider's own default.")
+@click.option("--no-input", is_flag=True, help="Ask nothing.")
+def init_command(folder: str, template: str | None, provider: str | None, model: str | None, no_input: bool) -> None:
+    """Write a perstack.toml to begin with, into FOLDER or where you are, with .env.example and .gitignore.
+
+    Looks for keys, a server of Ollama and the embedded model; at a terminal it asks which of them to use. No file
+    that is there is changed.
+    """
+    place = Path(folder)
+    if (place / DEFINITION).exists():
+        raise UsageError(f"{place / DEFINITION} is there already: name another folder")
+    asks = not no_input and sys.stdin.isatty()
+    chosen = _template(template, asks=asks)
+    states = asyncio.run(_look(place if place.is_dir() else Path()))
+    name = provider or (_ask_provider(states) if asks else None)
+    files = {
+        **chosen.filled(_about_model(states, name, model)),
+        ".env.example": _example(states),
+        ".gitignore": "".join(f"{name}\n" for name in _IGNORED),
+    }
+    _write(place, files)
+    if name is None and not any(state.is_usable for state in states):
+        err("no provider is set up here yet: `perstack models` says how")
+    first = "" if folder == "." else f"cd {folder} && "
+    out(f"next: {one_line(first + chosen.command)}")
+
+
+def _template(name: str | None, *, asks: bool) -> Template:
+    known = templates()
+    if name is None and asks:
+        for one in known.values():
+            err(f"  {one.name:<8} {one.about}")
+        name = prompt("Which of these", default=next(iter(known)))
+    name = name or next(iter(known))
+    if name not in known:
+        raise UsageError(f"there is no template {name!r}: choose one of {', '.join(known)}")
+    return known[name]
+
+
+async def _look(folder: Path) -> Sequence[ProviderState]:
+    from perstack.engine.trust import environment_of
+    from perstack.host import Host
+
+    place = ProjectPlace(folder, None)
+    async with Host(Project(), workspace=folder, env=environment_of(Project(), place)) as host:
+        return await host.experts.providers()
+
+
+def _ask_provider(states: Sequence[ProviderState]) -> str | None:
+    """None if there is nothing to choose from."""
+    usable = [state for state in states if state.is_usable]
+    if len(usable) < 2:
+        return None
+    for state in usable:
+        err(f"  {state.name:<14} {one_line(_default_model(state) or 'has no default model')}")
+    return prompt("Which provider", default=usable[0].name)
+
+
+def _about_model(states: Sequence[ProviderState], name: str | None, model: str | None) -> str:
+    """The lines that name both; comments where the first provider that is set up will do.
+
+    Raises UsageError for a provider that there is not, or that has no default model where none is given.
+    """
+    if name is None:
+        state = next((state for state in states if state.is_usable), None)
+    else:
+        state = next((state for state in states if state.name == name), None)
+        if state is None:
+            raise UsageError(f"there is no provider {name!r}: choose one of {', '.join(one.name for one in states)}")
+    if state is None:
+        return _UNSET
+    named = model or _default_model(state)
+    if named is None:
+        raise UsageError(f"provider {state.name} has no default model: name one with --model")
+    lines = model_lines(state.name, named)
+    if name is not None or model is not None or state.default_model is None or not state.is_configured:
+        return lines
+    commented = lines.replace("\n", "\n# ")
+    return f"# The first provider that is set up is used, which is now {state.name}. To stay with it:\n# {commented}"
+
+
+def _default_model(state: ProviderState) -> str | None:
+    """Of a server without a default, the first that it has."""
+    return state.default_model or (state.models[0].name if state.is_usable and state.models else None)
+
+
+def _example(states: Sequence[ProviderState]) -> str:
+    lines = ["# Copy this file to .env, which is read at each start, and fill in what you have. Never commit .env."]
+    for state in states:
+        if names := _VARIABLE.findall(state.how_to_configure):
+            lines += ["", f"# {state.name}: {state.how_to_configure}", *(f"# {name}=" for name in names)]
+    return "\n".join(lines) + "\n"
+
+
+def _write(place: Path, files: Mapping[str, str]) -> None:
+    """perstack.toml comes last: without it nothing has begun."""
+    place.mkdir(parents=True, exist_ok=True)
+    for name, text in sorted(files.items(), key=lambda one: one[0] == DEFINITION):
+        try:
+            with (place / name).open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            _keep(place / name)
+        else:
+            out(f"wrote {one_line(str(place / name))}")
+
+
+def _keep(path: Path) -> None:
+    """Says what stays, and what it should have."""
+    out(f"kept {one_line(str(path))}")
+    if path.name == ".gitignore":
+        lines = path.read_text(encoding="utf-8", errors="replace").split()
+        if missing := [name for name in _IGNORED if name not in lines and name.rstrip("/") not in lines]:
+            err(f"note: it does not leave out {' and '.join(missing)}: add that if this folder is in git")

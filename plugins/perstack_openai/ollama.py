@@ -1,0 +1,56 @@
+"""The models of a server of Ollama that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import httpx
+from pydantic import BaseModel, Field, ValidationError
+
+from perstack.errors import ProviderError
+from perstack.ports.provider import OfferedModel, ProviderConfig
+from perstack_http.endpoint import is_loopback
+from perstack_openai.compatible import ollama_connection
+
+_SECONDS = 2.0
+_MOST_BYTES = 4_000_000
+
+
+class _Model(BaseModel):
+    id: str = Field(max_length=500)
+
+
+class _Models(BaseModel):
+    data: list[_Model] = Field(max_length=10_000)
+
+
+def models(env: Mapping[str, str]) -> Sequence[OfferedModel]:
+    """By name. Raises ProviderError if no server answers, or with something else.
+
+    Source: Ollama documentation, «OpenAI compatibility», `/v1/models`.
+    """
+    endpoint = ollama_connection(ProviderConfig({}, env)).endpoint
+    try:
+        body = _body(f"{endpoint.base_url}/v1/models", endpoint.headers)
+    except httpx.HTTPError as error:
+        raise ProviderError(f"no server answers at {endpoint.base_url}: start it with `ollama serve`") from error
+    try:
+        found = _Models.model_validate_json(body)
+    except ValidationError as error:
+        raise ProviderError(f"the server at {endpoint.base_url} does not list models as Ollama does") from error
+    return sorted((OfferedModel(model.id) for model in found.data), key=lambda model: model.name)
+
+
+def _body(url: str, headers: Mapping[str, str]) -> bytes:
+    """As much of it as a list of models may have."""
+    body = b""
+    with (
+        httpx.Client(timeout=_SECONDS, trust_env=not is_loopback(url)) as client,
+        client.stream("GET", url, headers=dict(headers)) as answer,
+    ):
+        answer.raise_for_status()
+        for piece in answer.iter_bytes():
+            body += piece
+            if len(body) > _MOST_BYTES:
+                break
+    return body

@@ -1,0 +1,135 @@
+"""`perstack init` and `perstack models`: from nothing to a project that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+
+import pytest
+from terminal import Result, Terminal, reply
+from web_pages import Pages
+
+from perstack.config.load import load_project
+from perstack.config.templates import templates
+
+TEMPLATES = sorted(templates())
+
+
+@pytest.fixture
+def newcomer(terminal: Terminal) -> Terminal:
+    """Somebody with no key and no model."""
+    terminal.env = {"PATH": terminal.env["PATH"], "HOME": str(terminal.workspace / "home")}
+    return terminal
+
+
+def beside_ollama(body: bytes, terminal: Terminal, *commands: tuple[str, ...]) -> list[Result]:
+    """What came of the commands, while a server lists models by this body."""
+
+    async def serve() -> list[Result]:
+        async with Pages({"/v1/models": body}) as pages:
+            env = {"OLLAMA_HOST": pages.url.removeprefix("http://")}
+            return [await asyncio.to_thread(terminal.run, *command, env=env) for command in commands]
+
+    return asyncio.run(serve())
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_what_it_writes_validates_without_a_warning(newcomer: Terminal, name: str) -> None:
+    done = newcomer.run("init", "--template", name)
+    assert done.code == 0, done.err
+    assert "no provider is set up here yet" in done.err
+    checked = newcomer.run("validate")
+    assert (checked.code, checked.err) == (0, "")
+    assert checked.lines[-1].startswith("ok: ")
+
+
+@pytest.mark.parametrize("name", ["writer", "team", "iterate"])
+def test_what_it_writes_runs_by_the_command_that_it_names(newcomer: Terminal, name: str) -> None:
+    done = newcomer.run("init", "--template", name)
+    assert done.code == 0, done.err
+    newcomer.env |= {
+        "PERSTACK_PLUGINS": "perstack.testing.plugin",
+        "PERSTACK_SCRIPT": str(newcomer.workspace / "script.json"),
+    }
+    script = {key: [reply("snow falls on the log\n" * 3)] for key in ("writer", "planner", "poet")}
+    experts = {key: {"turns": turns, "repeat": True} for key, turns in script.items()}
+    (newcomer.workspace / "script.json").write_text(json.dumps({"experts": experts}))
+    _, *command = shlex.split(done.lines[-1].removeprefix("next: "))
+    worked = newcomer.run(*command, "--provider", "scripted", "--output", "text")
+    assert worked.code == 0, worked.err
+
+
+def test_nothing_that_is_there_is_changed(newcomer: Terminal) -> None:
+    (newcomer.workspace / ".gitignore").write_text("*.log\n")
+    done = newcomer.run("init")
+    assert (newcomer.workspace / ".gitignore").read_text() == "*.log\n"
+    assert "it does not leave out .env and perstack/" in done.err
+    written = (newcomer.workspace / "perstack.toml").read_text()
+    again = newcomer.run("init", "--template", "team")
+    assert again.code == 2
+    assert "perstack.toml is there already" in again.err
+    assert (newcomer.workspace / "perstack.toml").read_text() == written
+
+
+def test_without_a_choice_the_file_pins_no_provider(newcomer: Terminal) -> None:
+    done = newcomer.run("init", "new/notes", env={"ANTHROPIC_API_KEY": "x" * 20})
+    assert done.lines[-1].startswith("next: cd new/notes && perstack run writer ")
+    assert (done.code, done.err) == (0, "")
+    path = newcomer.workspace / "new" / "notes" / "perstack.toml"
+    assert "which is now anthropic" in path.read_text()
+    assert load_project(path).project.provider is None
+
+
+def test_a_provider_that_is_chosen_is_named_with_its_model(newcomer: Terminal) -> None:
+    newcomer.run("init", "--provider", "openai", "--model", 'a "b"')
+    project = load_project(newcomer.workspace / "perstack.toml").project
+    assert project.provider is not None
+    assert (project.provider.provider_name, project.model) == ("openai", 'a "b"')
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--template", "x"), "choose one of writer, iterate, mcp, team"),
+        (("--provider", "x"), "there is no provider 'x': choose one of anthropic"),
+        (("--provider", "azure-openai"), "name one with --model"),
+        (("--provider", "openai", "--model", "a\x1bb"), "cannot be the name of a model"),
+    ],
+)
+def test_a_wrong_choice_writes_nothing(newcomer: Terminal, args: tuple[str, ...], words: str) -> None:
+    done = newcomer.run("init", "f", *args)
+    assert done.code == 2
+    assert words in done.err
+    assert not (newcomer.workspace / "f").exists()
+
+
+def test_a_server_of_ollama_that_answers_is_named_with_its_first_model(newcomer: Terminal) -> None:
+    listing = {"object": "list", "data": [{"id": "qwen3:8b"}, {"id": "llama4"}]}
+    shown, _ = beside_ollama(json.dumps(listing).encode(), newcomer, ("models", "ollama"), ("init",))
+    assert [line.split()[0] for line in shown.lines] == ["model", "llama4", "qwen3:8b"]
+    project = load_project(newcomer.workspace / "perstack.toml").project
+    assert project.provider is not None
+    assert (project.provider.provider_name, project.model) == ("ollama", "llama4")
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"data": 1}', b"[" * 100_000, b'{"data": [{"id": "' + b"x" * 10_000_000])
+def test_a_server_that_is_no_ollama_is_said_to_be_none(newcomer: Terminal, body: bytes) -> None:
+    (shown,) = beside_ollama(body, newcomer, ("models", "ollama"))
+    assert shown.code == 0
+    assert "does not list models as Ollama does" in shown.out
+    assert shown.err == ""
+
+
+def test_models_says_what_is_set_up_and_what_would_have_to_be_done(newcomer: Terminal) -> None:
+    rows = {line.split()[0]: line for line in newcomer.run("models", env={"OPENAI_API_KEY": "x" * 20}).lines}
+    assert rows["openai"].endswith("the default")
+    assert rows["anthropic"].endswith("set ANTHROPIC_API_KEY")
+    (newcomer.workspace / "perstack.toml").write_text(
+        'provider.providerName = "google"\n[experts.a]\ninstruction = "x"\n'
+    )
+    shown = newcomer.run("models", "--json", env={"OPENAI_API_KEY": "x" * 20})
+    states = {one["name"]: one for one in json.loads(shown.out)["providers"]}
+    assert [name for name, state in states.items() if state["isDefault"]] == ["google"]
+    assert {one["name"]: one for one in states["anthropic"]["models"]}["claude-sonnet-5"]["contextWindow"] == 1_000_000
+    assert "x" * 20 not in shown.out
