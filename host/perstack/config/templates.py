@@ -50,6 +50,7 @@ def _text(name: str) -> str:
 
 def _read(name: str) -> Template:
     folder = _FOLDER / name
-    files = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.iterdir()) if path.is_file()}
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+    files = {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in paths}
     about, attempt, *_ = files[DEFINITION].splitlines()
     return Template(name, about.removeprefix("#").strip(), attempt.removeprefix(_TRY).strip(), files)

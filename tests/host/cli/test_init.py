@@ -8,6 +8,7 @@ import shlex
 
 import pytest
 from terminal import Result, Terminal, reply
+from tmux import PERSTACK, tmux
 from web_pages import Pages
 
 from perstack.config.load import load_project
@@ -44,7 +45,7 @@ def test_what_it_writes_validates_without_a_warning(newcomer: Terminal, name: st
     assert checked.lines[-1].startswith("ok: ")
 
 
-@pytest.mark.parametrize("name", ["writer", "team", "iterate"])
+@pytest.mark.parametrize("name", ["writer", "team", "iterate", "skills"])
 def test_what_it_writes_runs_by_the_command_that_it_names(newcomer: Terminal, name: str) -> None:
     done = newcomer.run("init", "--template", name)
     assert done.code == 0, done.err
@@ -91,7 +92,7 @@ def test_a_provider_that_is_chosen_is_named_with_its_model(newcomer: Terminal) -
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--template", "x"), "choose one of writer, iterate, mcp, team"),
+        (("--template", "x"), "choose one of writer, iterate, mcp, skills, team"),
         (("--provider", "x"), "there is no provider 'x': choose one of anthropic"),
         (("--provider", "azure-openai"), "name one with --model"),
         (("--provider", "openai", "--model", "a\x1bb"), "cannot be the name of a model"),
@@ -133,3 +134,17 @@ def test_models_says_what_is_set_up_and_what_would_have_to_be_done(newcomer: Ter
     assert [name for name, state in states.items() if state["isDefault"]] == ["google"]
     assert {one["name"]: one for one in states["anthropic"]["models"]}["claude-sonnet-5"]["contextWindow"] == 1_000_000
     assert "x" * 20 not in shown.out
+
+
+def test_at_a_terminal_it_asks_which_template_and_which_provider(newcomer: Terminal) -> None:
+    keys = {"ANTHROPIC_API_KEY": "x" * 20, "OPENAI_API_KEY": "x" * 20}
+    with tmux(newcomer, env=keys) as window:
+        window.type(f"{PERSTACK} init notes")
+        window.sees("team", "A planner who asks you", "Which of these [writer]")
+        window.type("team")
+        window.sees("anthropic      claude-sonnet-5", "Which provider [anthropic]")
+        window.type("openai")
+        window.sees('next: cd notes && perstack run planner "A weekend by the sea"')
+    project = load_project(newcomer.workspace / "notes" / "perstack.toml").project
+    assert project.provider is not None
+    assert (project.provider.provider_name, sorted(project.experts)) == ("openai", ["planner", "writer"])

@@ -25,7 +25,9 @@ _UNSET = "# No provider is set up here yet: .env.example has what each needs, `p
 
 @click.command("init")
 @click.argument("folder", default=".")
-@click.option("--template", metavar="NAME", help="What to begin with: writer, if not given; team, mcp or iterate.")
+@click.option(
+    "--template", metavar="NAME", help="What to begin with: writer, if not given; team, mcp, skills or iterate."
+)
 @click.option("--provider", metavar="NAME", help="By default the first that is set up here; `perstack models`.")
 @click.option("--model", metavar="NAME", help="By default the provider's own default.")
 @click.option("--no-input", is_flag=True, help="Ask nothing.")
@@ -56,11 +58,12 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
 
 def _template(name: str | None, *, asks: bool) -> Template:
     known = templates()
+    plainest = next(iter(known))
     if name is None and asks:
         for one in known.values():
             err(f"  {one.name:<8} {one.about}")
-        name = prompt("Which of these", default=next(iter(known)))
-    name = name or next(iter(known))
+        name = prompt(f"Which of these [{plainest}]", default=plainest)
+    name = name or plainest
     if name not in known:
         raise UsageError(f"there is no template {name!r}: choose one of {', '.join(known)}")
     return known[name]
@@ -82,7 +85,7 @@ def _ask_provider(states: Sequence[ProviderState]) -> str | None:
         return None
     for state in usable:
         err(f"  {state.name:<14} {one_line(_default_model(state) or 'has no default model')}")
-    return prompt("Which provider", default=usable[0].name)
+    return prompt(f"Which provider [{usable[0].name}]", default=usable[0].name)
 
 
 def _about_model(states: Sequence[ProviderState], name: str | None, model: str | None) -> str:
@@ -123,8 +126,8 @@ def _example(states: Sequence[ProviderState]) -> str:
 
 def _write(place: Path, files: Mapping[str, str]) -> None:
     """perstack.toml comes last: without it nothing has begun."""
-    place.mkdir(parents=True, exist_ok=True)
     for name, text in sorted(files.items(), key=lambda one: one[0] == DEFINITION):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
         try:
             with (place / name).open("x", encoding="utf-8") as file:
                 file.write(text)
