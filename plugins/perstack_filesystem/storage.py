@@ -33,7 +33,7 @@ from perstack.ports.formats import JobFormat
 from perstack.ports.leases import hold, holder_of
 from perstack.ports.pace import Pace
 from perstack.ports.paging import check_space, checkpoint_order, is_id, newest_first, page_of, run_order
-from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
+from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
 from perstack.ports.uninterrupted import uninterrupted
 from perstack_filesystem.contents import blob_names, remove_unfinished
 from perstack_filesystem.entries import EntryIndex, entry_names, forgotten, put_entry, read_entries
@@ -43,6 +43,7 @@ from perstack_filesystem.handles import OpenFolders
 from perstack_filesystem.job_folders import JobFolders
 from perstack_filesystem.listing import job_names, jobs_with_times
 from perstack_filesystem.log import Log
+from perstack_filesystem.sizes import size_of_all, size_of_job
 
 _LOG = "events.jsonl"
 _SUMMARY = "job.json"
@@ -311,6 +312,20 @@ class FilesystemStorage(JobFolders):
         if _sha256(data) != sha256:
             raise StorageError(f"{self._root}/{self._space}/{job_id}/blobs/{sha256}: damaged; put it back from a copy")
         return data
+
+    async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
+        """How many bytes each Job's files have; its entry is in a file of all Jobs."""
+        with ExitStack() as opened:
+            jobs = self._jobs(opened)
+            if jobs is None:
+                return {}
+            there = await asyncio.to_thread(job_names, jobs)
+            wanted = there if job_ids is None else [one for one in job_ids if one in frozenset(there)]
+            return await asyncio.to_thread(lambda: {one: size_of_job(jobs, one) for one in wanted})
+
+    async def size(self) -> int:
+        """Every file below the state directory."""
+        return await asyncio.to_thread(size_of_all, self._root)
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
         """The names of a Job's blobs."""

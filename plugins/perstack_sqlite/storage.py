@@ -22,9 +22,10 @@ from perstack.ports.appending import check_redaction, head_after, stale
 from perstack.ports.leases import hold, holder_of
 from perstack.ports.paging import check_space, checkpoint_order, newest_first, page_of, place_in_jobs, run_order
 from perstack.ports.state_folder import FILE_MODE, FOLDER_MODE
-from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
+from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
 from perstack.ports.uninterrupted import uninterrupted
 from perstack_sqlite.database import SPACE, Database
+from perstack_sqlite.sizes import sizes_of
 
 T = TypeVar("T")
 
@@ -245,6 +246,16 @@ class SqliteStorage:
         if new_sha256(data).hexdigest() != sha256:
             raise StorageError(f"{self._path}: blob {sha256} of job {job_id} is damaged; put the file back from a copy")
         return data
+
+    async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
+        """How many bytes each Job takes, the tables' own structure left out."""
+        wanted = None if job_ids is None else {self._key(one) for one in job_ids}
+        found = await self._database.read(lambda db: sizes_of(db, self._prefix, _PLACES))
+        return {self._id(key): size for key, size in found.items() if wanted is None or key in wanted}
+
+    async def size(self) -> int:
+        """The file, and what is beside it."""
+        return sum(path.stat().st_size for path in self.places if path.is_file())
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
         """The names of a Job's blobs."""

@@ -22,6 +22,7 @@ from perstack.ports.storage import Storage
 if TYPE_CHECKING:
     from perstack.core.verification import Report
     from perstack.engine.backtest import Tested
+    from perstack.engine.disk_usage import DiskUsage
 
 
 class JobQueries(JobReader):
@@ -132,6 +133,15 @@ class JobQueries(JobReader):
         """A statement over the heads of a Job's logs, in JSON, to be kept elsewhere: in a DSSE envelope that the
         project's key has signed, or alone if it has none."""
         return await self.audit.receipt(await self._job_id(job_id))
+
+    async def disk_usage(self, ids: Sequence[str] = ()) -> DiskUsage:
+        """How many bytes Jobs, tasks and series take, the largest first; only those of `ids`, if some are given.
+
+        Raises NotFound, and UsageError for a storage that cannot measure.
+        """
+        from perstack.engine.disk_usage import disk_usage
+
+        return await disk_usage(self.storage, ids)
 
     async def replay(self, job_id: str | None = None) -> Report:
         """Drive a Job again from its logs, without a model or a tool, and compare every decision."""

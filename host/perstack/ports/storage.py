@@ -248,6 +248,34 @@ class Erases(Protocol):
         ...
 
 
+class JobSize(NamedTuple):
+    """How many bytes a Job takes."""
+
+    logs: int = 0
+    blobs: int = 0
+    checkpoints: int = 0
+    caches: int = 0
+    """Its summary, the settings of its Runs, and its entry."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self)
+
+
+@runtime_checkable
+class Measures(Protocol):
+    """What a storage can do besides that knows how much room what it keeps takes."""
+
+    async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
+        """Of these Jobs, or of all, how many bytes each takes; nothing of one that there is not."""
+        ...
+
+    async def size(self) -> int:
+        """How many bytes the whole store takes where it is, with all its spaces, and with what is of no Job."""
+        ...
+
+
 @runtime_checkable
 class LocalStorage(Storage, Protocol):
     """A storage that keeps files on this machine."""

@@ -15,7 +15,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import Conflict, Damaged, NotFound
 from perstack.ports.appending import check_redaction, head_after, stale
 from perstack.ports.paging import check_space, newest_first, page_of, run_order
-from perstack.ports.storage import LeaseInfo, Page, RunRef, Storage
+from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
 
 
 @dataclass
@@ -164,6 +164,15 @@ class InMemoryStorage:
             raise NotFound(f"job {job_id} has no blob {sha256}")
         return data
 
+    async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
+        """How many bytes each Job takes."""
+        wanted = self.store.jobs if job_ids is None else [one for one in job_ids if one in self.store.jobs]
+        return {one: _size_of(self.store.jobs[one]) for one in wanted}
+
+    async def size(self) -> int:
+        """All of them, with those of the other spaces."""
+        return _size_of_all(self.store)
+
     async def blobs(self, job_id: str) -> tuple[str, ...]:
         """The names of its blobs."""
         return tuple(self._job(job_id).blobs)
@@ -216,3 +225,13 @@ class InMemoryStorage:
     def _tick(self) -> int:
         self.store.clock += 1
         return self.store.clock
+
+
+def _size_of(job: InMemoryJob) -> JobSize:
+    logs = sum(len(line) for log in job.logs.values() for line in log)
+    return JobSize(logs, sum(map(len, job.blobs.values())), 0, len(job.summary or b"") + len(job.entry[1]))
+
+
+def _size_of_all(store: InMemoryStore) -> int:
+    own = sum(_size_of(job).total for job in store.jobs.values())
+    return own + sum(map(_size_of_all, store.spaces.values()))

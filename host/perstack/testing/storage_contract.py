@@ -30,6 +30,7 @@ pytest.register_assert_rewrite(
     "perstack.testing.contract_spaces",
     "perstack.testing.contract_model",
     "perstack.testing.contract_redactions",
+    "perstack.testing.contract_sizes",
 )
 
 from perstack.testing.contract_blobs import BlobContract  # noqa: E402 - after the registration above
@@ -42,6 +43,7 @@ from perstack.testing.contract_local import LocalContract  # noqa: E402
 from perstack.testing.contract_logs import LogContract  # noqa: E402
 from perstack.testing.contract_model import ModelContract  # noqa: E402
 from perstack.testing.contract_redactions import ErasureContract, RedactionContract  # noqa: E402
+from perstack.testing.contract_sizes import SizeContract  # noqa: E402
 from perstack.testing.contract_spaces import SpaceContract  # noqa: E402
 from perstack.testing.opener import Opener  # noqa: E402
 
@@ -61,6 +63,7 @@ class StorageContract(
     LocalContract,
     RedactionContract,
     ErasureContract,
+    SizeContract,
 ):
     """Every promise of `perstack.ports.storage`; override the fixture `make_opener`.
 

@@ -22,6 +22,9 @@ def test_free_pages_and_the_log_beside_the_file_hold_nothing_any_more(tmp_path: 
     async def work() -> None:
         storage = SqliteStorage(tmp_path / "s.db")
         await storage.create_job("job")
+        await storage.put_summary("job", SECRET)
+        await storage.put_summary("job", b"{}")
+        assert "s.db-wal" in holding(tmp_path)
         await storage.close()
         careless = sqlite3.connect(tmp_path / "s.db", isolation_level=None)  # as SQLite is by default
         careless.execute("PRAGMA secure_delete = OFF")
@@ -30,9 +33,6 @@ def test_free_pages_and_the_log_beside_the_file_hold_nothing_any_more(tmp_path: 
         careless.close()
         assert holding(tmp_path) == ["s.db"], "its free pages"
         again = SqliteStorage(tmp_path / "s.db")
-        await again.put_summary("job", SECRET)
-        await again.put_summary("job", b"{}")
-        assert "s.db-wal" in holding(tmp_path)
         await again.erase_traces("job")
         assert holding(tmp_path) == []
         assert await again.summary("job") == b"{}"

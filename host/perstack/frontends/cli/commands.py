@@ -43,6 +43,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
     "Keep house": {
         "delete": Listed("delete", "Remove Jobs for good."),
         "prune": Listed("prune", "Remove all Jobs of a kind for good, such as last month's."),
+        "du": Listed("du", "Show how much room Jobs take, the largest first."),
         "redact": Listed("redact", "Take a text out of a log for good, and keep who did it and why."),
     },
     "Prove": {
@@ -167,6 +168,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack prune --older-than 30d --keep-last 10 --dry-run",
         "perstack prune --status failed --expert writer --yes",
     ),
+    "du": ("perstack du --take 5", "perstack du haiku --json | jq .total.total"),
     "redact": (
         'perstack redact haiku-1-5 contents --reason "a customer\'s address"',
         'perstack redact @last-1-1 query --copies --reason "a password"',

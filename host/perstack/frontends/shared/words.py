@@ -59,6 +59,16 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def size(number: int) -> str:
+    """`7 B`, `1.2 KB`, `34 MB`: of 1,000 each."""
+    value, unit = float(number), "B"
+    for larger in ("KB", "MB", "GB", "TB"):
+        if value < 999.5:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.1f} {unit}" if unit != "B" and value < 9.95 else f"{value:.0f} {unit}"
+
+
 def cost(usage: Usage, unpriced_tokens: int) -> str:
     """`$0.0123`, `at least $0.0123`, `cost unknown`; empty if nothing was used."""
     from perstack.core.job import cost_of

@@ -1,0 +1,51 @@
+"""`perstack du`: what takes how much room, by each storage."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from terminal import TEAM, Terminal, reply
+
+
+@pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db"])
+def kept(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
+    """A long Job, a short one and a task."""
+    terminal.project(f'storage = "{request.param}"\n{TEAM}', lead=[reply("x" * 20_000)])
+    assert terminal.call("run", "lead", "go", "--job-id", "long").code == 0
+    terminal.script(lead=[reply("x")])
+    assert terminal.call("run", "lead", "go", "--job-id", "short").code == 0
+    assert terminal.call("task", "create", "chore", "--name", "a chore").code == 0
+    return terminal
+
+
+def test_the_largest_come_first_and_add_up(kept: Terminal) -> None:
+    done = kept.call("du", "--json")
+    assert done.code == 0, done.err
+    whole = json.loads(done.out)
+    owners = whole["owners"]
+    assert [(one["kind"], one["id"]) for one in owners] == [("job", "long"), ("job", "short"), ("task", "chore")]
+    assert owners[0]["logs"] > 20_000 > owners[1]["logs"] > 0
+    assert all(one["blobs"] > 0 for one in owners[:2]), "the tools that the model was offered"
+    for part in ("logs", "blobs", "checkpoints", "caches", "total"):
+        assert whole["total"][part] == sum(one[part] for one in owners)
+    assert whole["bytes"] >= whole["total"]["total"]
+
+
+def test_a_table_says_what_is_not_shown_and_what_the_storage_takes(kept: Terminal) -> None:
+    shown = kept.call("du", "--take", "1")
+    assert [line.split()[0] for line in shown.lines[:3]] == ["id", "long", "total"]
+    assert shown.lines[3] == "2 smaller ones not shown; see them with --all"
+    assert shown.lines[4].partition(": ")[2].endswith("KB")
+    assert len(kept.call("du", "--all").lines) == 6
+    named = kept.call("du", "chor", "short", "--json")
+    assert sorted(one["id"] for one in json.loads(named.out)["owners"]) == ["chore", "short"]
+
+
+def test_what_is_not_there_is_said_and_an_empty_store_takes_nothing(kept: Terminal) -> None:
+    done = kept.call("du", "none")
+    assert (done.code, done.out) == (2, "")
+    assert "there is no Job, task or series none" in done.err
+    empty = kept.call("du", "--json", "--storage", "file:elsewhere")
+    assert json.loads(empty.out)["owners"] == []
+    assert not (kept.workspace / "elsewhere").exists()
