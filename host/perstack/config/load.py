@@ -30,7 +30,7 @@ MOST_FILES = 1_000
 """That one definition may be read from."""
 MOST_CHAINED = 50
 
-_AT_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
+_AT_LINE = r"\(at line (\d+), column \d+\)$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class DefinitionFile:
             return None
         except tomllib.TOMLDecodeError as error:
             words = str(error)
-            found = _AT_LINE.search(words)
+            found = re.search(_AT_LINE, words)
             line = int(found[1]) if found is not None and found[1] else source.text.count("\n") + 1
             self.problems.append(Problem(f"is not TOML: {words}", str(source.path), line))
             return None

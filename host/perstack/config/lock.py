@@ -4,8 +4,6 @@ TOML, beside the perstack.toml that it was made for. The same answers give the s
 in what its digests are made of.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Collection, Iterable
@@ -53,13 +51,13 @@ class LockedTool(Fact):
     """Of the schema, whatever the order of its keys."""
 
     @model_validator(mode="after")
-    def _is_whole(self) -> LockedTool:
+    def _is_whole(self) -> "LockedTool":
         if digest_of_schema(self.schema_object()) != self.digest:
             raise ValueError(f"the schema of {self.name} is not the one of its digest")
         return self
 
     @classmethod
-    def of(cls, spec: ToolSpec) -> LockedTool:
+    def of(cls, spec: ToolSpec) -> "LockedTool":
         text = json.dumps(spec.input_schema, ensure_ascii=False, separators=(",", ":"))
         return cls(
             name=spec.name,
@@ -100,7 +98,7 @@ class LockedSkill(Fact):
     tools: tuple[LockedTool, ...] = ()
 
     @classmethod
-    def of(cls, definition: Skill, toolset: Toolset) -> LockedSkill:
+    def of(cls, definition: Skill, toolset: Toolset) -> "LockedSkill":
         tools = sorted((LockedTool.of(spec) for spec in toolset.specs), key=lambda tool: tool.name)
         return cls(
             name=definition.name,

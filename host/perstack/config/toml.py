@@ -15,8 +15,8 @@ LARGEST = 8 << 20
 DEEPEST = 64
 """Levels of tables and arrays."""
 
-_QUOTED = re.compile(r'"[^"\n]*"|\'[^\'\n]*\'')
-_BETWEEN_KEYS = re.compile(r"[^\w\-. \t]")
+_QUOTED = r'"[^"\n]*"|\'[^\'\n]*\''
+_BETWEEN_KEYS = r"[^\w\-. \t]"
 
 
 class NotRead(ValueError):
@@ -48,7 +48,7 @@ def parse_toml(text: str) -> TomlTable:
 
 def _has_endless_key(line: str) -> bool:
     """Whether a line has a dotted key of too many parts, for which `tomllib` would take the square of their number."""
-    for piece in _BETWEEN_KEYS.split(_QUOTED.sub("q", line)):
+    for piece in re.split(_BETWEEN_KEYS, re.sub(_QUOTED, "q", line)):
         # words with a blank in them are prose, in a text of several lines
         parts = (bool(part.strip()) and len(part.split()) == 1 for part in piece.split("."))
         if any(is_key and len(list(run)) > DEEPEST for is_key, run in groupby(parts)):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from operator import not_
 from typing import TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 from pydantic.alias_generators import to_camel
 
-_HALF = re.compile("[\ud800-\udfff]")
+_HALF = "[\ud800-\udfff]"
 
 JsonObject = dict[str, JsonValue]
 """A JSON object, as it came or as it will be sent."""
@@ -27,7 +28,14 @@ class Fact(BaseModel):
     `from __future__ import annotations`: pydantic compiles each annotation that is text, at each start.
     """
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", defer_build=True)
+    # a name that many models have is made into camelCase once, and checked against no names of pydantic's own
+    model_config = ConfigDict(
+        alias_generator=cache(to_camel),
+        populate_by_name=True,
+        extra="ignore",
+        defer_build=True,
+        protected_namespaces=(),
+    )
 
     def to_json(self) -> bytes:
         """Compact UTF-8 JSON with camelCase keys; what is None is left out."""
@@ -53,7 +61,7 @@ def encoded(fact: F) -> tuple[F, bytes]:
 def _whole(value: object) -> object:
     match value:
         case str():
-            return _HALF.sub("\ufffd", value)
+            return re.sub(_HALF, "\ufffd", value)
         case dict():
             return {_whole(name): _whole(inner) for name, inner in cast("dict[object, object]", value).items()}
         case list() | tuple():

@@ -1,7 +1,5 @@
 """A Run's state at one place in its log, as others are shown it."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from perstack.core.base import Fact, falsy

@@ -1,7 +1,5 @@
 """How a Run is kept within its model's context window: as perstack.toml says it, and as a Run is held to it."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """A Job: what the logs of all its Runs add up to. Totals are derived here and nowhere counted by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import reduce
@@ -159,7 +157,7 @@ class RunTally:
     """That it was closed for good."""
 
     @classmethod
-    def of(cls, run: Run) -> RunTally:
+    def of(cls, run: Run) -> "RunTally":
         """The tally of a Run as it stands."""
         return cls(
             start=run.start,

@@ -10,7 +10,7 @@ from perstack.errors import UsageError
 MOST_LABELS = 32
 LONGEST_VALUE = 256
 
-_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
+_KEY = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}"
 
 
 def parse_labels(texts: Iterable[str]) -> dict[str, str]:
@@ -31,7 +31,7 @@ def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
     if len(labels) > MOST_LABELS:
         raise UsageError(f"a Job may have {MOST_LABELS} labels, not {len(labels)}")
     for key, value in labels.items():
-        if not _KEY.fullmatch(key):
+        if not re.fullmatch(_KEY, key):
             raise UsageError(
                 f"label {_shown(key)}: a key is 1 to 63 of A-Z a-z 0-9 . _ / - and begins with a letter or digit"
             )

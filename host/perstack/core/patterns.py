@@ -13,9 +13,7 @@ LONGEST = 10_000
 _MOST_MEMORY = 1 << 20
 """Bytes that one compiled pattern may use, with what its engine keeps while it matches."""
 
-_ESCAPE = re.compile(
-    r"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|u\{([0-9a-fA-F]{1,6})\}|(.))", re.DOTALL
-)
+_ESCAPE = r"(?s)\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|u\{([0-9a-fA-F]{1,6})\}|(.))"
 
 
 class Pattern(Protocol):
@@ -53,7 +51,7 @@ def compiled(pattern: str) -> Pattern | str:
     options.log_errors = False
     options.max_mem = _MOST_MEMORY
     try:
-        return engine.compile(_ESCAPE.sub(_translated, pattern), options)
+        return engine.compile(re.sub(_ESCAPE, _translated, pattern), options)
     except engine.error as error:
         said = error.args[0] if error.args else ""
         return said.decode("utf-8", "replace")[:200] if isinstance(said, bytes) else str(said)[:200]

@@ -15,23 +15,23 @@ _HIDDEN = (
     r"\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff"  # shown as nothing
     r"\ud800-\udfff"  # lone surrogates, which no stream can write
 )
-_UNSAFE = re.compile(f"[{_HIDDEN}]")
-_UNSAFE_BREAKS = re.compile(rf"[\s{_HIDDEN}]+")
+_UNSAFE = f"[{_HIDDEN}]"
+_UNSAFE_BREAKS = rf"[\s{_HIDDEN}]+"
 
 
 def one_line(text: str) -> str:
     """The text on one line: what could move the cursor becomes a space, as do runs of white space."""
-    return _UNSAFE_BREAKS.sub(" ", text).strip()
+    return re.sub(_UNSAFE_BREAKS, " ", text).strip()
 
 
 def plain_text(text: str) -> str:
     """The text with its lines and tabs, and without all that a terminal would obey."""
-    return _UNSAFE.sub("", text)
+    return re.sub(_UNSAFE, "", text)
 
 
 def plain_json(line: bytes) -> bytes:
     """The same JSON, with all that a terminal would obey as `\\u` escapes; what is not UTF-8 is replaced."""
-    return _UNSAFE.sub(_escaped, line.decode("utf-8", "replace")).encode()
+    return re.sub(_UNSAFE, _escaped, line.decode("utf-8", "replace")).encode()
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from pydantic import JsonValue
 
@@ -26,27 +27,32 @@ MOST_CHARACTERS = 6_000
 _EXCERPT = 600
 _LONGEST_QUERY = 500
 
-RECALL_SPEC = ToolSpec(
-    name=RECALL_TOOL,
-    description="Search and read what you have seen and done earlier and are not shown any more: queries, your replies,"
-    " calls and their results. Give words to look for, or a step to read, or both; `tool` narrows it to one tool.",
-    input_schema={
-        "type": "object",
-        "properties": {
-            "text": {
-                "type": "string",
-                "maxLength": _LONGEST_QUERY,
-                "description": "words that must all stand in what is found, in any case of letters",
+
+@cache
+def recall_spec() -> ToolSpec:
+    """The tool, as a model is offered it."""
+    return ToolSpec(
+        name=RECALL_TOOL,
+        description="Search and read what you have seen and done earlier and are not shown any more: queries, your"
+        " replies, calls and their results. Give words to look for, or a step to read, or both; `tool` narrows it to"
+        " one tool.",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "text": {
+                    "type": "string",
+                    "maxLength": _LONGEST_QUERY,
+                    "description": "words that must all stand in what is found, in any case of letters",
+                },
+                "tool": {"type": "string", "description": "only calls of this tool and their results"},
+                "step": {"type": "integer", "minimum": 0, "description": "only this step, and its texts at length"},
+                "offset": {"type": "integer", "minimum": 0, "description": "skip so many of what was found"},
             },
-            "tool": {"type": "string", "description": "only calls of this tool and their results"},
-            "step": {"type": "integer", "minimum": 0, "description": "only this step, and its texts at length"},
-            "offset": {"type": "integer", "minimum": 0, "description": "skip so many of what was found"},
         },
-    },
-    skill_name=RECALL_TOOL,
-    effect="readOnly",
-    subject=Subject(is_nothing=True),
-)
+        skill_name=RECALL_TOOL,
+        effect="readOnly",
+        subject=Subject(is_nothing=True),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ class Wanted:
         """Whether an event's line is worth parsing. A word with a sign that JSON escapes is not looked for in it."""
         if not line.startswith(_KINDS):
             return False
-        plain = [word.encode() for word in self.words if _PLAIN.fullmatch(word)]
+        plain = [word.encode() for word in self.words if re.fullmatch(_PLAIN, word)]
         lower = line.lower() if plain else b""
         return all(word in lower for word in plain)
 
@@ -82,7 +88,7 @@ _KINDS = tuple(
     f'{{"type":"{kind.model_fields["type"].default}"'.encode()
     for kind in (StartRun, FinishGeneration, FinishToolCall, RejectResult)
 )
-_PLAIN = re.compile(r"[a-z0-9_.:-]+")
+_PLAIN = r"[a-z0-9_.:-]+"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ RUNTIME_LEVEL = (1, 0, 0)
 """What `minRuntimeVersion` is compared with: the level of the original's runtime, not this package's version."""
 
 _MAX_NAME = 255
-_VERSION = re.compile(r"(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[\w.-]+)?(?:\+[\w.-]+)?", re.ASCII)
-_LEVEL = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(?:[-+][0-9A-Za-z.+-]+)?", re.ASCII)
-_ENTRY = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
+_VERSION = r"(?a)(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[\w.-]+)?(?:\+[\w.-]+)?"
+_LEVEL = r"(?a)v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(?:[-+][0-9A-Za-z.+-]+)?"
+_ENTRY = r"\w+(\.\w+)*:\w+(\.\w+)*"
 _LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
-_DOMAIN = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*")
-_VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
+_DOMAIN = rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*"
+_VARIABLE = r"env:[A-Za-z_][A-Za-z0-9_]*"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -48,11 +48,11 @@ def wrong_expert_key(key: str) -> str | None:
 
 
 def wrong_version(version: str) -> str | None:
-    return None if _VERSION.fullmatch(version) else f'must be a semantic version such as "1.0.0", not "{version}"'
+    return None if re.fullmatch(_VERSION, version) else f'must be a semantic version such as "1.0.0", not "{version}"'
 
 
 def wrong_runtime_level(wanted: str) -> str | None:
-    level = _LEVEL.fullmatch(wanted)
+    level = re.fullmatch(_LEVEL, wanted)
     if level is None:
         return f'must be a version such as "v1.0", not "{wanted}"'
     if tuple(int(part or 0) for part in level.groups()) > RUNTIME_LEVEL:
@@ -62,7 +62,7 @@ def wrong_runtime_level(wanted: str) -> str | None:
 
 
 def wrong_domain(domain: str) -> str | None:
-    if not _DOMAIN.fullmatch(domain):
+    if not re.fullmatch(_DOMAIN, domain):
         return "is not a domain: write `example.com`, or `*.example.com` for all below it"
     # a look-alike name in punycode reads like another one
     if any(part.casefold().startswith("xn--") for part in domain.split(".")):
@@ -76,7 +76,7 @@ def wrong_issuer(issuer: str) -> str | None:
 
 
 def wrong_entry(entry: str) -> str | None:
-    return None if _ENTRY.fullmatch(entry) else f'must be "package.module:function", not "{entry}"'
+    return None if re.fullmatch(_ENTRY, entry) else f'must be "package.module:function", not "{entry}"'
 
 
 def wrong_number(number: float) -> str | None:
@@ -115,7 +115,7 @@ def wrong_anchor(anchor: str | Sequence[str]) -> str | None:
 
 def wrong_key(key: str) -> str | None:
     """The text itself is never shown: it may be a key."""
-    if _VARIABLE.fullmatch(key) or (key.startswith("file:") and key != "file:"):
+    if re.fullmatch(_VARIABLE, key) or (key.startswith("file:") and key != "file:"):
         return None
     return "must name a file, `file:PATH`, or a variable, `env:NAME`: the key itself does not belong here"
 

@@ -15,9 +15,9 @@ from perstack.errors import UsageError
 LOCAL = "local"
 """The runtime that confines nothing: programs have the rights of the host's user."""
 
-_SIZE = re.compile(r"(\d{1,15})\s?([KMGT]i?B|B)?")
-_PORT = re.compile(r"[1-9][0-9]{0,4}")
-_NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
+_SIZE = r"(\d{1,15})\s?([KMGT]i?B|B)?"
+_PORT = r"[1-9][0-9]{0,4}"
+_NUMBER = r"[0-9]+|0[xX][0-9a-fA-F]*"
 _UNITS: dict[str, int] = {"": 1, "B": 1} | {
     f"{letter}{middle}B": int(base**power)
     for middle, base in (("", 1000), ("i", 1024))
@@ -29,7 +29,7 @@ _T = TypeVar("_T", int, float)
 
 def bytes_of(size: str) -> int:
     """A size such as `2GiB` in bytes. Raises ValueError for what is none."""
-    found = _SIZE.fullmatch(size)
+    found = re.fullmatch(_SIZE, size)
     if found is None:
         raise ValueError(f"{size} is not a size")
     return int(found[1]) * _UNITS[found[2] or ""]
@@ -37,7 +37,7 @@ def bytes_of(size: str) -> int:
 
 def wrong_size(size: str) -> str | None:
     """What is wrong with a size, in words that follow the name of its key."""
-    if _SIZE.fullmatch(size) is None:
+    if re.fullmatch(_SIZE, size) is None:
         return f'must be a size such as "512MiB" or "2GiB", not "{size}"'
     return None if bytes_of(size) >= 1 << 20 else "must be at least 1MiB"
 
@@ -58,7 +58,7 @@ def wrong_folder(path: str) -> str | None:
 def wrong_place(place: str) -> str | None:
     """What is wrong with a place on the network."""
     host, _, port = place.partition(":")
-    if port and not (_PORT.fullmatch(port) and int(port) < 1 << 16):
+    if port and not (re.fullmatch(_PORT, port) and int(port) < 1 << 16):
         return f"{port} is no port: {place}"
     if host.casefold() == "localhost":
         return None if port else "must say which port of this machine may be reached: `localhost:PORT`"
@@ -67,7 +67,7 @@ def wrong_place(place: str) -> str | None:
 
 def _wrong_address(host: str) -> str | None:
     """What is wrong with a name whose last part is a number, which every resolver takes for an address."""
-    if not _NUMBER.fullmatch(host.rpartition(".")[2]):
+    if not re.fullmatch(_NUMBER, host.rpartition(".")[2]):
         return None
     from ipaddress import IPv4Address
 
@@ -146,10 +146,6 @@ class SandboxPolicy(Fact):
         return ("network", *limits) if self.network else limits
 
 
-NO_POLICY = SandboxPolicy()
-"""That of a Run whose log has none: nothing is confined."""
-
-
 def policy_of(runtime: str, sandbox: Sandbox | None) -> SandboxPolicy | None:
     """What is recorded of a runtime and a table; None if they say nothing."""
     table = sandbox or Sandbox()
@@ -165,7 +161,7 @@ def policy_of(runtime: str, sandbox: Sandbox | None) -> SandboxPolicy | None:
         time=table.time,
         tmp=None if table.tmp is None else bytes_of(table.tmp),
     )
-    return None if policy == NO_POLICY else policy
+    return None if policy == SandboxPolicy() else policy
 
 
 def narrowed(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> SandboxPolicy | None:
@@ -175,7 +171,7 @@ def narrowed(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> Sandbox
     """
     if caller is None:
         return own
-    mine = own or NO_POLICY
+    mine = own or SandboxPolicy()
     runtimes = {mine.runtime, caller.runtime} - {LOCAL}
     if len(runtimes) > 1:
         raise UsageError(
@@ -195,7 +191,7 @@ def narrowed(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> Sandbox
         tmp=_least(mine.tmp, caller.tmp),
     )
     # what confines nothing takes nothing away: the rest of a table has an effect on programs in a sandbox alone
-    return None if policy == NO_POLICY else policy
+    return None if policy == SandboxPolicy() else policy
 
 
 def _reached(own: Iterable[str], caller: Iterable[str]) -> Iterator[str]:

@@ -21,9 +21,9 @@ Stand = Callable[[str], str]
 """What stands for a secret."""
 
 _STANDS = "secret-sha256:"
-_STAND = re.compile(rf"{_STANDS}[0-9a-f]{{64}}")
-_VARIABLE = re.compile(r"\$\{[A-Za-z_]\w*\}")
-_OF_THE_SHELL = re.compile(r"[\"']?(?:\$[A-Za-z_]\w*[\"']?|(?:\$\(|`).*)", re.DOTALL)
+_STAND = rf"{_STANDS}[0-9a-f]{{64}}"
+_VARIABLE = r"\$\{[A-Za-z_]\w*\}"
+_OF_THE_SHELL = r"(?s)[\"']?(?:\$[A-Za-z_]\w*[\"']?|(?:\$\(|`).*)"
 """A variable, or the beginning of what the output of a command is put in for."""
 
 _WORDS = frozenset(
@@ -35,19 +35,19 @@ _KINDS_OF_KEY = frozenset(
      "signing", "subscription", "x")
 )  # fmt: skip
 
-_OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
-_ASSIGNED = re.compile(r"(-{0,2}[A-Za-z][\w.-]*)(=|: ?)(.+)", re.DOTALL)
-_USER = re.compile(r"([a-z][a-z0-9+.-]*://)([^/?#\s@:]*)(?::([^/?#\s]*))?@", re.IGNORECASE)
-_QUERY = re.compile(r"([?&#;])([\w.-]+)=([^&#;\s'\"]+)")
+_OPTION = r"--?[A-Za-z][\w.-]*"
+_ASSIGNED = r"(?s)(-{0,2}[A-Za-z][\w.-]*)(=|: ?)(.+)"
+_USER = r"(?i)([a-z][a-z0-9+.-]*://)([^/?#\s@:]*)(?::([^/?#\s]*))?@"
+_QUERY = r"([?&#;])([\w.-]+)=([^&#;\s'\"]+)"
 _IN_QUERIES = frozenset(("key", "sig", "signature", "code"))
-_SEGMENT = re.compile(r"(?<=/)[\w.~+=-]{20,}(?=[/?#'\"]|$)")
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.IGNORECASE)
-_SHAPES = re.compile(
+_SEGMENT = r"(?<=/)[\w.~+=-]{20,}(?=[/?#'\"]|$)"
+_URL = r"(?i)[a-z][a-z0-9+.-]*://[^\s'\"<>]+"
+_SHAPES = (
     r"\b(?:sk|rk|pk)[-_][\w-]{16,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bxox[abeprs]-[\w-]{10,}"
     r"|\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}|\bhf_\w{20,}|\bnpm_\w{20,}|\bpypi-[\w-]{20,}"
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
 )
-_PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^$]*")
+_PEM = r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^$]*"
 
 
 def digest_of_secret(value: str) -> str:
@@ -68,8 +68,8 @@ def masked_args(args: Sequence[str], stand: Stand = digest_of_secret) -> tuple[s
     masked: list[str] = []
     expected = False
     for arg in args:
-        masked.append(_stand(arg, stand) if expected and not _OPTION.fullmatch(arg) else masked_text(arg, stand))
-        expected = _OPTION.fullmatch(arg) is not None and is_secret_name(arg)
+        masked.append(_stand(arg, stand) if expected and not re.fullmatch(_OPTION, arg) else masked_text(arg, stand))
+        expected = re.fullmatch(_OPTION, arg) is not None and is_secret_name(arg)
     return tuple(masked)
 
 
@@ -100,7 +100,7 @@ def masked_variables(values: Mapping[str, str], stand: Stand = digest_of_secret)
 
 def masked_address(address: str, stand: Stand = digest_of_secret) -> str:
     """The address of a server, with something else in place of each secret, also in its path."""
-    segments = [found.span() for found in _SEGMENT.finditer(address) if _is_random(found[0])]
+    segments = [found.span() for found in re.finditer(_SEGMENT, address) if _is_random(found[0])]
     return _replaced(address, [*_places(address), *segments], stand)
 
 
@@ -116,12 +116,12 @@ def masked_words(text: str, stand: Stand = digest_of_secret) -> str:
 
 def masked_error(text: str) -> str:
     """The same for an error about a server, whose address it may quote."""
-    return masked_words(_URL.sub(lambda found: masked_address(found[0]), text))
+    return masked_words(re.sub(_URL, lambda found: masked_address(found[0]), text))
 
 
 def masked_text(text: str, stand: Stand = digest_of_secret) -> str:
     """One argument, or any text, with something else in place of each secret."""
-    assigned = _ASSIGNED.fullmatch(text)
+    assigned = re.fullmatch(_ASSIGNED, text)
     if assigned is not None and is_secret_name(assigned[1]):
         return f"{assigned[1]}{assigned[2]}{_stand(assigned[3], stand)}"
     return masked_words(text, stand)
@@ -141,17 +141,17 @@ def secrets_in(mask: Callable[[Stand], object]) -> list[str]:
 
 def has_masked(texts: Iterable[str]) -> bool:
     """Whether something stands for a secret in one of these."""
-    return any(_STAND.search(text) for text in texts)
+    return any(re.search(_STAND, text) for text in texts)
 
 
 def unmasked(recorded: str, secrets: Mapping[str, str]) -> str:
     """A recorded text with the secrets that are known, by what stands for them."""
-    return _STAND.sub(lambda found: secrets.get(found[0], found[0]), recorded)
+    return re.sub(_STAND, lambda found: secrets.get(found[0], found[0]), recorded)
 
 
 def shape(recorded: Iterable[str]) -> tuple[str, ...]:
     """Recorded texts without what tells one secret from another."""
-    return tuple(_STAND.sub(_STANDS, text) for text in recorded)
+    return tuple(re.sub(_STAND, _STANDS, text) for text in recorded)
 
 
 def _masked_setting(value: JsonValue, stand: Stand, *, is_secret: bool = False) -> JsonValue:
@@ -166,7 +166,7 @@ def _masked_setting(value: JsonValue, stand: Stand, *, is_secret: bool = False) 
         case str():
             if is_secret:
                 return _stand(value, stand)
-            return masked_address(value, stand) if _URL.fullmatch(value) else masked_text(value, stand)
+            return masked_address(value, stand) if re.fullmatch(_URL, value) else masked_text(value, stand)
         case _:
             return value
 
@@ -176,22 +176,22 @@ def _stand(value: str, stand: Stand) -> str:
 
 
 def _is_secret(value: str) -> bool:
-    named = _VARIABLE.search(value) or _OF_THE_SHELL.fullmatch(value)
-    return bool(value) and not named and not _STAND.search(value)
+    named = re.search(_VARIABLE, value) or re.fullmatch(_OF_THE_SHELL, value)
+    return bool(value) and not named and not re.search(_STAND, value)
 
 
 def _places(text: str) -> Iterator[tuple[int, int]]:
     """Where something may be secret in any text; one place may lie in another, or begin in it."""
-    for found in _USER.finditer(text):
+    for found in re.finditer(_USER, text):
         yield from _of_a_user(found)
-    yield from (found.span(3) for found in _QUERY.finditer(text) if _is_secret_query(found[2]))
+    yield from (found.span(3) for found in re.finditer(_QUERY, text) if _is_secret_query(found[2]))
     for known in (_SHAPES, _PEM):
-        yield from (found.span() for found in known.finditer(text))
+        yield from (found.span() for found in re.finditer(known, text))
 
 
 def _replaced(text: str, places: Iterable[tuple[int, int]], stand: Stand) -> str:
     """A text with what is secret replaced: places that overlap are one, so that no stand is part of a secret."""
-    masked = [found.span() for found in _STAND.finditer(text)]
+    masked = [found.span() for found in re.finditer(_STAND, text)]
     secret = sorted(
         (start, end)
         for start, end in places
@@ -222,7 +222,7 @@ def _of_a_user(found: re.Match[str]) -> Iterator[tuple[int, int]]:
 
 
 def _is_random(text: str) -> bool:
-    if _STAND.search(text) or text.startswith(_STANDS.rstrip(":")):
+    if re.search(_STAND, text) or text.startswith(_STANDS.rstrip(":")):
         return False
     digits = sum(char.isdigit() for char in text)
     if re.fullmatch(r"[0-9a-fA-F-]{32,}", text):

@@ -22,7 +22,7 @@ AUTO_BUDGET = 10_000
 
 MOST_FOUND = 5
 _MOST_NAMED = 60
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+"
 
 
 def tokens_of(spec: ToolSpec) -> int:
@@ -155,4 +155,4 @@ def _score(spec: ToolSpec, wanted: set[str], named: set[str]) -> float:
 
 
 def _words(text: str) -> set[str]:
-    return {word.lower() for word in _WORD.findall(text)}
+    return {word.lower() for word in re.findall(_WORD, text)}

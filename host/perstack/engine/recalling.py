@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import cache
 
 from perstack.core.chain import open_line
 from perstack.core.events import StartRun, StoredEvent
 from perstack.core.ids import place_of
-from perstack.core.recall import RECALL_SPEC, Entry, Wanted, answer_of, entries_of
-from perstack.core.runs.context import PIN_TOOL, policy_of
+from perstack.core.recall import Entry, Wanted, answer_of, entries_of, recall_spec
+from perstack.core.runs.context import PIN_TOOL, RECALL_TOOL, policy_of
 from perstack.core.runs.state import Run
 from perstack.core.tools import Subject, ToolSpec
 from perstack.engine.catalogue import Offered
@@ -22,36 +23,41 @@ _MOST_RUNS = 50
 """That continue each other."""
 _LONGEST_NOTE = 2_000
 
-PIN_SPEC = ToolSpec(
-    name=PIN_TOOL,
-    description="Keep a short note in view for as long as you work: a fact, a decision, a rule that you will need."
-    " When the conversation grows too long, its older part is summarised; pinned notes stay as they are. Pin little.",
-    input_schema={
-        "type": "object",
-        "properties": {"note": {"type": "string", "minLength": 1, "maxLength": _LONGEST_NOTE}},
-        "required": ["note"],
-    },
-    skill_name=PIN_TOOL,
-    effect="readOnly",
-    pin=True,
-    subject=Subject(is_nothing=True),
-)
+
+@cache
+def pin_spec() -> ToolSpec:
+    """The tool `pin`, as a model is offered it."""
+    return ToolSpec(
+        name=PIN_TOOL,
+        description="Keep a short note in view for as long as you work: a fact, a decision, a rule that you will need."
+        " When the conversation grows too long, its older part is summarised; pinned notes stay as they are."
+        " Pin little.",
+        input_schema={
+            "type": "object",
+            "properties": {"note": {"type": "string", "minLength": 1, "maxLength": _LONGEST_NOTE}},
+            "required": ["note"],
+        },
+        skill_name=PIN_TOOL,
+        effect="readOnly",
+        pin=True,
+        subject=Subject(is_nothing=True),
+    )
 
 
 def context_tools(run: Run, storage: Storage) -> tuple[Offered, ...]:
     """What a Run is offered for its context: `recallHistory` once something was left out, and `pin` with it, or from
     the beginning if the definition says what is to become of a full context."""
     policy, has_dropped = policy_of(run), run.context.has_dropped
-    recall = (Offered(RECALL_SPEC, RecallSession(storage, run), RECALL_SPEC.name),) if has_dropped else ()
+    recall = (Offered(recall_spec(), RecallSession(storage, run), RECALL_TOOL),) if has_dropped else ()
     offers_pin = policy is not None and (policy.offers_pin or has_dropped)
-    return (*((Offered(PIN_SPEC, _PinSession(), PIN_SPEC.name),) if offers_pin else ()), *recall)
+    return (*((Offered(pin_spec(), _PinSession(), PIN_TOOL),) if offers_pin else ()), *recall)
 
 
 class _PinSession:
     """Answers `pin`: the note stands in the call itself, whose turn is never left out."""
 
     async def tools(self) -> Toolset:
-        return Toolset((PIN_SPEC,))
+        return Toolset((pin_spec(),))
 
     async def call(self, call: ToolCall) -> ToolResult:
         return ToolResult.text('{"pinned":true}')
@@ -68,7 +74,7 @@ class RecallSession:
         self._ref = RunRef(run.start.job_id, run.id)
 
     async def tools(self) -> Toolset:
-        return Toolset((RECALL_SPEC,))
+        return Toolset((recall_spec(),))
 
     async def call(self, call: ToolCall) -> ToolResult:
         wanted = Wanted.of(call.args)

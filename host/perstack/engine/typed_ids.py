@@ -12,8 +12,8 @@ from perstack.errors import NotFound, UsageError
 from perstack.next_steps import Start
 from perstack.ports.storage import Storage
 
-_LAST = re.compile(r"@last(?:~([0-9]{1,9}))?((?:-[0-9]+){0,2})")
-_TYPED = re.compile(r"[A-Za-z0-9_-]{1,160}")
+_LAST = r"@last(?:~([0-9]{1,9}))?((?:-[0-9]+){0,2})"
+_TYPED = r"[A-Za-z0-9_-]{1,160}"
 _MOST_ID = 128
 _SHOWN = 10
 
@@ -25,10 +25,10 @@ async def whole_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("
     looks it up to say so. Raises UsageError that lists all that a beginning fits, and NotFound if there are not so many
     Jobs.
     """
-    last = _LAST.fullmatch(typed)
+    last = re.fullmatch(_LAST, typed)
     if last is not None:
         return await nth_job(storage, int(last[1] or 0)) + last[2]
-    if _TYPED.fullmatch(typed) is None:
+    if re.fullmatch(_TYPED, typed) is None:
         return typed
     heads = [head for head in (typed, *_heads(typed)) if len(head) <= _MOST_ID]
     for head in heads:

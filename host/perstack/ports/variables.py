@@ -12,7 +12,7 @@ from perstack.errors import SkillError, UsageError
 from perstack.ports.environment import is_address_name, refuse_redirected
 from perstack.ports.processes.environment import INHERITED
 
-_VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_VARIABLE = r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}"
 
 
 def filled(values: Mapping[str, str], env: Mapping[str, str], skill: str, what: str) -> dict[str, str]:
@@ -47,12 +47,12 @@ def _check_set(names: Iterable[str], env: Mapping[str, str], skill: str, what: s
 
 
 def _with_values(text: str, env: Mapping[str, str]) -> str:
-    return _VARIABLE.sub(lambda found: found[0][1:] if found[1] else env[found[2]], text)
+    return re.sub(_VARIABLE, lambda found: found[0][1:] if found[1] else env[found[2]], text)
 
 
 def variables_in(texts: Iterable[str]) -> set[str]:
     """The variables that are named."""
-    return {found[2] for text in texts for found in _VARIABLE.finditer(text) if not found[1]}
+    return {found[2] for text in texts for found in re.finditer(_VARIABLE, text) if not found[1]}
 
 
 def check_known(texts: Iterable[str], skill: str) -> None:

@@ -21,8 +21,6 @@ that is resumed in another process goes on at the right place. Turns that fail a
 in a process and Run, when the reply after it is due.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -308,7 +306,7 @@ class ScriptedProvider:
         """It has its script."""
         return True
 
-    def create(self, config: object) -> ScriptedProvider:
+    def create(self, config: object) -> "ScriptedProvider":
         """Itself: the script was given in Python."""
         return self
 

@@ -12,8 +12,8 @@ from functools import cached_property, lru_cache
 from perstack.core.patterns import compiled
 from perstack.dataclass import dataclass
 
-_ESCAPED = re.compile(r"\\([*\\,=()?\[\]])")
-_MARKED = re.compile(r"\0(.)", re.DOTALL)
+_ESCAPED = r"\\([*\\,=()?\[\]])"
+_MARKED = r"(?s)\0(.)"
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Glob:
     @cached_property
     def _pieces(self) -> tuple[str, ...]:
         """The literal text between wildcards."""
-        return tuple(_MARKED.sub(r"\1", piece) for piece in re.split(r"(?<!\0)\*+", _marked(self.text)))
+        return tuple(re.sub(_MARKED, r"\1", piece) for piece in re.split(r"(?<!\0)\*+", _marked(self.text)))
 
     @property
     def is_literal(self) -> bool:
@@ -112,7 +112,7 @@ def folded_name(name: str) -> str:
 
 def _marked(text: str) -> str:
     """Escaped marks with a NUL before each, so that none is taken for a wildcard."""
-    return _ESCAPED.sub("\0\\1", text.replace("\0", ""))
+    return re.sub(_ESCAPED, "\0\\1", text.replace("\0", ""))
 
 
 def _plain(pattern: str) -> str:
@@ -134,16 +134,15 @@ def _path_pattern(glob: str, *, is_strict: bool) -> str:
     return f"(?s)\\A{'(?:.*/)?' if is_anywhere else ''}{body}{below}\\z"
 
 
-_TOKEN = re.compile(
-    r"\0(?P<literal>.)|(?P<start>(?:^|(?<=/))\*\*/)|(?P<any>\*\*+)|(?P<star>\*)|(?P<one>\?)"
-    r"|\[(?P<not>[!^]?)(?P<set>\]?[^\]/]+)\]|(?P<text>.)",
-    re.DOTALL,
+_PART = (
+    r"(?s)\0(?P<literal>.)|(?P<start>(?:^|(?<=/))\*\*/)|(?P<any>\*\*+)|(?P<star>\*)|(?P<one>\?)"
+    r"|\[(?P<not>[!^]?)(?P<set>\]?[^\]/]+)\]|(?P<text>.)"
 )
 
 
 def _translated(pattern: str) -> list[str]:
     found: list[str] = []
-    for token in _TOKEN.finditer(pattern):
+    for token in re.finditer(_PART, pattern):
         if token["start"] is not None:
             found.append("(?:.*/)?")
         elif token["any"] is not None:

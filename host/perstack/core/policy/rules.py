@@ -14,8 +14,8 @@ from perstack.dataclass import dataclass
 DELEGATE = "delegate"
 
 _LONGEST = 4_000
-_NAMED = re.compile(r"\s*(?P<name>[A-Za-z_][\w.-]*)\s*=")
-_NEXT = re.compile(r",\s*(?=[A-Za-z_][\w.-]*\s*=)")
+_NAMED = r"\s*(?P<name>[A-Za-z_][\w.-]*)\s*="
+_NEXT = r",\s*(?=[A-Za-z_][\w.-]*\s*=)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,11 @@ def _head(head: str, text: str) -> tuple[bool, str | None, str]:
 def _arguments(inside: str, text: str) -> tuple[Glob | None, tuple[tuple[str, Glob], ...]]:
     if not inside.strip():
         raise ValueError(f"`{text}` has nothing in its parentheses: leave them out, or write `TOOL(*)`")
-    if _NAMED.match(inside) is None:
+    if re.match(_NAMED, inside) is None:
         return Glob(inside.strip()), ()
     named: dict[str, Glob] = {}
-    for part in _NEXT.split(inside):
-        found = _NAMED.match(part)
+    for part in re.split(_NEXT, inside):
+        found = re.match(_NAMED, part)
         if found is None:
             raise ValueError(f"`{text}` has an argument without a name: write `name=GLOB, name=GLOB`")
         name = found["name"]

@@ -1,7 +1,5 @@
 """What a person is being asked by a Run."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from perstack.core.base import Fact, JsonObject, falsy

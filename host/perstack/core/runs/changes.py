@@ -1,7 +1,5 @@
 """What one event changes of a Run."""
 
-from __future__ import annotations
-
 from typing import TypedDict
 
 from perstack.core.base import JsonObject

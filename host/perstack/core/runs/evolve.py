@@ -365,13 +365,13 @@ def _replied(run: Run, event: FinishGeneration) -> Changes:
     )
     if run.sending is not None and event.usage.input_tokens > 0:
         changes["counted"] = replace(run.sending, tokens=event.usage.input_tokens)
-    problem = _UNUSABLE.get(event.finish_reason)
     if event.finish_reason == "length" and run.max_tokens is not None and not reply.tool_calls:
         changes["cut_at"] = run.max_tokens
         return changes
-    if problem is not None and not reply.tool_calls:
+    problem = _problem_of(reply, event.finish_reason)
+    if problem is not None:
         # it stands in the log, but not among the messages: the next try begins where this one did
-        changes["unusable"] = _problem_of(reply, problem)
+        changes["unusable"] = problem
         return changes
     changes.update({"phase": Phase.REPLIED, "messages": run.messages.append(reply, event.id)})
     if run.final or not reply.tool_calls:
@@ -379,21 +379,20 @@ def _replied(run: Run, event: FinishGeneration) -> Changes:
     return changes
 
 
-_UNUSABLE: dict[FinishReason, ErrorInfo] = {
-    "length": ErrorInfo(
-        name="OutputLimit",
-        message="the reply was cut off at the most tokens that one reply may have: allow more with `maxTokens` in"
-        " [provider.setting], or ask for less at once",
-    ),
-    "refusal": ErrorInfo(name="Refusal", message="the model declined to answer"),
-}
-
-
-def _problem_of(reply: ExpertMessage, problem: ErrorInfo) -> ErrorInfo:
-    said = " ".join(reply.text.split())[:500]
-    if problem.name != "Refusal" or not said:
-        return problem
-    return problem.model_copy(update={"message": f"{problem.message}: {said}"})
+def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
+    """Why a reply cannot be used; None if it can."""
+    if reply.tool_calls:
+        return None
+    if reason == "length":
+        return ErrorInfo(
+            name="OutputLimit",
+            message="the reply was cut off at the most tokens that one reply may have: allow more with `maxTokens` in"
+            " [provider.setting], or ask for less at once",
+        )
+    if reason == "refusal":
+        said = " ".join(reply.text.split())[:500]
+        return ErrorInfo(name="Refusal", message="the model declined to answer" + (f": {said}" if said else ""))
+    return None
 
 
 def _finished_call(run: Run, event: FinishToolCall) -> Changes:

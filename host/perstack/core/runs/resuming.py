@@ -12,7 +12,7 @@ from perstack.core.events import ResumeReason, Settlement
 from perstack.core.job import Job
 from perstack.core.overrides import Overrides
 from perstack.core.runs.state import Run, call_key, is_unsettled
-from perstack.core.sandbox import NO_POLICY
+from perstack.core.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Answer, Continue, Start
@@ -142,7 +142,7 @@ def _check_same_model(run: Run, asked: Overrides, job_id: str) -> None:
 def _check_same_runtime(run: Run, asked: Overrides, job_id: str) -> None:
     """Raises UsageError if programs of a Run would run elsewhere than they did."""
     start = run.start
-    used = (start.sandbox or NO_POLICY).runtime
+    used = (start.sandbox or SandboxPolicy()).runtime
     if asked.runtime is not None and asked.runtime != used:
         raise UsageError(
             f"runtime {asked.runtime}: a Run is resumed in what it was started in, {used}; another runtime needs a new"

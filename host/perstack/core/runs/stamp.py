@@ -1,7 +1,5 @@
 """What every fact of a Run has in common, and who gives it."""
 
-from __future__ import annotations
-
 from typing import Protocol, TypedDict
 
 
