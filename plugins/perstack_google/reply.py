@@ -96,7 +96,7 @@ _FINISH: dict[str, FinishReason] = {
     ),
 }
 
-_SPOILT = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL"})
+_INVALID = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL"})
 """The model's mistakes in the form of a reply, of which nothing is left: it makes them seldom twice."""
 
 
@@ -136,7 +136,7 @@ class ReplyDecoder:
         if self._ending is None:
             text = f"The prompt was blocked by Google: {self._blocked}"
             return Generation(ExpertMessage(contents=(TextPart(text=text),)), self._usage(), "refusal")
-        if self._ending.finish_reason in _SPOILT:
+        if self._ending.finish_reason in _INVALID:
             detail = f"{self._ending.finish_reason} {self._ending.finish_message}".strip()
             raise bad_response(f"the model's reply is invalid: {detail}", retryable=True)
         parts = (

@@ -16,7 +16,7 @@ from perstack.frontends.cli.main import EXIT_CODES
 from perstack.ports.evaluator import Artifact
 
 PAGE = page("docs/iterations.md")
-HIDDEN = {"type", "spoilt", *SeriesEvent.model_fields}
+HIDDEN = {"type", "invalid_answer", *SeriesEvent.model_fields}
 
 
 def test_the_facts_are_those_of_the_log_with_their_fields() -> None:

@@ -220,7 +220,7 @@ class SeriesDrive:
                         )
             _check_metrics(evaluator, series.settings, found)
         except PerstackError as error:
-            return FailSeries(**self._stamp, error=str(error), spoilt=True, usage=usage, assumed=assumed)
+            return FailSeries(**self._stamp, error=str(error), invalid_answer=True, usage=usage, assumed=assumed)
         return FinishIteration(
             **self._stamp,
             number=command.number,

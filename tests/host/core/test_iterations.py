@@ -102,8 +102,8 @@ class Drive:
         if kind == 1:
             self.note(PauseSeries(reason="checkpoint", message="interrupted", **self.stamp))
         elif kind == 2:
-            spoilt = in_hand is not None and in_hand.artefact is not None
-            self.note(FailSeries(error="broke", spoilt=spoilt, **self.stamp))
+            answered = in_hand is not None and in_hand.artefact is not None
+            self.note(FailSeries(error="broke", invalid_answer=answered, **self.stamp))
         else:
             return
         assert pending_series(self.state) is None
@@ -183,6 +183,15 @@ def ended(iterate: Iterate, *scores: float) -> Drive:
             drive.step({"x": score}, ())
     drive.step({}, ())
     return drive
+
+
+def test_an_invalid_answer_has_the_name_in_the_log_that_it_always_had() -> None:
+    line = b'{"type":"failSeries","id":"it-1","timestamp":1,"seriesId":"it","error":"broke","spoilt":true}'
+    event = parse_series_event(line)
+    assert isinstance(event, FailSeries)
+    assert event.invalid_answer
+    assert b'"spoilt":true' in event.to_json()
+    assert b"nvalid" not in event.to_json()
 
 
 def test_a_completed_series_goes_on_with_more_iterations_or_a_better_target_only() -> None:

@@ -102,7 +102,7 @@ def test_a_series_pauses_as_its_job_does_and_fails_with_it(status, reason, messa
     job = JobSummary(id="j", status=status, lifecycle=lifecycle, pause_reason=reason, resume_at=7, **named)
     event = stopped(job, STAMP)
     if isinstance(event, FailSeries):
-        assert (event.error, event.spoilt, status) == (message, False, "stoppedByError")
+        assert (event.error, event.invalid_answer, status) == (message, False, "stoppedByError")
     else:
         expected = (reason, message, status, "j", 7)
         assert (event.reason, event.message, event.job_status, event.job_id, event.resume_at) == expected

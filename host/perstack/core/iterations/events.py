@@ -103,7 +103,9 @@ class FailSeries(SeriesEvent):
 
     type: Literal["failSeries"] = "failSeries"
     error: str
-    spoilt: bool = Field(default=False, exclude_if=falsy)
+    invalid_answer: bool = Field(
+        default=False, exclude_if=falsy, validation_alias="spoilt", serialization_alias="spoilt"
+    )
     """Whether the evaluator has answered, and the answer is of no use: it has to be asked anew."""
     usage: Usage = Field(default=NO_USAGE, exclude_if=lambda value: value == NO_USAGE)
     """What that answer has cost, if an Expert gave it."""

@@ -76,7 +76,7 @@ class Changes(TypedDict, total=False):
     resume_at: int | None
     message: str | None
     finish_reason: FinishReason | None
-    spoilt: int
+    invalid_answers: int
     updated_at: int
     finished_at: int | None
 
@@ -102,7 +102,7 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> Changes:
             if event.number != len(series.iterations) + 1:
                 raise IllegalFact(f"startIteration {event.number} is not the next of {len(series.iterations)}")
             begun = Iteration(number=event.number, job_id=event.job_id, started_at=event.timestamp)
-            return Changes(iterations=(*series.iterations, begun), spoilt=0)
+            return Changes(iterations=(*series.iterations, begun), invalid_answers=0)
         case FinishArtefact():
             made = _made(_in_hand(series, event), event)
             return Changes(iterations=(*series.iterations[:-1], made), current_artefact=event.artefact)
@@ -153,7 +153,9 @@ def _made(last: Iteration, event: FinishArtefact) -> Iteration:
 
 
 def _failed(series: SeriesState, event: FailSeries) -> Changes:
-    changes = Changes(status="failed", message=event.error, spoilt=series.spoilt + event.spoilt)
+    changes = Changes(
+        status="failed", message=event.error, invalid_answers=series.invalid_answers + event.invalid_answer
+    )
     if series.iterations and (event.usage != NO_USAGE or event.assumed is not None):
         last = series.iterations[-1]
         update = {"usage": last.usage + event.usage, "assumed": together(last.assumed, event.assumed)}

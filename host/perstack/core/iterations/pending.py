@@ -77,7 +77,7 @@ def pending_series(series: SeriesState) -> SeriesCommand | None:
         return Pause(left) if isinstance(left, UsedUp) else BeginIteration(len(series.iterations) + 1, left)
     if now.artefact is None:
         return RunExpert(now.number, now.job_id, query_of(series))
-    return Evaluate(now.number, now.artefact, series.spoilt)
+    return Evaluate(now.number, now.artefact, series.invalid_answers)
 
 
 _MOST_CASES = 100

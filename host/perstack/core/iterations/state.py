@@ -82,7 +82,7 @@ class SeriesState(Fact):
     message: str | None = None
     """Why it is paused, or what went wrong."""
     finish_reason: FinishReason | None = None
-    spoilt: int = Field(default=0, exclude_if=falsy)
+    invalid_answers: int = Field(default=0, exclude_if=falsy, validation_alias="spoilt", serialization_alias="spoilt")
     """How often the evaluator's answer to the iteration in hand was of no use."""
     started_at: int
     updated_at: int
