@@ -1,8 +1,9 @@
 """`dataclass`, as in the standard library, at a tenth of what it takes there while modules are imported.
 
-The standard library writes six methods for each class and compiles each of them, which takes half a millisecond. A Run
-imports a hundred and fifty such classes, and every command would begin with that, whichever of them it needs. Here all
-classes share their methods but `__init__`, which is compiled when it is first asked for.
+The standard library writes six methods for each class and compiles each of them. A Run imports a hundred and thirty
+such classes before its first event, and every command would begin with that, whichever of them it needs: up to that
+event 1.71 instead of 1.31 thousand million instructions, 30 % more (counted by valgrind, Python 3.11). Here all classes
+share their methods but `__init__`, which is compiled when it is first asked for.
 """
 
 from __future__ import annotations
