@@ -12,7 +12,7 @@ from perstack.core.plain import one_line
 from perstack.core.toolsearch import tokens_of
 from perstack.engine.sent import Sent
 from perstack.frontends.cli.next_steps import said
-from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.options import CONFIG, WORKSPACE, PlaceOptions, Setup, driving_options
 from perstack.frontends.cli.terminal import Screen, data, err, out, table
 from perstack.frontends.shared.words import count
 
@@ -20,6 +20,22 @@ from perstack.frontends.shared.words import count
 @click.group("expert")
 def expert_command() -> None:
     """Look at Experts, without running one."""
+
+
+@expert_command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--config", metavar="FILE", help=CONFIG)
+@click.option("--workspace", metavar="DIR", help=WORKSPACE)
+def list_command(as_json: bool, config: str | None, workspace: str | None) -> None:
+    """List the Experts that can be run, with what each is for."""
+    experts = PlaceOptions(config, workspace, None).project(required=True).experts.values()
+    if as_json:
+        for one in experts:
+            about = {"key": one.key, "description": one.description, "delegates": [*one.delegates]}
+            data(json.dumps({**about, "tags": [*one.tags]}, ensure_ascii=False))
+        return
+    rows = [(one.key, one.description or one.instruction, ", ".join(one.delegates) or "-") for one in experts]
+    table(Screen.of_stdout(), ("Expert", "what it is for", "delegates"), rows, texts=(1,), drops=(2,))
 
 
 @expert_command.command("show")

@@ -25,14 +25,24 @@ from perstack.frontends.shared.words import count
 @click.option("--json", "as_json", is_flag=True, help="Problems and Experts as one JSON object.")
 @click.option("--strict", is_flag=True, help="Take warnings for errors.")
 @click.option("--tools", "with_tools", is_flag=True, help="Start the skills, and show what their tools cost a step.")
+@click.option(
+    "--json-schema", is_flag=True, help="Print the JSON schema of perstack.toml, for editors, and do no more."
+)
 @click.option("--config", metavar="FILE", help=CONFIG)
 @click.option("--workspace", metavar="DIR", help=WORKSPACE)
-def validate_command(as_json: bool, strict: bool, with_tools: bool, config: str | None, workspace: str | None) -> None:
+def validate_command(
+    as_json: bool, strict: bool, with_tools: bool, json_schema: bool, config: str | None, workspace: str | None
+) -> None:
     """Check perstack.toml, and the files it includes, without running anything.
 
     Every problem is named at once, with file, line and key. Exit status 0 if the file can be used, 2 if not; with
     --tools, 1 if an Expert could not begin, because a skill of it lacks a variable or a plugin.
     """
+    if json_schema:
+        from perstack.config.json_schema import definition_schema
+
+        data(json.dumps(definition_schema(), ensure_ascii=False, indent=2))
+        return
     place = PlaceOptions(config, workspace, None)
     path = place.find().required()
     project, problems = _checked(path, place)

@@ -1,0 +1,96 @@
+"""The JSON schema of perstack.toml, for editors: made of the models that the file is read into.
+
+Draft 7, which the language servers for TOML read. A rule that a schema cannot say, `perstack validate` says.
+"""
+
+from __future__ import annotations
+
+from typing import cast, get_args
+
+from perstack.config.check import IGNORED, keys_of
+from perstack.core.base import Fact, JsonObject
+from perstack.core.definitions import Project
+from perstack.core.keys import InText
+
+_DRAFT = "http://json-schema.org/draft-07/schema#"
+_HERE = "#/definitions/"
+
+
+def definition_schema() -> JsonObject:
+    """What an editor needs to complete and check perstack.toml."""
+    found = dict[str, JsonObject]()
+    top = _table(Project, found)
+    return {"$schema": _DRAFT, "title": "perstack.toml", **top, "definitions": dict(sorted(found.items()))}
+
+
+def _table(model: type[Fact], found: dict[str, JsonObject]) -> JsonObject:
+    """A table with the keys of a model; the tables in it go to `found`, by their names."""
+    raw = _object(model.model_json_schema(by_alias=True, ref_template=_HERE + "{model}"))
+    fields, inner = _object(raw["properties"]), _object(raw.get("$defs", {}))
+    by_alias = {field.alias: field for field in model.model_fields.values()}
+    properties: JsonObject = {}
+    for name, key in keys_of(model).items():
+        field, value = by_alias[key.field], JsonObject()
+        if key.tables:
+            value = _tables(key.tables, found, is_named=key.is_named)
+        elif any(isinstance(one, InText) for one in (*field.metadata, *get_args(field.annotation))):
+            value = {"type": "string"}
+        else:
+            value = _plain(_object(fields[key.field]))
+            _take(value, inner, found)
+        properties[name] = {**value, "description": key.meaning}
+    for name, why in IGNORED.get(model, {}).items():
+        properties[name] = {"description": f"has no effect here: {why}", "deprecated": True}
+    required = [name for name, key in keys_of(model).items() if key.is_required]
+    table: JsonObject = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**table, "required": [*required]} if required else table
+
+
+def _tables(models: tuple[type[Fact], ...], found: dict[str, JsonObject], *, is_named: bool) -> JsonObject:
+    """A table, of one model or another; or tables by their names."""
+    for model in models:
+        if model.__name__ not in found:
+            found[model.__name__] = {}  # so that a table within itself ends
+            found[model.__name__] = _table(model, found)
+    refs: list[JsonObject] = [{"$ref": _HERE + model.__name__} for model in models]
+    one: JsonObject = {"anyOf": [*refs]} if len(refs) > 1 else {"allOf": [*refs]}
+    return {"type": "object", "additionalProperties": one} if is_named else one
+
+
+def _plain(value: JsonObject) -> JsonObject:
+    """Without what TOML has not, null, and what an editor does not need."""
+    kept: JsonObject = {}
+    for name, part in value.items():
+        if name in ("title", "default", "discriminator"):
+            continue
+        if isinstance(part, list):
+            items = [_plain(one) if isinstance(one, dict) else one for one in part]
+            kept[name] = [one for one in items if one != {"type": "null"}]
+        else:
+            kept[name] = _plain(part) if isinstance(part, dict) else part
+    match kept.get("anyOf"):
+        case [dict() as only]:
+            return {**{name: part for name, part in kept.items() if name != "anyOf"}, **only}
+        case _:
+            return kept
+
+
+def _take(value: object, inner: JsonObject, found: dict[str, JsonObject]) -> None:
+    """What a value refers to, taken over."""
+    if isinstance(value, list):
+        for one in cast("list[object]", value):
+            _take(one, inner, found)
+    if not isinstance(value, dict):
+        return
+    for name, part in cast("dict[str, object]", value).items():
+        if name == "$ref" and isinstance(part, str) and (model := part.removeprefix(_HERE)) not in found:
+            found[model] = _plain(_object(inner[model]))
+            _take(found[model], inner, found)
+        else:
+            _take(part, inner, found)
+
+
+def _object(value: object) -> JsonObject:
+    if not isinstance(value, dict):
+        raise TypeError(f"a schema has {type(value).__name__} where an object has to be")
+    return cast("JsonObject", value)

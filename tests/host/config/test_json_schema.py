@@ -1,0 +1,106 @@
+"""The JSON schema of perstack.toml, which editors read, says of keys what the file is held to."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from pages import ROOT
+from terminal import Terminal
+
+from perstack.config.json_schema import definition_schema
+
+SCHEMA = definition_schema()
+CHECK = jsonschema.Draft7Validator(SCHEMA)
+FILES = [path for path in ROOT.rglob("perstack.toml") if not {".venv", "starters"} & set(path.parts)]
+
+GOOD = """
+model = "m"
+[provider]
+providerName = "openai"
+[provider.setting]
+anything = [1, { a = true }]
+[experts."maker"]
+instruction = "i"
+reasoningBudget = 4096
+[experts."maker".skills.files]
+type = "mcpStdioSkill"
+command = "x"
+args = ["x"]
+env = { A = "b" }
+[experts."maker".skills.files.tools.read]
+paths = ["path"]
+[experts."maker".skills.person]
+type = "interactiveSkill"
+[experts."maker".skills.person.tools.ask]
+inputJsonSchema = '{"type": "object"}'
+[experts."maker".iterate]
+evaluator = { expert = "c" }
+[experts.c]
+instruction = "j"
+[prices."p/m"]
+input = 1.0
+output = 2
+"""
+
+
+def complaints(toml: str) -> list[str]:
+    return [error.message for error in CHECK.iter_errors(tomllib.loads(toml))]
+
+
+def test_it_is_a_schema_of_draft_7() -> None:
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_definition_of_this_repository_keeps_it(path: Path) -> None:
+    assert complaints(path.read_text()) == []
+
+
+def test_a_definition_that_uses_many_keys_keeps_it() -> None:
+    assert complaints(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ('model = "m"', "model = 1"),
+        ('model = "m"', 'modle = "m"'),
+        ('providerName = "openai"', 'name = "p"'),
+        ('instruction = "j"', 'instructions = "j"'),
+        ("reasoningBudget = 4096", 'reasoningBudget = "much"'),
+        ('args = ["x"]', 'args = "x"'),
+        ('env = { A = "b" }', "env = { A = 1 }"),
+        ('type = "interactiveSkill"', 'type = "interactive"'),
+        ("""inputJsonSchema = '{"type": "object"}'""", 'inputJsonSchema = { type = "object" }'),
+        ('evaluator = { expert = "c" }', "evaluator = 1"),
+    ],
+)
+def test_a_mistake_in_it_is_found(right: str, wrong: str) -> None:
+    assert GOOD.count(right) == 1
+    assert complaints(GOOD.replace(right, wrong))
+
+
+def test_each_key_says_what_it_means(terminal: Terminal) -> None:
+    printed: dict[str, Any] = json.loads(terminal.call("validate", "--json-schema").out)
+    assert printed == SCHEMA
+    tables = [printed, *printed["definitions"].values()]
+    keys = {name: key for table in tables for name, key in table.get("properties", {}).items()}
+    assert "shows the model" in keys["agentsMd"]["description"] or "AGENTS.md" in keys["agentsMd"]["description"]
+    unsaid = [name for name, key in keys.items() if not key.get("description")]
+    assert set(unsaid) <= {"expert", "entry"}
+
+
+def test_experts_are_listed_with_what_each_is_for(terminal: Terminal) -> None:
+    (terminal.workspace / "perstack.toml").write_text(GOOD.replace('instruction = "j"', 'instruction = "j\\u001b[2J"'))
+    listed = terminal.call("expert", "list")
+    assert [line.split() for line in listed.lines] == [
+        ["Expert", "what", "it", "is", "for", "delegates"],
+        ["maker", "i", "-"],
+        ["c", "j", "[2J", "-"],
+    ]
+    assert [json.loads(line)["key"] for line in terminal.call("expert", "list", "--json").lines] == ["maker", "c"]
