@@ -173,6 +173,7 @@ def test_the_exit_codes_are_those_of_the_program() -> None:
 
 def typed(line: str) -> list[str]:
     """The words of the perstack command in a line of a shell."""
+    line = re.sub(r'^eval "\$\((.*)\)"$', r"\1", line)
     words = shlex.split(line.replace("| jq", "\n| jq").partition("\n")[0], comments=True)
     words = words[words.index("perstack") + 1 :]
     ends = [words.index(sign) for sign in ("|", ">", "<") if sign in words]

@@ -36,8 +36,12 @@ class Tmux:
 
     def type(self, line: str) -> None:
         """A line, and Enter."""
-        self._tmux("send-keys", "-l", line)
+        self.type_on(line)
         self.press("Enter")
+
+    def type_on(self, text: str) -> None:
+        """What is typed, without Enter."""
+        self._tmux("send-keys", "-l", text)
 
     def press(self, *keys: str) -> None:
         """Keys by their names, such as C-c."""

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+COMPLETING = "_PERSTACK_COMPLETE"
+"""Environment variable by which the script of a shell asks what a line may be completed with."""
+
 
 class Listed(NamedTuple):
     """A command as `perstack --help` lists it."""
@@ -67,6 +70,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
         "trust": Listed("trust", "Agree to what perstack.toml starts, and to addresses of .env."),
         "doctor": Listed("doctor", "Say where programs of tools can run on this machine."),
         "plugins": Listed("plugins", "List the plugins that are installed, and what they bring."),
+        "completion": Listed("completion", "Have your shell complete commands, Experts and Jobs."),
     },
     "Serve": {
         "mcp": Listed("mcp", "Serve Experts and Jobs to editors and agents over MCP."),
@@ -207,6 +211,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "trust": ("perstack trust --show", "perstack trust"),
     "doctor": ("perstack doctor",),
     "plugins": ("perstack plugins", "perstack plugins --json | jq -r '.plugins[].name'"),
+    "completion": (
+        'eval "$(perstack completion bash)"',
+        "perstack completion bash > ~/.local/share/bash-completion/completions/perstack",
+        "perstack completion zsh > ~/.zfunc/_perstack",
+        "perstack completion fish > ~/.config/fish/completions/perstack.fish",
+    ),
     "mcp": (
         "perstack mcp --print-config claude-code > .mcp.json",
         "perstack mcp --print-config codex --workspace ~/notes --experts writer,critic",

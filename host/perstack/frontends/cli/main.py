@@ -16,7 +16,7 @@ import click
 
 from perstack.core.plain import one_line
 from perstack.errors import DefinitionError, PerstackError
-from perstack.frontends.cli.commands import COMMANDS, EXAMPLES, GROUPS
+from perstack.frontends.cli.commands import COMMANDS, COMPLETING, EXAMPLES, GROUPS
 from perstack.frontends.cli.privacy import keep_environment_private
 from perstack.frontends.cli.terminal import err, flush_stdout, guard_streams
 from perstack.version import VERSION
@@ -95,6 +95,11 @@ def entry() -> None:
     keep_environment_private()
     gc.freeze()  # what is imported stays: no collection need look at it
     guard_streams()
+    if COMPLETING in os.environ:
+        from perstack.frontends.cli.completion import answer_shell
+
+        answer_shell(perstack)
+        return
     try:
         try:
             perstack.main(standalone_mode=False)

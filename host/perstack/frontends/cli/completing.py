@@ -1,0 +1,215 @@
+"""What may be completed on a command line from what there is: Experts, Jobs, tasks, iterations, Runs, checkpoints.
+
+Only looked at: a storage on this machine is read, and no other is asked; nothing that a definition names is started.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+from click.shell_completion import CompletionItem
+
+from perstack.core.owners import OwnerKind
+
+if TYPE_CHECKING:
+    from perstack.core.definitions import Project
+    from perstack.engine.plugins import Plugins
+    from perstack.ports.storage import Storage
+
+Kind = Literal[
+    "expert", "job", "task", "series", "owner", "any job", "run", "checkpoint", "provider", "runtime", "file", "dir"
+]
+
+MOST_LOOKED_AT = 5000
+"""Ids that are compared with what was typed."""
+MOST_SHOWN = 50
+"""The newest of those that fit."""
+_LARGEST = 1 << 20
+"""Bytes of a summary that is read for its description."""
+
+_BY_METAVAR: dict[str, Kind] = {
+    "JOB": "job",
+    "TASK": "task",
+    "EXPERT": "expert",
+    "CHECKPOINT": "checkpoint",
+    "FILE": "file",
+    "PATH": "file",
+    "DIR": "dir",
+}
+_BY_OPTION: dict[str, Kind] = {"--expert": "expert", "--provider": "provider", "--runtime": "runtime"}
+_BY_COMMAND: dict[tuple[str, str], Kind | None] = {
+    ("create", "task_id"): None,  # there is none of that name yet
+    ("log", "job_id"): "job",
+    ("log", "run_id"): "run",
+    ("log", "checkpoint_id"): "checkpoint",
+    ("answer", "ident"): "owner",
+    ("signal", "target"): "owner",
+    ("resume", "typed"): "any job",
+    ("report", "series_id"): "series",
+    ("models", "provider"): "provider",
+}
+_OWNERS: dict[Kind, tuple[OwnerKind, ...]] = {
+    "job": ("job",),
+    "task": ("task",),
+    "series": ("iterations",),
+    "owner": ("job", "task"),
+    "any job": ("job", "iterations"),
+}
+
+
+def kind_of(command: str, param: click.Parameter) -> Kind | None:
+    """What a parameter of a command names; None for what cannot be known."""
+    own = (command, param.name or "")
+    if own in _BY_COMMAND:
+        return _BY_COMMAND[own]
+    if isinstance(param.type, click.Choice):
+        return None
+    by_option: Kind | None = next((kind for name, kind in _BY_OPTION.items() if name in param.opts), None)
+    word = param.metavar or (param.name or "").upper()
+    by_metavar: Kind | None = _BY_METAVAR.get(word.strip("[]."))
+    return by_option or by_metavar
+
+
+class Named(click.ParamType[str]):
+    """The type of a parameter that names something of a kind."""
+
+    name = "name"
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind: Kind = kind
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        """What there is of that kind and begins with what was typed."""
+        kind = self._kind
+        if kind in ("file", "dir"):
+            return [CompletionItem(incomplete, type=kind)]
+        place = _Place(ctx)
+        if kind == "expert":
+            found = place.experts()
+        elif kind in ("provider", "runtime"):
+            found = place.plugged(kind)
+        else:
+            import asyncio  # not for the names of commands
+
+            found = asyncio.run(place.stored(kind, incomplete))
+        return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
+
+
+class _Place:
+    """The project that the options on the line mean, or that one stands in."""
+
+    def __init__(self, ctx: click.Context) -> None:
+        from perstack.frontends.cli.options import PlaceOptions
+
+        self._given = dict(ctx.params)
+        if ctx.args and isinstance(first := ctx.command.params[0], click.Argument):
+            # before an option whose value is still missing click puts what has no name aside
+            self._given[first.name] = self._given.get(first.name) or ctx.args[0]
+        named = {name: self._option(name) for name in ("config", "workspace", "storage")}
+        self._options = PlaceOptions(named["config"], named["workspace"], named["storage"])
+        self._found = self._options.find()
+
+    def _option(self, name: str) -> str | None:
+        value = self._given.get(name)
+        # a shell hands the line on as it was typed
+        return str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~") else value
+
+    def experts(self) -> Iterable[tuple[str, str]]:
+        """Those that can be run, with their descriptions."""
+        experts = self._project().experts
+        return [(key, experts[key].description) for key in experts]
+
+    def plugged(self, kind: Literal["provider", "runtime"]) -> Iterable[tuple[str, str]]:
+        """What the installed plugins bring."""
+        plugins = self._plugins()
+        names = plugins.providers if kind == "provider" else plugins.runtimes
+        return [(name, "") for name in sorted(names)]
+
+    async def stored(self, kind: Kind, typed: str) -> Iterable[tuple[str, str]]:
+        """What is in the storage and begins with what was typed, the newest first. Nothing if it is elsewhere."""
+        from perstack.engine.state import open_state
+        from perstack.ports.storage import LocalStorage
+
+        storage, _ = open_state(self._plugins(), self._project(), self._found, self._options.storage)
+        if not isinstance(storage, LocalStorage):
+            return ()
+        try:
+            if kind in ("run", "checkpoint"):
+                return [(one, "") for one in await self._within(storage, kind, typed)]
+            return await _owners(storage, _OWNERS[kind], typed)
+        finally:
+            await storage.close()
+
+    async def _within(self, storage: Storage, kind: Kind, typed: str) -> Sequence[str]:
+        """Runs or checkpoints of the Job that the line names, or that what was typed begins with, or of the latest."""
+        from perstack.engine.read import JobReader
+        from perstack.engine.typed_ids import nth_job, whole_id
+
+        named = next((value for name in _JOBS_ON_THE_LINE if isinstance(value := self._given.get(name), str)), None)
+        ids = (await storage.jobs(limit=MOST_LOOKED_AT)).ids
+        begun = max((one for one in ids if typed.startswith(f"{one}-")), key=len, default=None)
+        job = await whole_id(storage, named) if named else begun or await nth_job(storage, 0)
+        if kind == "run":
+            found = (await storage.runs(job, limit=MOST_LOOKED_AT)).ids
+        else:
+            found = (await JobReader(storage).checkpoints(job, limit=MOST_LOOKED_AT)).ids
+        return [one for one in reversed(found) if one.startswith(typed)][:MOST_SHOWN]
+
+    def _project(self) -> Project:
+        from perstack.core.definitions import Project
+        from perstack.errors import DefinitionError
+
+        try:
+            return self._options.project(required=False)
+        except DefinitionError:
+            return Project()
+
+    def _plugins(self) -> Plugins:
+        from perstack.engine.plugins import load_plugins
+
+        return load_plugins((), os.environ)
+
+
+_JOBS_ON_THE_LINE = ("continue_job", "job", "job_id", "typed")
+"""Parameters that name the Job whose Runs and checkpoints are meant."""
+
+
+async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> list[tuple[str, str]]:
+    from perstack.engine.spaces import space_of
+    from perstack.engine.typed_ids import nth_job
+
+    if typed.startswith("@"):
+        ids = [await nth_job(storage, number) for number in range(min(3, len((await storage.jobs(limit=3)).ids)))]
+        names = ["@last", *(f"@last~{number}" for number in range(1, 3))]
+        return [(name, await _about(storage, "job", one)) for name, one in zip(names, ids, strict=False)]
+    found: list[tuple[str, str]] = []
+    for kind in kinds:
+        space = space_of(storage, kind)
+        page = await space.jobs(limit=MOST_LOOKED_AT)
+        fitting = [one for one in page.ids if one.startswith(typed) and not one.startswith("-")]
+        found += [(one, await _about(space, kind, one)) for one in fitting[:MOST_SHOWN]]
+    return found
+
+
+async def _about(space: Storage, kind: OwnerKind, one: str) -> str:
+    """What it is, in a line; nothing if that cannot be read."""
+    from perstack.core.json_reading import read_json
+
+    with suppress(Exception):  # one that is damaged is completed like any other
+        written = (await space.entry(one) or (0, b""))[1] if kind == "task" else await space.summary(one)
+        facts = read_json(written) if written and len(written) <= _LARGEST else None
+        if isinstance(facts, dict):
+            return " ".join(str(facts[name]) for name in _DESCRIBES[kind] if facts.get(name))
+    return ""
+
+
+_DESCRIBES: dict[OwnerKind, tuple[str, ...]] = {
+    "job": ("expertKey", "query"),
+    "task": ("status", "name"),
+    "iterations": ("expertKey", "query"),
+}

@@ -1,0 +1,224 @@
+"""`perstack completion`: what makes a shell complete commands, options, and what is there to be named.
+
+Click parses the line and has the protocol with each shell; the scripts are ours, for what they insert comes from files
+of others: they run one program, `perstack` of the PATH, evaluate nothing that it says, and show no error of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from types import FrameType
+
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    split_arg_string,
+)
+
+from perstack.frontends.cli.commands import COMMANDS, COMPLETING
+from perstack.frontends.cli.completing import Named, kind_of
+from perstack.frontends.cli.terminal import out, stored
+from perstack.frontends.shared.words import shorten
+
+MOST_SECONDS = 20
+"""That a person waits for at the most: then there is nothing to choose from."""
+
+_PLAIN = re.compile(r"[\w@.~/+:,=-]+", re.ASCII)
+"""What every shell takes as it stands, without quotes."""
+_WIDTH = 60
+"""Cells of a description."""
+
+_BASH = """\
+# completion of perstack for bash
+%(complete_func)s() {
+    local line
+    COMPREPLY=()
+    while IFS= read -r line; do
+        case $line in
+            plain,*) COMPREPLY+=("${line#plain,}") ;;
+            file,*) compopt -o default 2>/dev/null ;;
+            dir,*) compopt -o dirnames 2>/dev/null ;;
+        esac
+    done < <(
+        _PERSTACK_LINE="${COMP_LINE:0:COMP_POINT}" _PERSTACK_WORD="${COMP_WORDS[COMP_CWORD]}" \\
+            %(complete_var)s=bash_complete command %(prog_name)s 2>/dev/null
+    )
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s 2>/dev/null ||
+    complete -F %(complete_func)s %(prog_name)s
+"""
+
+_ZSH = """\
+#compdef %(prog_name)s
+# completion of perstack for zsh
+%(complete_func)s() {
+    local -a words_alone described answer
+    local kind value about
+    answer=("${(@f)$(COMP_WORDS="${words[*]}" COMP_CWORD=$((CURRENT-1)) \\
+        %(complete_var)s=zsh_complete command %(prog_name)s 2>/dev/null)}")
+    for kind value about in "${answer[@]}"; do
+        case $kind in
+            plain)
+                if [[ $about == _ ]]; then words_alone+=("$value"); else described+=("$value:$about"); fi ;;
+            file) _files ;;
+            dir) _files -/ ;;
+        esac
+    done
+    if (( $#described )); then _describe -V perstack described; fi
+    if (( $#words_alone )); then compadd -V perstack -a words_alone; fi
+}
+if [[ $funcstack[1] == %(complete_func)s ]]; then
+    %(complete_func)s "$@"
+else
+    compdef %(complete_func)s %(prog_name)s
+fi
+"""
+
+_FISH = """\
+# completion of perstack for fish
+function %(complete_func)s
+    set -l answer (COMP_WORDS=(commandline -cp) COMP_CWORD=(commandline -t) \\
+        %(complete_var)s=fish_complete command %(prog_name)s 2>/dev/null)
+    for line in $answer
+        set -l parts (string split -m 1 , -- $line)
+        switch $parts[1]
+            case dir
+                __fish_complete_directories (commandline -ct)
+            case file
+                __fish_complete_path (commandline -ct)
+            case plain
+                printf '%%s\\n' $parts[2]
+        end
+    end
+end
+complete --no-files --keep-order --command %(prog_name)s --arguments '(%(complete_func)s)'
+"""
+
+
+class _Bash(BashComplete):
+    source_template = _BASH
+
+    @staticmethod
+    def _check_version() -> None:
+        """The script itself does without what an older bash has not."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        line = os.environ["_PERSTACK_LINE"]
+        words = split_arg_string(line)[1:]
+        if not words or line[-1:].isspace():
+            return words, ""
+        return words[:-1], words[-1]
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
+        """What is left to insert: bash begins a new word after `=` and `:`, and replaces only that."""
+        found = super().get_completions(args, incomplete)
+        word = os.environ.get("_PERSTACK_WORD", "")
+        typed = incomplete.partition("=")[2] if incomplete.startswith("--") and "=" in incomplete else incomplete
+        kept = len(typed) if word in ("=", ":") else max(0, len(typed) - len(word))
+        if typed[:kept].endswith("@"):
+            kept -= 1  # it begins a word too, but is replaced with it
+        return [CompletionItem(item.value[kept:], item.type) if kept else item for item in found]
+
+
+class _WholeWord(ShellComplete):
+    """A shell that replaces the whole word, its `--option=` as well."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
+        found = super().get_completions(args, incomplete)
+        option, sign, _ = incomplete.partition("=")
+        if not (sign and option.startswith("--")):
+            return found
+        return [CompletionItem(f"{option}={item.value}", item.type, item.help) for item in found]
+
+
+class _Zsh(_WholeWord, ZshComplete):
+    source_template = _ZSH
+
+    @property
+    def func_name(self) -> str:
+        """The name that the file has in `fpath`: zsh calls what the file defines, from its second use on."""
+        return f"_{self.prog_name}"
+
+
+class _Fish(_WholeWord, FishComplete):
+    source_template = _FISH
+
+
+SHELLS: dict[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
+
+
+class _Knowing(click.Group):
+    """The commands of a group, with parameters that know what there is to be named."""
+
+    def __init__(self, inner: click.Group) -> None:
+        super().__init__(inner.name, params=inner.params)
+        self._inner = inner
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return self._inner.list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = self._inner.get_command(ctx, cmd_name)
+        if isinstance(command, click.Group):
+            return _Knowing(command)
+        for param in () if command is None else command.params:
+            kind = kind_of(cmd_name, param)
+            if kind is not None:
+                param.type = Named(kind)
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        if ctx.parent is not None:
+            return super().shell_complete(ctx, incomplete)
+        # of the commands themselves none is imported
+        listed = [CompletionItem(name, help=one.text) for name, one in COMMANDS.items() if name.startswith(incomplete)]
+        return listed or super().shell_complete(ctx, incomplete)
+
+
+def answer_shell(cli: click.Group) -> None:
+    """Print what the line of a shell may be completed with. Whatever is wrong, it prints nothing, and no error."""
+    before = signal.signal(signal.SIGALRM, _give_up)
+    signal.alarm(MOST_SECONDS)
+    try:
+        lines = _lines(cli)
+    except Exception:  # noqa: BLE001  # who is at a prompt wants to type on, and no traceback there
+        return
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    stored("".join(f"{line}\n" for line in lines).encode())
+
+
+def _give_up(_number: int, _frame: FrameType | None) -> None:
+    os._exit(0)
+
+
+def _lines(cli: click.Group) -> list[str]:
+    shell = SHELLS[os.environ[COMPLETING].removesuffix("_complete")]
+    asked = shell(_Knowing(cli), {}, "perstack", COMPLETING)
+    items = asked.get_completions(*asked.get_completion_args())
+    return [asked.format_completion(_shown(item)) for item in items if _may_be_inserted(item)]
+
+
+def _may_be_inserted(item: CompletionItem[str]) -> bool:
+    return item.type != "plain" or _PLAIN.fullmatch(item.value) is not None
+
+
+def _shown(item: CompletionItem[str]) -> CompletionItem[str]:
+    return CompletionItem(item.value, item.type, shorten(item.help, _WIDTH) if item.help else None)
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(list(SHELLS)))
+def completion_command(shell: str) -> None:
+    """Print a script that makes a shell complete commands, options, Experts, Jobs, tasks and checkpoints.
+
+    The shell reads it when it starts; then Tab after `perstack` asks the program itself what fits.
+    """
+    out(SHELLS[shell](click.Group(), {}, "perstack", COMPLETING).source().rstrip("\n"))
