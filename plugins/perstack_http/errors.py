@@ -16,6 +16,7 @@ from perstack.errors import ProviderError
 _NAMES = {
     400: "BadRequest",
     401: "Authentication",
+    402: "QuotaExceeded",
     403: "Permission",
     404: "NotFound",
     408: "Timeout",
@@ -34,6 +35,15 @@ _OVERFLOW = re.compile(
     r"|must have less than \d+ tokens|max_new_tokens`? must be <=",
     re.IGNORECASE,
 )
+_QUOTA = re.compile(
+    r'"(?:code|type)"\s*:\s*"(?:insufficient_quota|billing_hard_limit_reached|billing_error)"'
+    r"|credit balance is too low",
+    re.IGNORECASE,
+)
+"""What is paid for is used up, which no wait brings back.
+
+Source: OpenAI documentation, «Error codes», section «API errors»; Anthropic's words for an account without credit.
+"""
 _NUMBER = r"(\d[\d,_]{2,11})"
 _WINDOW = re.compile(
     rf"(?:context|prompt) (?:length|window|size)(?: of this model| allowed)?(?: is| of|:)+ ?{_NUMBER}"
@@ -86,6 +96,7 @@ def made_error(
     retryable: bool | None = None,
     retry_after: float | None = None,
     is_overflow: bool = False,
+    is_quota: bool = False,
     body: str = "",
 ) -> ProviderError:
     """An error by its status; also for one that came inside a stream. An overflow of the context has its own name.
@@ -93,6 +104,8 @@ def made_error(
     `body` is all that the endpoint said, if that is more than the message.
     """
     name, window = error_name(status), None
+    if status in (400, 402, 403, 429) and (is_quota or _QUOTA.search(body) or _QUOTA.search(message)):
+        name, retryable = "QuotaExceeded", bool(retryable)
     if name == "BadRequest" and (is_overflow or _OVERFLOW.search(message)):
         name = "ContextOverflow"
         window = window_in(message) or window_in(body)

@@ -21,6 +21,7 @@ _STATUS_OF: dict[str, int] = {
     "vector_store_timeout": 500,
 }
 _OVERFLOW = "context_length_exceeded"
+_QUOTA = "insufficient_quota"
 _AT_FAULT = re.compile(rf"^({_OVERFLOW}|(invalid|image|empty|unsupported|failed_to_download)_\w+)$|polic")
 """Codes of what is wrong with the request itself, and will be again."""
 
@@ -32,7 +33,7 @@ def stream_error(message: str, code: JsonValue) -> ProviderError:
     words = message or "the server reported an error without a word of explanation"
     status = code if isinstance(code, int) and 400 <= code < 600 else _status_of(str(code))
     wait = _wait_in(words) if status == 429 else None
-    return made_error(words, status, retry_after=wait, is_overflow=code == _OVERFLOW)
+    return made_error(words, status, retry_after=wait, is_overflow=code == _OVERFLOW, is_quota=code == _QUOTA)
 
 
 def _status_of(code: str) -> int:

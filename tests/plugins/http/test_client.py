@@ -24,7 +24,7 @@ from perstack.errors import ProviderError
 from perstack.testing.endpoint import FakeEndpoint, Reply, events
 from perstack_http.client import StreamClient
 from perstack_http.endpoint import Endpoint
-from perstack_http.errors import retry_after, words_of
+from perstack_http.errors import retry_after, status_error, words_of
 
 HOUR = timedelta(hours=1)
 SECRET = "sk-very-secret-0123456789"
@@ -424,3 +424,17 @@ def test_no_body_stays_in_memory_when_its_reply_has_come(data: str) -> None:
     asyncio.run(scenario())
     assert held == [held[0]] * 3
     assert held[0] <= before + 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (402, b"{}"),
+        (429, b'{"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}'),
+        (400, b'{"type": "error", "error": {"message": "Your credit balance is too low to access the API."}}'),
+    ],
+)
+def test_a_quota_that_is_used_up_has_a_name_of_its_own_and_is_not_tried_again(status: int, body: bytes) -> None:
+    error = status_error(status, {}, body, "https://x.example")
+    assert (error.name, error.is_retryable, error.status_code) == ("QuotaExceeded", False, status)
+    assert status_error(429, {}, b'{"error": {"message": "slow down"}}', "u").name == "RateLimit"
