@@ -19,6 +19,7 @@ from perstack.config.experts import (
     warn_of_cycles,
 )
 from perstack.config.key_path import KeyPath
+from perstack.config.models import check_named, resolve_models
 from perstack.config.runtimes import warn_of_runtime
 from perstack.config.source import Reporter, Source, TomlTable, TomlValue
 from perstack.config.toml import NotRead, parse_toml, read_bounded
@@ -82,7 +83,10 @@ class DefinitionFile:
             resolve_delegates(draft, self.drafts)
             resolve_evaluator(draft, self.drafts)
             resolve_compaction(draft.expert, draft.at, draft.report, self.drafts)
+            resolve_models(draft.expert.model, draft.at, self.project.models, draft.report)
         if self.report is not None:
+            check_named(self.project.models, self.report)
+            resolve_models(self.project.model, (), self.project.models, self.report)
             resolve_compaction(self.project, (), self.report, self.drafts)
         if self.project.max_steps == 0 and self.project.max_depth == 0:
             warn_of_cycles(self.drafts)

@@ -10,21 +10,35 @@ from perstack.core.context import Compaction, CompactionExpert
 from perstack.core.context import policy_of as context_policy_of
 from perstack.core.definitions import Budget, Expert, Limits, Project, ProviderSetting, ReasoningBudget
 from perstack.core.events import StartRun
+from perstack.core.models import Models, UnknownName, Wanted, wanted
 from perstack.core.overrides import Overrides as Overrides
 from perstack.core.policy.budget import lower
 from perstack.core.run_facts import Override
+from perstack.core.runs.switching import models_of
 from perstack.core.sandbox import SandboxPolicy, policy_of
 from perstack.dataclass import dataclass
+from perstack.errors import UsageError
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The models that are written in one place, as they stand in for each other."""
+
+    models: tuple[Wanted, ...]
+    is_of_provider: bool
+    """Whether those that name no provider are models of the one that was chosen."""
+    takes_others: bool
+    """Whether those that name another one count as well: not where a caller has asked for a provider."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSettings:
     """What options and definitions say of a Run; what nobody chose is left open."""
 
-    model: str | None = None
-    """None: the provider's own default."""
+    models: tuple[Candidates, ...] = ()
+    """What was written, the nearest first; empty: the provider's own default."""
     provider: ProviderSetting | None = None
     """None: the first provider that can be used."""
     reasoning_budget: ReasoningBudget | None = None
@@ -71,7 +85,7 @@ def recalled(overrides: Overrides, start: StartRun) -> Overrides:
     budget = limits.budget or Budget()
     return replace(
         overrides,
-        model=overrides.model or (start.model if keeps_model else None),
+        model=overrides.model or (_models_again(start) if keeps_model else None),
         provider=overrides.provider or (start.provider if "provider" in given else None),
         reasoning_budget=_first(
             overrides.reasoning_budget, start.reasoning_budget if "reasoningBudget" in given else None
@@ -96,13 +110,15 @@ def resolve_settings(
     The steps that a Job may have if nobody says how many are those after the first `steps_before`.
 
     A model and a `setting` belong to the provider that they were written for: asking for another provider leaves
-    both behind. A model for which no provider was named goes with any. The nearest `[provider]` of the name that is
-    wanted counts, whole; tables of two levels are not merged.
+    both behind, but for what a list has of that one. A model for which no provider was named goes with any. The nearest
+    `[provider]` of the name that is wanted counts, whole; tables of two levels are not merged.
+
+    Raises UsageError for a model's name that `[models]` does not have.
     """
     provider = resolve_provider(project, expert, overrides)
     defaults = Limits()
     return ChosenSettings(
-        model=overrides.model or _model(project, expert, provider),
+        models=_models(project, expert, provider, overrides),
         provider=provider,
         reasoning_budget=_first(overrides.reasoning_budget, expert.reasoning_budget, project.reasoning_budget),
         limits=Limits(
@@ -161,13 +177,32 @@ def resolve_provider(project: Project, expert: Expert, overrides: Overrides) -> 
     return ProviderSetting(provider_name=overrides.provider)
 
 
-def _model(project: Project, expert: Expert, provider: ProviderSetting | None) -> str | None:
-    for model, written_for in (
-        (expert.model, _first(expert.provider, project.provider)),
-        (project.model, project.provider),
-    ):
-        if model is not None and (
-            written_for is None or provider is None or written_for.provider_name == provider.provider_name
+def provider_named(project: Project, expert: Expert, name: str) -> ProviderSetting:
+    """The nearest `[provider]` of that name; without settings if there is none."""
+    return resolve_provider(project, expert, Overrides(provider=name)) or ProviderSetting(provider_name=name)
+
+
+def _models(
+    project: Project, expert: Expert, provider: ProviderSetting | None, overrides: Overrides
+) -> tuple[Candidates, ...]:
+    try:
+        if overrides.model:
+            takes_others = overrides.provider is None or isinstance(overrides.model, tuple)
+            return (Candidates(wanted(overrides.model, project.models), True, takes_others),)
+        found: list[Candidates] = []
+        for models, written_for in (
+            (expert.model, _first(expert.provider, project.provider)),
+            (project.model, project.provider),
         ):
-            return model
-    return None
+            if models is not None:
+                fits = written_for is None or provider is None or written_for.provider_name == provider.provider_name
+                takes_others = fits and overrides.provider is None
+                found.append(Candidates(wanted(models, project.models), fits, takes_others))
+        return tuple(found)
+    except UnknownName as error:
+        raise UsageError(str(error)) from error
+
+
+def _models_again(start: StartRun) -> Models:
+    """What the caller chose: one, or several in a list, where each names its provider."""
+    return models_of(start) if start.fallbacks else start.model

@@ -157,6 +157,13 @@ class Fail:
 
 
 @dataclass(frozen=True)
+class Switch:
+    """Record that the next model generates, for the one in force has refused."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True)
 class StopAtLimit:
     """Record that the Job has used its steps."""
 
@@ -178,7 +185,7 @@ class EndRun:
     text: str
 
 
-Command = (
+Work = (
     Generate
     | DecideCalls
     | RunTools
@@ -196,3 +203,6 @@ Command = (
     | Fail
     | StopAtLimit
 )
+"""What is performed with the model in force."""
+
+Command = Work | Switch

@@ -11,6 +11,7 @@ from perstack.core.audit import Audit
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.context import ContextKeys, ContextPolicy
 from perstack.core.keys import BROKEN, NOT_EMPTY, AsIs, InText, Key, Rule, at_least, at_most
+from perstack.core.models import WrittenModels
 from perstack.core.policy.permissions import Permissions
 from perstack.core.price import Price as Price
 from perstack.core.results import result_schema_of
@@ -46,7 +47,10 @@ ToolSearch = Literal["auto", "on", "off"]
 
 _Filled = Annotated[str, NOT_EMPTY]
 
-_Model = Annotated[str | None, NOT_EMPTY, Key("the model's name, as its provider spells it")]
+_Model = Annotated[
+    WrittenModels | None,
+    Key("the model's name, as its provider spells it; or several, which stand in for each other, see `[models]`"),
+]
 _Thinking = Annotated[ReasoningBudget | None, at_least(0), Key("how much a model may think")]
 _MaxSteps = Annotated[
     int | None, at_least(0), Key("most steps of a whole Job, over all its Runs; 100 if not given, 0 for no limit")
@@ -312,6 +316,7 @@ class Project(ContextKeys):
     prices: Annotated[
         tuple[Price, ...], Key("what models cost, by `provider/model`, before what is published, see `[prices]`")
     ] = ()
+    models: Annotated[dict[str, WrittenModels], Key("names for models, see `[models]`")] = Field(default_factory=dict)
     experts: Annotated[dict[str, Expert], Key("the Experts, by their key")] = Field(default_factory=dict)
     recorded_permissions: Permissions | None = None
     """Those that iterations were started with, which hold besides those of today."""

@@ -121,7 +121,7 @@ def _differing(again: list[str], recorded: list[str], known: int, sent: int) -> 
 def _settings(run: Run, event: StartGeneration) -> JsonObject:
     """All else that a reply depends on. A key without a value is left out."""
     provider = run.provider_settings if event.provider_settings is None else event.provider_settings
-    settings: JsonObject = {"model": run.start.model}
+    settings: JsonObject = {"model": run.model}
     if run.start.reasoning_budget is not None:
         settings["reasoningBudget"] = run.start.reasoning_budget
     if event.final:

@@ -44,6 +44,7 @@ from perstack.core.display_events import (
     ToolProgress as ToolProgress,
 )
 from perstack.core.messages import ExpertMessage, ReplyPart, ResultContent
+from perstack.core.model_events import SwitchModel as SwitchModel
 from perstack.core.policy.approvals import Approval, ApprovalDecision
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
@@ -117,6 +118,8 @@ class StartRun(RunEvent):
     """The JSON schema that its caller wants the result to fit, in place of the Expert's `output`."""
     agents_md: tuple[AgentsMdFile, ...] = Field(default=(), exclude_if=falsy)
     """The AGENTS.md files whose texts are in the instruction."""
+    fallbacks: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """`provider/model` of each that stands in for the one before it; in all, `switchModel` says which generates."""
 
 
 class ResumeRun(RunEvent):
@@ -446,6 +449,7 @@ StoredEvent = (
     | StartGeneration
     | FinishGeneration
     | Retry
+    | SwitchModel
     | CallTools
     | FinishToolCall
     | CallDelegate

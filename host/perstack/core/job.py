@@ -13,13 +13,14 @@ from perstack.core.closing import Closed, CloseRun
 from perstack.core.definitions import Budget, Limits
 from perstack.core.events import StartRun, StopRunByExceededBudget
 from perstack.core.ids import number_of_run
+from perstack.core.models import full_name
 from perstack.core.policy.approvals import Standing
 from perstack.core.policy.widening import Widening
 from perstack.core.run_facts import BudgetName
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.state import Run, RunStatus, promised
 from perstack.core.statuses import JobStatus as JobStatus
-from perstack.core.usage import NO_USAGE, Charge, Usage, together
+from perstack.core.usage import NO_USAGE, Charge, ModelShare, Usage, together
 from perstack.dataclass import dataclass
 
 Lifecycle = Literal["running", "paused", "completed", "failed"]
@@ -51,6 +52,8 @@ class RunSummary(Fact):
     usage: Usage = NO_USAGE
     unpriced_tokens: int = Field(default=0, exclude_if=falsy)
     """Of its tokens, those whose price was not known."""
+    by_model: dict[str, ModelShare] = Field(default_factory=dict, exclude_if=falsy)
+    """What each model has used, of a Run that another than `model` has generated for too."""
     delegated_by: str | None = None
     """The Run that started it; None for a Coordinator."""
     continued_from: str | None = None
@@ -97,6 +100,8 @@ class JobSummary(Fact):
     """With a budget: what counts against it besides `usage`, because nobody said what was used."""
     usage_by_expert: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)
     """The same by the Expert that used it, over all its Runs."""
+    usage_by_model: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)
+    """The same by model, as `provider/model`, of a Job that more than one has generated for."""
     started_at: int = 0
     updated_at: int = 0
     finished_at: int | None = None
@@ -132,6 +137,7 @@ class RunTally:
     steps: int
     usage: Usage
     unpriced_tokens: int
+    by_model: dict[str, ModelShare]
     assumed: Charge | None
     budget: Budget | None
     exceeded: StopRunByExceededBudget | None
@@ -165,6 +171,7 @@ class RunTally:
             steps=run.step,
             usage=run.usage,
             unpriced_tokens=run.unpriced_tokens,
+            by_model=run.by_model,
             assumed=together(run.assumed, promised(run)),
             budget=run.limits.budget,
             exceeded=run.exceeded,
@@ -336,6 +343,7 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         unpriced_tokens=job.unpriced_tokens,
         assumed=job.assumed,
         usage_by_expert=_usage_by_expert(job),
+        usage_by_model=_usage_by_model(job),
         started_at=first.start.timestamp,
         updated_at=updated,
         finished_at=updated if status == "completed" else None,
@@ -356,6 +364,15 @@ def _usage_by_expert(job: Job) -> dict[str, Usage]:
         key = tally.start.expert_key
         found[key] = found.get(key, NO_USAGE) + tally.usage
     return found
+
+
+def _usage_by_model(job: Job) -> dict[str, Usage]:
+    found: dict[str, Usage] = {}
+    for tally in job.runs.values():
+        own = full_name(tally.start.provider, tally.start.model)
+        for name, share in (tally.by_model or {own: ModelShare(usage=tally.usage)}).items():
+            found[name] = found.get(name, NO_USAGE) + share.usage
+    return found if len(found) > 1 else {}
 
 
 def lifecycle_of(status: JobStatus) -> Lifecycle:
@@ -394,14 +411,16 @@ def _job_status(status: RunStatus, is_driven: bool) -> JobStatus:
 
 def _run_summary(tally: RunTally, head: Head) -> RunSummary:
     start = tally.start
+    name = full_name(start.provider, start.model)
     return RunSummary(
         id=start.run_id,
         expert_key=start.expert_key,
         status=tally.status,
-        model=f"{start.provider}/{start.model}",
+        model=name,
         steps=tally.steps,
         usage=tally.usage,
         unpriced_tokens=tally.unpriced_tokens,
+        by_model=tally.by_model if len(tally.by_model) > 1 or {*tally.by_model} - {name} else {},
         delegated_by=start.delegated_by.run_id if start.delegated_by else None,
         continued_from=start.continued_from.checkpoint_id if start.continued_from else None,
         started_at=start.timestamp,

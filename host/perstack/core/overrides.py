@@ -26,7 +26,8 @@ class Overrides:
     Iterations record it, without what holds for one process alone: that is excluded.
     """
 
-    model: str | None = None
+    model: str | tuple[str, ...] | None = None
+    """One, or several that stand in for each other."""
     provider: str | None = None
     reasoning_budget: ReasoningBudget | None = None
     max_steps: int | None = None

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from pydantic import Field
+
+from perstack.core.base import falsy
 from perstack.core.context import ContextKeys
 from perstack.core.definition_secrets import with_secrets, without_secrets
 from perstack.core.definitions import Budget, Expert, Project, ProviderSetting, ReasoningBudget, ToolSearch
@@ -22,7 +25,8 @@ class SeriesDefinition(ContextKeys):
 
     experts: tuple[Expert, ...]
     """The Expert itself is the first."""
-    model: str | None = None
+    model: str | tuple[str, ...] | None = None
+    models: dict[str, str | tuple[str, ...]] = Field(default_factory=dict, exclude_if=falsy)
     provider: str | None = None
     reasoning_budget: ReasoningBudget | None = None
     max_steps: int | None = None
@@ -46,6 +50,7 @@ def definition_of(project: Project, expert: Expert, chosen: Overrides) -> Series
     return SeriesDefinition(
         experts=tuple(without_secrets(one) for one in with_delegates(project, (expert.key,))),
         model=project.model,
+        models=project.models,
         provider=_name(project.provider),
         reasoning_budget=project.reasoning_budget,
         max_steps=project.max_steps,
@@ -75,6 +80,7 @@ def in_force(definition: SeriesDefinition, today: Project) -> Project:
         update={
             "experts": {one.key: _with_secrets(one, today) for one in definition.experts},
             "model": definition.model,
+            "models": definition.models,
             "provider": _setting(definition.provider, today, None),
             "reasoning_budget": definition.reasoning_budget,
             "max_steps": definition.max_steps,

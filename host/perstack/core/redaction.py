@@ -38,6 +38,7 @@ from perstack.core.events import (
     StartGeneration,
     StartRun,
     StoredEvent,
+    SwitchModel,
     WidenPermissions,
     parse_event,
 )
@@ -156,6 +157,8 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
             return {"reply": tuple(_bare_part(part) for part in event.reply)}
         case Retry() | ErrorRun():
             return {"error": _bare_error(event.error)}
+        case SwitchModel():
+            return {"error": None if event.error is None else _bare_error(event.error)}
         case CallTools():
             return {"calls": tuple(one.model_copy(update=_bare_ruling(one)) for one in event.calls)}
         case WidenPermissions():

@@ -25,6 +25,7 @@ from perstack.core.commands import (
     Shrink,
     StartDelegates,
     StopAtLimit,
+    Switch,
 )
 from perstack.core.events import (
     AnswerQuestion,
@@ -56,6 +57,7 @@ from perstack.core.events import (
     StopRunByInteractiveTool,
     StopRunByInterrupt,
     StoredEvent,
+    SwitchModel,
     WidenPermissions,
 )
 from perstack.core.messages import text_of
@@ -65,6 +67,7 @@ from perstack.core.runs.pending import pending
 from perstack.core.runs.repeats import warning_with
 from perstack.core.runs.reports import lacks_effect
 from perstack.core.runs.state import Phase, Run
+from perstack.core.runs.switching import switch_difference
 
 
 def difference(run: Run, event: StoredEvent) -> str | None:
@@ -85,6 +88,8 @@ def difference(run: Run, event: StoredEvent) -> str | None:
         return None if any(call.delegation for call in run.open_calls) else "stopRunByDelegate without delegates"
     if run.is_tightened and isinstance(event, FinishToolCall) and event.is_error:
         return None  # rules of a later day do not let it run any more
+    if isinstance(event, SwitchModel):
+        return switch_difference(run, event)  # what an endpoint answered is not known here
     command = pending(run)
     if command is None:
         return f"{event.type} after the Run stopped ({run.status})"
@@ -230,6 +235,7 @@ def _words(command: Command) -> str:
         JudgeResult: "hold the result to its schema",
         EndRun: "end the Run",
         Fail: "record that the reply is not a completion",
+        Switch: "have the next model generate",
         StopAtLimit: "stop at the step limit",
     }
     return names[type(command)]

@@ -41,13 +41,25 @@ def time_for_try(limits: Limits, spent: float) -> tuple[float, bool]:
 
 
 def after_failure(
-    limits: Limits, *, is_retryable: bool, retry_after: float | None, attempt: int, spent: float, jitter: float
+    limits: Limits,
+    *,
+    is_retryable: bool,
+    retry_after: float | None,
+    attempt: int,
+    spent: float,
+    jitter: float,
+    has_stand_in: bool = False,
+    is_hopeless: bool = False,
 ) -> Again | Pause | GiveUp:
-    """What to do after try number `attempt` (from 1) failed, `spent` seconds after the first try began."""
-    if not is_retryable:
+    """What to do after try number `attempt` (from 1) failed, `spent` seconds after the first try began.
+
+    A model that has another to stand in for it is not waited for as long as a Job would pause, nor where another try
+    `is_hopeless`.
+    """
+    if not is_retryable or (has_stand_in and is_hopeless):
         return GiveUp()
     if retry_after is not None and retry_after > LONGEST_WAIT:
-        return Pause(retry_after)
+        return GiveUp() if has_stand_in else Pause(retry_after)
     is_over = spent * 1000 >= limits.retry_timeout
     if attempt > limits.max_retries and not is_over:
         return GiveUp()

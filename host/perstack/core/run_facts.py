@@ -88,6 +88,8 @@ class Definition(Fact):
     expert: Expert
     reasoning_budget: ReasoningBudget | None = None
     agents_md: tuple[AgentsMdFile, ...] = Field(default=(), exclude_if=falsy)
+    fallbacks: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """As in `startRun`."""
 
 
 class ErrorInfo(Fact):

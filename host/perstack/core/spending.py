@@ -8,7 +8,7 @@ from typing import Literal, assert_never
 
 from perstack.core.base import JsonObject
 from perstack.core.job import Cost, JobSummary, RunSummary, cost_of
-from perstack.core.usage import Usage
+from perstack.core.usage import ModelShare, Usage
 from perstack.dataclass import dataclass
 
 By = Literal["expert", "model", "day", "label"]
@@ -29,11 +29,12 @@ class Spent:
     def cost(self) -> Cost | None:
         return cost_of(self.usage, self.unpriced_tokens)
 
-    def plus(self, run: RunSummary) -> Spent:
-        unpriced = run.unpriced_tokens
-        if run.usage.cost_usd is None:
-            unpriced = run.usage.total_tokens  # an older job.json does not say
-        return Spent(self.key, self.runs + 1, self.usage + run.usage, self.unpriced_tokens + unpriced)
+    def plus(self, share: ModelShare) -> Spent:
+        """With one Run more, or a part of it."""
+        unpriced = share.unpriced_tokens
+        if share.usage.cost_usd is None:
+            unpriced = share.usage.total_tokens  # an older job.json does not say
+        return Spent(self.key, self.runs + 1, self.usage + share.usage, self.unpriced_tokens + unpriced)
 
     def to_json(self) -> JsonObject:
         """For programs; `costUsd` is a number, or `unknown`."""
@@ -61,9 +62,11 @@ def spent_by(
         for run in job.runs:
             if run.started_at < since:
                 continue
-            total = total.plus(run)
+            whole = ModelShare(usage=run.usage, unpriced_tokens=run.unpriced_tokens)
+            total = total.plus(whole)
             for key in _keys(job, run, by, day_of):
-                found[key] = found.get(key, Spent(key)).plus(run)
+                share = run.by_model.get(key, whole) if by == "model" else whole
+                found[key] = found.get(key, Spent(key)).plus(share)
     rows = list(found.values())
     if by == "day":
         return sorted(rows, key=lambda one: one.key), total
@@ -75,7 +78,7 @@ def _keys(job: JobSummary, run: RunSummary, by: By, day_of: Callable[[int], str]
         case "expert":
             return [run.expert_key or NONE]
         case "model":
-            return [run.model or NONE]
+            return [*run.by_model] or [run.model or NONE]
         case "day":
             return [day_of(run.started_at)]
         case "label":

@@ -72,6 +72,14 @@ def _sum(one: float | None, other: float | None) -> float | None:
 NO_USAGE = Usage()
 
 
+class ModelShare(Fact):
+    """What one of several models has used."""
+
+    usage: Usage = NO_USAGE
+    unpriced_tokens: int = Field(default=0, exclude_if=falsy)
+    """Of its tokens, those whose price was not known."""
+
+
 class Charge(Fact):
     """What counts against a budget where it is not what was reported."""
 

@@ -32,7 +32,8 @@ from perstack.engine.prices import Prices
 from perstack.engine.providers import ProviderPool
 from perstack.engine.session import Session
 from perstack.engine.spending import Spending
-from perstack.engine.tries import error_info, granted_or_stopped, tried_again, try_once
+from perstack.engine.switching import switched
+from perstack.engine.tries import Trying, error_info, granted_or_stopped, tried_again, try_once
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Generation, GenerationRequest, Provider
 
@@ -48,6 +49,8 @@ class Summariser:
     reasoning_budget: ReasoningBudget | None = None
     expert_key: str = ""
     """Of an Expert that is there for it."""
+    is_own: bool = True
+    """Whether it is the Run's own model, for which others may stand in."""
 
     @property
     def name(self) -> str:
@@ -65,9 +68,9 @@ class _Summary:
 
 def summariser_of(run: Run, provider: Provider, providers: ProviderPool, project: Project) -> Summariser | ErrorInfo:
     """What writes the summaries of a Run, whose own endpoint is `provider`; or why nothing can."""
-    policy, start = run.limits.context, run.start
+    policy = run.limits.context
     if policy is None or policy.expert is None:
-        return Summariser(provider, start.provider, start.model)
+        return Summariser(provider, run.provider, run.model)
     expert = project.expert(policy.expert)
     if expert is None:
         return ErrorInfo(name="UsageError", message=f"there is no Expert {policy.expert!r} in perstack.toml any more")
@@ -77,7 +80,7 @@ def summariser_of(run: Run, provider: Provider, providers: ProviderPool, project
     except PerstackError as error:
         return ErrorInfo(name=type(error).__name__, message=str(error))
     name, thinking = settings.provider.provider_name, settings.reasoning_budget
-    return Summariser(opened, name, settings.model, expert.instruction, thinking, expert.key)
+    return Summariser(opened, name, settings.model, expert.instruction, thinking, expert.key, is_own=False)
 
 
 async def make_room(
@@ -146,7 +149,7 @@ async def _summarised(
     prices: Prices,
     spending: Spending | None,
 ) -> _Summary | None:
-    """The summary, or why there is none; None if the Run has stopped."""
+    """The summary, or why there is none; None if the Run has stopped, or its next model is asked for it."""
     text = transcript(session.run, command, window)
     request = GenerationRequest(
         model=summariser.model,
@@ -159,24 +162,27 @@ async def _summarised(
         max_tokens=summary_tokens(window),
         expert_key=summariser.expert_key,
     )
-    started = time.monotonic()
+    trying = Trying.begun(session)
     prices.prepare(summariser.provider_name)
     for attempt in count(1):
         if not await _begin(session, command, summariser, request, spending):
             return None
         began = time.monotonic()
         try:
-            generation = await try_once(
-                summariser.provider, request, lambda delta: None, session.run.limits, began - started
-            )
+            generation = await try_once(summariser.provider, request, lambda delta: None, trying)
         except ProviderError as error:
-            decision = await tried_again(session, error, attempt, time.monotonic() - started)
+            decision = await tried_again(session, error, attempt, trying)
             if decision is True:
                 continue
             if decision is False:
                 return None
             info, reserved = error_info(error), session.run.reserved
+            uncharged = reserved is not None and is_uncharged(info)
+            if summariser.is_own and await switched(session, info, prices, uncharged=uncharged):
+                return None  # what is asked for again is asked of the next model
+            session.first_try = None
             return _Summary(spent=Spent(assumed=None if is_uncharged(info) else reserved), error=info)
+        session.first_try = None
         usage, _ = await prices.known(summariser.provider_name, summariser.model, generation)
         duration = round((time.monotonic() - began) * 1000)
         spent = Spent(usage, _assumed(session.run, usage, generation), duration)

@@ -26,6 +26,8 @@ from perstack.core.commands import (
     Shrink,
     StartDelegates,
     StopAtLimit,
+    Switch,
+    Work,
 )
 from perstack.core.definition_secrets import with_secrets, without_secrets
 from perstack.core.definitions import Expert, Limits
@@ -67,13 +69,13 @@ from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.generation import generate
 from perstack.engine.groups import leaves
 from perstack.engine.kept_summary import KeptSummary
-from perstack.engine.new_runs import agents_md_of, as_started, instruction_of, sandbox_of, strict
+from perstack.engine.new_runs import agents_md_of, as_started, instruction_of, sandbox_of, settings_of, strict
 from perstack.engine.prices import Prices
-from perstack.engine.providers import RunSettings
 from perstack.engine.ruling import Rulings
 from perstack.engine.session import Session, uninterrupted
 from perstack.engine.skills import RunSkills
 from perstack.engine.spending import Spending
+from perstack.engine.switching import gone_back, opened, switched
 from perstack.engine.toolrun import ToolSurroundings, run_tools
 from perstack.engine.tries import fail
 from perstack.engine.who import this_user
@@ -128,10 +130,11 @@ class Driver:
         `within` is what programs of the Run are held to whose delegate it is.
         """
         expert = as_started(self._wiring, expert)
-        settings = self._settings(expert, is_coordinator=delegated_by is None)
+        of_job = None if delegated_by is None else self._limits
+        settings = settings_of(self._wiring, expert, of_job, self.job.total_steps)
         output = self._wiring.overrides.output if delegated_by is None else None
         parent = None if delegated_by is None else self.job.runs.get(delegated_by.run_id)
-        self._wiring.providers.get(settings.provider)
+        self._wiring.providers.check(settings, self._wiring.project, expert)
         ref = RunRef(self.job.id, run_id or run_id_of(self.job.id, self.job.next_number))
         session = self._session(ref, expert.key)
         session.base = base
@@ -141,6 +144,7 @@ class Driver:
                 query=query,
                 model=settings.model,
                 provider=settings.provider.provider_name,
+                fallbacks=settings.fallbacks,
                 instruction=instruction_of(self._wiring, expert, output, is_coordinator=delegated_by is None),
                 expert=without_secrets(expert),
                 limits=settings.limits,
@@ -189,7 +193,7 @@ class Driver:
         definition = None
         if run.may_be_redefined:
             definition, limits = self._of_today(run, limits)
-        if definition is None:
+        if definition is None and not run.stands_in:
             self._wiring.providers.for_run(run, self._wiring.project, self._wiring.overrides)
         session = self._session(RunRef(self.job.id, run.id), run.start.expert_key)
         session.take_up(run)
@@ -225,7 +229,7 @@ class Driver:
         overrides = recalled(self._wiring.overrides, run.start)
         steps_before = self.job.total_steps - run.step
         settings = self._wiring.providers.settings(self._wiring.project, expert, overrides, steps_before=steps_before)
-        self._wiring.providers.get(settings.provider)
+        self._wiring.providers.check(settings, self._wiring.project, expert)
         today = Definition(
             model=settings.model,
             provider=settings.provider.provider_name,
@@ -233,6 +237,7 @@ class Driver:
             expert=without_secrets(expert),
             reasoning_budget=settings.reasoning_budget,
             agents_md=agents_md_of(self._wiring, expert, is_coordinator=run.is_coordinator)[1],
+            fallbacks=settings.fallbacks,
         )
         return redefined(run, today, settings.limits, limits)
 
@@ -295,9 +300,14 @@ class Driver:
                 await skills.refresh()
                 if session.run.is_tightened and session.run.phase is Phase.CALLING:
                     await self._rule_again(session, skills.catalogue)
-                around = self._around(session.run)
-                while (command := self._pending(session)) is not None:
-                    await self._perform(session, command, skills, around)
+                around = await self._around(session)
+                while around is not None and (command := self._pending(session)) is not None:
+                    if isinstance(command, Switch):
+                        await switched(session, command.error, self._prices)
+                    elif not (isinstance(command, Generate) and await gone_back(session, self._prices)):
+                        await self._perform(session, command, skills, around)
+                    if around.model != session.run.on:
+                        around = await self._around(session)
             await session.flush()
         except asyncio.CancelledError:
             await uninterrupted(self._interrupt(session))
@@ -330,7 +340,7 @@ class Driver:
     def _pending(self, session: Session) -> Command | None:
         return pending(session.run, self.job.limit_reached(self._limits))
 
-    async def _perform(self, session: Session, command: Command, skills: RunSkills, around: ToolSurroundings) -> None:
+    async def _perform(self, session: Session, command: Work, skills: RunSkills, around: ToolSurroundings) -> None:
         match command:
             case Generate():
                 skills.fit_to(session.run, self._wiring.storage)
@@ -372,15 +382,22 @@ class Driver:
             case _:
                 assert_never(command)
 
-    def _around(self, run: Run) -> ToolSurroundings:
+    async def _around(self, session: Session) -> ToolSurroundings | None:
+        """With the endpoint of the model in force; None if there is none, and so the Run failed."""
         wiring = self._wiring
+        provider = await opened(
+            session, lambda run: wiring.providers.for_run(run, wiring.project, wiring.overrides), self._prices
+        )
+        if provider is None:
+            return None
         return ToolSurroundings(
+            model=session.run.on,
             blobs=self._blobs,
             emit=wiring.emit,
             clock=wiring.clock,
             prices=self._prices,
             spending=self._spending,
-            provider=wiring.providers.for_run(run, wiring.project, wiring.overrides),
+            provider=provider,
             may_ask=not wiring.overrides.unattended,
             leads_to=self._rulings.leads_to,
         )
@@ -479,13 +496,3 @@ class Driver:
         if self._spending is not None:
             self._spending.writes(ref.run_id, session.flush)
         return session
-
-    def _settings(self, expert: Expert, *, is_coordinator: bool) -> RunSettings:
-        settings = self._wiring.providers.settings(
-            self._wiring.project, expert, self._wiring.overrides, steps_before=self.job.total_steps
-        )
-        if is_coordinator:
-            return settings
-        of_job = {name: getattr(self._limits, name) for name in ("max_steps", "max_depth", "budget")}
-        limits = settings.limits.model_copy(update=of_job)
-        return RunSettings(settings.model, settings.provider, settings.reasoning_budget, limits)

@@ -22,7 +22,8 @@ from perstack.engine.notices import notice
 from perstack.engine.prices import Prices
 from perstack.engine.session import Session
 from perstack.engine.spending import Spending
-from perstack.engine.tries import error_info, fail, granted_or_stopped, tried_again, try_once
+from perstack.engine.switching import switched
+from perstack.engine.tries import Trying, error_info, fail, granted_or_stopped, tried_again, try_once
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, GenerationRequest, Provider, reply_settings
 
@@ -48,7 +49,7 @@ async def generate(
         return
     run = session.run
     request = GenerationRequest(
-        model=run.start.model,
+        model=run.model,
         instruction=run.instruction,
         messages=run.messages,
         tools=tools.specs,
@@ -63,27 +64,28 @@ async def generate(
         memo=session.memo,
     )
     show = _show_deltas(session, command.step, emit)
-    prices.prepare(run.start.provider)
-    started = time.monotonic()
+    prices.prepare(run.provider)
+    trying = Trying.begun(session)
     for attempt in count(1):
         began = time.monotonic()
         try:
-            generation = await try_once(provider, request, show, run.limits, began - started)
+            generation = await try_once(provider, request, show, trying)
         except ProviderError as error:
-            if not await _goes_on(session, error, attempt, time.monotonic() - started):
+            if not await _goes_on(session, error, attempt, trying, prices):
                 return
             if spending is not None:  # each try may be charged for
                 if not await begin():
                     return
                 request = replace(request, max_tokens=session.run.max_tokens)
             continue
-        usage, window = await prices.known(run.start.provider, request.model, generation)
+        session.first_try = None
+        usage, window = await prices.known(run.provider, request.model, generation)
         reserved = session.run.reserved
         above = over(usage, reserved)
         if above is not None:
             dollars = "" if above.cost_usd is None else f", ${above.cost_usd:.4f}"
             what = f"{above.tokens:,} tokens{dollars}"
-            notice(f"{run.start.provider} has used more than could be expected of {run.id}: {what}")
+            notice(f"{run.provider} has used more than could be expected of {run.id}: {what}")
         session.note(
             FinishGeneration(
                 **session.stamp(),
@@ -145,15 +147,19 @@ def _started(
     return event.model_copy(update={"request_digest": request_digest(run, event)})
 
 
-async def _goes_on(session: Session, error: ProviderError, attempt: int, spent: float) -> bool:
-    """Record what becomes of a try that failed, and wait if there is another."""
+async def _goes_on(session: Session, error: ProviderError, attempt: int, trying: Trying, prices: Prices) -> bool:
+    """Record what becomes of a try that failed, and wait if there is another of the same model."""
     if error.name == OVERFLOW and policy_of(session.run) is not None:
+        session.first_try = None
         await _overflowed(session, error, attempt)
         return False
-    decision = await tried_again(session, error, attempt, spent)
+    decision = await tried_again(session, error, attempt, trying)
     if isinstance(decision, bool):
         return decision
     info = error_info(error)
+    if await switched(session, info, prices, uncharged=session.run.reserved is not None and is_uncharged(info)):
+        return False
+    session.first_try = None
     reason = f"{info.message} ({decision.reason})" if decision.reason else info.message
     uncharged = session.run.reserved is not None and is_uncharged(info)
     await fail(session, info.model_copy(update={"message": reason}), uncharged=uncharged)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perstack.config.settings import resolve_sandbox
 from perstack.core.agents_md import AgentsMdFile
 from perstack.core.base import JsonObject
-from perstack.core.definitions import Expert, with_skills_required
+from perstack.core.definitions import Expert, Limits, with_skills_required
 from perstack.core.instruction import render_instruction
 from perstack.core.runs.results import wanted_schema
 from perstack.core.runs.state import Run
@@ -13,6 +15,7 @@ from perstack.core.sandbox import SandboxPolicy, narrowed
 from perstack.engine.catalogue import delegate_infos, delegate_tools
 from perstack.engine.clock import iso
 from perstack.engine.knowledge import reachable, wants_agents_md
+from perstack.engine.providers import RunSettings
 from perstack.engine.wiring import Wiring
 
 
@@ -54,3 +57,12 @@ def sandbox_of(wiring: Wiring, expert: Expert, within: SandboxPolicy | None, bas
     if base is not None and wiring.overrides.runtime is None:
         within = base.start.sandbox
     return narrowed(own, within)
+
+
+def settings_of(wiring: Wiring, expert: Expert, of_job: Limits | None, steps_before: int) -> RunSettings:
+    """What a Run begins with; a delegate is held to what its Job is held to. Raises UsageError or MissingCredential."""
+    settings = wiring.providers.settings(wiring.project, expert, wiring.overrides, steps_before=steps_before)
+    if of_job is None:
+        return settings
+    shared = {name: getattr(of_job, name) for name in ("max_steps", "max_depth", "budget")}
+    return replace(settings, limits=settings.limits.model_copy(update=shared))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from perstack.core.definitions import Price
 from perstack.core.policy.budget import nano
-from perstack.core.usage import Usage
+from perstack.core.usage import NO_USAGE, Usage
 from perstack.engine.notices import notice
 from perstack.ports.provider import Generation, PriceList, ProviderFactory, price_source
 
@@ -46,6 +46,12 @@ class Prices:
         cost = None if cost is None else round(cost, 9)
         priced = usage if cost == usage.cost_usd else usage.model_copy(update={"cost_usd": cost})
         return priced, generation.context_window or window
+
+    async def window(self, provider: str, model: str) -> int | None:
+        """How many tokens the model's context holds; None where unknown."""
+        self.prepare(provider)
+        loading = self._loading.get(provider)
+        return None if loading is None else (await self._looked_up(provider, loading, model, NO_USAGE))[1]
 
     async def dearest(self, provider: str, model: str, sent: int) -> tuple[int, int] | None:
         """What so many tokens sent cost at most, and each token generated after them, in billionths of a dollar.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perstack.config.settings import Overrides, resolve_provider, resolve_settings
+from perstack.config.settings import Candidates, Overrides, provider_named, resolve_provider, resolve_settings
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
 from perstack.core.events import UNKNOWN
+from perstack.core.models import full_name, parts_of, split
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
+from perstack.engine.notices import notice
 from perstack.engine.plugins import Plugins
 from perstack.errors import MissingCredential, UsageError
 from perstack.next_steps import Continue, Give
@@ -21,6 +23,8 @@ class RunSettings:
 
     model: str
     provider: ProviderSetting
+    fallbacks: tuple[str, ...]
+    """`provider/model` of each that stands in for the one before it."""
     reasoning_budget: ReasoningBudget | None
     limits: Limits
 
@@ -32,6 +36,7 @@ class ProviderPool:
         self._plugins = plugins
         self._env = env
         self._open: dict[bytes, Provider] = {}
+        self._missing: set[str] = set()
 
     @property
     def factories(self) -> Mapping[str, ProviderFactory]:
@@ -41,17 +46,46 @@ class ProviderPool:
     def settings(self, project: Project, expert: Expert, overrides: Overrides, *, steps_before: int = 0) -> RunSettings:
         """Fill in what nobody chose. Raises UsageError or MissingCredential that lists the ways."""
         chosen = resolve_settings(project, expert, overrides, steps_before=steps_before)
-        if chosen.provider is None:
-            factory = self._first_configured()
-            provider = ProviderSetting(provider_name=factory.name)
-        else:
-            factory = self._plugins.provider(chosen.provider.provider_name)
-            provider = chosen.provider
-        model = chosen.model or factory.default_model
+        found = next((kept for one in chosen.models if (kept := self._kept(one, chosen.provider))), ())
+        own = chosen.provider
+        if own is None and not (found and all(name is not None for name, _ in found)):
+            own = ProviderSetting(provider_name=self._first_configured().name)
+        provider, model = (None, None) if not found else found[0]
+        setting = own if provider is None and own is not None else provider_named(project, expert, provider or "")
+        factory = self._plugins.provider(setting.provider_name)
+        model = model or factory.default_model
         if model is None:
             words = f"no model is named for provider {factory.name}: set `model` in perstack.toml"
             raise UsageError(words, next_steps=(Give("model"),))
-        return RunSettings(model, provider, chosen.reasoning_budget, chosen.limits)
+        first = full_name(setting.provider_name, model)
+        names = [full_name(name or (own.provider_name if own else ""), one) for name, one in found]
+        fallbacks = tuple(name for name in dict.fromkeys(names) if name != first)
+        return RunSettings(model, setting, fallbacks, chosen.reasoning_budget, chosen.limits)
+
+    def _kept(self, written: Candidates, provider: ProviderSetting | None) -> tuple[tuple[str | None, str], ...]:
+        """The models that count, each with the provider that it names, of those that are written in one place."""
+        kept: list[tuple[str | None, str]] = []
+        for one in written.models:
+            name, model = split(one.name, self.factories) if one.may_name_provider else (None, one.name)
+            is_chosen = provider is not None and name == provider.provider_name
+            if written.is_of_provider if name is None else written.takes_others or is_chosen:
+                kept.append((name, model))
+        return tuple(kept)
+
+    def check(self, settings: RunSettings, project: Project, expert: Expert) -> None:
+        """Raises as `get` for the model that a Run begins with.
+
+        One that stands in and has no key is said to be missing, once, and passed over; one whose settings are wrong
+        raises.
+        """
+        self.get(settings.provider)
+        for name in settings.fallbacks:
+            try:
+                self.get(provider_named(project, expert, parts_of(name)[0]))
+            except MissingCredential as error:
+                if name not in self._missing:
+                    self._missing.add(name)
+                    notice(f"{name} cannot stand in for {settings.model}: {error}")
 
     def get(self, setting: ProviderSetting) -> Provider:
         """The endpoint. Raises MissingCredential before anything is sent."""
@@ -62,14 +96,17 @@ class ProviderPool:
         return self._open[key]
 
     def for_run(self, run: Run, project: Project, overrides: Overrides) -> Provider:
-        """The endpoint that a Run was started on, with its settings of today. Raises UsageError if it is not known."""
+        """The endpoint of the model that generates now, with its settings of today.
+
+        Raises UsageError if it is not known, and as `get`.
+        """
         if run.start.provider == UNKNOWN:
             step = Continue(run.start.job_id, run.start.expert_key)
             raise UsageError(f"{run.id} does not say which provider it ran on", next_steps=(step,))
         expert = project.experts.get(run.start.expert_key, run.start.expert)
         chosen = resolve_provider(project, expert, overrides)
-        if chosen is None or chosen.provider_name != run.start.provider:
-            chosen = ProviderSetting(provider_name=run.start.provider)
+        if chosen is None or chosen.provider_name != run.provider:
+            chosen = provider_named(project, expert, run.provider)
         return self.get(chosen)
 
     async def close(self) -> None:

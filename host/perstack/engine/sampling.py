@@ -52,7 +52,7 @@ class Sampling:
         if granted is not None:
             await self._begin(granted.amount.as_charge())
         generation = GenerationRequest(
-            model=start.model,
+            model=self._run.model,
             instruction=request.instruction,
             messages=request.messages,
             tools=(),
@@ -76,14 +76,14 @@ class Sampling:
             else:
                 self._assume(granted)
             raise
-        usage, _ = await self._prices.known(start.provider, start.model, reply)
+        usage, _ = await self._prices.known(self._run.provider, self._run.model, reply)
         self.usage = (self.usage or NO_USAGE) + usage
         has_reply = bool(reply.reply.contents)
         if granted is not None and not is_reported(usage, granted.amount.as_charge(), has_reply=has_reply):
             self._assume(granted)
         else:
             self._settle(key, usage, granted)
-        return Sample(reply.reply, start.model, reply.finish_reason)
+        return Sample(reply.reply, self._run.model, reply.finish_reason)
 
     def recorded(self) -> None:
         """What it has used is in the Run's log."""

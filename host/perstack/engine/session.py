@@ -49,6 +49,8 @@ class Session:
         """The Run that this one continues from, as it was at that place."""
         self.memo: dict[Hashable, object] = {}
         """What the Run's provider keeps from one request to the next."""
+        self.first_try: float | None = None
+        """When the generation in hand was tried first in this process, by `time.monotonic`; None between two."""
         self._storage = storage
         self._copies = storage if isinstance(storage, KeepsCopies) else None
         self._job = job

@@ -91,7 +91,7 @@ class Setup:
         for policy in self.policies(expert):
             if policy is not None:
                 self.plugins.runtime(policy.runtime)
-        self.providers.get(self.providers.settings(self.project, expert, self.overrides).provider)
+        self.providers.check(self.providers.settings(self.project, expert, self.overrides), self.project, expert)
         return expert
 
     def policy(self, expert: Expert | None = None) -> SandboxPolicy | None:

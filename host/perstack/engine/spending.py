@@ -10,6 +10,7 @@ from perstack.core.base import JsonObject
 from perstack.core.definitions import Budget
 from perstack.core.digests import KeptTools
 from perstack.core.ids import number_of_run
+from perstack.core.models import parts_of
 from perstack.core.policy.budget import (
     LEAST,
     LEAST_THINKING,
@@ -24,6 +25,7 @@ from perstack.core.policy.budget import (
     Wait,
 )
 from perstack.core.runs.state import Run
+from perstack.core.runs.switching import models_of
 from perstack.core.usage import Charge, Usage
 from perstack.engine.prices import Prices
 from perstack.errors import ProviderError
@@ -68,9 +70,10 @@ class Spending:
         self._writers[run_id] = flush
 
     async def known_price(self, run: Run) -> None:
-        """Raises UnknownPrice if a budget of this Run is in dollars, and its model has no price."""
+        """Raises UnknownPrice if a budget of this Run is in dollars, and one of its models has no price."""
         if self.ledger.wants_prices(run.id):
-            await self._cost(run.start.provider, run.start.model, 1)
+            for name in models_of(run.start):
+                await self._cost(*parts_of(name), 1)
 
     async def reserve(self, run: Run, tools: KeptTools, instruction: str, settings: JsonObject) -> Grant | Exceeded:
         """What the next generation of a Run may have; waits while parallel ones could leave it some. Reserves nothing:
@@ -125,7 +128,7 @@ class Spending:
                     await self._writers[other]()
 
     async def _bound(self, run: Run, sent: int, wanted: int, least: int) -> Bound:
-        return await self._bound_of(run, run.start.provider, run.start.model, sent, wanted, least)
+        return await self._bound_of(run, run.provider, run.model, sent, wanted, least)
 
     async def _bound_of(self, run: Run, provider: str, model: str, sent: int, wanted: int, least: int) -> Bound:
         if not self.ledger.wants_prices(run.id):

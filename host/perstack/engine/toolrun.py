@@ -37,7 +37,10 @@ class ToolSurroundings:
     blobs: BlobStore
     emit: Emitter
     clock: Clock
+    model: str
+    """The one that generates, as `provider/model`."""
     provider: Provider
+    """Its endpoint."""
     prices: Prices
     spending: Spending | None
     may_ask: bool

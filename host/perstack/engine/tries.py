@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -15,10 +16,41 @@ from perstack.core.replies import usable_reply
 from perstack.core.retry import GiveUp, Pause, after_failure, time_for_try
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.decide import noted, paused_for_limit, stopped_by_budget
+from perstack.core.runs.switching import models_left, needs_no_retry
+from perstack.dataclass import dataclass
 from perstack.engine.session import Session
 from perstack.engine.spending import UnknownPrice
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
+
+
+@dataclass(frozen=True, slots=True)
+class Trying:
+    """The tries of one generation with one model, and the time for them."""
+
+    limits: Limits
+    """With the share of the time that is this model's: those that may stand in for it have theirs."""
+    began: float
+    """By `time.monotonic`."""
+    has_stand_in: bool = False
+
+    @classmethod
+    def begun(cls, session: Session) -> Trying:
+        """The first try of the model in force begins."""
+        now = time.monotonic()
+        if session.first_try is None:
+            session.first_try = now
+        limits, left = session.run.limits, models_left(session.run)
+        if left == 1 and not session.run.stands_in:
+            return cls(limits, now)
+        time_left = limits.retry_timeout - (now - session.first_try) * 1000
+        share = limits.model_copy(update={"retry_timeout": max(0, round(time_left / left))})
+        return cls(share, now, left > 1)
+
+    @property
+    def spent(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.began
 
 
 async def granted_or_stopped(session: Session, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:
@@ -35,14 +67,16 @@ async def granted_or_stopped(session: Session, reserving: Awaitable[Grant | Exce
     return found
 
 
-async def tried_again(session: Session, error: ProviderError, attempt: int, spent: float) -> GiveUp | bool:
+async def tried_again(session: Session, error: ProviderError, attempt: int, trying: Trying) -> GiveUp | bool:
     """True once there may be another try, which is recorded; false if the Job pauses for it; else why there is none."""
     decision = after_failure(
-        session.run.limits,
+        trying.limits,
         is_retryable=error.is_retryable,
         retry_after=error.retry_after,
         attempt=attempt,
-        spent=spent,
+        spent=trying.spent,
+        has_stand_in=trying.has_stand_in,
+        is_hopeless=needs_no_retry(error_info(error)),
         jitter=random.random(),  # noqa: S311 - spreads load, no secret
     )
     if isinstance(decision, GiveUp):
@@ -73,10 +107,10 @@ def error_info(error: ProviderError) -> ErrorInfo:
 
 
 async def try_once(
-    provider: Provider, request: GenerationRequest, show: Callable[[Delta], None], limits: Limits, spent: float
+    provider: Provider, request: GenerationRequest, show: Callable[[Delta], None], trying: Trying
 ) -> Generation:
-    """One try, within its time: `spent` seconds have passed since the first. Raises ProviderError."""
-    seconds, is_last = time_for_try(limits, spent)
+    """One try, within its time. Raises ProviderError."""
+    seconds, is_last = time_for_try(trying.limits, trying.spent)
     try:
         async with asyncio.timeout(seconds):
             generation = await provider.generate(request, show)

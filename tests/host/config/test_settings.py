@@ -18,9 +18,14 @@ def expert(**fields):
     return Expert(key="e", instruction="x", **fields)
 
 
+def model_of(settings):
+    """The first model that is of the chosen provider."""
+    return next((one.models[0].name for one in settings.models if one.is_of_provider), None)
+
+
 def test_without_any_settings_the_defaults_hold():
     limits = Limits(max_steps=100, max_depth=8, max_repeats=10, context=ContextPolicy())
-    assert resolve_settings(Project(), expert()) == ChosenSettings(None, None, None, limits)
+    assert resolve_settings(Project(), expert()) == ChosenSettings((), None, None, limits)
     assert limits == limits.model_copy(update={"max_retries": 5, "timeout": 300_000})
 
 
@@ -55,7 +60,7 @@ def test_the_nearest_level_that_says_something_wins(name, of_limits):
         words = str if name == "model" else int
         fields = [{} if value is None else {name: words(value)} for value in (option, own, file)]
         settings = resolve_settings(Project(**fields[2]), expert(**fields[1]), Overrides(**fields[0]))
-        return int(getattr(settings.limits if of_limits else settings, name))
+        return int(model_of(settings) if name == "model" else getattr(settings.limits if of_limits else settings, name))
 
     assert resolved(1, 2, 3) == 1
     assert resolved(None, 2, 3) == 2
@@ -68,53 +73,51 @@ def test_no_retries_at_all_is_not_taken_for_nothing_said():
 
 def test_the_files_model_and_provider_go_together():
     settings = resolve_settings(Project(model="claude", provider=ANTHROPIC), expert())
-    assert (settings.model, settings.provider) == ("claude", ANTHROPIC)
+    assert (model_of(settings), settings.provider) == ("claude", ANTHROPIC)
 
 
 def test_another_provider_on_the_command_line_leaves_model_and_setting_behind():
     project = Project(model="claude", provider=ANTHROPIC)
     settings = resolve_settings(project, expert(model="haiku"), Overrides(provider="openai"))
     assert settings.provider == ProviderSetting(provider_name="openai")
-    assert settings.model is None
+    assert model_of(settings) is None
 
 
 def test_another_provider_with_a_model_gets_that_model():
     project = Project(model="claude", provider=ANTHROPIC)
     settings = resolve_settings(project, expert(), Overrides(provider="openai", model="gpt"))
-    assert (settings.model, settings.provider) == ("gpt", ProviderSetting(provider_name="openai"))
+    assert (model_of(settings), settings.provider) == ("gpt", ProviderSetting(provider_name="openai"))
 
 
 def test_the_files_own_provider_on_the_command_line_keeps_model_and_setting():
     project = Project(model="claude", provider=ANTHROPIC)
     settings = resolve_settings(project, expert(), Overrides(provider="anthropic"))
-    assert (settings.model, settings.provider) == ("claude", ANTHROPIC)
+    assert (model_of(settings), settings.provider) == ("claude", ANTHROPIC)
 
 
 def test_a_model_that_was_written_for_no_provider_goes_with_any():
     settings = resolve_settings(Project(model="m"), expert(), Overrides(provider="openai"))
-    assert (settings.model, settings.provider) == ("m", ProviderSetting(provider_name="openai"))
+    assert (model_of(settings), settings.provider) == ("m", ProviderSetting(provider_name="openai"))
 
 
 def test_an_experts_own_provider_leaves_the_files_model_behind():
     project = Project(model="claude", provider=ANTHROPIC)
     settings = resolve_settings(project, expert(provider=OPENAI))
-    assert (settings.model, settings.provider) == (None, OPENAI)
+    assert (model_of(settings), settings.provider) == (None, OPENAI)
 
 
 def test_a_provider_on_the_command_line_finds_its_setting_in_the_expert_or_in_the_file():
     project = Project(model="claude", provider=ANTHROPIC)
     own = expert(model="gpt", provider=OPENAI)
-    limits = Limits(max_steps=100, max_depth=8, max_repeats=10, context=ContextPolicy())
-    openai = ChosenSettings("gpt", OPENAI, limits=limits)
-    assert resolve_settings(project, own, Overrides(provider="openai")) == openai
-    anthropic = ChosenSettings("claude", ANTHROPIC, limits=limits)
-    assert resolve_settings(project, own, Overrides(provider="anthropic")) == anthropic
+    for name, model, found in (("openai", "gpt", OPENAI), ("anthropic", "claude", ANTHROPIC)):
+        settings = resolve_settings(project, own, Overrides(provider=name))
+        assert (model_of(settings), settings.provider) == (model, found)
 
 
 def test_tables_of_one_provider_at_two_levels_are_not_merged():
     own = expert(provider=ProviderSetting(provider_name="anthropic"))
     settings = resolve_settings(Project(model="claude", provider=ANTHROPIC), own)
-    assert (settings.model, settings.provider) == ("claude", ProviderSetting(provider_name="anthropic"))
+    assert (model_of(settings), settings.provider) == ("claude", ProviderSetting(provider_name="anthropic"))
 
 
 def test_what_holds_for_one_process_is_neither_recorded_nor_taken_from_a_record() -> None:

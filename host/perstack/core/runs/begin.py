@@ -7,6 +7,7 @@ from dataclasses import replace
 from perstack.core.chain import Head
 from perstack.core.events import StartRun
 from perstack.core.messages import History, TextPart, UserMessage
+from perstack.core.models import full_name
 from perstack.core.runs.context_state import EMPTY_CONTEXT
 from perstack.core.runs.inheriting import inheritable, inherited
 from perstack.core.runs.results import schema_of_run
@@ -20,7 +21,7 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         return _taken_over(start, head, base)
     query = UserMessage(contents=(TextPart(text=start.query),))
     earlier = History() if base is None else inheritable(base, f"{start.id}-open")
-    is_same = base is not None and (base.start.provider, base.start.model) == (start.provider, start.model)
+    is_same = base is not None and base.on == full_name(start.provider, start.model)
     return Run(
         start=start,
         head=head,

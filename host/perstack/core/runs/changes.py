@@ -16,7 +16,7 @@ from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.context_state import ContextState
 from perstack.core.runs.state import Phase, Repeats, RunStatus, Sent
 from perstack.core.todos import Todo
-from perstack.core.usage import Charge, Usage
+from perstack.core.usage import Charge, ModelShare, Usage
 
 
 class Changes(TypedDict, total=False):
@@ -72,3 +72,7 @@ class Changes(TypedDict, total=False):
     effects: int
     without_effect: bool
     rejected_for: str
+    stand_in: str
+    back_at: int
+    is_switched: bool
+    by_model: dict[str, ModelShare]

@@ -105,9 +105,10 @@ def relief(run: Run) -> Shrink | Compact | Fail | None:
     return None
 
 
-def relief_of_overflow(run: Run) -> Shrink | Compact | Fail | None:
-    """The same for a generation that has begun: it is tried again as it is, unless it did not fit."""
-    return None if run.context.overflow is None else relief(run)
+def relief_in_hand(run: Run) -> Shrink | Compact | Fail | None:
+    """The same for a generation that has begun: it is tried again as it is, unless it did not fit, or another model
+    takes it over."""
+    return relief(run) if run.context.overflow is not None or run.is_switched else None
 
 
 # --- old results --------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from perstack.core.events import (
     StopRunByInteractiveTool,
     StopRunByInterrupt,
     StoredEvent,
+    SwitchModel,
     WidenPermissions,
     started_as,
 )
@@ -70,6 +71,7 @@ from perstack.core.runs.repeats import counted, shown
 from perstack.core.runs.reports import effects_of
 from perstack.core.runs.results import MOST_REJECTED, rejected, schema_of_run
 from perstack.core.runs.state import NO_REPEATS, Phase, Run, Sent, is_unsettled, latest_reply, promised
+from perstack.core.runs.switching import shared, switched
 from perstack.core.runs.transitions import ACTIVE, check_legal
 from perstack.core.todos import apply_todo, todos_json
 from perstack.core.tools import COUNTED_CALLS
@@ -118,6 +120,7 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
                 max_tokens=event.max_tokens,
                 sending=Sent(len(run.messages), event.tools_digest),
                 counted=run.counted if event.guidance is None else None,
+                is_switched=False,
             )
         case FinishGeneration():
             return _replied(run, event)
@@ -126,6 +129,8 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
             changes.update(_settled_try(run, is_charged=not event.uncharged))
             changes["context"] = overflowed(run, event)
             return changes
+        case SwitchModel():
+            return {**_settled_try(run, is_charged=not event.uncharged), **switched(run, event)}
         case CallTools():
             parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
             if sorted(decided.id for decided in event.calls) != sorted(parts):
@@ -248,6 +253,9 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
         reserved=None,
         sampled={},
         context=resumed_context(run.context, failed=event.reason == "error"),
+        # a person who resumes what failed has put something right
+        back_at=0 if event.reason == "error" else run.back_at,
+        stand_in=run.stand_in if event.definition is None else "",
     )
 
 
@@ -296,6 +304,7 @@ def _with_usage(run: Run, usage: Usage | None) -> Changes:
         usage=run.usage + usage,
         step_usage=run.step_usage + usage,
         unpriced_tokens=run.unpriced_tokens + usage.unpriced_tokens,
+        by_model=shared(run, usage),
     )
 
 

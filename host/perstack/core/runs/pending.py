@@ -21,13 +21,16 @@ from perstack.core.commands import (
     RunTools,
     StartDelegates,
     StopAtLimit,
+    Switch,
 )
 from perstack.core.events import Settlement
 from perstack.core.policy.approvals import refusal
-from perstack.core.runs.context import relief, relief_of_overflow
+from perstack.core.run_facts import ErrorInfo
+from perstack.core.runs.context import relief, relief_in_hand
 from perstack.core.runs.repeats import repeated_call
 from perstack.core.runs.results import failure
 from perstack.core.runs.state import Phase, Run, latest_reply
+from perstack.core.runs.switching import next_model, reason_to_switch
 from perstack.core.todos import apply_todo, remaining, todos_json
 
 _SETTLED_TEXT: dict[Settlement, str] = {
@@ -55,8 +58,8 @@ def pending(run: Run, limit: int | None = None) -> Command | None:
             return _pending_step(run, limit)
         case Phase.GENERATING:
             if run.unusable is not None:
-                return Fail(run.unusable)
-            return relief_of_overflow(run) or Generate(run.step, run.final)
+                return _after_unusable(run, run.unusable)
+            return relief_in_hand(run) or Generate(run.step, run.final)
         case Phase.REPLIED:
             return DecideCalls(latest_reply(run).tool_calls)
         case Phase.CALLING:
@@ -68,6 +71,11 @@ def pending(run: Run, limit: int | None = None) -> Command | None:
             return EndStep() if repeated is None else Fail(repeated)
         case _:
             assert_never(run.phase)
+
+
+def _after_unusable(run: Run, problem: ErrorInfo) -> Fail | Switch:
+    stands_in = next_model(run) is not None and reason_to_switch(problem) is not None
+    return Switch(problem) if stands_in else Fail(problem)
 
 
 def _pending_step(run: Run, limit: int | None) -> Command:

@@ -27,6 +27,7 @@ from perstack.core.definitions import Limits
 from perstack.core.events import StartRun, StopRunByExceededBudget
 from perstack.core.instruction import whole_instruction
 from perstack.core.messages import ExpertMessage, History, ResultContent
+from perstack.core.models import full_name, parts_of
 from perstack.core.policy.approvals import Standing
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
@@ -34,7 +35,7 @@ from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.context_state import EMPTY_CONTEXT, ContextState
 from perstack.core.todos import Todo
-from perstack.core.usage import Charge, Usage, together
+from perstack.core.usage import Charge, ModelShare, Usage, together
 from perstack.dataclass import dataclass
 
 RunStatus = Literal[
@@ -188,6 +189,34 @@ class Run:
     """How many results did not fit it. A Run that is resumed after the second may try once more."""
     rejected_for: str = ""
     """What was wrong with the latest of them."""
+    stand_in: str = ""
+    """The model that generates in place of the first, as `provider/model`; empty: the first does."""
+    back_at: int = 0
+    """From when on the first is tried again, in milliseconds since 1970."""
+    is_switched: bool = False
+    """Whether the generation in hand was begun for another model, whose context may have held more."""
+    by_model: dict[str, ModelShare] = field(default_factory=dict[str, ModelShare])
+    """What each of several models has used, by `provider/model`."""
+
+    @property
+    def on(self) -> str:
+        """The model that generates now, as `provider/model`."""
+        return self.stand_in or full_name(self.start.provider, self.start.model)
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether another model than the first generates now."""
+        return bool(self.stand_in)
+
+    @property
+    def provider(self) -> str:
+        """The provider of the model that generates now."""
+        return parts_of(self.stand_in)[0] if self.stand_in else self.start.provider
+
+    @property
+    def model(self) -> str:
+        """That model, as its provider spells it."""
+        return parts_of(self.stand_in)[1] if self.stand_in else self.start.model
 
     @property
     def may_be_redefined(self) -> bool:

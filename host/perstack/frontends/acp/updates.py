@@ -33,10 +33,11 @@ from perstack.core.events import (
     StartGeneration,
     StreamReasoning,
     StreamText,
+    SwitchModel,
 )
 from perstack.core.messages import ToolCallPart, text_of
 from perstack.frontends.acp.next_steps import said
-from perstack.frontends.shared.words import brief, shorten
+from perstack.frontends.shared.words import brief, shorten, switch_words
 
 Send: TypeAlias = Callable[[SessionUpdate], Awaitable[None]]
 
@@ -89,6 +90,8 @@ class Updates:
                     yield from self._say(event.message.text)
             case Retry():
                 yield update_agent_thought_text(f"({shorten(event.error.message, _TITLE)}; trying again)\n")
+            case SwitchModel():
+                yield update_agent_thought_text(f"(the model is switched {switch_words(event)})\n")
             case CallTools():
                 yield from self._calls(event)
             case FinishToolCall():

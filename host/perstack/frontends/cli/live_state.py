@@ -50,6 +50,7 @@ from perstack.core.events import (
     StoredEvent,
     StreamReasoning,
     StreamText,
+    SwitchModel,
     ToolProgress,
     WidenPermissions,
 )
@@ -207,6 +208,9 @@ class LiveState:
             case Retry():
                 self._spent(event.usage)
                 lane.does("waits to try again", now)
+            case SwitchModel():
+                lane.context_window = event.context_window
+                lane.does("waits for the next model", now)
             case StartCompaction():
                 lane.does("summarises what came before", now)
             case CompactHistory():

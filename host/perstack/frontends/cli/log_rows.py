@@ -39,12 +39,13 @@ from perstack.core.events import (
     StopRunByInteractiveTool,
     StopRunByInterrupt,
     StoredEvent,
+    SwitchModel,
     WidenPermissions,
 )
 from perstack.core.messages import TextPart, ThinkingPart, ToolCallPart, text_of
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.usage import Usage
-from perstack.frontends.shared.words import WITHOUT_EFFECT, cost, count, duration
+from perstack.frontends.shared.words import WITHOUT_EFFECT, cost, count, duration, switch_words
 
 QUIET_TYPES = frozenset({"startGeneration", "stopRunByDelegate"})
 """Events that only mark a place; people are shown them on request."""
@@ -88,6 +89,8 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
                 return [Row("retries", _error(event.error) + fits, "yellow")]
             again = f"; try {event.attempt + 1} after {duration(event.delay_ms)}"
             return [Row("retries", _error(event.error) + again, "yellow")]
+        case SwitchModel():
+            return [Row("switches", switch_words(event, whole=True), "yellow")]
         case CallTools():
             return _calls(event, around)
         case FinishToolCall():
@@ -219,6 +222,7 @@ def _start(event: StartRun, around: Around) -> list[Row]:
         rows.append(Row("continues", f"from checkpoint {event.continued_from.checkpoint_id}{another}"))
     if around.full:
         rows.append(Row("model", f"{event.provider}/{event.model}"))
+        rows += [Row("stands in", name) for name in event.fallbacks]
     return rows
 
 

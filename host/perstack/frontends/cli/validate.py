@@ -14,6 +14,7 @@ from perstack.config.load import DefinitionFile
 from perstack.config.problems import describe_problems, problems_to_json
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, Project
+from perstack.core.models import Models
 from perstack.errors import DefinitionError, PluginError, Problem, UsageError
 from perstack.frontends.cli.options import CONFIG, WORKSPACE, PlaceOptions, Setup
 from perstack.frontends.cli.terminal import Screen, data, out, table
@@ -109,8 +110,12 @@ def _row(project: Project, expert: Expert) -> tuple[str, ...]:
         expert.version,
         ", ".join(expert.delegates) or "-",
         skills or "-",
-        expert.model or project.model or "-",
+        _models(expert.model or project.model or "-"),
     )
+
+
+def _models(written: Models) -> str:
+    return written if isinstance(written, str) else ", ".join(written)
 
 
 def _to_json(path: Path, is_usable: bool, problems: Sequence[Problem], experts: Sequence[Expert]) -> dict[str, object]:

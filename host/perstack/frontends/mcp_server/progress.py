@@ -20,11 +20,12 @@ from perstack.core.events import (
     RunEvent,
     SkillStarting,
     StartGeneration,
+    SwitchModel,
     ToolProgress,
 )
 from perstack.core.messages import ToolCallPart
 from perstack.core.tools import DecidedCall
-from perstack.frontends.shared.words import brief, count, duration, shorten
+from perstack.frontends.shared.words import brief, count, duration, shorten, switch_words
 
 SILENCE = 15.0
 """Seconds after which the last words are said again: clients end calls that seem to be dead."""
@@ -70,6 +71,8 @@ class Words:
             case Retry():
                 error = shorten(event.error.message, _CELLS)
                 return (f"{self._step(event)}: tries again in {duration(event.delay_ms)}: {error}",)
+            case SwitchModel():
+                return (f"{self._step(event)}: the model is switched {switch_words(event)}",)
             case ToolProgress():
                 return (f"{self._step(event)}: {shorten(event.message, _CELLS)}",)
             case FinishRun() if event.run_id != self._coordinator:

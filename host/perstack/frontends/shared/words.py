@@ -13,6 +13,7 @@ from perstack.core.statuses import TYPED_STATUS, JobStatus
 if TYPE_CHECKING:  # whatever is written to a terminal is shortened here, before there is a Job too
     from perstack.core.job import JobSummary
     from perstack.core.messages import ToolCallPart
+    from perstack.core.model_events import SwitchModel, SwitchReason
     from perstack.core.usage import Usage
 
 STATUS_WORDS: dict[JobStatus, str] = {status: typed.replace("-", " ") for typed, status in TYPED_STATUS.items()}
@@ -130,3 +131,23 @@ def brief(part: ToolCallPart) -> str:
         value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in part.args.values()
     )
     return " ".join(values)
+
+
+_SWITCHED: dict[SwitchReason, str] = {
+    "overloaded": "overloaded",
+    "rateLimit": "its rate limit is used up",
+    "quota": "its quota is used up",
+    "refusal": "it refused",
+    "timeout": "it took too long",
+    "unreachable": "it cannot be reached",
+    "circuitOpen": "it failed again and again",
+    "serverError": "its server failed",
+    "notConfigured": "it cannot be used here",
+    "triedAgain": "the first one is tried again",
+}
+
+
+def switch_words(event: SwitchModel, *, whole: bool = False) -> str:
+    """`from A to B: overloaded`; the `whole` of it has the endpoint's words."""
+    said = f" ({event.error.message})" if whole and event.error is not None else ""
+    return f"from {event.before} to {event.to}: {_SWITCHED[event.reason]}{said}"

@@ -1,0 +1,318 @@
+"""Models that stand in for each other: when, in which order, what is recorded, and what a crash leaves."""
+
+from __future__ import annotations
+
+import pytest
+from hosting import OPENED, Bench, Seen, crashing, expert, opened, project_of, until_it_crashes, wait_for
+
+from perstack.config.settings import Overrides
+from perstack.core.definitions import Budget, Expert, Price, Project
+from perstack.core.events import SwitchModel
+from perstack.errors import MissingCredential, UsageError
+from perstack.frontends.cli.live_state import LiveState
+from perstack.host import Host
+from perstack.testing.crashing_storage import CrashPoint, crash_points
+from perstack.testing.scripted import ScriptedProvider, ScriptLike, fail, text, tool, turn
+
+FIVE_MINUTES = 300_000
+LIST = ("first/a", "second/b")
+
+
+def model(name: str, script: ScriptLike) -> ScriptedProvider:
+    """A provider of that name that plays a script."""
+    provider = ScriptedProvider(script)
+    provider.name = name
+    return provider
+
+
+class Keyless(ScriptedProvider):
+    """A provider whose key is missing."""
+
+    def create(self, config: object) -> ScriptedProvider:
+        raise MissingCredential("set THIRD_API_KEY")
+
+
+def host(bench: Bench, *providers: ScriptedProvider, experts: tuple[Expert, ...] = (), **fields: object) -> Host:
+    """On these providers; with the Expert `a`, whose models are `LIST`, if no other is given."""
+    wrap, overrides = fields.pop("wrap", None), fields.pop("overrides", Overrides(max_retries=1))
+    project: Project = project_of(*(experts or (expert("a", model=LIST),))).model_copy(update=fields)
+    made = Host(
+        project,
+        workspace=bench.workspace,
+        storage=bench.storage if wrap is None else wrap(opened(bench.storage, bench.workspace)),
+        env={"PATH": "/usr/bin:/bin"},
+        overrides=overrides,
+        plugins=list(providers),
+        clock=bench.clock,
+    )
+    OPENED.append(made)
+    return made
+
+
+def switches(seen: Seen) -> list[tuple[str, str, str]]:
+    return [(event.before, event.to, event.reason) for event in seen.of("switchModel")]
+
+
+@pytest.mark.parametrize(
+    ("failing", "tries", "reason"),
+    [
+        (fail(429, "slow down", name="RateLimit", retry_after=0, repeat=True), 2, "rateLimit"),
+        (fail(429, "come back tomorrow", name="RateLimit", retry_after=86_400, repeat=True), 1, "rateLimit"),
+        (fail(529, "busy", name="Overloaded", retry_after=0, repeat=True), 2, "overloaded"),
+        (fail(500, "oops", name="ServerError", retry_after=0, repeat=True), 2, "serverError"),
+        (
+            fail(None, "no connection", name="ConnectError", retryable=True, retry_after=0, repeat=True),
+            2,
+            "unreachable",
+        ),
+        (fail(None, "silent", name="Stall", retryable=True, retry_after=0, repeat=True), 2, "timeout"),
+        (fail(429, "no money", name="QuotaExceeded", retryable=False, repeat=True), 1, "quota"),
+        (turn(text="I will not.", finish_reason="refusal", usage=(5, 2), repeat=True), 1, "refusal"),
+    ],
+)
+def test_the_next_model_stands_in_where_the_first_cannot_and_its_tries_are_used_up(
+    bench: Bench, failing: object, tries: int, reason: str
+) -> None:
+    first, second, seen = model("first", [failing]), model("second", [text("from b", usage=(3, 1))]), Seen()
+    used = host(bench, first, second)
+    job = wait_for(used.run("a", "q", on_event=seen))
+    assert (job.status, job.text, job.total_steps) == ("completed", "from b", 1)
+    assert switches(seen) == [("first/a", "second/b", reason)]
+    assert len(first.requests) == tries
+    assert [request.model for request in second.requests] == ["b"]
+    assert wait_for(used.replay(job.id)).ok
+    assert wait_for(used.verify(job.id)).ok
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+def test_what_is_wrong_with_the_request_or_the_key_is_an_error_and_no_other_model_is_asked(
+    bench: Bench, status: int
+) -> None:
+    second = model("second", [text("never")])
+    job = wait_for(host(bench, model("first", [fail(status, "their words")]), second).run("a", "q"))
+    assert (job.status, job.error) == ("stoppedByError", "their words")
+    assert not second.requests
+
+
+def test_the_models_are_asked_in_their_order_and_the_last_error_is_the_runs(bench: Bench) -> None:
+    failing = [fail(503, "down", name="ServerError", retry_after=0, repeat=True)]
+    experts = (expert("a", model=("first/a", "second/b", "first/c")),)
+    seen = Seen()
+    used = host(bench, model("first", failing), model("second", failing), experts=experts)
+    job = wait_for(used.run("a", "q", on_event=seen))
+    assert job.status == "stoppedByError"
+    assert switches(seen) == [("first/a", "second/b", "serverError"), ("second/b", "first/c", "serverError")]
+    seen = Seen()
+    used = host(bench, model("first", [text("better")]), model("second", []), experts=experts)
+    job = wait_for(used.resume(job.id, on_event=seen))
+    assert job.text == "better"
+    assert switches(seen) == [("first/c", "first/a", "triedAgain")], "whoever resumes has put something right"
+    assert wait_for(used.replay(job.id)).ok
+
+
+def test_after_five_minutes_the_first_model_is_tried_again_and_that_is_recorded(bench: Bench) -> None:
+    def second(request: object) -> object:
+        bench.clock.move(FIVE_MINUTES // 2)
+        return tool("todo", {"newTodos": ["x"]})
+
+    broken = [fail(529, name="Overloaded", retry_after=0, repeat=2)]
+    first = model("first", [*broken, tool("todo", {}), tool("todo", {}), text("from a")])
+    seen = Seen()
+    used = host(bench, first, model("second", second))
+    job = wait_for(used.run("a", "q", on_event=seen))
+    assert (job.status, job.text) == ("completed", "from a")
+    assert switches(seen) == [("first/a", "second/b", "overloaded"), ("second/b", "first/a", "triedAgain")]
+    away, back = seen.of("switchModel")
+    assert back.timestamp - away.timestamp >= FIVE_MINUTES
+    assert [event.step_number for event in seen.of("finishGeneration")] == [1, 2, 3]
+    assert wait_for(used.replay(job.id)).ok
+
+
+@pytest.mark.parametrize("point", crash_points(8), ids=str)
+def test_a_kill_at_any_write_goes_on_with_the_model_that_the_log_names(bench: Bench, point: CrashPoint) -> None:
+    def first() -> ScriptedProvider:
+        return model("first", [fail(529, name="Overloaded", retry_after=0, repeat=True)])
+
+    shown, seen = Seen(), Seen()
+    dying = host(bench, first(), model("second", [text("b")]), wrap=crashing(point))
+
+    async def die() -> None:
+        async with dying:
+            await dying.run("a", "q", job_id="j", on_event=shown)
+
+    with until_it_crashes():
+        wait_for(die())
+    if point == CrashPoint("before", 1):
+        return  # nothing was begun
+    asked = first()
+    used = host(bench, asked, model("second", [text("b")]))
+    job = wait_for(used.job("j"))
+    if job.status != "completed":
+        job = wait_for(used.resume("j", on_event=seen))
+    assert (job.status, job.text, job.total_steps) == ("completed", "b", 1)
+    if shown.of("switchModel"):
+        assert not asked.requests, "what was switched stays so"
+    events = [line.event for line in wait_for(used.events(job.coordinator_run_id))]
+    switched = [event for event in events if isinstance(event, SwitchModel)]
+    assert [(event.before, event.to) for event in switched] == [LIST]
+    assert wait_for(used.replay("j")).ok
+    assert wait_for(used.verify("j")).ok
+
+
+def test_a_model_that_has_no_key_is_said_at_the_start_and_passed_over(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experts = (expert("a", model=("first/a", "third/x", "second/b")),)
+    third = Keyless([])
+    third.name = "third"
+    first = model("first", [fail(529, "busy", name="Overloaded", retry_after=0, repeat=True)])
+    seen = Seen()
+    used = host(bench, first, model("second", [text("b")]), third, experts=experts)
+    job = wait_for(used.run("a", "q", on_event=seen))
+    assert job.text == "b"
+    assert capsys.readouterr().err.count("third/x cannot stand in for a: set THIRD_API_KEY") == 1
+    assert switches(seen) == [("first/a", "third/x", "overloaded"), ("third/x", "second/b", "notConfigured")]
+    assert wait_for(used.replay(job.id)).ok
+
+
+def test_a_first_model_without_a_key_is_an_error_before_anything_is_written(bench: Bench) -> None:
+    third = Keyless([])
+    third.name = "third"
+    used = host(bench, third, model("first", []), experts=(expert("a", model=("third/x", "first/a")),))
+    with pytest.raises(MissingCredential, match="THIRD_API_KEY"):
+        wait_for(used.run("a", "q"))
+    assert not wait_for(used.jobs()).jobs
+
+
+def test_each_delegate_has_models_of_its_own(bench: Bench) -> None:
+    boss, worker = expert("boss", model=("first/a",), delegates=("worker",)), expert("worker", model=LIST)
+    first = model(
+        "first",
+        {
+            "[[boss]]": [tool("worker", {"query": "x"}), text("done")],
+            "[[worker]]": [fail(529, name="Overloaded", retry_after=0, repeat=True)],
+        },
+    )
+    seen = Seen()
+    job = wait_for(
+        host(bench, first, model("second", [text("b")]), experts=(boss, worker)).run("boss", "q", on_event=seen)
+    )
+    assert job.text == "done"
+    assert [event.run_id.rpartition("-")[2] for event in seen.of("switchModel")] == ["2"]
+    assert {**job.usage_by_model}.keys() == {"first/a", "second/b"}
+
+
+def test_usage_and_prices_are_those_of_the_model_that_was_called(bench: Bench) -> None:
+    prices = (Price(name="first/a", input=1, output=1), Price(name="second/b", input=100, output=100))
+    script = [tool("todo", {"newTodos": ["x"]}), fail(529, name="Overloaded", retry_after=0, repeat=True)]
+    script[0] = turn(script[0], usage=(100, 0))
+    used = host(
+        bench,
+        model("first", script),
+        model("second", [text("?"), text("b", usage=(10, 0))]),
+        prices=prices,
+        budget=Budget(max_cost=10.0),
+    )
+    job = wait_for(used.run("a", "q"))
+    assert job.status == "completed"
+    assert {name: usage.total_tokens for name, usage in job.usage_by_model.items()} == {"first/a": 100, "second/b": 10}
+    assert job.usage.cost_usd == pytest.approx(100 / 1e6 + 10 * 100 / 1e6)
+    (run,) = job.runs
+    assert run.model == "first/a"
+    assert {name: share.usage.cost_usd for name, share in run.by_model.items()} == {
+        "first/a": pytest.approx(0.0001),
+        "second/b": pytest.approx(0.001),
+    }
+
+
+def test_what_a_stand_in_costs_is_reserved_and_its_price_must_be_known_before_anything_is_sent(bench: Bench) -> None:
+    first = model("first", [fail(529, name="Overloaded", retry_after=0, repeat=True)])
+    cheap = Price(name="first/a", input=0, output=0)
+    used = host(bench, first, model("second", []), prices=(cheap,), budget=Budget(max_cost=0.01))
+    with pytest.raises(Exception, match="what second/b costs is not known"):
+        wait_for(used.run("a", "q"))
+    assert not first.requests
+    dear, seen = Price(name="second/b", input=1_000_000, output=1_000_000), Seen()
+    second = model("second", [text("never")])
+    used = host(bench, first, second, prices=(cheap, dear), budget=Budget(max_cost=0.01))
+    job = wait_for(used.run("a", "q", on_event=seen))
+    assert job.status == "stoppedByBudget"
+    assert not second.requests
+    assert switches(seen) == [("first/a", "second/b", "overloaded")]
+
+
+def test_one_time_for_all_tries_leaves_each_model_its_share(bench: Bench) -> None:
+    never = [turn(text="never", delay_ms=60_000, repeat=True)]
+    seen = Seen()
+    experts = (expert("a", model=LIST, retry_timeout=400),)
+    used = host(bench, model("first", never), model("second", [text("b")]), experts=experts)
+    job = wait_for(used.run("a", "q", on_event=seen))
+    assert job.text == "b"
+    assert switches(seen) == [("first/a", "second/b", "timeout")]
+    assert "200 ms" in seen.of("switchModel")[0].error.message
+    seen = Seen()
+    used = host(bench, model("first", never), model("second", never), experts=experts)
+    job = wait_for(used.run("a", "q", on_event=seen), 5)
+    assert job.status == "stoppedByError"
+    assert "`retryTimeout`" in (job.error or "")
+
+
+def test_a_single_model_records_what_it_always_did(bench: Bench) -> None:
+    seen = Seen()
+    wait_for(
+        host(bench, model("first", [text("x")]), experts=(expert("a", model=("first/a",)),)).run(
+            "a", "q", on_event=seen
+        )
+    )
+    assert seen.types() == ["startRun", "startGeneration", "finishGeneration", "finishStep", "finishRun"]
+    assert b"fallbacks" not in seen.lines[1]
+
+
+def test_names_of_models_are_resolved_and_a_wrong_one_is_refused_with_those_there_are(bench: Bench) -> None:
+    named = {"fast": "first/a", "deep": ("first/c", "second/b")}
+    experts = (expert("a", model=("models.deep", "models.fast")), expert("b", model="models.slow"))
+    first, seen = model("first", [text("x")]), Seen()
+    used = host(bench, first, model("second", []), experts=experts, models=named)
+    wait_for(used.run("a", "q", on_event=seen))
+    start = seen.of("startRun")[0]
+    assert (start.provider, start.model, start.fallbacks) == ("first", "c", ("second/b", "first/a"))
+    assert start.expert.model == ("models.deep", "models.fast"), "as it is written"
+    with pytest.raises(
+        UsageError, match=r"there is no `models.slow` in \[models\]; there are: models.deep, models.fast"
+    ):
+        wait_for(used.run("b", "q"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "started"),
+    [
+        (Overrides(), ("first", "a", ("second/b",))),
+        (Overrides(model="z", provider="second"), ("second", "z", ())),
+        (Overrides(provider="second"), ("second", "b", ())),
+        (Overrides(model="models.other"), ("second", "y", ("first/a",))),
+        (Overrides(model=("second/q", "first/r")), ("second", "q", ("first/r",))),
+    ],
+)
+def test_what_a_caller_asks_for_comes_before_the_list(
+    bench: Bench, asked: Overrides, started: tuple[str, str, tuple[str, ...]]
+) -> None:
+    both, seen = (model("first", [text("x")]), model("second", [text("x")])), Seen()
+    used = host(bench, *both, overrides=asked, models={"other": ("second/y", "first/a")})
+    wait_for(used.run("a", "q", on_event=seen))
+    start = seen.of("startRun")[0]
+    assert (start.provider, start.model, start.fallbacks) == started
+
+
+def test_people_are_shown_a_switch_with_its_reason_and_what_was_streamed_is_void(bench: Bench) -> None:
+    broken = turn(text="half a th").model_copy(update={"error": fail(529, "busy", name="Overloaded").error})
+    seen = Seen()
+    used = host(bench, model("first", [broken]), model("second", [text("b")]), overrides=Overrides(max_retries=0))
+    wait_for(used.run("a", "q", on_event=seen))
+    live, shown = LiveState(), []
+    for event in seen.events:
+        shown += [told.row for told in live.take(event)]
+        if event.type == "streamText" and event.delta.startswith("half"):
+            assert next(iter(live.lanes.values())).text
+        if event.type == "switchModel":
+            assert not next(iter(live.lanes.values())).text
+    assert ("switches", "from first/a to second/b: overloaded (busy)") in [(row.word, row.text) for row in shown]
