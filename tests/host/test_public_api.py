@@ -90,7 +90,7 @@ PARTS = {
         ("disk_usage", "redact", "resume_before_compaction", "under", "waiting")
     )
     - {"open", "close", "inbox", "use", "login", "logout", "install", "tools"},
-    Experts: {"all", "get", "check_ready", "run_program", "providers", "runtimes", "sent", "tools"},
+    Experts: {"all", "get", "check_ready", "run_program", "diagnosis", "providers", "runtimes", "sent", "tools"},
     Skills: {"login", "logout", "install"},
 }
 

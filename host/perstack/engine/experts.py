@@ -9,6 +9,7 @@ from perstack.core.definitions import Expert
 from perstack.engine.setup import Setup
 
 if TYPE_CHECKING:
+    from perstack.engine.diagnosis import Finding
     from perstack.engine.program_trial import RuntimeState, Tried
     from perstack.engine.provider_states import ProviderState
     from perstack.engine.sent import Sent
@@ -54,6 +55,12 @@ class Experts:
         from perstack.engine.provider_states import provider_states
 
         return await provider_states(self._setup())
+
+    async def diagnosis(self) -> tuple[Finding, ...]:
+        """Whether what perstack needs is there on this machine, and what to do about what is not."""
+        from perstack.engine.diagnosis import diagnosis
+
+        return await diagnosis(self._setup())
 
     async def sent(self, expert_key: str, *, as_delegate: bool = False) -> Sent:
         """What its model would be sent before the query; its skills are opened for it, and ended."""

@@ -68,7 +68,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
         "login": Listed("login", "Log in to the server of a skill, for all later Jobs."),
         "logout": Listed("login", "Log out of the server of a skill."),
         "trust": Listed("trust", "Agree to what perstack.toml starts, and to addresses of .env."),
-        "doctor": Listed("doctor", "Say where programs of tools can run on this machine."),
+        "doctor": Listed("doctor", "Say what is missing on this machine, and what to do."),
         "plugins": Listed("plugins", "List the plugins that are installed, and what they bring."),
         "completion": Listed("completion", "Have your shell complete commands, Experts and Jobs."),
     },

@@ -1,0 +1,67 @@
+"""`perstack doctor`: what is missing on this machine, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from terminal import Terminal
+
+KEY = {"ANTHROPIC_API_KEY": "sk-not-to-be-shown-anywhere"}
+
+
+@pytest.fixture
+def machine(terminal: Terminal) -> Terminal:
+    """One without a key and without the embedded model."""
+    terminal.env = {"PATH": terminal.env["PATH"], "HOME": str(terminal.workspace), "LANG": "C.UTF-8"}
+    return terminal
+
+
+def findings(machine: Terminal, *args: str, code: int = 0, **env: str) -> dict[str, dict[str, Any]]:
+    found = machine.run("doctor", "--json", *args, env=env)
+    assert (found.code, found.err) == (code, "")
+    assert KEY["ANTHROPIC_API_KEY"] not in found.out
+    return {one["about"]: one for one in json.loads(found.out)["findings"]}
+
+
+def test_with_a_key_nothing_is_in_the_way(machine: Terminal) -> None:
+    found = findings(machine, **KEY)
+    assert [about for about, one in found.items() if one["state"] == "problem"] == []
+    assert found["provider anthropic"]["text"].startswith("the default")
+    assert found["provider openai"]["remedy"] == "set OPENAI_API_KEY"
+    assert found["state"]["text"].startswith(f"{machine.workspace}/perstack, ")
+    assert found["Python"]["state"] == found["extra testing"]["state"] == found["runtime local"]["state"] == "ok"
+
+
+def test_without_any_provider_it_says_so_and_fails(machine: Terminal) -> None:
+    assert findings(machine, code=1)["a model"]["text"] == "no provider is set up, so no Expert can be run"
+
+
+def test_a_provider_that_the_definition_names_has_to_be_set_up(machine: Terminal) -> None:
+    named = 'provider.providerName = "openai"\n[experts.a]\ninstruction = "x"\n'
+    (machine.workspace / "perstack.toml").write_text(named)
+    found = findings(machine, code=1, **KEY)
+    assert found["provider openai"]["text"] == "perstack.toml names it, and it is not set up"
+
+
+def test_a_place_that_cannot_be_written_is_a_problem(machine: Terminal) -> None:
+    (machine.workspace / "file").touch()
+    found = findings(machine, "--storage", f"sqlite:{machine.workspace}/file/state.db", code=1, **KEY)
+    assert found["state"]["text"].endswith("file is no folder")
+    assert found["state"]["remedy"] == "name another place as the storage"
+
+
+def test_an_extra_that_is_not_installed_has_the_command_that_installs_it(machine: Terminal) -> None:
+    hidden = (
+        "import importlib.metadata as m; old = m.version; m.version = lambda n: old('no' if n == 'botocore' else n)"
+    )
+    (machine.workspace / "sitecustomize.py").write_text(hidden)
+    found = findings(machine, PYTHONPATH=str(machine.workspace), **KEY)
+    assert found["extra bedrock"]["remedy"] == "pip install 'perstack[bedrock]'"
+
+
+def test_a_person_reads_what_to_do_below_the_table(machine: Terminal) -> None:
+    shown = machine.run("doctor", env=KEY)
+    assert shown.lines[0].split() == ["what", "state", "here"]
+    assert "provider openai: set OPENAI_API_KEY" in shown.lines
