@@ -232,7 +232,7 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def _reason(error: sqlite3.Error) -> str:
-    text = str(error)
+    text = " ".join(str(error).split())  # a damaged schema comes with its lines
     if "not a database" in text:
         return _NO_DATABASE
     if "is full" in text:

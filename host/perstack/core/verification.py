@@ -128,29 +128,30 @@ _KNOWN = {
 }
 _FREE = ("labels", "usageByExpert")
 """Where keys are not names of fields."""
-_SHOWN = ("text", "error", "question")
-"""What is left out of job.json where there is none, and must be in it where there is."""
+_EVER = frozenset(
+    ("text", "error", "question", "pauseReason", "runs", "steps", "totalSteps", "maxSteps", "usage")
+    + ("inputTokens", "outputTokens", "totalTokens", "startedAt", "updatedAt", "finishedAt")
+    + ("delegatedBy", "continuedFrom")
+)
+"""What every version has written where there is any: without its name it would be read as if there were none."""
 
 
 def against_logs(written: bytes, job: Job) -> list[str]:
     """What the summary of a Job that has stopped says, where its logs say something else. Raises ValueError if it is no
     summary.
 
-    Only what is written is compared: an older version wrote less, a newer one writes more.
+    Of what is not written only that is missed which every version wrote: an older one wrote less, a newer one more.
     """
     JobSummary.model_validate_json(written)
     found: JsonValue = json.loads(written)
-    expected: JsonValue = json.loads(summarize(job, is_driven=False).to_json())
-    missing = [
-        f"says nothing of {name}" for name in _SHOWN if name in _as_dict(expected) and name not in _as_dict(found)
-    ]
-    return [*missing, *_differences("", found, expected)]
+    return list(_differences("", found, json.loads(summarize(job, is_driven=False).to_json())))
 
 
 def _differences(place: str, found: JsonValue, expected: JsonValue) -> Iterator[str]:
     if isinstance(found, dict) and isinstance(expected, dict):
         is_free = place in _FREE or place.startswith("asking")
-        for key in [*found, *(sorted(expected.keys() - found.keys()) if is_free else ())]:
+        missing = sorted(key for key in expected.keys() - found.keys() if is_free or key in _EVER)
+        for key in [*found, *missing]:
             if is_free or key in _KNOWN:
                 yield from _differences(f"{place}.{key}".lstrip("."), found.get(key), expected.get(key))
     elif isinstance(found, list) and isinstance(expected, list) and place == "runs":

@@ -176,7 +176,9 @@ def test_a_redacted_line_that_nobody_accounts_for_is_a_finding(own_team: Termina
         (("usageByExpert",), {}, "says usageByExpert.helper is nothing, the logs say {"),
         (("labels",), {"team": "a"}, 'says labels is {"team": "a"}, the logs say nothing'),
         (("text",), "All is lost.", 'says text is "All is lost.", the logs say "All is done."'),
-        (("text",), None, "says nothing of text"),
+        (("text",), None, 'says text is nothing, the logs say "All is done."'),
+        (("totalSteps",), None, "says totalSteps is nothing, the logs say 8"),
+        (("usage",), None, 'says usage is nothing, the logs say {"'),
         (("error",), "a lie", 'says error is "a lie", the logs say nothing'),
         (("runs", 1, "steps"), 5, "says team-2.steps is 5, the logs say 2"),
         (("startedAt",), 1, "says startedAt is 1, the logs say "),
@@ -196,6 +198,17 @@ def test_a_summary_that_says_something_else_than_the_logs_is_found(
     shown = own_team.call("verify")
     assert shown.code == 1
     assert f"Job team: job.json {words}" in shown.out
+
+
+def test_a_name_in_a_summary_is_as_it_was_written_or_the_job_reads_the_same_without_it(own_team: Terminal) -> None:
+    file = own_team.jobs() / "team" / "job.json"
+    written, shown = file.read_text(), own_team.call("jobs", "--json").out
+    # what the first version wrote; from one that it did not, nothing can be missed
+    for name in ("totalSteps", "maxSteps", "usage", "totalTokens", "inputTokens", "startedAt", "finishedAt", "text"):
+        assert f'"{name}":' in written
+        file.write_text(written.replace(f'"{name}":', f'"{name.swapcase()}":'))
+        same = own_team.call("jobs", "--json").out == shown
+        assert same or own_team.call("verify").code == 1, name
 
 
 def test_a_summary_that_is_none_is_found_and_may_be_deleted(own_team: Terminal) -> None:

@@ -67,6 +67,17 @@ def test_the_database_of_another_program_is_refused_and_left_as_it_is(path: Path
     assert path.read_bytes() == before
 
 
+def test_a_file_whose_schema_is_damaged_is_refused_in_one_line(path: Path, storage: SqliteStorage) -> None:
+    wait_for(storage.create_job(JOB))
+    wait_for(storage.close())
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute("UPDATE sqlite_master SET sql = 'CREATE \"INDEX' || char(10) || 'x' WHERE type = 'index'")
+    with pytest.raises(StorageError, match="malformed database schema") as refused:
+        wait_for(SqliteStorage(path).jobs())
+    assert "\n" not in str(refused.value)
+
+
 def test_a_file_of_a_newer_version_is_refused(path: Path, storage: SqliteStorage) -> None:
     wait_for(storage.create_job(JOB))
     wait_for(storage.close())
