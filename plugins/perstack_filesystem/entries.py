@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from threading import Lock
 
@@ -32,14 +32,20 @@ _FEW = 8
 Entries = dict[str, tuple[int, bytes]]
 
 
-def put_entry(space: Folder, job_id: str, seq: int, entry: bytes, *, synced: bool) -> None:
-    """Add a line. Raises NotFound if there is no such Job, and StorageError for an entry that is more than one line."""
+def put_entry(
+    space: Folder, job_id: str, seq: int, entry: bytes, *, synced: bool, is_wanted: Callable[[], bool]
+) -> None:
+    """Add a line, if it is wanted while nobody removes the Job.
+
+    Raises NotFound if there is no such Job, and StorageError for an entry that is more than one line.
+    """
     if b"\n" in entry:
         raise StorageError(f"{space.path / _FILE}: the entry of {job_id} is not one line")
     with _open(space, _ADDING, fcntl.LOCK_SH) as fd:
         if space.stat(job_id) is None:
             raise NotFound(f"no job {job_id} in {space.path}")
-        _add(fd, job_id, seq, entry, synced=synced)
+        if is_wanted():
+            _add(fd, job_id, seq, entry, synced=synced)
 
 
 @contextmanager

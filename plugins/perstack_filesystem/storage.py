@@ -28,7 +28,7 @@ from threading import Lock
 from perstack.core.chain import EMPTY_LOG, Head, open_line
 from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, NotFound, StorageError
-from perstack.ports.appending import check_redaction, head_after, stale
+from perstack.ports.appending import check_redaction, ends_at, head_after, stale
 from perstack.ports.formats import JobFormat
 from perstack.ports.leases import hold, holder_of
 from perstack.ports.pace import Pace
@@ -212,14 +212,26 @@ class FilesystemStorage(JobFolders):
             jobs = self._jobs(opened)
             return {} if jobs is None else {name: read_below(jobs, name, _SUMMARY) or b"" for name in job_names(jobs)}
 
-    async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
-        """Replace a Job's entry, unless it is of a later place."""
+    async def put_entry(
+        self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
+    ) -> None:
+        """Replace a Job's entry, unless it is of a later place, or the log is not the expected one."""
         check_job_id(job_id)
         jobs = self._folders.find(self._space)
         if jobs is None:
             raise NotFound(f"no job {job_id} in {self._root}")
         with jobs:
-            put_entry(jobs, job_id, seq, entry, synced=synced)
+            put_entry(jobs, job_id, seq, entry, synced=synced, is_wanted=lambda: self._has_record(expected))
+
+    def _has_record(self, expected: tuple[RunRef, Head] | None) -> bool:
+        if expected is None:
+            return True
+        run, head = expected
+        with ExitStack() as opened:
+            # by its name: a log that is open may be that of a Job which is being removed
+            folder = self._find(opened, run.job_id, "runs", run.run_id)
+            log = None if folder is None else folder.read(_LOG)
+        return log is not None and any(ends_at(line, head) for line in reversed(log.splitlines()))
 
     async def entries(self) -> Mapping[str, bytes]:
         """The entry of every Job."""

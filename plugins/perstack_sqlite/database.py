@@ -22,6 +22,7 @@ _APPLICATION = 0x70727374  # "prst"
 _VERSION = 3
 _SMALLEST = 512
 """Bytes: no database is smaller."""
+_DAMAGED = "it is damaged: put it back from a copy"
 _NO_DATABASE = "this is not an SQLite database; name another file in `storage`"
 
 _MAKING = Lock()
@@ -201,6 +202,8 @@ class Database:
             yield
         except sqlite3.Error as error:
             raise StorageError(f"{self.path}: {_reason(error)}") from error
+        except ValueError as error:  # a message of SQLite that is no UTF-8, or a value of another type
+            raise StorageError(f"{self.path}: {_DAMAGED}") from error
         except OSError as error:
             raise StorageError(f"{self.path}: {(error.strerror or str(error)).lower()}") from error
 

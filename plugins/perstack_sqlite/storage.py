@@ -18,7 +18,7 @@ from typing import TypeVar
 from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line
 from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
-from perstack.ports.appending import check_redaction, head_after, stale
+from perstack.ports.appending import check_redaction, ends_at, head_after, stale
 from perstack.ports.leases import hold, holder_of
 from perstack.ports.paging import check_space, checkpoint_order, newest_first, page_of, place_in_jobs, run_order
 from perstack.ports.state_folder import FILE_MODE, FOLDER_MODE
@@ -37,6 +37,10 @@ _LATEST = (1 << 63) - 1
 JOBS = (
     f"SELECT written, job_id FROM jobs WHERE {SPACE} = ? AND (written, job_id) < (?, ?)"  # noqa: S608 - no input
     " ORDER BY written DESC, job_id DESC LIMIT ?"
+)
+PUT_ENTRY = (
+    "INSERT INTO entries VALUES (?, ?, ?) ON CONFLICT (job_id) DO UPDATE"
+    " SET seq = excluded.seq, entry = excluded.entry WHERE excluded.seq >= seq"
 )
 LOST = f"SELECT job_id FROM entries WHERE {SPACE} = ? AND job_id NOT IN (SELECT job_id FROM jobs)"  # noqa: S608
 SUMMARIES = f"SELECT job_id, coalesce(summary, x'') FROM jobs WHERE {SPACE} = ?"  # noqa: S608
@@ -170,13 +174,18 @@ class SqliteStorage:
         rows = await self._database.read(lambda db: _rows(db, SUMMARIES, (self._prefix,)))
         return {self._id(key): _bytes(summary) for key, summary in rows}
 
-    async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
-        """Replace a Job's entry, unless it is of a later place."""
-        query = (
-            "INSERT INTO entries VALUES (?, ?, ?) ON CONFLICT (job_id) DO UPDATE"
-            " SET seq = excluded.seq, entry = excluded.entry WHERE excluded.seq >= seq"
-        )
-        await self._put(job_id, query, (self._key(job_id), seq, entry), synced=synced)
+    async def put_entry(
+        self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
+    ) -> None:
+        """Replace a Job's entry, unless it is of a later place, or the log is not the expected one."""
+        row = (self._key(job_id), seq, entry)
+
+        def work(db: sqlite3.Connection) -> None:
+            self._require(db, job_id)
+            if expected is None or self._has_record(db, *expected):
+                db.execute(PUT_ENTRY, row)
+
+        await self._database.write(work, synced=synced)
 
     async def entries(self) -> Mapping[str, bytes]:
         """The entry of every Job."""
@@ -369,6 +378,11 @@ class SqliteStorage:
             return Head(seq, open_line(_bytes(rows[0][1])).hash)
         except BrokenSeal as broken:
             raise self._damaged(run, seq - 1, broken) from broken
+
+    def _has_record(self, db: sqlite3.Connection, run: RunRef, head: Head) -> bool:
+        base = _find_run(db, self._key(run.job_id), run.run_id)
+        line = None if base is None else _one(db, "SELECT line FROM records WHERE key = ?", (base + head.seq,))
+        return line is not None and ends_at(line, head)
 
     def _head_at(self, db: sqlite3.Connection, run: RunRef, base: int, expected_seq: int) -> Head:
         """The head of a log that has so many records. Raises Conflict if it has not."""

@@ -128,11 +128,10 @@ _KNOWN = {
 }
 _FREE = ("labels", "usageByExpert")
 """Where keys are not names of fields."""
-_EVER = frozenset(
-    ("text", "error", "question", "pauseReason", "runs", "steps", "totalSteps", "maxSteps", "usage")
-    + ("inputTokens", "outputTokens", "totalTokens", "startedAt", "updatedAt", "finishedAt")
-    + ("delegatedBy", "continuedFrom")
-)
+_EVER = frozenset((
+    "text", "error", "question", "pauseReason", "runs", "steps", "totalSteps", "maxSteps", "usage", "inputTokens",
+    "outputTokens", "totalTokens", "startedAt", "updatedAt", "finishedAt", "delegatedBy", "continuedFrom",
+))  # fmt: skip
 """What every version has written where there is any: without its name it would be read as if there were none."""
 
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 
 from perstack.core.chain import open_line
 from perstack.core.owners import OwnerKind
+from perstack.engine.logs.kept import log_of
 from perstack.engine.logs.lines import add_payload
-from perstack.engine.logs.summarized import log_of
 from perstack.errors import Conflict, NotFound
 from perstack.ports.storage import Storage
 

@@ -8,11 +8,11 @@ from perstack.core.base import Fact
 from perstack.core.chain import Sealed
 from perstack.core.verification import Checked, Finding, Report, Unchecked, against, against_head
 from perstack.engine.logs.damage import DoesNotFollow
-from perstack.engine.logs.kept import Kept
+from perstack.engine.logs.kept import Kept, log_of
 from perstack.engine.logs.lines import run_ids
 from perstack.engine.logs.log import CheckedLog, E, EventLog, S, StoredLine
 from perstack.engine.logs.series import SERIES
-from perstack.engine.logs.summarized import M, Summarized, log_of
+from perstack.engine.logs.summarized import M, Summarized
 from perstack.engine.logs.tasks import TASKS
 from perstack.ports.storage import FindsLostJobs, Storage
 

@@ -25,6 +25,11 @@ def head_after(head: Head, records: Sequence[bytes], place: str) -> Head:
     return head
 
 
+def ends_at(record: bytes, head: Head) -> bool:
+    """Whether a record is the one with which a log ended at `head`."""
+    return record.endswith(b',"hash":"%b"}' % head.hash.encode())
+
+
 def check_redaction(log: Sequence[bytes], seq: int, record: bytes, place: str) -> None:
     """Raises NotFound if a log has no record at `seq`, and Conflict if `record` may not stand for that one."""
     if not 0 < seq <= len(log):

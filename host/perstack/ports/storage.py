@@ -26,6 +26,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from perstack.core.chain import Head
 from perstack.dataclass import dataclass
 
 
@@ -122,11 +123,14 @@ class Cache(Protocol):
         """job.json; None if there is none (or it was lost)."""
         ...
 
-    async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
+    async def put_entry(
+        self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
+    ) -> None:
         """Replace what `entries` has of a Job: a line of JSON, or nothing, which tells a reader to look at its log.
 
-        `seq` is the place in its log that the entry tells of: one of an earlier place is ignored. With `synced` it
-        survives power loss when this returns.
+        `seq` is the place in its log that the entry tells of: one of an earlier place is ignored, and with `expected`
+        one that comes when that log has no record of this place and hash: who puts it means a Job that was removed, and
+        made again since, under the same id. With `synced` it survives power loss when this returns.
         """
         ...
 

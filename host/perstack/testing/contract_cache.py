@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import pytest
 
+from perstack.core.chain import EMPTY_LOG, seal
 from perstack.errors import NotFound
 from perstack.ports.storage import FindsLostJobs, ReadsSummaries, Storage
 from perstack.testing.contract_base import ContractBase
-from perstack.testing.opener import JOB, Opener, wait_for
+from perstack.testing.opener import JOB, RUN, Opener, payload, wait_for
 
 
 class CacheContract(ContractBase):
@@ -74,6 +75,33 @@ class CacheContract(ContractBase):
             assert await storage.entries() == {JOB: b""}
             await storage.put_entry(JOB, 1, b"new")
             assert await storage.entries() == {JOB: b"new"}
+
+        wait_for(work())
+
+    def test_a_writer_that_comes_late_cannot_put_an_entry_of_a_deleted_job_to_a_new_one_of_its_id(
+        self, opener: Opener
+    ) -> None:
+        async def work() -> None:
+            one, two = opener(), opener()
+            await one.create_job(JOB)
+            old, head = seal(EMPTY_LOG, [payload(f"old {n}") for n in (1, 2)])
+            await one.append(RUN, 0, old)
+            await one.put_entry(JOB, 2, b"old", expected=(RUN, head))
+            assert await two.entry(JOB) == (2, b"old")
+            await two.delete_job(JOB)
+            await two.create_job(JOB)
+            for length in range(4):
+                new, end = seal(EMPTY_LOG, [payload(f"new {n}") for n in range(length)])
+                await two.append(RUN, 0, new)
+                await one.put_entry(JOB, 3, b"", synced=True, expected=(RUN, head))
+                await one.put_entry(JOB, 2, b"old", expected=(RUN, head))
+                assert await one.entry(JOB) is await two.entry(JOB) is None
+                assert await one.entries() == {JOB: b""}
+                if new:
+                    await one.put_entry(JOB, length, b"new", expected=(RUN, end))
+                    assert await two.entry(JOB) == (length, b"new")
+                await one.delete_job(JOB)
+                await one.create_job(JOB)
 
         wait_for(work())
 

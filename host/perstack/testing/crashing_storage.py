@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal
 
+from perstack.core.chain import Head
 from perstack.dataclass import dataclass
 from perstack.ports.storage import KeepsCopies, LeaseInfo, Page, Redacts, RunRef, Storage
 
@@ -102,9 +103,11 @@ class CrashingStorage:
         """Passed on."""
         return await self.storage.summary(job_id)
 
-    async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
+    async def put_entry(
+        self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
+    ) -> None:
         """Passed on."""
-        await self.storage.put_entry(job_id, seq, entry, synced=synced)
+        await self.storage.put_entry(job_id, seq, entry, synced=synced, expected=expected)
 
     async def entries(self) -> Mapping[str, bytes]:
         """Passed on."""

@@ -13,7 +13,7 @@ from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check
 from perstack.core.ids import check_id, check_job_id
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, Damaged, NotFound
-from perstack.ports.appending import check_redaction, head_after, stale
+from perstack.ports.appending import check_redaction, ends_at, head_after, stale
 from perstack.ports.paging import check_space, newest_first, page_of, run_order
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
 
@@ -135,9 +135,16 @@ class InMemoryStorage:
         job = self.store.jobs.get(check_job_id(job_id))
         return None if job is None else job.summary
 
-    async def put_entry(self, job_id: str, seq: int, entry: bytes, *, synced: bool = False) -> None:
-        """Replace a Job's entry, unless it is of a later place."""
+    async def put_entry(
+        self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
+    ) -> None:
+        """Replace a Job's entry, unless it is of a later place, or the log is not the expected one."""
         job = self._job(job_id)
+        if expected is not None:
+            run, head = expected
+            log = job.logs.get(run.run_id, [])
+            if len(log) < head.seq or not ends_at(log[head.seq - 1], head):
+                return
         if seq >= job.entry[0]:
             job.entry = (seq, entry)
 

@@ -138,9 +138,9 @@ class DyingStorage(InMemoryStorage):
         self.write()
         await super().append(run, expected_seq, records)
 
-    async def put_entry(self, job_id, seq, entry, *, synced=False) -> None:
+    async def put_entry(self, job_id, seq, entry, *, synced=False, expected=None) -> None:
         self.write()
-        await super().put_entry(job_id, seq, entry, synced=synced)
+        await super().put_entry(job_id, seq, entry, synced=synced, expected=expected)
 
 
 def test_a_list_never_lies_wherever_a_writer_dies() -> None:

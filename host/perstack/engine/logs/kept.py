@@ -11,12 +11,18 @@ from pydantic_core import from_json
 
 from perstack.core.base import Fact
 from perstack.core.chain import Head
+from perstack.core.ids import run_id_of
 from perstack.core.job import JobSummary
 from perstack.core.verification import head_in, with_head
 from perstack.dataclass import dataclass
-from perstack.ports.storage import Storage
+from perstack.ports.storage import RunRef, Storage
 
 M = TypeVar("M", bound=Fact)
+
+
+def log_of(of: str) -> RunRef:
+    """The one log of a task or a series."""
+    return RunRef(of, run_id_of(of, 1))
 
 
 @dataclass(frozen=True)
@@ -65,11 +71,12 @@ class Entry:
 
     async def before(self, space: Storage, of: str, head: Head) -> None:
         """The log is about to be appended to, after `head`."""
-        await space.put_entry(of, head.seq + 1, b"", synced=True)
+        expected = (log_of(of), head) if head.seq else None
+        await space.put_entry(of, head.seq + 1, b"", synced=True, expected=expected)
 
     async def put(self, space: Storage, of: str, summary: Fact, head: Head) -> None:
         """The log ends at `head` now, and adds up to this."""
-        await space.put_entry(of, head.seq, with_head(summary.to_json(), head))
+        await space.put_entry(of, head.seq, with_head(summary.to_json(), head), expected=(log_of(of), head))
 
 
 class JobFile:

@@ -14,9 +14,9 @@ from perstack.core.owners import Owner
 from perstack.dataclass import dataclass
 from perstack.engine.audit import Auditing
 from perstack.engine.guarding import guarded
-from perstack.engine.logs.kept import JobFile, summary_kept
+from perstack.engine.logs.kept import JobFile, log_of, summary_kept
 from perstack.engine.logs.log import Appended, Loaded
-from perstack.engine.logs.summarized import Summarized, SummarizedLog, log_of
+from perstack.engine.logs.summarized import Summarized, SummarizedLog
 from perstack.engine.spaces import SERIES_SPACE
 from perstack.engine.who import this_process
 from perstack.errors import Conflict, NotFound, StorageError, UsageError

@@ -13,11 +13,10 @@ from pydantic import ValidationError
 
 from perstack.core.base import Fact
 from perstack.core.chain import EMPTY_LOG, Head, Sealed, taken_out
-from perstack.core.ids import run_id_of
 from perstack.core.verification import Kind
 from perstack.dataclass import dataclass
 from perstack.engine.logs.damage import BadEvent, UnknownEvent
-from perstack.engine.logs.kept import Keeping, Kept
+from perstack.engine.logs.kept import Keeping, Kept, log_of
 from perstack.engine.logs.log import Appended, E, EventLog, Loaded, Readable, S, StoredLine
 from perstack.errors import Damaged, NotFound, StorageError
 from perstack.next_steps import Look
@@ -65,11 +64,6 @@ class Summarized(Generic[S, E, M]):
 
     async def follow(self, state: S | None, event: E, head: Head) -> S:
         return self.after(state, event)
-
-
-def log_of(of: str) -> RunRef:
-    """Its one log."""
-    return RunRef(of, run_id_of(of, 1))
 
 
 class SummarizedLog(Generic[S, E, M]):

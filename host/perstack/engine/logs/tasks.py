@@ -15,9 +15,9 @@ from perstack.core.tasks.rows import Row
 from perstack.core.tasks.state import TaskState, check_task_id
 from perstack.core.tasks.summary import TaskSummary, damaged_task, summary_of
 from perstack.engine.audit import Auditing
-from perstack.engine.logs.kept import Entry
+from perstack.engine.logs.kept import Entry, log_of
 from perstack.engine.logs.log import Appended, Loaded
-from perstack.engine.logs.summarized import Summarized, SummarizedLog, log_of
+from perstack.engine.logs.summarized import Summarized, SummarizedLog
 from perstack.engine.spaces import TASK_SPACE
 from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Look
