@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,9 @@ _SMALLEST = 512
 """Bytes: no database is smaller."""
 _DAMAGED = "it is damaged: put it back from a copy"
 _NO_DATABASE = "this is not an SQLite database; name another file in `storage`"
+
+_PAUSE = 0.01
+"""Seconds until a file is looked at again that others open."""
 
 _MAKING = Lock()
 """Held while a file is made: to close it would take from this process the locks that it has on it."""
@@ -163,7 +167,7 @@ class Database:
             self._check_identity(connection)
             if _pragma(connection, "user_version") == _VERSION:
                 return
-        connection.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(connection)
         with _transaction(connection):
             # looked at again inside the transaction: another process may have made the tables meanwhile
             if _is_empty(connection):
@@ -218,6 +222,19 @@ def _transaction(connection: sqlite3.Connection) -> Generator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Have the file written by a log ahead of it. SQLite itself does not wait here for others who open it now."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE)
 
 
 def _execute_all(connection: sqlite3.Connection, statements: str) -> None:

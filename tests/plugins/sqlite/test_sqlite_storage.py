@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -142,6 +143,20 @@ def locked(path: Path) -> Iterator[None]:
         other.execute("BEGIN IMMEDIATE")
         yield
         other.execute("ROLLBACK")
+
+
+def test_a_new_file_that_another_process_reads_in_the_same_moment_is_waited_for(
+    path: Path, storage: SqliteStorage
+) -> None:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM sqlite_master").fetchall()
+        leaving = threading.Timer(0.3, other.execute, ["COMMIT"])
+        leaving.start()
+        wait_for(storage.create_job(JOB))
+        leaving.join()
+    assert wait_for(storage.has_job(JOB))
 
 
 def test_while_a_write_waits_for_a_lock_the_loop_runs_and_reading_goes_on(storage: SqliteStorage, path: Path) -> None:
