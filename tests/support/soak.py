@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import random
 import resource
@@ -99,7 +100,9 @@ class Soak:
     paid: Counter[str] = field(default_factory=Counter[str])
     played: set[str] = field(default_factory=set[str])
     memory: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """Seconds since the beginning, and MB."""
+    """Seconds since the beginning, and MB right after garbage was collected."""
+    most: float = 0
+    """MB, what waits to be collected among them."""
     problems: list[str] = field(default_factory=list[str])
 
     def happens(self, share: float, what: str) -> bool:
@@ -246,8 +249,10 @@ class Soak:
 
         async def watch() -> None:
             while True:
+                self.most = max(self.most, megabytes())
+                gc.collect()  # what only waits to be collected is not kept, and how much that is goes up and down
                 self.memory.append((time.monotonic() - began, megabytes()))
-                await asyncio.sleep(min(1, self.seconds / 50))
+                await asyncio.sleep(max(0.2, self.seconds / 100))
 
         hosts = [self.host(storage) for storage in STORAGES]
         watching = asyncio.create_task(watch())
@@ -307,7 +312,8 @@ def soak(seconds: float, jobs: int, seed: int, most_growth: float) -> list[str]:
     print(", ".join(f"{number} {what}" for what, number in one.counts.most_common()))
     first, last = one.tenths[WARM_UP], one.tenths[-1]
     print(f"memory by tenths of the time: {', '.join(f'{mb:.1f}' for mb in one.tenths)} MB")
-    print(f"memory: {first:.1f} MB after warm-up, {last:.1f} MB at the end, {100 * (last / first - 1):+.1f} %")
+    print(f"memory: {first:.1f} MB after warm-up, {last:.1f} MB at the end, {100 * (last / first - 1):+.2f} %")
+    print(f"most of all, with what waited to be collected: {one.most:.1f} MB")
     print(f"open: before {before}, after {after}")
     problems = one.problems
     if last > first * (1 + most_growth / 100):
