@@ -49,6 +49,7 @@ from perstack.core.policy.permissions import Permissions, RuleSet
 from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
 from perstack.core.run_facts import Definition, ErrorInfo
+from perstack.core.runs.repeats import is_warning
 from perstack.core.tools import DecidedCall
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
@@ -165,7 +166,9 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
             return {"widening": Widening(source=REDACTED)}
         case FinishToolCall():
             report = None if event.report is None else event.report.model_copy(update={"text": REDACTED})
-            return {"contents": (TextPart(text=REDACTED),) if event.contents else (), "report": report}
+            contents = (TextPart(text=REDACTED),) if event.contents else ()
+            warning = event.warning if event.warning is None or is_warning(event.warning) else REDACTED
+            return {"contents": contents, "report": report, "warning": warning}
         case CallDelegate():
             return {"delegates": tuple(one.model_copy(update={"query": REDACTED}) for one in event.delegates)}
         case CallInteractiveTool():

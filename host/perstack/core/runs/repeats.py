@@ -50,10 +50,19 @@ def warning_with(run: Run, event: FinishToolCall) -> str | None:
     calls = {**run.calls, event.tool_call_id: replace(open_calls[0], result=result)}
     if counted(run, calls.values()).times != (most + 1) // 2:
         return None
-    one = len(calls) == 1
+    return _words(most, is_one=len(calls) == 1)
+
+
+def is_warning(text: str) -> bool:
+    """Whether this is what a model is shown that repeats itself, and nothing else."""
+    most = text.rpartition("After ")[2].removesuffix(" times the Run is stopped.")
+    return most.isdecimal() and len(most) < 10 and text in (_words(int(most), is_one=one) for one in (True, False))
+
+
+def _words(most: int, *, is_one: bool) -> str:
     return (
-        f"{'This call' if one else 'These calls'} had the same arguments and the same "
-        f"{'result' if one else 'results'} {(most + 1) // 2} times in a row. Another repetition will not help: do"
+        f"{'This call' if is_one else 'These calls'} had the same arguments and the same "
+        f"{'result' if is_one else 'results'} {(most + 1) // 2} times in a row. Another repetition will not help: do"
         f" something else, or finish. After {most} times the Run is stopped."
     )
 
