@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 QUICK = 5_000
 """Steps that an event loop can wait for: some 20 ms."""
-FULL = 1_000_000
-"""Steps that are worth a thread: some seconds."""
+FULL = 400_000
+"""Steps that are worth a thread: a second or two of a processor."""
 DEEPEST = 100
 """Levels of a value: more would exhaust the stack of what reads it."""
 DEEPEST_SCHEMA = 64

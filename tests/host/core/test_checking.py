@@ -195,3 +195,14 @@ def test_any_schema_says_of_any_value_what_the_library_says(schema: dict, value:
         warnings.simplefilter("error")
         said = jsonschema.Draft202012Validator(schema).is_valid(value)
     assert (violation(schema, value) is None) is said
+
+
+@pytest.mark.parametrize("word", ["anyOf", "oneOf"])
+def test_a_schema_that_doubles_its_work_at_each_level_is_given_up_in_seconds(word: str) -> None:
+    inner: dict = {f"d{n}": {word: [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(25)}
+    schema = {"$defs": {**inner, "d25": {"type": "string"}}, "$ref": "#/$defs/d0"}
+    began = time.process_time()
+    found = violation(schema, 5)
+    assert found is not None
+    assert found.is_unfinished
+    assert time.process_time() - began < 4
