@@ -105,8 +105,11 @@ def at_most(longest: int) -> Rule:
 
 
 def _empty(value: object) -> str | None:
+    if isinstance(value, str) and "\0" in value:
+        return "must not contain a NUL character: leave it out"
     return None if (value.strip() if isinstance(value, str) else value) else EMPTY
 
 
 NOT_EMPTY: Final = Rule(_empty)
-"""For a text that must not be blank, or a list that must have items."""
+"""For a name, a path or another text that must not be blank, nor have a NUL, which the system takes for its end; or a
+list that must have items."""
