@@ -15,7 +15,7 @@ from urllib.parse import quote
 from perstack.errors import StorageError
 from perstack.ports.state_folder import FILE_MODE, make_state_folder, sync_directory
 from perstack.ports.uninterrupted import uninterrupted
-from perstack_sqlite.worker import BUSY_SECONDS, Worker
+from perstack_sqlite.worker import BUSY_SECONDS, Worker, is_busy
 
 T = TypeVar("T")
 
@@ -232,7 +232,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if not is_busy(error) or time.monotonic() > deadline:
                 raise
         time.sleep(_PAUSE)
 

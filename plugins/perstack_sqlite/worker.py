@@ -22,6 +22,12 @@ _OF_PARENTS: list[object] = []
 """Connections and threads that a fork has left to this process: they must not be used here, nor closed."""
 
 
+def is_busy(error: sqlite3.OperationalError) -> bool:
+    """Whether another process has the file locked. An error of Python's own, of a text that is none, has no code."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_BUSY
+
+
 class Worker:
     """Opens its connection in its thread when it is first needed, in a child process anew.
 
@@ -49,7 +55,7 @@ class Worker:
                 with self._pace.measured():
                     return work()
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                if not is_busy(error):
                     raise
             finally:
                 self._turn.release()

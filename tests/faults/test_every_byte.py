@@ -130,6 +130,7 @@ def _check(name: str, path: Path, plain: Answers, answers: Answers, *, shared: b
         # of a log that is gone there may be no file left to name, but what it was of
         owners = ("small", "other", "t") if shared else (path.parent.parent.parent.name,)
         words = [f"{what} {owner}" for what in ("Job", "task") for owner in owners]
+        words += ["-1, event "] if shared else []  # a Run, by an id that may be what is damaged
         assert any(one in str(error) for one in (path.name, *words)), (name, error)
         assert "\n" not in str(error), name
     if not shared and "/other/" not in str(path):
