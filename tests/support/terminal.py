@@ -7,9 +7,11 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import chdir
 from dataclasses import dataclass
@@ -140,12 +142,18 @@ class Terminal:
         )
         os.close(theirs)
         seen, asked, answers = b"", 0, types.splitlines(keepends=True)
-        while data := _read(ours):
+        until = time.monotonic() + SECONDS
+        while data := _read(ours, until):
             seen += data
             while answers and len(_PROMPTS.findall(seen)) > asked:
                 asked += 1
                 os.write(ours, answers.pop(0).encode())
         os.close(ours)
+        if time.monotonic() >= until:
+            process.kill()
+            raise AssertionError(
+                f"perstack {' '.join(args)} did not end in {SECONDS} s: {seen.decode(errors='replace')}"
+            )
         process.wait(SECONDS)
         return seen.decode().replace("\r\n", "\n")
 
@@ -168,7 +176,10 @@ class _Attended(io.TextIOWrapper):
         return True
 
 
-def _read(fd: int) -> bytes:
+def _read(fd: int, until: float) -> bytes:
+    """What comes; nothing at the end, and when the time is over."""
+    if not select.select([fd], [], [], max(0, until - time.monotonic()))[0]:
+        return b""
     # Linux says EIO when the last process has closed the other end
     try:
         return os.read(fd, 65536)
