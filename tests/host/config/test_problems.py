@@ -124,7 +124,8 @@ ERRORS = {
         f'{SKILL}type = "mcpStdio"',
         4,
         "experts.a.skills.s.type",
-        "must be one of mcpStdioSkill, mcpSseSkill, interactiveSkill, pluginSkill; did you mean `mcpStdioSkill`?",
+        "must be one of mcpStdioSkill, mcpSseSkill, interactiveSkill, pluginSkill, agentSkill; did you mean"
+        " `mcpStdioSkill`?",
     ),
     "nothing to start": (f'{SKILL}type = "mcpStdioSkill"', 3, "experts.a.skills.s.command", "is missing"),
     "a flag as text": (f'{STDIO}lazyInit = "yes"', 6, "experts.a.skills.s.lazyInit", "must be true or false, not text"),
