@@ -19,7 +19,7 @@ ASK = SKILL + 'type = "interactiveSkill"\n[experts.a.skills.s.tools.ask]\n'
 
 ERRORS = {
     # a wrong type
-    "model is not a text": ("model = 3", 1, "model", 'must be text in "quotes", not a number'),
+    "model is not a text": ("model = 3", 1, "model", 'must be text in "quotes" or a list of texts, not a number'),
     "model is blank": ('model = " "', 1, "model", "must not be empty"),
     "steps are text": ('# many\nmaxSteps = "50"', 2, "maxSteps", "must be a whole number, not text"),
     "steps are true": ("maxSteps = true", 1, "maxSteps", "must be a whole number, not true or false"),
