@@ -12,7 +12,7 @@ What a plugin implements is in `perstack.ports`, what tests need in `perstack.te
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from perstack.core.definitions import Expert, Project
     from perstack.core.events import Event
     from perstack.core.job import JobSummary
+    from perstack.engine.attaching import Attachable
     from perstack.engine.emit import OnEvent
     from perstack.errors import (
         Conflict,
@@ -41,10 +42,13 @@ if TYPE_CHECKING:
         UsageError,
     )
     from perstack.host import Host
+    from perstack.ports.toolkit.context import Blob
 
 __version__ = VERSION
 
 __all__ = [
+    "Attachable",
+    "Blob",
     "By",
     "Conflict",
     "Damaged",
@@ -75,6 +79,7 @@ _HOMES = {
     "perstack.core.definitions": ("Expert", "Project"),
     "perstack.core.events": ("Event",),
     "perstack.core.job": ("JobSummary",),
+    "perstack.engine.attaching": ("Attachable",),
     "perstack.engine.emit": ("OnEvent",),
     "perstack.errors": (
         "Conflict",
@@ -91,6 +96,7 @@ _HOMES = {
         "UsageError",
     ),
     "perstack.host": ("Host",),
+    "perstack.ports.toolkit.context": ("Blob",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -104,6 +110,7 @@ async def run(
     workspace: str | Path = ".",
     storage: str | None = None,
     job_id: str | None = None,
+    attachments: Sequence[Attachable] = (),
     labels: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
     overrides: Overrides | None = None,
@@ -111,7 +118,8 @@ async def run(
 ) -> JobSummary:
     """Run an Expert on a query as a new Job, and return where the Job stands when it ends or stops.
 
-    `labels` are what the Job is found by later.
+    `labels` are what the Job is found by later; `attachments` are images, PDFs and texts that the model sees with the
+    query: Paths, bytes, or Blobs with a name.
     Look at `status` of what is returned: a model that fails, a question or the step limit stop a Job and raise nothing.
     `on_event` is called with each event and its line of JSON, and must not block. `config` is a perstack.toml; by
     default it is found from `workspace` upward. `env` stands in for the process's environment, `plugins` are used
@@ -125,7 +133,7 @@ async def run(
     async with Host.open(
         config=config, workspace=workspace, storage=storage, env=env, overrides=overrides, plugins=plugins
     ) as host:
-        return await host.run(expert, query, job_id=job_id, labels=labels, on_event=on_event)
+        return await host.run(expert, query, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
 
 
 if not TYPE_CHECKING:  # type checkers read the imports above, and so find a misspelt name

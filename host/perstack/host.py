@@ -249,6 +249,7 @@ class Host:
     continue_job = _Short(_jobs_of, Jobs.continue_job)
     answer = _Short(_jobs_of, Jobs.answer)
     resume = _Short(_jobs_of, Jobs.resume)
+    attachment = _Short(_jobs_of, Jobs.attachment)
     signal = _Short(_jobs_of, Jobs.signal)
     cancel = _Short(_jobs_of, Jobs.cancel)
     delete = _Short(_jobs_of, Jobs.delete)

@@ -9,6 +9,7 @@ from perstack_anthropic.codec import ReplyDecoder, encode, turns_of
 from perstack_anthropic.settings import AnthropicSettings, endpoint_of
 from perstack_http.endpoint import Endpoint, read_settings
 from perstack_http.lazy import LazyClient
+from perstack_http.parts import takes_all
 from perstack_http.transcript import missing_blobs
 
 
@@ -26,6 +27,10 @@ class AnthropicProvider:
         decoder = ReplyDecoder(on_delta)
         await self._client.post("/v1/messages", body, decoder.feed)
         return decoder.finish()
+
+    def takes(self, model: str, mime_type: str) -> bool:
+        """Whether the format holds it."""
+        return takes_all(mime_type)
 
     async def close(self) -> None:
         """Close its connections."""

@@ -1,4 +1,4 @@
-"""Images and PDFs. What a file is, its first bytes say: a provider refuses a whole request over a wrong media type."""
+"""Images and PDFs as results of tools."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 
+from perstack.core.media import image_type, pdf_type
 from perstack.core.messages import BlobPart, TextPart
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
@@ -17,24 +18,6 @@ from perstack_base.workspace import Workspace
 
 _MEGABYTE = 1024 * 1024
 _BIG = 256 * 1024
-
-
-def image_type(head: bytes) -> str | None:
-    """The media type of an image that a model can see."""
-    if head.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if head.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if head.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-        return "image/webp"
-    return None
-
-
-def pdf_type(head: bytes) -> str | None:
-    """The media type of a PDF; readers take one whose header is a little way in, so it is looked for."""
-    return "application/pdf" if b"%PDF-" in head[:1024] else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from perstack_bedrock.settings import Access, BedrockSettings, access_of
 from perstack_bedrock.stream import MEDIA_TYPE, aws_events
 from perstack_http.endpoint import read_settings
 from perstack_http.lazy import LazyClient
+from perstack_http.parts import PDF, takes_all
 from perstack_http.transcript import missing_blobs
 
 ANTHROPIC_VERSION = "bedrock-2023-05-31"
@@ -50,6 +51,12 @@ class BedrockProvider:
             body = encode(request, self._settings, blobs)
         await self._post(f"/model/{quote(request.model, safe='')}/{method}", body, decoder.feed)
         return decoder.finish()
+
+    def takes(self, model: str, mime_type: str) -> bool:
+        """Whether the model is sent it as it is."""
+        settings = self._settings
+        is_taken = settings.documents if mime_type == PDF else settings.images
+        return takes_all(mime_type) and (settings.api == "anthropic" or is_taken)
 
     async def close(self) -> None:
         """Close its connections."""

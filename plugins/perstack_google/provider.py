@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack_google.reply import ReplyDecoder
-from perstack_google.request import contents_of, encode
+from perstack_google.request import contents_of, encode, is_sendable
 from perstack_google.settings import GoogleSettings, endpoint_of, path_of
 from perstack_http.endpoint import Endpoint, read_settings
 from perstack_http.lazy import LazyClient
@@ -35,6 +35,10 @@ class GoogleProvider:
             await self._client.post(path_of(request.model), body, on_data)
 
         return await generate(request, self._settings, post, on_delta)
+
+    def takes(self, model: str, mime_type: str) -> bool:
+        """Whether the format holds it."""
+        return is_sendable(mime_type)
 
     async def close(self) -> None:
         """Close its connections."""

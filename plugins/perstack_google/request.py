@@ -137,7 +137,7 @@ class _Contents:
         content = self._blobs.get(part.sha256, b"")
         if content and is_text(part.mime_type):
             return _text(content.decode("utf-8", "replace"))
-        if content and _is_sendable(part):
+        if content and is_sendable(part.mime_type):
             return {"inlineData": {"mimeType": part.mime_type, "data": as_base64(content)}}
         return _text(in_place_of(part))
 
@@ -224,8 +224,9 @@ def _signed(call: JsonObject, ours: JsonObject, needs_signature: bool) -> JsonOb
     return {"functionCall": call} if signature is None else {"functionCall": call, "thoughtSignature": signature}
 
 
-def _is_sendable(part: BlobPart) -> bool:
-    return part.mime_type in _IMAGES or part.mime_type == PDF
+def is_sendable(mime_type: str) -> bool:
+    """Whether the format holds an image or document of this kind."""
+    return mime_type in _IMAGES or mime_type == PDF
 
 
 def _text(text: str) -> JsonObject | None:

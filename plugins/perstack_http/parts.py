@@ -30,6 +30,11 @@ class Wire(BaseModel):
     model_config = ConfigDict(extra="ignore", defer_build=True)
 
 
+def takes_all(mime_type: str) -> bool:
+    """Whether most formats hold it as it is."""
+    return mime_type in IMAGE_TYPES or mime_type == PDF
+
+
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/toml"})
 _ILLEGAL_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_ID = 64

@@ -62,6 +62,10 @@ class LocalProvider:
         reply, finish_reason = reply_of(answer.text, prompt, answer.finish_reason, f"call_{request.step}")
         return Generation(reply, answer.usage, finish_reason, self._settings.context_length)
 
+    def takes(self, model: str, mime_type: str) -> bool:
+        """Nothing but text."""
+        return False
+
     async def close(self) -> None:
         """The model stays loaded for the rest of the process: another Run will want it."""
 

@@ -11,7 +11,7 @@ from perstack.core.definitions import ReasoningBudget
 from perstack.core.messages import BlobPart, ToolResultPart
 from perstack.dataclass import dataclass
 from perstack.ports.provider import GenerationRequest
-from perstack_http.parts import IMAGE_TYPES, PDF, as_base64, in_place_of, is_text
+from perstack_http.parts import IMAGE_TYPES, PDF, as_base64, in_place_of, is_text, takes_all
 from perstack_http.schemas import is_whole, schema_for
 
 _LOW_TOKENS = 4_096
@@ -70,6 +70,11 @@ class Dialect:
             "structuredOutput": self.structured_output,
         }
         return {name: value for name, value in said.items() if value is not None}
+
+    def takes(self, mime_type: str) -> bool:
+        """Whether the server is sent it as it is."""
+        is_taken = self.takes_documents if mime_type == PDF else self.takes_images
+        return is_taken and takes_all(mime_type)
 
     def reasons(self, model: str) -> bool:
         """Whether the model takes what concerns reasoning."""

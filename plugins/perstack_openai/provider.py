@@ -32,6 +32,10 @@ class OpenAIProvider:
             return await self._chat(request, on_delta)
         return await self._responses(request, on_delta)
 
+    def takes(self, model: str, mime_type: str) -> bool:
+        """Whether the server is sent it as it is."""
+        return self._connection.dialect.takes(mime_type)
+
     async def close(self) -> None:
         """Close its connections."""
         await self._client.close()

@@ -10,8 +10,10 @@ from perstack.ports.environment import refuse_redirected, unconfirmed_in
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack_anthropic.codec import ReplyDecoder, encode, turns_of
 from perstack_google.provider import generate as generate_by_gemini
+from perstack_google.request import is_sendable
 from perstack_http.endpoint import Endpoint, is_loopback, read_settings
 from perstack_http.lazy import LazyClient
+from perstack_http.parts import takes_all
 from perstack_http.transcript import missing_blobs
 from perstack_vertex.identity import FILE, Identity, identity_of
 from perstack_vertex.settings import ADDRESS, ProjectLocation, VertexSettings, endpoint_of, place_of
@@ -43,6 +45,10 @@ class VertexProvider:
 
         # Vertex AI knows no ids of calls, and refuses what it does not know
         return await generate_by_gemini(request, self._settings.for_gemini(), post, on_delta, with_ids=False)
+
+    def takes(self, model: str, mime_type: str) -> bool:
+        """Whether the format of the model's vendor holds it."""
+        return takes_all(mime_type) if model.startswith("claude") else is_sendable(mime_type)
 
     async def close(self) -> None:
         """Close its connections."""

@@ -21,6 +21,8 @@ from perstack.testing.scripted import ScriptedProvider, fail, text
 NAMES = {
     "__version__",
     "run",
+    "Attachable",
+    "Blob",
     "By",
     "Host",
     "Overrides",
@@ -46,17 +48,19 @@ NAMES = {
 RUN = (
     "(expert: 'str', query: 'str', *, on_event: 'OnEvent | None' = None, config: 'str | Path | None' = None,"
     " workspace: 'str | Path' = '.', storage: 'str | None' = None, job_id: 'str | None' = None,"
-    " labels: 'Mapping[str, str] | None' = None, env: 'Mapping[str, str] | None' = None,"
+    " attachments: 'Sequence[Attachable]' = (), labels: 'Mapping[str, str] | None' = None,"
+    " env: 'Mapping[str, str] | None' = None,"
     " overrides: 'Overrides | None' = None, plugins: 'Iterable[object]' = ()) -> 'JobSummary'"
 )
 
 HOST = {
     "open": ("config", "workspace", "storage", "env", "overrides", "plugins"),
     "close": (),
-    "run": ("expert_key", "query", "job_id", "labels", "on_event"),
-    "continue_job": ("expert_key", "query", "job_id", "resume_from", "labels", "on_event"),
+    "run": ("expert_key", "query", "job_id", "attachments", "labels", "on_event"),
+    "continue_job": ("expert_key", "query", "job_id", "resume_from", "attachments", "labels", "on_event"),
     "answer": ("text", "job_id", "question_id", "resume_from", "signal", "by", "on_event"),
     "signal": ("job_id", "event", "by", "on_event"),
+    "attachment": ("place",),
     "inbox": (),
     "resume": ("job_id", "max_steps", "max_cost", "settle", "signal", "by", "on_unsettled", "on_event"),
     "cancel": ("job_id", "final", "by", "reason"),

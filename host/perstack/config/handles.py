@@ -36,20 +36,25 @@ def read_below(folder: Path, path: str, most: int) -> bytes:
             os.close(handle)
             handle = inner
         with opened(name, handle) as file:
-            data = bytearray()
-            while len(data) <= most and (piece := os.read(file, min(_PIECE, most + 1 - len(data)))):
-                data += piece
+            return read_rest(file, most)
     finally:
         os.close(handle)
+
+
+def read_rest(file: int, most: int) -> bytes:
+    """All of an open file. Raises TooLarge for one that has more."""
+    data = bytearray()
+    while len(data) <= most and (piece := os.read(file, min(_PIECE, most + 1 - len(data)))):
+        data += piece
     if len(data) > most:
-        raise TooLarge(f"{path} has more than {most} bytes")
+        raise TooLarge(f"the file has more than {most} bytes")
     return bytes(data)
 
 
 @contextmanager
-def opened(name: str, handle: int) -> Generator[int]:
-    """An ordinary file of an open folder, open. Raises OSError."""
-    file = os.open(name, _FILE, dir_fd=handle)
+def opened(name: str, handle: int, *, follow: bool = False) -> Generator[int]:
+    """An ordinary file of an open folder, open; with `follow` its name may be a link. Raises OSError."""
+    file = os.open(name, _FILE & ~os.O_NOFOLLOW if follow else _FILE, dir_fd=handle)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise NotOrdinary(f"{name} is no ordinary file")

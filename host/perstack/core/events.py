@@ -8,14 +8,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from perstack.core.agents_md import AgentsMdFile
 from perstack.core.base import JsonObject, falsy
 from perstack.core.by import By
 from perstack.core.closing import CloseRun as CloseRun
 from perstack.core.context_events import CompactHistory as CompactHistory
 from perstack.core.context_events import ShrinkResults as ShrinkResults
 from perstack.core.context_events import StartCompaction as StartCompaction
-from perstack.core.definitions import Expert, Limits, ReasoningBudget
 from perstack.core.display_events import (
     DisplayEvent as DisplayEvent,
 )
@@ -46,7 +44,6 @@ from perstack.core.display_events import (
 from perstack.core.messages import ExpertMessage, ReplyPart, ResultContent
 from perstack.core.model_events import SwitchModel as SwitchModel
 from perstack.core.policy.approvals import Approval, ApprovalDecision
-from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
 from perstack.core.result_events import (
@@ -58,96 +55,26 @@ from perstack.core.result_events import (
 from perstack.core.run_event import RunEvent as RunEvent
 from perstack.core.run_facts import (
     BudgetName,
-    ContinuedFrom,
-    Definition,
-    DelegatedBy,
     DelegateHead,
     DelegateReport,
     Delegation,
     ErrorInfo,
-    Override,
     amount,
 )
-from perstack.core.sandbox import SandboxPolicy
+from perstack.core.start_events import FORMAT as FORMAT
+from perstack.core.start_events import ResumeReason as ResumeReason
+from perstack.core.start_events import ResumeRun as ResumeRun
+from perstack.core.start_events import Settlement as Settlement
+from perstack.core.start_events import StartRun as StartRun
+from perstack.core.start_events import started_as as started_as
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall
 from perstack.core.usage import Charge, Usage
-
-FORMAT = 1
-"""The version of the shapes below; `core/upgrades.py` brings older ones up to it."""
 
 UNKNOWN = "unknown"
 """The model and provider of a Run whose log, written by another program, does not say them."""
 
 FinishReason = Literal["stop", "toolCalls", "length", "refusal", "other"]
-Settlement = Literal["done", "retry", "ask"]
-"""What becomes of a call that began and has no result: `done` (it had its effect), `retry` (run it again), `ask` (the
-model sees that it was interrupted, and decides)."""
-
-ResumeReason = Literal["answer", "interrupt", "maxSteps", "budget", "error", "crash", "parent"]
-
-
-class StartRun(RunEvent):
-    """Once per Run, with everything that it was started with, but for secrets."""
-
-    type: Literal["startRun"] = "startRun"
-    format: int = FORMAT
-    query: str
-    model: str
-    provider: str
-    instruction: str
-    """The whole text that the model is given as its instruction, rendered."""
-    expert: Expert
-    limits: Limits
-    reasoning_budget: ReasoningBudget | None = None
-    delegated_by: DelegatedBy | None = None
-    continued_from: ContinuedFrom | None = None
-    runtime_version: str = Field(default="", exclude_if=falsy)
-    """The version of perstack that started it."""
-    labels: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
-    """What a person adds to the Job, to find it by."""
-    overrides: tuple[Override, ...] = Field(default=(), exclude_if=falsy)
-    """Which settings the caller chose, in place of the definitions."""
-    permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)
-    """The rules in force: the project's, the Expert's, those of every Run above it. Empty: nothing is restricted."""
-    depth: int = Field(default=0, exclude_if=falsy)
-    """How many Runs are above it; of a delegate in a log of an earlier version it is not known, and 0."""
-    sandbox: SandboxPolicy | None = None
-    """Where programs of its tools run and what they may reach there; None: as the host's user, without a sandbox."""
-    output: JsonObject | None = None
-    """The JSON schema that its caller wants the result to fit, in place of the Expert's `output`."""
-    agents_md: tuple[AgentsMdFile, ...] = Field(default=(), exclude_if=falsy)
-    """The AGENTS.md files whose texts are in the instruction."""
-    fallbacks: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """`provider/model` of each that stands in for the one before it; in all, `switchModel` says which generates."""
-
-
-class ResumeRun(RunEvent):
-    """A stopped or interrupted Run is resumed."""
-
-    type: Literal["resumeRun"] = "resumeRun"
-    reason: ResumeReason
-    checkpoint_id: str
-    limits: Limits | None = None
-    """New limits, if it was given some."""
-    settled: dict[str, Settlement] = Field(default_factory=dict, exclude_if=falsy)
-    """Tool call id to what was decided by hand."""
-    signal: str | None = None
-    """The event from outside that let it continue: its source and id, which are taken once."""
-    by: By | None = None
-    """Who gave new limits; a log of an earlier version does not say."""
-    definition: Definition | None = None
-    """Today's, for a Run that failed before anything was generated: nothing that it has done rests on the old one."""
-    permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)
-    """Today's rules, as far as they are others than those in force, which hold besides them."""
-
-
-def started_as(start: StartRun, event: ResumeRun) -> StartRun:
-    """What a Run counts as started with after it was resumed."""
-    if event.definition is None:
-        return start
-    fields: dict[str, object] = {name: getattr(event.definition, name) for name in Definition.model_fields}
-    return start.model_copy(update={**fields, "limits": event.limits or start.limits})
 
 
 class StartGeneration(RunEvent):
@@ -503,3 +430,14 @@ def parse_event(payload: bytes) -> StoredEvent:
     if _stored is None:
         _stored = TypeAdapter(Annotated[StoredEvent, Field(discriminator="type")])
     return _stored.validate_json(payload)
+
+
+def contents_of(event: StoredEvent) -> tuple[ResultContent, ...]:
+    """What of an event may be an image or a document: what was attached to a query, or a tool gave."""
+    match event:
+        case StartRun():
+            return event.attachments
+        case FinishToolCall():
+            return event.contents
+        case _:
+            return ()

@@ -144,6 +144,8 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
                 "expert": expert,
                 "labels": {},
                 "output": None,
+                "agents_md": (),
+                "attachments": (),
                 **_bare_rules(event.permissions),
             }
         case ResumeRun():
@@ -221,7 +223,7 @@ def _bare(expert: Expert) -> Expert:
 def _bare_definition(definition: Definition | None) -> Definition | None:
     if definition is None:
         return None
-    return definition.model_copy(update={"instruction": REDACTED, "expert": _bare(definition.expert)})
+    return definition.model_copy(update={"instruction": REDACTED, "expert": _bare(definition.expert), "agents_md": ()})
 
 
 def _bare_part(part: ReplyPart) -> ReplyPart:

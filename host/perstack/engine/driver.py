@@ -34,6 +34,7 @@ from perstack.core.definitions import Expert, Limits
 from perstack.core.events import CallTools, ResumeReason, Settlement, StartRun, WidenPermissions
 from perstack.core.ids import run_id_of
 from perstack.core.job import Job, JobSummary
+from perstack.core.messages import ResultContent
 from perstack.core.policy.approvals import Approval
 from perstack.core.policy.budget import Exceeded
 from perstack.core.policy.chain import rule_sets
@@ -69,7 +70,7 @@ from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.generation import generate
 from perstack.engine.groups import leaves
 from perstack.engine.kept_summary import KeptSummary
-from perstack.engine.new_runs import agents_md_of, as_started, instruction_of, sandbox_of, settings_of, strict
+from perstack.engine.new_runs import as_started, sandbox_of, settings_of, strict, told
 from perstack.engine.prices import Prices
 from perstack.engine.ruling import Rulings
 from perstack.engine.session import Session, uninterrupted
@@ -124,6 +125,7 @@ class Driver:
         within: SandboxPolicy | None = None,
         labels: Mapping[str, str] | None = None,
         above: tuple[RuleSet, ...] = (),
+        attachments: tuple[ResultContent, ...] = (),
     ) -> Session:
         """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up.
 
@@ -145,7 +147,7 @@ class Driver:
                 model=settings.model,
                 provider=settings.provider.provider_name,
                 fallbacks=settings.fallbacks,
-                instruction=instruction_of(self._wiring, expert, output, is_coordinator=delegated_by is None),
+                **told(self._wiring, expert, output, is_coordinator=delegated_by is None),
                 expert=without_secrets(expert),
                 limits=settings.limits,
                 reasoning_budget=settings.reasoning_budget,
@@ -158,7 +160,7 @@ class Driver:
                 depth=0 if parent is None else parent.start.depth + 1,
                 sandbox=sandbox_of(self._wiring, expert, within, base),
                 output=output,
-                agents_md=agents_md_of(self._wiring, expert, is_coordinator=delegated_by is None)[1],
+                attachments=attachments,
             )
         )
         if delegated_by is None:  # what it starts has what it has
@@ -233,10 +235,9 @@ class Driver:
         today = Definition(
             model=settings.model,
             provider=settings.provider.provider_name,
-            instruction=instruction_of(self._wiring, expert, run.start.output, is_coordinator=run.is_coordinator),
+            **told(self._wiring, expert, run.start.output, is_coordinator=run.is_coordinator),
             expert=without_secrets(expert),
             reasoning_budget=settings.reasoning_budget,
-            agents_md=agents_md_of(self._wiring, expert, is_coordinator=run.is_coordinator)[1],
             fallbacks=settings.fallbacks,
         )
         return redefined(run, today, settings.limits, limits)

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from perstack.core.base import Fact, JsonObject
 from perstack.core.checkpoint import checkpoint_file, checkpoint_of
-from perstack.core.events import FinishToolCall, StoredEvent
+from perstack.core.events import StoredEvent, contents_of
 from perstack.core.job import JobSummary
 from perstack.core.messages import BlobPart
 from perstack.core.runs.state import Run
@@ -64,8 +64,8 @@ async def foreign_files(storage: Storage, job_id: str, form: JobFormat) -> Mappi
 
 def _blobs_of(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
     """The sha256 of every file that the messages of a Job refer to."""
-    results = (event for log in logs for event in log if isinstance(event, FinishToolCall))
-    return frozenset(part.sha256 for event in results for part in event.contents if isinstance(part, BlobPart))
+    contents = (part for log in logs for event in log for part in contents_of(event))
+    return frozenset(part.sha256 for part in contents if isinstance(part, BlobPart))
 
 
 def _json(fact: Fact) -> JsonObject:

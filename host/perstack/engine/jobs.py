@@ -15,6 +15,7 @@ from perstack.core.ids import check_job_id, event_id_of, place_of
 from perstack.core.job import Job, JobSummary
 from perstack.core.job_choice import not_retained
 from perstack.core.labels import check_labels
+from perstack.core.messages import ResultContent
 from perstack.core.owners import Owner
 from perstack.core.run_facts import ContinuedFrom
 from perstack.core.runs.resuming import (
@@ -47,9 +48,12 @@ from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Continue, Give
 
 if TYPE_CHECKING:
+    from perstack.core.attachments import Attached
     from perstack.core.cloudevents import CloudEvent
     from perstack.core.redaction import Redaction
+    from perstack.engine.attaching import Attachable  # what a Run without attachments does not need
     from perstack.ports.tasks import TaskMemory
+    from perstack.ports.toolkit.context import Blob
 
 _PAGE = 500
 
@@ -86,13 +90,16 @@ class Jobs(JobQueries):
         query: str,
         *,
         job_id: str | None = None,
+        attachments: Sequence[Attachable] = (),
         labels: Mapping[str, str] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Start a new Job and drive it to its end or stop.
 
         Nothing is written before Expert, model and provider are known to be there. A cancelled call is recorded as an
-        interrupt. `labels` are what the Job is found by later. Raises UsageError if `job_id` exists and has begun.
+        interrupt. `labels` are what the Job is found by later. `attachments` are files, bytes, or Blobs with a name:
+        images, PDFs and texts that the model sees with the query. Raises UsageError if `job_id` exists and has begun,
+        and for an attachment that cannot be read, or be shown to the model.
         """
         setup, labels = self._setup(), check_labels(labels or {})
         expert = setup.check_ready(expert_key)
@@ -101,16 +108,19 @@ class Jobs(JobQueries):
         lock = setup.lock()
         knowledge = await setup.knowledge(expert.key, lock)
         knowledge.informed(expert)
+        added = await self._attached(setup, expert.key, attachments)
 
         async def work() -> JobSummary:
-            def begin(driver: Driver) -> Session:
-                return driver.begin_run(expert, query, labels=labels)
-
             async with job_slots().taken():
                 made = await self._new_job(job_id)
                 async with self._leased(made):
                     if made == job_id:
                         await self._check_not_begun(made)  # again, now that nobody else can begin it
+                    contents = await self._kept(made, added)
+
+                    def begin(driver: Driver) -> Session:
+                        return driver.begin_run(expert, query, labels=labels, attachments=contents)
+
                     return await self._drive(setup, LoadedJob(Job(made)), begin, on_event, lock, knowledge)
 
         return await in_own_task(work())
@@ -122,6 +132,7 @@ class Jobs(JobQueries):
         *,
         job_id: str | None = None,
         resume_from: str | None = None,
+        attachments: Sequence[Attachable] = (),
         labels: Mapping[str, str] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
@@ -132,12 +143,16 @@ class Jobs(JobQueries):
         setup, labels = self._setup(), check_labels(labels or {})
         expert = setup.expert(expert_key)
         job_id = await self._job_id(job_id)
+        added = await self._attached(setup, expert.key, attachments)
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
             base = await self._base(loaded, resume_from)
             check_same_expert(base, expert, job_id)
+            contents = await self._kept(job_id, added)
             place = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
-            return lambda driver: driver.begin_run(expert, query, continued_from=place, base=base, labels=labels)
+            return lambda driver: driver.begin_run(
+                expert, query, continued_from=place, base=base, labels=labels, attachments=contents
+            )
 
         return await self._go_on(setup, job_id, begin, on_event)
 
@@ -354,6 +369,32 @@ class Jobs(JobQueries):
                 return await self._drive(setup, loaded, started, on_event, lock, knowledge)
 
         return await in_own_task(work())
+
+    async def attachment(self, place: str) -> Blob:
+        """A file of the workspace, by its path or a `file:` address, for a caller who may read no others.
+
+        Raises UsageError for one that is not there, is outside, or is off limits to tools.
+        """
+        from perstack.engine.attaching import in_workspace
+
+        return await in_workspace(self._setup(), place)
+
+    async def _attached(self, setup: Setup, expert_key: str, attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
+        """What was attached, read, if the Expert's model takes it. Raises UsageError."""
+        if not attachments:
+            return ()
+        from perstack.engine.attaching import attached, check_taken
+
+        found = await attached(attachments)
+        check_taken(setup, expert_key, found)
+        return found
+
+    async def _kept(self, job_id: str, added: tuple[Attached, ...]) -> tuple[ResultContent, ...]:
+        if not added:
+            return ()
+        from perstack.engine.attaching import keep
+
+        return await keep(self.storage, job_id, added)
 
     async def _drive(
         self,

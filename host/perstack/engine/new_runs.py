@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 from perstack.config.settings import resolve_sandbox
 from perstack.core.agents_md import AgentsMdFile
@@ -29,23 +30,27 @@ def strict(wiring: Wiring, expert: Expert) -> Expert:
     return with_skills_required(expert) if wiring.overrides.strict_skills else expert
 
 
-def instruction_of(wiring: Wiring, expert: Expert, output: JsonObject | None, *, is_coordinator: bool) -> str:
-    """What the model is instructed with."""
-    return render_instruction(
+class Told(TypedDict):
+    """What the model is told it is, and which files that was taken from."""
+
+    instruction: str
+    agents_md: tuple[AgentsMdFile, ...]
+
+
+def told(wiring: Wiring, expert: Expert, output: JsonObject | None, *, is_coordinator: bool) -> Told:
+    """What the model of a new Run is instructed with."""
+    wants = wants_agents_md(wiring.project, expert, is_coordinator=is_coordinator)
+    agents_md, files = wiring.knowledge.agents_md() if wants else ("", ())
+    instruction = render_instruction(
         expert,
         delegate_infos(delegate_tools(expert, wiring.project.experts)),
         time=iso(wiring.clock.now()),
         directory=wiring.directory,
         is_coordinator=is_coordinator,
         schema=wanted_schema(expert, output, is_coordinator=is_coordinator),
-        agents_md=agents_md_of(wiring, expert, is_coordinator=is_coordinator)[0],
+        agents_md=agents_md,
     )
-
-
-def agents_md_of(wiring: Wiring, expert: Expert, *, is_coordinator: bool) -> tuple[str, tuple[AgentsMdFile, ...]]:
-    """What its model is shown of the project's AGENTS.md files, and which they are."""
-    wants = wants_agents_md(wiring.project, expert, is_coordinator=is_coordinator)
-    return wiring.knowledge.agents_md() if wants else ("", ())
+    return Told(instruction=instruction, agents_md=files)
 
 
 def sandbox_of(wiring: Wiring, expert: Expert, within: SandboxPolicy | None, base: Run | None) -> SandboxPolicy | None:

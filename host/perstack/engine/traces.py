@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from perstack.core.chain import BrokenSeal, open_line
 from perstack.core.digests import tools_blob
-from perstack.core.events import FinishToolCall, RedactEvent, StartGeneration, StoredEvent
+from perstack.core.events import RedactEvent, StartGeneration, StoredEvent, contents_of
 from perstack.core.ids import event_id_of
 from perstack.core.messages import BlobPart
 from perstack.core.redaction import texts_taken
@@ -152,9 +152,7 @@ async def _users(storage: Storage, event: StoredEvent, names: Sequence[str]) -> 
 def _refers_to(event: StoredEvent) -> frozenset[str]:
     """The blobs that are content of an event, or the tools that a model was offered."""
     match event:
-        case FinishToolCall():
-            return frozenset(part.sha256 for part in event.contents if isinstance(part, BlobPart))
         case StartGeneration() if event.tools_digest is not None:
             return frozenset(filter(None, (tools_blob(event.tools_digest),)))
         case _:
-            return frozenset()
+            return frozenset(part.sha256 for part in contents_of(event) if isinstance(part, BlobPart))

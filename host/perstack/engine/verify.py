@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from perstack.core.chain import Head, Sealed, taken_out
@@ -17,7 +17,7 @@ from perstack.core.events import (
     StoredEvent,
 )
 from perstack.core.ids import number_of_run, place_of, run_id_of
-from perstack.core.messages import BlobPart
+from perstack.core.messages import BlobPart, ResultContent
 from perstack.core.redaction import parse_remains, redaction_of
 from perstack.core.runs.state import Run
 from perstack.core.verification import Report, against_head
@@ -100,6 +100,7 @@ def _say_how_far(check: Check, ref: RunRef, log: CheckedLog[Run]) -> None:
 def _take_down(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:
     if isinstance(event, StartRun):
         check.starts[ref.run_id] = event
+        _take_down_blobs(check, ref, seq, event.attachments)
         if seq > 1:
             check.found(ref.run_id, seq, "a second startRun")
     elif seq == 1:
@@ -123,7 +124,11 @@ def _take_down_result(check: Check, ref: RunRef, seq: int, event: FinishToolCall
     check.answered.add((ref.run_id, event.tool_call_id))
     if event.delegate is not None:
         check.anchors.append((event.delegate.run_id, Head(event.delegate.seq, event.delegate.hash)))
-    for part in event.contents:
+    _take_down_blobs(check, ref, seq, event.contents)
+
+
+def _take_down_blobs(check: Check, ref: RunRef, seq: int, contents: Iterable[ResultContent]) -> None:
+    for part in contents:
         if isinstance(part, BlobPart):
             check.names_blob(part.sha256, ref.run_id, seq, part.size)
 

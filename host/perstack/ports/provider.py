@@ -115,6 +115,20 @@ def reply_settings(provider: Provider | TellsSettings) -> JsonObject:
     return settings
 
 
+class TakesMedia(Protocol):
+    """What a provider may have beside: without it, it is taken to send its model all that a person attaches."""
+
+    def takes(self, model: str, mime_type: str) -> bool:
+        """Whether the model is sent such an image or document as it is, and not as a line of text."""
+        ...
+
+
+def takes_media(provider: Provider | TakesMedia, model: str, mime_type: str) -> bool:
+    """Whether a provider sends a model images or documents of this kind."""
+    takes: Callable[[str, str], bool] | None = getattr(provider, "takes", None)
+    return takes is None or takes(model, mime_type)
+
+
 PriceList = Callable[[str, Usage], tuple[float | None, int | None]]
 """What that much of a model costs in US dollars, and how many tokens its context holds; None where unknown."""
 

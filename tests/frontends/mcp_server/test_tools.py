@@ -22,7 +22,7 @@ def test_each_expert_is_a_tool_with_its_description_beside_those_for_jobs(termin
             assert list(tools) == ["solo", "team_lead", "researcher", *JOB_TOOLS]
             assert tools["team_lead"].description == "leads"
             assert tools["team_lead"].title == "@team/lead"
-            assert list(tools["solo"].input_schema["properties"]) == ["query", "continueJob", "wait"]
+            assert list(tools["solo"].input_schema["properties"]) == ["query", "continueJob", "attachments", "wait"]
             assert tools["solo"].input_schema["required"] == ["query"]
             for tool in tools.values():
                 assert tool.output_schema is not None

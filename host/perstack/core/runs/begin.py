@@ -19,7 +19,7 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
     place = start.continued_from
     if base is not None and place is not None and (place.answers or place.as_it_was):
         return _taken_over(start, head, base)
-    query = UserMessage(contents=(TextPart(text=start.query),))
+    query = UserMessage(contents=(TextPart(text=start.query), *start.attachments))
     earlier = History() if base is None else inheritable(base, f"{start.id}-open")
     is_same = base is not None and base.on == full_name(start.provider, start.model)
     return Run(

@@ -14,10 +14,8 @@ from acp.interfaces import Client
 from acp.schema import (
     AgentCapabilities,
     AllowedOutcome,
-    AudioContentBlock,
     ClientCapabilities,
     EmbeddedResourceContentBlock,
-    ImageContentBlock,
     Implementation,
     InitializeResponse,
     ListSessionsResponse,
@@ -44,6 +42,7 @@ from perstack.core.answers import ALWAYS, accepted, asked_by
 from perstack.core.job import JobSummary
 from perstack.core.runs.asking import OpenQuestion
 from perstack.errors import PerstackError, UsageError
+from perstack.frontends.acp.attachments import Block, attachments_of
 from perstack.frontends.acp.history import shown_again
 from perstack.frontends.acp.next_steps import said
 from perstack.frontends.acp.sessions import Session, Sessions
@@ -52,11 +51,10 @@ from perstack.frontends.shared.approvals import call_shown
 from perstack.frontends.shared.consent import CHOICES, agrees, declines
 from perstack.frontends.shared.forms import choices_of, form_of
 from perstack.frontends.shared.words import local_time
+from perstack.ports.toolkit.context import Blob
 from perstack.version import VERSION
 
 _PROTOCOL = 1
-
-Block = TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
 
 
 class PerstackAgent:
@@ -85,7 +83,7 @@ class PerstackAgent:
             protocol_version=min(protocol_version, _PROTOCOL),
             agent_capabilities=AgentCapabilities(
                 load_session=True,
-                prompt_capabilities=PromptCapabilities(embedded_context=True),
+                prompt_capabilities=PromptCapabilities(image=True, embedded_context=True),
                 session_capabilities=SessionCapabilities(list=SessionListCapabilities()),
             ),
             agent_info=Implementation(name="perstack", title="Perstack", version=VERSION),
@@ -136,7 +134,7 @@ class PerstackAgent:
             session = self._sessions.get(session_id)
             session.is_cancelled = False
             await self._consent(session)
-            job = await self._turn(session, _text(prompt))
+            job = await self._turn(session, _text(prompt), await attachments_of(prompt, session.host))
             while job.asking is not None:
                 said = await self._ask(session, job.asking)
                 if said is None:
@@ -149,14 +147,14 @@ class PerstackAgent:
         """Interrupt the turn: it is recorded, and the next prompt goes on."""
         self._sessions.get(session_id).cancel()
 
-    async def _turn(self, session: Session, text: str) -> JobSummary:
+    async def _turn(self, session: Session, text: str, attachments: Sequence[Blob] = ()) -> JobSummary:
         async def send(update: SessionUpdate) -> None:
             await self._client.session_update(session.id, update)
 
         sender = Sender(Updates(session.workspace), send)
         sending = asyncio.create_task(sender.run())
         try:
-            job = await session.prompt(text, sender)
+            job = await session.prompt(text, sender, attachments)
             sender.end()
             await sending
             return job

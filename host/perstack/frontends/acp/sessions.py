@@ -18,6 +18,7 @@ from perstack.engine.live import LiveProject
 from perstack.engine.who import this_user
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
+from perstack.ports.toolkit.context import Blob
 
 MOST_OPEN = 200
 """Sessions. Beyond that those used longest ago are given up: no editor closes them, and each can be loaded again."""
@@ -45,11 +46,11 @@ class Session:
     def workspace(self) -> Path:
         return self.host.workspace
 
-    async def prompt(self, text: str, on_event: OnEvent) -> JobSummary:
+    async def prompt(self, text: str, on_event: OnEvent, attachments: Sequence[Blob] = ()) -> JobSummary:
         """Drive the Job with what a person said: its query, an answer to its question, or the next query."""
         if self.turn is not None:
             raise UsageError("a turn of this session is still running: cancel it, or wait for its end")
-        self.turn = asyncio.create_task(self._drive(text, on_event))
+        self.turn = asyncio.create_task(self._drive(text, on_event, attachments))
         try:
             await asyncio.wait({self.turn})
             if self.turn.cancelled():
@@ -64,18 +65,25 @@ class Session:
         if self.turn is not None:
             self.turn.cancel()
 
-    async def _drive(self, text: str, on_event: OnEvent) -> JobSummary:
+    async def _drive(self, text: str, on_event: OnEvent, attachments: Sequence[Blob]) -> JobSummary:
         if not self.has_begun:
             self.has_begun = True
-            return await self.host.run(self.expert_key, text, job_id=self.id, on_event=on_event)
+            return await self._begin(text, on_event, attachments)
         try:
             job = await self.host.job(self.id)
         except NotFound:  # the first turn was stopped before anything was written
-            return await self.host.run(self.expert_key, text, job_id=self.id, on_event=on_event)
+            return await self._begin(text, on_event, attachments)
         if job.asking is not None:
+            if attachments:
+                raise UsageError("the Job asks a question: answer it in words, and attach files to the next query")
             by = this_user("acp", self.client)
             return await self.host.answer(text, job_id=self.id, question_id=job.asking.id, by=by, on_event=on_event)
-        return await self.host.continue_job(self.expert_key, text, job_id=self.id, on_event=on_event)
+        return await self.host.continue_job(
+            self.expert_key, text, job_id=self.id, attachments=attachments, on_event=on_event
+        )
+
+    async def _begin(self, text: str, on_event: OnEvent, attachments: Sequence[Blob]) -> JobSummary:
+        return await self.host.run(self.expert_key, text, job_id=self.id, attachments=attachments, on_event=on_event)
 
 
 class Sessions:

@@ -87,6 +87,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "run": (
         'perstack run writer "A haiku about logs" --job-id haiku',
         'perstack run writer "A haiku about logs" --output text > haiku.txt',
+        'perstack run writer "What is wrong on this page?" --attach page.png --attach notes.md',
         'perstack run writer "Now one about disks" --continue',
         'perstack run writer "Once more, shorter" --continue-job haiku --resume-from haiku-1-6',
         'perstack run guest "Tea, please" --continue -i',

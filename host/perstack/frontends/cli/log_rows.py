@@ -42,7 +42,7 @@ from perstack.core.events import (
     SwitchModel,
     WidenPermissions,
 )
-from perstack.core.messages import TextPart, ThinkingPart, ToolCallPart, text_of
+from perstack.core.messages import BlobPart, ResultContent, TextPart, ThinkingPart, ToolCallPart, text_of
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.usage import Usage
 from perstack.frontends.shared.words import WITHOUT_EFFECT, cost, count, duration, switch_words
@@ -214,8 +214,16 @@ _RESUMED = {
 }
 
 
+def _attached(part: ResultContent) -> str:
+    if isinstance(part, BlobPart):
+        return f"{part.name} ({part.mime_type}, {part.size:,} bytes)"
+    return part.text.strip().partition("\n")[0].removeprefix("Attached file ").removesuffix(":")
+
+
 def _start(event: StartRun, around: Around) -> list[Row]:
     rows = [Row("query", event.query, "bold")]
+    if event.attachments:
+        rows.append(Row("attached", ", ".join(map(_attached, event.attachments))))
     if event.continued_from is not None:
         another = ", with another answer" if event.continued_from.answers else ""
         another = ", as it was there" if event.continued_from.as_it_was else another

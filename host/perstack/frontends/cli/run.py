@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
@@ -33,6 +34,12 @@ from perstack.frontends.cli.output import Output, Showing, showing_options
     help="With --continue or --continue-job: QUERY answers what the Job asks, or asked at --resume-from.",
 )
 @click.option("--job-id", metavar="ID", help="The new Job's id: up to 128 of A-Z a-z 0-9 _ -")
+@click.option(
+    "--attach",
+    multiple=True,
+    metavar="FILE",
+    help="An image, a PDF or a text that the model sees with QUERY; may be given again.",
+)
 @label_option
 @click.option("--output-schema", metavar="FILE", help="The result must be JSON that fits the JSON schema in this file.")
 @showing_options
@@ -45,6 +52,7 @@ def run_command(
     resume_from: str | None,
     is_answer: bool,
     job_id: str | None,
+    attach: tuple[str, ...],
     label: tuple[str, ...],
     output_schema: str | None,
     showing: Showing,
@@ -59,6 +67,9 @@ def run_command(
     labels = parse_labels(label)
     if labels and is_answer:
         raise UsageError("--label is for a new Run: leave it out when answering")
+    if attach and is_answer:
+        raise UsageError("--attach is for a new query: leave it out when answering")
+    attachments = [Path(name) for name in attach]
     if output_schema is not None:
         if is_answer:
             raise UsageError("--output-schema is for a new Run: leave it out when answering")
@@ -76,9 +87,15 @@ def run_command(
             return await host.answer(text, job_id=job, resume_from=place, by=by, on_event=on_event)
         if go_on or continue_job:
             return await host.continue_job(
-                expert, text, job_id=job, resume_from=place, labels=labels, on_event=on_event
+                expert,
+                text,
+                job_id=job,
+                resume_from=place,
+                attachments=attachments,
+                labels=labels,
+                on_event=on_event,
             )
-        return await host.run(expert, text, job_id=job_id, labels=labels, on_event=on_event)
+        return await host.run(expert, text, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
 
     sys.exit(drive(host, work, lines))
 

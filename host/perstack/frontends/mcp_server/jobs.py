@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Protocol, TypeAlias
 
 from perstack.core.events import Event, StoredEvent
 from perstack.core.job import JobSummary
+from perstack.engine.attaching import Attachable
 from perstack.engine.emit import OnEvent
 from perstack.errors import UsageError
 from perstack.host import Host
@@ -20,6 +21,14 @@ class Work(Protocol):
     """A method of the Host that drives a Job, with all its arguments but the listener."""
 
     def __call__(self, *, on_event: OnEvent) -> Coroutine[object, object, JobSummary]: ...
+
+
+class Begins(Protocol):
+    """The same for one that begins a Run with a query."""
+
+    def __call__(
+        self, *, attachments: Sequence[Attachable], on_event: OnEvent
+    ) -> Coroutine[object, object, JobSummary]: ...
 
 
 class RunningJob:

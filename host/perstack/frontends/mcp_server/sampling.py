@@ -41,6 +41,10 @@ class SamplingProvider:
             on_delta(Delta("text", generation.reply.text))
         return generation
 
+    def takes(self, model: str, mime_type: str) -> bool:
+        """Images: sampling has no other content."""
+        return mime_type.startswith("image/")
+
     async def close(self) -> None:
         """The connection is not ours."""
 

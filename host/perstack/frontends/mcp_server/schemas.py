@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
+from perstack.core.attachments import MOST
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.events import Settlement
 from perstack.core.job import Cost, JobStatus, Lifecycle, PauseReason
@@ -24,6 +25,25 @@ _Wait = Annotated[
 _JobId = Annotated[str, Field(description="The Job's id.")]
 
 
+class LinkedFile(Arguments):
+    """A resource link, as MCP has it: of what it may say, the address counts."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["resource_link"] = "resource_link"
+    uri: str = Field(description="A `file:` address in the workspace.")
+
+
+_Attachments = Annotated[
+    tuple[str | LinkedFile, ...],
+    Field(
+        max_length=MOST,
+        description="Files that the Expert sees with the query, images, PDFs or texts: paths in its workspace, or"
+        " resource links to them.",
+    ),
+]
+
+
 class ExpertArguments(Arguments):
     """Of an Expert's tool."""
 
@@ -31,6 +51,7 @@ class ExpertArguments(Arguments):
     continue_job: str | None = Field(
         default=None, description="The id of an earlier Job of this Expert, to continue it with its history kept."
     )
+    attachments: _Attachments = ()
     wait: _Wait = True
 
 
@@ -67,6 +88,7 @@ class ContinueJobArguments(Arguments):
     job: _JobId
     query: str = Field(description="What the Job's Expert is to do next.")
     resume_from: str | None = Field(default=None, description="A checkpoint of the Coordinator to branch from.")
+    attachments: _Attachments = ()
     wait: _Wait = True
 
 

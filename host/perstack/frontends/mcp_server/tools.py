@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Generic, TypeVar
@@ -14,12 +14,13 @@ from perstack.core.base import Fact
 from perstack.core.checkpoint import Checkpoint
 from perstack.core.definitions import Expert
 from perstack.core.ids import place_of
-from perstack.core.job import summarize
+from perstack.core.job import JobSummary, summarize
 from perstack.dataclass import dataclass
+from perstack.engine.emit import OnEvent
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.clients import caller
 from perstack.frontends.mcp_server.driving import drive, put_approval
-from perstack.frontends.mcp_server.jobs import Work
+from perstack.frontends.mcp_server.jobs import Begins, Work
 from perstack.frontends.mcp_server.results import (
     in_list,
     job_details,
@@ -41,6 +42,7 @@ from perstack.frontends.mcp_server.schemas import (
     JobDetails,
     JobList,
     JobView,
+    LinkedFile,
     ListJobsArguments,
     ResumeJobArguments,
     expert_output_schema,
@@ -111,7 +113,7 @@ async def _inbox(call: Call, args: InboxArguments) -> Outcome:
 async def _continue_job(call: Call, args: ContinueJobArguments) -> Outcome:
     key = await _expert_of(call, args.job)
     work = partial(call.host.continue_job, key, args.query, job_id=args.job, resume_from=args.resume_from)
-    return await drive(call, work, wait=args.wait)
+    return await drive(call, _attaching(call, work, args.attachments), wait=args.wait)
 
 
 async def _answer(call: Call, args: AnswerArguments) -> Outcome:
@@ -250,12 +252,22 @@ async def call_tool(call: Call) -> Outcome:
 
 async def _run_expert(call: Call, expert: Expert) -> Outcome:
     args = read_arguments(ExpertArguments, call.params.arguments or {}, call.params.name)
-    work: Work = (
+    work: Begins = (
         partial(call.host.run, expert.key, args.query)
         if args.continue_job is None
         else partial(call.host.continue_job, expert.key, args.query, job_id=args.continue_job)
     )
-    return await drive(call, work, wait=args.wait)
+    return await drive(call, _attaching(call, work, args.attachments), wait=args.wait)
+
+
+def _attaching(call: Call, work: Begins, places: Sequence[str | LinkedFile]) -> Work:
+    """The work, with files of the workspace that are read when it begins: a client may name no others."""
+
+    async def begun(*, on_event: OnEvent) -> JobSummary:
+        names = [place if isinstance(place, str) else place.uri for place in places]
+        return await work(attachments=[await call.host.attachment(name) for name in names], on_event=on_event)
+
+    return begun
 
 
 def _expert_tool(name: str, expert: Expert) -> Tool:
