@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from perstack.core.base import JsonObject
+from perstack.core.chain import open_line
 from perstack.core.definitions import Project
-from perstack.core.events import StoredEvent
+from perstack.core.events import StartRun, StoredEvent, parse_event
+from perstack.core.ids import is_place, place_of
+from perstack.core.job import RunSummary
 from perstack.core.owners import OwnerKind
 from perstack.core.policy.permissions import Permissions
+from perstack.core.run_facts import ContinuedFrom
 from perstack.engine.audit import Auditing
 from perstack.engine.logs.log import StoredLine
 from perstack.engine.plugins import Plugins
 from perstack.engine.read import JobPage, JobReader
 from perstack.engine.typed_ids import whole_id
-from perstack.errors import NotFound
-from perstack.ports.storage import Storage
+from perstack.errors import NotFound, StorageError
+from perstack.ports.storage import RunRef, Storage
 
 if TYPE_CHECKING:
+    from perstack.core.run_tree import PlacedRun
     from perstack.core.verification import Report
     from perstack.engine.backtest import Tested
     from perstack.engine.disk_usage import DiskUsage
@@ -60,6 +66,23 @@ class JobQueries(JobReader):
 
         async for line in watch_job(self.storage, await self._job_id(job_id)):
             yield line
+
+    async def tree(self, job_id: str | None = None) -> tuple[PlacedRun, ...]:
+        """The Runs of a Job, each after the one that it follows from: delegates, continuations and branches."""
+        from perstack.core.run_tree import tree_of
+
+        job = await self.job(job_id)
+        return tree_of(job.runs, {run.id: await self._place(job.id, run) for run in job.runs if run.continued_from})
+
+    async def _place(self, job_id: str, run: RunSummary) -> ContinuedFrom:
+        """Where a Run continues another one, as its log says; as far as its summary does, if that does not read."""
+        with suppress(StorageError, ValueError):
+            for line in await self.storage.read(RunRef(job_id, run.id), limit=1):
+                start = parse_event(open_line(line).payload)
+                if isinstance(start, StartRun) and start.continued_from is not None:
+                    return start.continued_from
+        place = run.continued_from or ""
+        return ContinuedFrom(run_id=place_of(place)[1] if is_place(place) else "", checkpoint_id=place)
 
     async def verify(
         self, job_id: str | None = None, *, key: str | Path | None = None, anchor: str | None = None

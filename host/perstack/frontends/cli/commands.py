@@ -125,6 +125,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "log": (
         "perstack log haiku --tools --errors",
         "perstack log haiku --follow",
+        "perstack log haiku --tree",
         'perstack log --step ">=5" --take 20',
         "perstack log --type finishGeneration --json | jq '{step, usage}'",
         "perstack log --messages",

@@ -67,6 +67,7 @@ class _Request:
 )
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the N newest.")
 @click.option("-f", "--follow", is_flag=True, help="Also what another process adds, until the Job stops.")
+@click.option("--tree", is_flag=True, help="Its Runs in place of events: delegates, continuations and branches.")
 @place_options
 def log_command(
     job: str | None,
@@ -84,6 +85,7 @@ def log_command(
     take: int | None,
     offset: int,
     follow: bool,
+    tree: bool,
     config: str | None,
     workspace: str | None,
     storage: str | None,
@@ -102,6 +104,10 @@ def log_command(
         raise UsageError("JOB and --job say the same: leave one of them out")
     if follow and (messages or checkpoint_id or offset):
         raise UsageError("--follow shows what comes: leave out --messages, --checkpoint and --offset")
+    if tree and not (wanted.any_kind and steps is None and take is None and not offset):
+        raise UsageError("--tree shows the Runs of a Job: leave out what chooses events")
+    if tree and (messages or checkpoint_id or run_id or follow):
+        raise UsageError("--tree shows the Runs of a Job: leave out --run, --checkpoint, --messages and --follow")
     typed = _Request(job or job_id, run_id, checkpoint_id, wanted, as_json, full, take, offset)
     host = PlaceOptions(config, workspace, storage).reader()
 
@@ -110,6 +116,8 @@ def log_command(
             request = await _whole(host, typed)
             if messages or checkpoint_id:
                 return await _show_state(host, request, messages)
+            if tree:
+                return await _show_tree(host, request)
             if follow:
                 return await _follow(host, request)
             return await _show_events(host, request)
@@ -154,6 +162,21 @@ async def _show_events(
     print_events(rows or RowPrinter(screen, full=request.full), shown, every, request.wanted, request.full, marks)
     _say_rest(screen, len(chosen), len(shown), request.offset)
     return int(print_damage(logs))
+
+
+async def _show_tree(host: Host, request: _Request) -> int:
+    from perstack.frontends.cli.log_tree import show_tree, write_tree
+
+    job = await host.job(request.job_id)
+    tree = await host.jobs.tree(job.id)
+    if request.as_json:
+        write_tree(tree)
+        return 0
+    screen = Screen.of_stdout()
+    print_summary(screen, job)
+    out()
+    show_tree(screen, tree)
+    return 0
 
 
 async def _follow(host: Host, request: _Request) -> int:

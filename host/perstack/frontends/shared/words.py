@@ -11,7 +11,7 @@ from perstack.core.plain import one_line
 from perstack.core.statuses import TYPED_STATUS, JobStatus
 
 if TYPE_CHECKING:  # whatever is written to a terminal is shortened here, before there is a Job too
-    from perstack.core.job import JobSummary
+    from perstack.core.job import JobSummary, RunSummary
     from perstack.core.messages import ToolCallPart
     from perstack.core.model_events import SwitchModel, SwitchReason
     from perstack.core.usage import Usage
@@ -24,6 +24,11 @@ def status_of(job: JobSummary) -> str:
     """How a Job stands, in a word, or two for one that was closed for good."""
     word = STATUS_WORDS[job.status]
     return word if job.closed is None else f"{word}, closed"
+
+
+def run_status_of(run: RunSummary) -> str:
+    """How a Run stands, which may wait for others."""
+    return "waits for delegates" if run.status == "stoppedByDelegate" else STATUS_WORDS[run.status]
 
 
 def shorten(text: str, width: int) -> str:

@@ -1,0 +1,75 @@
+"""`perstack log --tree`: how the Runs of a Job follow from each other."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from terminal import ASKING, TEAM, Terminal, reply
+
+SCRIPTED = ("--provider", "scripted")
+
+
+@pytest.fixture
+def grown(terminal: Terminal) -> Terminal:
+    """A Job of delegates, a continuation and a branch."""
+    part = ("helper", {"query": "part"})
+    terminal.project(TEAM, lead=[reply("", part, part, usage=(100, 10)), *[reply("ok")] * 4], helper=[reply("done")])
+    assert terminal.call("run", "lead", "go", *SCRIPTED, "--job-id", "t").code == 0
+    assert terminal.call("run", "lead", "more", *SCRIPTED, "--continue-job", "t").code == 0
+    place = terminal.call("log", "t", "--run", "t-1", "--type", "finishStep", "--json").events[0]["checkpointId"]
+    branch = ("--continue-job", "t", "--resume-from", place)
+    assert terminal.call("run", "lead", "else", *SCRIPTED, *branch).code == 0
+    return terminal
+
+
+def test_delegates_and_branches_stand_below_and_a_continuation_beside_what_it_continues(grown: Terminal) -> None:
+    shown = grown.call("log", "t", "--tree")
+    assert (shown.code, shown.err) == (0, "")
+    rows = shown.out.partition("Run ")[2].splitlines()[1:]
+    assert [re.split(r"  +", row)[0] for row in rows] == ["t-1", "├─ t-2", "├─ t-3", "└─ t-5", "t-4"]
+    assert rows[0].split()[1:5] == ["lead", "completed", "2", "110"]
+    assert rows[1].endswith("called by t-1")
+    assert re.search(r"branches at t-1-\d+$", rows[3])
+    assert re.search(r"continues t-1-\d+$", rows[4])
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", rows[0])
+
+
+def test_json_has_a_line_for_each_run_in_the_order_of_the_tree(grown: Terminal) -> None:
+    events = grown.call("log", "t", "--tree", "--json").events
+    assert [(one["run"]["id"], one["how"], one.get("parent"), one["depth"]) for one in events] == [
+        ("t-1", "begun", None, 0),
+        ("t-2", "delegate", "t-1", 1),
+        ("t-3", "delegate", "t-1", 1),
+        ("t-5", "branch", "t-1", 1),
+        ("t-4", "continuation", "t-1", 0),
+    ]
+
+
+def test_on_a_narrow_terminal_ids_stay_whole_and_on_line(grown: Terminal) -> None:
+    seen = grown.look("log", "t", "--tree", columns=60)
+    assert all(f"{run} " in seen for run in ("t-1", "├─ t-2", "├─ t-3", "└─ t-5", "t-4"))
+
+
+def test_another_answer_is_told_from_a_branch(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea?"})), reply("Served.")])
+    asked = terminal.call("run", "guest", "go", *SCRIPTED, "--job-id", "tea")
+    place = asked.events[-1]["checkpointId"]
+    assert terminal.call("answer", "tea", "Yes").code == 0
+    assert terminal.call("resume", "tea", "--resume-from", place, "-i", "No").code == 0
+    assert f"answers anew at {place}" in terminal.call("log", "tea", "--tree").out
+
+
+def test_what_chooses_events_does_not_go_with_the_tree(grown: Terminal) -> None:
+    for words in (("--follow",), ("--messages",), ("--tools",), ("--run", "t-1"), ("--take", "3")):
+        refused = grown.call("log", "t", "--tree", *words)
+        assert (refused.code, refused.out) == (2, "")
+        assert "--tree shows the Runs" in refused.err
+
+
+def test_an_expert_of_the_logs_cannot_draw_on_the_terminal(grown: Terminal) -> None:
+    kept = grown.jobs() / "t" / "job.json"
+    kept.write_bytes(kept.read_bytes().replace(b'"helper"', b'"h\\u001b[31m\\nelper"'))
+    seen = grown.look("log", "t", "--tree", columns=120)
+    assert "\x1b[31m" not in seen
+    assert "h [31m elper" in seen
