@@ -48,14 +48,25 @@ class AwsAccount:
 
         Raises ProviderError if there are no credentials, or none within a minute.
         """
+        credentials = self._lasting() or await self._looked_up()
+        return _signed(credentials, self._region, url, body, headers)
+
+    def _lasting(self) -> ReadOnlyCredentials | None:
+        """Those that were found already, if they never have to be renewed, which could block."""
+        from botocore.credentials import RefreshableCredentials
+
+        if self._found is None or isinstance(self._found, RefreshableCredentials):
+            return None
+        return self._found.get_frozen_credentials()
+
+    async def _looked_up(self) -> ReadOnlyCredentials:
         async with self._one_at_a_time:
             try:
                 async with asyncio.timeout(_SECONDS):
-                    credentials = await in_daemon_thread(self._credentials, "AWS credentials")
+                    return await in_daemon_thread(self._credentials, "AWS credentials")
             except TimeoutError:
                 message = f"AWS gave no credentials within {_SECONDS:.0f} s"
                 raise ProviderError(message, name="Timeout", is_retryable=True) from None
-        return _signed(credentials, self._region, url, body, headers)
 
     def _credentials(self) -> ReadOnlyCredentials:
         """Blocks: it may read files, run a program, or ask a server."""
