@@ -10,6 +10,8 @@ import pytest
 from hosting import Bench, Seen, expert, results, wait_for
 from terminal import Terminal, reply
 
+from perstack.config.changes import matched
+from perstack.config.load import load_project
 from perstack.core.definitions import AgentSkill
 from perstack.errors import UsageError
 from perstack.testing.scripted import ScriptedProvider, text, tool
@@ -258,6 +260,17 @@ def test_validate_reads_each_skill_and_shows_what_it_would_allow_itself(terminal
     assert "has no effect: `version`" in found.out
     assert "`name` must be that of its folder, `bad`, not `good`" in found.out
     assert "`description` is missing" in found.out
+
+
+def test_a_folder_that_comes_to_match_a_pattern_makes_the_definition_another(tmp_path: Path) -> None:
+    make(tmp_path / "skills" / "pdf")
+    (tmp_path / "perstack.toml").write_text('[experts.a]\ninstruction = "x"\nagentSkills = ["skills/*"]\n')
+    loaded = load_project(tmp_path / "perstack.toml")
+    before = matched(loaded)
+    (tmp_path / "skills" / "notes").mkdir()
+    assert matched(loaded) == before
+    make(tmp_path / "skills" / "web")
+    assert matched(loaded) != before
 
 
 def test_a_pattern_is_seen_from_the_file_that_it_stands_in(terminal: Terminal) -> None:

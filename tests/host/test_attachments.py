@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from hosting import Bench, Seen, expert, wait_for
+from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 from terminal import Terminal, reply
@@ -18,6 +19,7 @@ from perstack.core.messages import BlobPart, TextPart
 from perstack.engine.redact import redact_event
 from perstack.errors import UsageError
 from perstack.ports.toolkit import Blob
+from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
@@ -56,6 +58,20 @@ def test_a_resumed_run_still_sees_them_and_a_delegate_does_not(bench: Bench) -> 
     wait_for(host.resume("job", max_steps=9))
     sizes = {request.expert_key: len(request.messages[0].contents) for request in provider.requests}
     assert sizes == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_crash_at_the_first_write_loses_no_attachment(bench: Bench, moment: Literal["before", "after"]) -> None:
+    host = bench.host([text("ok")], expert("a"), wrap=crashing(CrashPoint(moment, 1)))
+    with until_it_crashes():
+        wait_for(host.run("a", "q", job_id="job", attachments=[PNG]))
+    provider = ScriptedProvider([text("ok")])
+    again = bench.host(provider, expert("a"))
+    work = again.run("a", "q", job_id="job", attachments=[PDF]) if moment == "before" else again.resume("job")
+    assert wait_for(work).status == "completed"
+    (part,) = provider.requests[0].messages[0].contents[1:]
+    assert part.mime_type == ("application/pdf" if moment == "before" else "image/png")
+    assert wait_for(again.verify("job")).ok
 
 
 def test_a_lost_blob_of_an_attachment_is_found(bench: Bench) -> None:

@@ -13,6 +13,14 @@ from perstack.core.agent_skills import SKILL_FILE, wrong_skill_name
 from perstack.core.definitions import AgentSkill, AnySkill, Expert
 
 
+def patterns_of(expert: Expert, report: Reporter) -> list[tuple[Path, str]]:
+    """The patterns that may mean more folders one day, each with the folder that it is seen from."""
+    from glob import has_magic
+
+    folder = report.source.path.parent
+    return [(folder, _of_files(pattern)) for pattern in expert.agent_skills if has_magic(pattern)]
+
+
 def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> Expert:
     """The Expert whose Agent Skills have absolute paths, with those that its patterns mean. What is in a folder is not
     looked at: that is for who runs the Expert, or checks the file."""
@@ -54,10 +62,8 @@ def _meant(pattern: str, folder: Path, at: KeyPath, report: Reporter) -> Iterato
     if not has_magic(pattern):
         yield _seen_from(folder, pattern)
         return
-    with suppress(RuntimeError):
-        pattern = str(Path(pattern).expanduser())
     try:
-        found = matches(str(Path(pattern) / SKILL_FILE), folder)
+        found = matches(_of_files(pattern), folder)
     except TooMuch as error:
         report.error(at, f"`{pattern}` {error}")
         return
@@ -65,6 +71,13 @@ def _meant(pattern: str, folder: Path, at: KeyPath, report: Reporter) -> Iterato
         report.warn(at, f"no folder with a {SKILL_FILE} matches `{pattern}`, seen from {folder}")
     for name in found:
         yield Path(normpath(folder / name)).parent
+
+
+def _of_files(pattern: str) -> str:
+    """The pattern of the files that make folders skills."""
+    with suppress(RuntimeError):  # of a user that nobody knows
+        pattern = str(Path(pattern).expanduser())
+    return str(Path(pattern) / SKILL_FILE)
 
 
 def _seen_from(folder: Path, name: str) -> Path:

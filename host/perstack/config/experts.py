@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from pathlib import Path
 
 from perstack.config.check import read_table, suggestion
 from perstack.config.key_path import KeyPath, spell
@@ -29,6 +30,8 @@ class Draft:
     at: KeyPath
     delegates: dict[str, KeyPath] = field(default_factory=dict[str, KeyPath])
     """The Experts that it may call, and where each is named; known when all files have been read."""
+    patterns: list[tuple[Path, str]] = field(default_factory=list[tuple[Path, str]])
+    """Those of its Agent Skills, each with the folder that it is seen from."""
 
     def problem_of(self, delegate: str) -> Problem:
         """Why this Expert cannot be run if that delegate cannot."""
@@ -46,13 +49,15 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     expert = read_table(Expert, raw, at, report, key=key) or Expert(key=key, instruction="")
     warn_of_runtime(expert.runtime, (*at, "runtime"), report)
     check_skills(expert, (*at, "skills"), report)
+    patterns: list[tuple[Path, str]] = []
     if expert.agent_skills or any(isinstance(skill, AgentSkill) for skill in expert.skills):
-        from perstack.config.agent_skills import with_agent_skills  # few Experts have any
+        from perstack.config.agent_skills import patterns_of, with_agent_skills  # few Experts have any
 
+        patterns = patterns_of(expert, report)
         expert = with_agent_skills(expert, at, report)
     check_results(expert, at, report)
     warn_of_secrets(expert, at, report)
-    return Draft(expert, report, at)
+    return Draft(expert, report, at, patterns=patterns)
 
 
 def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:

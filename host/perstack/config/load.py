@@ -43,7 +43,8 @@ class LoadedProject:
     files: tuple[Path, ...] = ()
     """Every file that was read, the one that includes the others first."""
     patterns: tuple[tuple[Path, str], ...] = ()
-    """The includes that may match more files one day, each with the folder that it is seen from."""
+    """Those that may match more files one day, of `include` and of Agent Skills, each with the folder that it is seen
+    from."""
 
 
 def load_project(path: Path) -> LoadedProject:
@@ -164,6 +165,7 @@ class DefinitionFile:
                 report.error(("experts", key), f"is defined already, at {first.report.place(first.at)}: rename one")
                 continue
             self.drafts[key] = read_expert(key, raw, report)
+            self.patterns += self.drafts[key].patterns
 
     def _take_includes(self, patterns: Sequence[str], chain: tuple[Path, ...], report: Reporter) -> None:
         for index, pattern in enumerate(patterns):

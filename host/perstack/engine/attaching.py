@@ -126,7 +126,8 @@ def _is_off_limits(setup: Setup, real: Path, parts: tuple[str, ...]) -> bool:
         return True
     state = (setup.workspace / context.state_dir,) if context.state_dir else ()
     kept = [os.path.realpath(path) for path in (*state, *context.off_limits, *context.protected)]
-    if is_below(str(real), kept):
+    top = os.path.realpath(setup.workspace)
+    if is_below(str(real), [path for path in kept if not is_below(top, (path,))]):
         return True
     if any(matches_pattern(real.parts, Path(pattern).parts) for pattern in context.protected_patterns):
         return True

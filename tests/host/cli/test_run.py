@@ -189,7 +189,20 @@ def test_the_sqlite_storage_is_one_option_away(terminal: Terminal) -> None:
 
 
 UNUSED = {
-    *("httpx", "httpx2", "mcp", "jsonschema", "rich", "genai_prices", "sqlite3", "xllamacpp", "tree_sitter", "dotenv"),
+    *("yaml", "perstack.engine.attaching", "perstack.engine.skill_loading", "perstack.config.agents_md"),
+    *(
+        "httpx",
+        "httpx2",
+        "mcp",
+        "jsonschema",
+        "rich",
+        "genai_prices",
+        "sqlite3",
+        "xllamacpp",
+        "tree_sitter",
+        "dotenv",
+        "yaml",
+    ),
     *("perstack.core.iterations", "perstack.core.tasks", "perstack.core.recorded", "perstack.core.policy.decide"),
     *("perstack.core.policy.matching", "perstack.core.policy.shell", "perstack.core.answers", "perstack.core.receipts"),
     *("perstack.engine.compaction", "perstack.engine.results", "perstack.engine.scheduler", "perstack.engine.memory"),
