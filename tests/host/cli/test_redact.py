@@ -50,6 +50,16 @@ def test_with_its_copies_no_byte_of_it_is_left_and_the_same_again_changes_nothin
     assert told.call("verify", "job").code == 0
 
 
+def test_the_log_shows_what_was_redacted_at_its_place_and_time(told: Terminal) -> None:
+    before = told.call("log", "job").lines
+    for event, field in (("job-1-1", "query"), ("job-1-2", "tools"), ("job-1-3", "reply")):
+        told.run("redact", event, field, "--reason", "a password")
+    after = told.call("log", "job").lines
+    assert after[0] == before[0]
+    assert sum("its content was taken out" in line for line in after) >= 2
+    assert not any(line.startswith("1970") for line in after)
+
+
 @pytest.mark.parametrize(
     ("event", "field", "words"),
     [

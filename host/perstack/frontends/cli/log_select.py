@@ -77,8 +77,18 @@ class Wanted:
 
 
 def entries_of(log: RunLog) -> list[Entry]:
-    """All events of one Run."""
-    return [_entry(log, place, line) for place, line in enumerate(log.lines)]
+    """All events of one Run. One whose content was taken out has the time and the step of its neighbour."""
+    found: list[Entry] = []
+    unknown = 0
+    for place, line in enumerate(log.lines):
+        entry = _entry(log, place, line)
+        if not entry.timestamp:
+            entry = entry._replace(timestamp=found[-1].timestamp, step=found[-1].step) if found else entry
+        elif unknown == place:
+            found = [one._replace(timestamp=entry.timestamp, step=entry.step) for one in found]
+        unknown += not entry.timestamp
+        found.append(entry)
+    return found
 
 
 def in_order(logs: Iterable[RunLog]) -> list[Entry]:
