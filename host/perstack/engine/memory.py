@@ -111,6 +111,21 @@ class ExecutionMemory(TaskReader, TaskMemory):
         signed._by = by
         return signed
 
+    async def find(self, typed: str) -> str:
+        """The id that a person means by what was typed: whole, a beginning that only one task has, or `@last`.
+
+        Raises UsageError that lists all that a beginning fits.
+        """
+        from perstack.engine.typed_ids import last_typed, not_so_many, whole_id
+
+        last = last_typed(typed)
+        if last is None:
+            return await whole_id(self._storage, typed, ("task",))
+        tasks = (await self.list(limit=last + 1)).tasks
+        if len(tasks) <= last:
+            raise not_so_many("task", len(tasks), self._storage)
+        return tasks[last].task_id
+
     async def do(self, command: Command[_R]) -> _R:
         """Do an operation. What an ordinary change needs is in its class: only what looks elsewhere has a case here."""
         return cast("_R", await self._done(command))

@@ -16,18 +16,20 @@ _LAST = r"@last(?:~([0-9]{1,9}))?((?:-[0-9]+){0,2})"
 _TYPED = r"[A-Za-z0-9_-]{1,160}"
 _MOST_ID = 128
 _SHOWN = 10
+_MANY: dict[OwnerKind, str] = {"job": "Jobs", "task": "tasks", "iterations": "series of iterations"}
+_NONE: dict[OwnerKind, str] = {"job": "is no Job", "task": "is no task", "iterations": "are no iterations"}
 
 
 async def whole_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("job",)) -> str:
     """The id that is meant, with what follows a Job's in the id of a Run, a checkpoint or a question.
 
-    `@last` is the Job written to last, `@last~1` the one before. What fits nothing is returned as it is, for whoever
-    looks it up to say so. Raises UsageError that lists all that a beginning fits, and NotFound if there are not so many
-    Jobs.
+    `@last` is what was written to last of the first of these kinds, `@last~1` the one before. What fits nothing is
+    returned as it is, for whoever looks it up to say so. Raises UsageError that lists all that a beginning fits, and
+    NotFound if there are not so many.
     """
     last = re.fullmatch(_LAST, typed)
     if last is not None:
-        return await nth_job(storage, int(last[1] or 0)) + last[2]
+        return await _nth(storage, int(last[1] or 0), kinds[0]) + last[2]
     if re.fullmatch(_TYPED, typed) is None:
         return typed
     heads = [head for head in (typed, *_heads(typed)) if len(head) <= _MOST_ID]
@@ -69,13 +71,30 @@ def _ambiguous(typed: str, fitting: list[str]) -> UsageError:
 
 async def nth_job(storage: Storage, number: int) -> str:
     """The Job written to last, or the one that many before it, of those that have begun. Raises NotFound."""
-    left = number
-    async for page in pages(lambda after: storage.jobs(limit=20, after=after)):
-        for job_id in page.ids:
-            if (await storage.runs(job_id, limit=1)).ids:
+    return await _nth(storage, number, "job")
+
+
+async def _nth(storage: Storage, number: int, kind: OwnerKind) -> str:
+    left, space = number, space_of(storage, kind)
+    async for page in pages(lambda after: space.jobs(limit=20, after=after)):
+        for one in page.ids:
+            if (await space.runs(one, limit=1)).ids:
                 if not left:
-                    return job_id
+                    return one
                 left -= 1
-    if not number:
-        raise NotFound(f"there is no Job yet in {storage.location}", next_steps=(Start(),))
-    raise NotFound(f"@last~{number}: there are only {number - left} Jobs in {storage.location}")
+    raise not_so_many(kind, number - left, storage)
+
+
+def last_typed(typed: str) -> int | None:
+    """How many come after the one that is meant, in the order in which they were written to; None for an id."""
+    last = re.fullmatch(_LAST, typed)
+    return None if last is None or last[2] else int(last[1] or 0)
+
+
+def not_so_many(kind: OwnerKind, number: int, storage: Storage) -> NotFound:
+    """What is said of an `@last~N` where there are only so many."""
+    if number:
+        return NotFound(
+            f"there are only {number} {_MANY[kind]} in {storage.location}: use a smaller number after @last~"
+        )
+    return NotFound(f"there {_NONE[kind]} yet in {storage.location}", next_steps=(Start(),) if kind == "job" else ())

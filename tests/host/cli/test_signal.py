@@ -13,8 +13,8 @@ def event(number: str, data: object = "Tea", source: str = "/ci") -> str:
     return json.dumps({"specversion": "1.0", "id": number, "source": source, "type": "said", "data": data})
 
 
-def signal(terminal: Terminal, target: str, text: str) -> Result:
-    return terminal.run("signal", target, "--provider", "scripted", stdin=text)
+def signal(terminal: Terminal, target: str, text: str, *options: str) -> Result:
+    return terminal.run("signal", target, "--provider", "scripted", *options, stdin=text)
 
 
 def test_an_event_answers_a_jobs_question_once(terminal: Terminal) -> None:
@@ -86,3 +86,14 @@ def test_what_is_no_event_is_told_in_a_line(terminal: Terminal) -> None:
         assert shown.code == 2
         assert words in shown.err
         assert len(shown.err.strip().splitlines()) == 1
+
+
+def test_what_a_job_does_after_an_event_is_shown_as_by_any_command_that_drives_one(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")])
+    for job in ("one", "two"):
+        assert terminal.call("run", "guest", "Serve", "--provider", "scripted", "--job-id", job).code == 3
+    text = signal(terminal, "one", event("1"), "--output", "text")
+    assert (text.code, text.out, text.err) == (0, "Served.\n", "")
+    human = signal(terminal, "two", event("1"), "--output", "human")
+    assert "completed Served." in human.out
+    assert "\nServed.\n" in human.out

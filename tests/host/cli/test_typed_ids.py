@@ -72,3 +72,33 @@ def test_a_job_is_answered_and_continued_by_its_beginning(three: Terminal) -> No
 
 def test_a_new_job_is_never_named_by_a_beginning(three: Terminal) -> None:
     assert three.call("run", "guest", "go", "--job-id", "spring-r").events[-1]["jobId"] == "spring-r"
+
+
+def test_a_task_is_named_by_its_beginning_and_by_when_it_was_written_to(terminal: Terminal) -> None:
+    for task in ("paint-house", "paint-boat", "sail"):
+        assert terminal.call("task", "create", task).code == 0
+
+    def shown(*words: str) -> str:
+        done = terminal.call("task", *words, "--json")
+        assert done.code == 0, done.err
+        return str(json.loads(done.out)["taskId"])
+
+    assert shown("get", "sa") == shown("get", "@last") == "sail"
+    assert shown("start", "paint-h") == "paint-house"
+    assert shown("get", "@last") == "paint-house"
+    assert shown("pause", "paint-h", "--depends-on", "@last~1") == "paint-house"
+    assert json.loads(terminal.call("task", "get", "paint-h", "--json").out)["dependsOn"] == ["sail"]
+    refused = terminal.call("task", "start", "paint")
+    assert (refused.code, refused.out) == (2, "")
+    assert "paint fits paint-boat, paint-house: type more" in refused.err
+    assert shown("create", "sai") == "sai", "a new task is never named by a beginning"
+    assert terminal.call("task", "delete", "paint-b").out == "deleted paint-boat\n"
+    none = terminal.call("task", "get", "@last~7")
+    assert (none.code, "there are only 3 tasks in" in none.err) == (2, True)
+
+
+def test_the_last_of_tasks_and_iterations_is_no_job(three: Terminal) -> None:
+    for words in (("task", "get", "@last"), ("report", "@last")):
+        done = three.call(*words)
+        assert (done.code, done.out) == (2, "")
+        assert "yet in" in done.err, done.err

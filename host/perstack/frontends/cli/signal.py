@@ -13,10 +13,11 @@ from perstack.core.tasks.state import TaskState
 from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
 from perstack.errors import NotFound, UsageError
+from perstack.frontends.cli.asking import answered_in_place
 from perstack.frontends.cli.drive import job_of, say, until_done
 from perstack.frontends.cli.given import json_on_stdin
 from perstack.frontends.cli.options import Setup, driving_options
-from perstack.frontends.cli.output import Output, Showing
+from perstack.frontends.cli.output import Output, Showing, showing_options
 from perstack.frontends.cli.terminal import err
 from perstack.frontends.shared.stopping import INTERRUPTED
 from perstack.host import Host
@@ -24,8 +25,9 @@ from perstack.host import Host
 
 @click.command("signal")
 @click.argument("target", metavar="JOB|TASK")
+@showing_options
 @driving_options
-def signal_command(target: str, setup: Setup) -> None:
+def signal_command(target: str, showing: Showing, setup: Setup) -> None:
     """Tell a Job or a task that something has happened outside: a CloudEvent 1.0, as JSON on stdin.
 
     A task that waits has its answer then, and is due; a Job continues. An event that comes twice is taken once.
@@ -38,13 +40,14 @@ def signal_command(target: str, setup: Setup) -> None:
         return
 
     async def work(on_event: OnEvent) -> JobSummary:
+        await lines.begin(lambda: host.job(target))
         try:
             return await host.signal(target, event, by=this_user("cli"), on_event=on_event)
         except NotFound as error:
             raise NotFound(f"no Job or task is {target} in {host.storage.location}") from error
 
-    host, lines = setup.host(), Output(Showing())
-    job = until_done(host, lambda: work(lines), lambda: job_of(host, lines), lines)
+    host, lines = setup.host(), Output(showing)
+    job = until_done(host, lambda: answered_in_place(host, work, lines), lambda: job_of(host, lines), lines)
     if job is not None and job.status == "running" and lines.job_id is None:
         err(f"Job {target} has taken this event already, and another process drives it")
         sys.exit(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
@@ -17,6 +17,9 @@ from perstack.dataclass import dataclass
 from perstack.frontends.cli.task_options import STATE, Tasks, show_all, show_task, task_options, text, when
 from perstack.frontends.cli.terminal import Screen, data, err, out, table
 from perstack.ports.tasks import read_command
+
+if TYPE_CHECKING:
+    from perstack.engine.memory import ExecutionMemory
 
 Made = Callable[[], click.Parameter]
 """Makes a parameter: each command has one of its own."""
@@ -72,12 +75,26 @@ def command_of(operation: Operation, said: Said | None = None) -> click.Command:
     @task_options
     def run(*, tasks: Tasks, **given: object) -> None:
         named = {name: value for name, value in given.items() if value not in (None, ())}
-        command = read_command(operation.command, **words.gather(named))
-        at = tasks.look if operation.reads else tasks.do
-        done = at(lambda memory: memory.do(command))
-        _show(operation.shown(command, done), as_json=tasks.as_json)
+        words.gather(named)  # what is wrong with it is said before anything is opened
+
+        async def work(memory: ExecutionMemory) -> Fact:
+            await _find(memory, named, () if operation.makes else ("task_id",))
+            command = read_command(operation.command, **words.gather(named))
+            return operation.shown(command, await memory.do(command))
+
+        _show((tasks.look if operation.reads else tasks.do)(work), as_json=tasks.as_json)
 
     return click.command(operation.name, params=_parameters(operation, words), help=words.help)(run)
+
+
+async def _find(memory: ExecutionMemory, named: dict[str, object], own: Sequence[str]) -> None:
+    """Put whole ids in place of those that were typed."""
+    for name in own:
+        if isinstance(typed := named.get(name), str):
+            named[name] = await memory.find(typed)
+    others = named.get("depends_on")
+    if isinstance(others, tuple):
+        named["depends_on"] = tuple([await memory.find(str(one)) for one in cast("tuple[object, ...]", others)])
 
 
 def _parameters(operation: Operation, said: Said) -> list[click.Parameter]:

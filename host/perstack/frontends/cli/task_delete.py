@@ -90,8 +90,7 @@ def delete(
     if task_id is None and expected_version is not None:
         raise UsageError("--expected-version is for one TASK: name it")
     if task_id is not None:
-        task = task_id
-        tasks.do(lambda memory: memory.delete(task, expected_version=expected_version))
+        task = _delete_one(task_id, expected_version, tasks)
         if tasks.as_json:
             data(json.dumps({"deleted": task}))
         else:
@@ -100,6 +99,15 @@ def delete(
         raise UsageError("name a TASK, or say which are meant, such as --status completed --older-than 30d")
     else:
         _delete_all(kind, tasks, is_sure=yes)
+
+
+def _delete_one(typed: str, expected_version: int | None, tasks: Tasks) -> str:
+    async def work(memory: ExecutionMemory) -> str:
+        task_id = await memory.find(typed)
+        await memory.delete(task_id, expected_version=expected_version)
+        return task_id
+
+    return tasks.do(work)
 
 
 def _delete_all(kind: _Kind, tasks: Tasks, *, is_sure: bool) -> None:
