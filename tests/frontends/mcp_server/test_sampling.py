@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def ask(
     era: str = "legacy",
     capability: SamplingCapability = ALL,
     toml: str = TEAM,
+    **arguments: object,
 ) -> dict:
     """What comes of a call of the Expert `helper` by an editor with this model."""
     terminal.project(toml)
@@ -49,7 +51,7 @@ def ask(
         server = StdioServerParameters(command=command, args=rest, cwd=terminal.workspace, env=terminal.env)
         offered = {"sampling_callback": sample, "sampling_capabilities": capability} if model else {}
         async with asyncio.timeout(SECONDS), Client(server, mode=era, **offered) as client:
-            return structure(await client.call_tool("helper", {"query": "Say hello"}))
+            return structure(await client.call_tool("helper", {"query": "Say hello", **arguments}))
 
     return asyncio.run(call())
 
@@ -98,6 +100,22 @@ def test_an_image_that_a_tool_reads_is_shown_to_the_editors_model_and_a_pdf_is_t
     assert [part.mime_type for part in image.content if isinstance(part, ImageContent)] == ["image/png"]
     told = [part.text for part in document.content if isinstance(part, TextContent)]
     assert any("application/pdf" in text for text in told)
+
+
+def test_an_attached_image_is_shown_to_the_editors_model_byte_for_byte(terminal: Terminal) -> None:
+    data = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+    (terminal.workspace / "a.png").write_bytes(data)
+    seen: list[CreateMessageRequestParams] = []
+
+    def model(params: CreateMessageRequestParams) -> CreateMessageResultWithTools:
+        seen.append(params)
+        return _says("Seen.")
+
+    assert ask(terminal, model, attachments=["a.png"])["text"] == "Seen."
+    query, image = seen[0].messages[0].content_as_list
+    assert isinstance(query, TextContent)
+    assert isinstance(image, ImageContent)
+    assert b64decode(image.data) == data
 
 
 def test_what_an_experts_server_asks_of_the_model_is_asked_of_the_editors(terminal: Terminal) -> None:
