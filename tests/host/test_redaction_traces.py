@@ -95,6 +95,42 @@ def test_what_else_has_the_same_text_is_named_wherever_it_is(bench: Bench) -> No
     wait_for(work())
 
 
+def test_a_job_that_was_redacted_and_closed_is_exported_without_it(bench: Bench) -> None:
+    script = [tool("askUser", {"question": f"Is it {SECRET}?"})]
+
+    async def work() -> None:
+        async with bench.host(script, expert("a", ask=True)) as host:
+            await host.run("a", "go", job_id="job")
+            plain = await host.export("perstack", "job")
+            for event_id in await events_with(host):
+                await host.jobs.redact(event_id, reason="r", by=ALICE)
+            await host.cancel("job", final=True, by=ALICE)
+            exported = await host.export("perstack", "job")
+            assert any(SECRET.encode() in data for data in plain.values())
+            assert not any(SECRET.encode() in data for data in exported.values())
+            assert exported.keys() == plain.keys()
+
+    wait_for(work())
+
+
+def test_what_every_run_of_an_expert_has_is_no_copy_nor_is_a_short_text_within_others(bench: Bench) -> None:
+    script = {"[[lead]]": [text("done with it")], "go": [text("done")]}
+
+    async def work() -> None:
+        async with bench.host(script, *TEAM) as host:
+            for job in ("job", "other"):
+                await host.run("lead", f"a query of Job {job}", job_id=job)
+            await host.run("lead", "done", job_id="short")
+            assert (await host.jobs.redact("job-1-1", ["query"], reason="r", by=ALICE)).copies == ()
+            assert (await host.jobs.redact("short-1-1", ["query"], reason="r", by=ALICE)).copies == ()
+            assert set((await host.jobs.redact("other-1-1", ["instruction"], reason="r", by=ALICE)).copies) <= {
+                "job-1-1",
+                "short-1-1",
+            }
+
+    wait_for(work())
+
+
 def test_only_texts_are_taken_out_and_the_refusal_lists_them(bench: Bench) -> None:
     a_job(bench)
 

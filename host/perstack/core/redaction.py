@@ -114,15 +114,17 @@ def check_fields(event: StoredEvent, named: Iterable[str]) -> tuple[str, ...]:
     return fields
 
 
-_SETTINGS = frozenset(("expert", "definition", "permissions", "output", "widening"))
-"""Fields whose texts are mostly names, which stand everywhere."""
+_SETTINGS = frozenset(("expert", "instruction", "definition", "permissions", "output", "widening"))
+"""Fields whose texts are those of a definition: they stand in every Run of an Expert."""
 
 
-def texts_taken(event: StoredEvent) -> frozenset[str]:
-    """The texts that `blanked` takes out of an event, each whole; not those of settings."""
+def texts_taken(event: StoredEvent, named: Iterable[str] = ()) -> frozenset[str]:
+    """The texts that `blanked` takes out of these fields of an event, each whole; out of all but settings, if none is
+    named."""
     before, after = _json(event), _json(blanked(event))
+    wanted = frozenset(named) or before.keys() - _SETTINGS
     kept = frozenset(_leaves(after))
-    taken = (_leaves(value) for key, value in before.items() if key not in _SETTINGS and value != after.get(key))
+    taken = (_leaves(value) for key, value in before.items() if key in wanted and value != after.get(key))
     return frozenset(text for texts in taken for text in texts if text not in kept)
 
 

@@ -52,7 +52,7 @@ async def redact_event(
         decided = next((one for one in events if isinstance(one, RedactEvent) and one.event_id == event_id), None)
         if decided is None:
             taken = check_fields(line.event, fields)
-            traces = await traces_of(storage, line.event)
+            traces = await traces_of(storage, line.event, fields)
             decided = RedactEvent(
                 id=event_id_of(run_id, found.loaded.head.seq + 1),
                 timestamp=clock.now(),

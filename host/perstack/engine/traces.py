@@ -11,7 +11,7 @@ from perstack.core.digests import tools_blob
 from perstack.core.events import RedactEvent, StartGeneration, StoredEvent, contents_of
 from perstack.core.ids import event_id_of
 from perstack.core.messages import BlobPart
-from perstack.core.redaction import texts_taken
+from perstack.core.redaction import fields_taken, texts_taken
 from perstack.dataclass import dataclass
 from perstack.engine.logs.damage import BadEvent
 from perstack.engine.logs.lines import readable, run_ids
@@ -24,6 +24,8 @@ from perstack.ports.storage import Erases, RunRef, Storage
 _PAGE = 1000
 _SHORTEST = 4
 """A text of fewer characters stands everywhere."""
+_SHORT = 8
+"""One of fewer stands in many others: only where it is all of a text it is a copy."""
 _MOST = 100
 """How many places are named."""
 _WORDS = {TASK_SPACE: "task", SERIES_SPACE: "iterations"}
@@ -39,10 +41,11 @@ class Traces:
     """The blobs of the same Job that can go with it: nothing that stays refers to them."""
 
 
-async def traces_of(storage: Storage, event: StoredEvent) -> Traces:
-    """Look through all logs of the storage, and the blobs of the event's Job, for its texts. Whole texts are looked
-    for: one that was quoted in part is not found. What does not read is passed over."""
-    texts = frozenset(text for text in texts_taken(event) if len(text) >= _SHORTEST)
+async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] = ()) -> Traces:
+    """Look through all logs of the storage, and the blobs of the event's Job, for the texts of these fields; of all but
+    settings if none is named. Whole texts are looked for: one that was quoted in part is not found. What does not read
+    is passed over."""
+    texts = frozenset(text for text in texts_taken(event, fields) if len(text) >= _SHORTEST)
     forms = tuple(form for text in texts for form in _forms(text))
     found: list[str] = []
     if forms:
@@ -52,7 +55,7 @@ async def traces_of(storage: Storage, event: StoredEvent) -> Traces:
             space = storage.space(name)
             for of in await _every_job(space):
                 found += [f"{word} {of}, event {seq}" for seq in await _places(space, of, forms)]
-    blobs, shared = await _blobs(storage, event, forms)
+    blobs, shared = await _blobs(storage, event, texts, forms)
     return Traces(tuple(dict.fromkeys((*found, *shared)))[:_MOST], tuple(blobs))
 
 
@@ -99,8 +102,10 @@ def _having(lines: Sequence[bytes], forms: Sequence[bytes]) -> list[int]:
 
 def _repeats(event: StoredEvent, texts: Iterable[str]) -> bool:
     """Whether a text stands where it could be taken out of this event, and is not a name only."""
-    own = texts_taken(event)
-    return any(text in one or _quoted(text) in one for text in texts for one in own)
+    own = texts_taken(event, fields_taken(event))
+    whole = (text for text in texts if len(text) < _SHORT)
+    within = [text for text in texts if len(text) >= _SHORT]
+    return not own.isdisjoint(whole) or any(text in one or _quoted(text) in one for text in within for one in own)
 
 
 def _parsed(ref: RunRef, seq: int, line: bytes) -> StoredEvent | None:
@@ -111,13 +116,16 @@ def _parsed(ref: RunRef, seq: int, line: bytes) -> StoredEvent | None:
     return None if isinstance(event, RedactEvent) else event
 
 
-async def _blobs(storage: Storage, event: StoredEvent, forms: Sequence[bytes]) -> tuple[list[str], list[str]]:
+async def _blobs(
+    storage: Storage, event: StoredEvent, texts: Iterable[str], forms: Sequence[bytes]
+) -> tuple[list[str], list[str]]:
     """The blobs that can go, and the ids of the events that keep others which have the same in them."""
     if not isinstance(storage, Erases):
         return [], []
     named = _refers_to(event)
-    raw = tuple({*forms, *(text.encode("utf-8", "replace") for text in texts_taken(event) if len(text) >= _SHORTEST)})
-    mentioned = b"".join(raw)
+    long = [text for text in texts if len(text) >= _SHORT]
+    raw = tuple({form for text in long for form in (*_forms(text), text.encode("utf-8", "replace"))})
+    mentioned = b"\n".join(forms)
     names: list[str] = []
     for name in await storage.blobs(event.job_id):
         if name in named or b"blob:" + name.encode() in mentioned or await _has(storage, event.job_id, name, raw):
