@@ -194,6 +194,14 @@ def with_tools(skills: Iterable[AnySkill]) -> tuple[Skill, ...]:
     return tuple(skill for skill in skills if not isinstance(skill, AgentSkill))
 
 
+def with_base(skills: Iterable[AnySkill]) -> list[Skill]:
+    """The declared skills that offer tools, with the base skill in front if none of them is it."""
+    offering = with_tools(skills)
+    if any(is_base_skill(skill) for skill in offering):
+        return list(offering)
+    return [McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL), *offering]
+
+
 def agent_skills(skills: Iterable[AnySkill]) -> tuple[AgentSkill, ...]:
     """Those that are folders of knowledge."""
     return tuple(skill for skill in skills if isinstance(skill, AgentSkill))

@@ -29,8 +29,8 @@ from perstack.core.definitions import (
     is_base_skill,
 )
 from perstack.core.secret_text import masked_address, masked_args, masked_line
+from perstack.core.skill_definitions import with_base
 from perstack.engine.catalogue import picked
-from perstack.engine.skills import with_base
 from perstack.ports.environment import Environment, is_address_name
 
 Kind = Literal["command", "endpoint", "plugin", "evaluator", "provider", "include", "tool", "address", "anchor"]

@@ -27,7 +27,6 @@ from perstack.core.runs.resuming import (
 )
 from perstack.core.runs.state import Run
 from perstack.engine.clock import new_ids
-from perstack.engine.driver import Driver
 from perstack.engine.emit import Emitter, OnEvent, runtime_begins
 from perstack.engine.guarding import guarded
 from perstack.engine.job_queries import JobQueries
@@ -36,14 +35,10 @@ from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.own_task import in_own_task
 from perstack.engine.pages import pages
 from perstack.engine.read import JobPage
-from perstack.engine.session import Session
 from perstack.engine.setup import Setup
-from perstack.engine.skills import JobSkills
 from perstack.engine.slots import job_slots
 from perstack.engine.stop_requests import StopRequests
-from perstack.engine.uncompacting import before_compaction
 from perstack.engine.who import this_process, this_user
-from perstack.engine.wiring import Wiring
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Continue, Give
 
@@ -52,6 +47,8 @@ if TYPE_CHECKING:
     from perstack.core.cloudevents import CloudEvent
     from perstack.core.redaction import Redaction
     from perstack.engine.attaching import Attachable  # what a Run without attachments does not need
+    from perstack.engine.driver import Driver  # whoever only looks at Jobs drives none
+    from perstack.engine.session import Session
     from perstack.ports.tasks import TaskMemory
     from perstack.ports.toolkit.context import Blob
 
@@ -245,6 +242,8 @@ class Jobs(JobQueries):
         setup = replace(setup, overrides=replace(asked, compaction=asked.compaction or "off"))
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
+            from perstack.engine.uncompacting import before_compaction
+
             run = _coordinator(loaded)
             expert = setup.expert(run.start.expert_key)
             place = await before_compaction(self, run)
@@ -405,6 +404,10 @@ class Jobs(JobQueries):
         lock: Lock,
         knowledge: Knowledge,
     ) -> JobSummary:
+        from perstack.engine.driver import Driver
+        from perstack.engine.skills import JobSkills
+        from perstack.engine.wiring import Wiring
+
         emit = Emitter(self.plugins.listeners, on_event)
         skills = JobSkills(
             self.plugins.skills,

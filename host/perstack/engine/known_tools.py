@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from perstack.core.definitions import Expert, InteractiveSkill, McpSseSkill, McpStdioSkill, Skill
-from perstack.core.skill_definitions import agent_skills
+from perstack.core.skill_definitions import agent_skills, with_base
 from perstack.core.tools import Subject, ToolSpec, legal_tool_name
 from perstack.engine.catalogue import interactive_tools, picked
 from perstack.engine.skill_loading import SKILL_NAME, load_spec
-from perstack.engine.skills import with_base
 from perstack.ports.skill import KnownTools, SkillFactory
 
 

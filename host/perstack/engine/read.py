@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from pydantic_core import from_json
 
-from perstack.core.checkpoint import Checkpoint, checkpoint_file, checkpoint_of
 from perstack.core.events import StoredEvent
 from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.job import Job, JobSummary, RunSummary, summarize
@@ -29,6 +28,9 @@ from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Start
 from perstack.ports.formats import ShowsForeign
 from perstack.ports.storage import CheckpointFiles, KeepsCopies, Page, ReadsSummaries, RunRef, Storage
+
+if TYPE_CHECKING:
+    from perstack.core.checkpoint import Checkpoint
 
 _PAGE = 10_000
 _EVERY = 500
@@ -254,6 +256,8 @@ class JobReader:
 
     async def checkpoint(self, checkpoint_id: str, *, job_id: str | None = None) -> Checkpoint:
         """A checkpoint whole, with its messages, folded from the log."""
+        from perstack.core.checkpoint import checkpoint_of  # whoever lists Jobs looks at none
+
         run = await self._state_at(checkpoint_id, job_id)
         return checkpoint_of(run).model_copy(update={"id": checkpoint_id})
 
@@ -264,6 +268,8 @@ class JobReader:
         if not isinstance(storage, CheckpointFiles):
             return None
         if await storage.checkpoint(ref.job_id, checkpoint_id) is None:
+            from perstack.core.checkpoint import checkpoint_file
+
             file = checkpoint_file(await self._state_at(checkpoint_id, job_id))
             await storage.put_checkpoint(ref.job_id, checkpoint_id, file.to_json())
         return storage.checkpoint_path(ref.job_id, checkpoint_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
@@ -14,8 +14,6 @@ from typing import TypeVar
 from perstack.config.lock import Lock, shared_definition
 from perstack.core.checking import unchecked
 from perstack.core.definitions import (
-    BASE_SKILL,
-    AnySkill,
     Expert,
     InteractiveSkill,
     McpSseSkill,
@@ -29,7 +27,7 @@ from perstack.core.events import SkillConnected, SkillDisconnected, SkillStartin
 from perstack.core.runs.context import policy_of
 from perstack.core.runs.state import Run
 from perstack.core.sandbox import SandboxPolicy
-from perstack.core.skill_definitions import agent_skills, with_tools
+from perstack.core.skill_definitions import agent_skills, with_base
 from perstack.dataclass import dataclass
 from perstack.engine.catalogue import (
     Catalogue,
@@ -429,11 +427,3 @@ def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFa
             next_steps=(Look("plugins"),),
         )
     return found
-
-
-def with_base(skills: Iterable[AnySkill]) -> list[Skill]:
-    """The declared skills that offer tools, with the base skill in front if none of them is it."""
-    offering = with_tools(skills)
-    if any(is_base_skill(skill) for skill in offering):
-        return list(offering)
-    return [McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL), *offering]

@@ -24,7 +24,7 @@ from perstack.engine.setup import STATE_DIR
 from perstack.errors import UsageError
 from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.options import CONFIG
-from perstack.frontends.cli.task_options import read_span
+from perstack.frontends.cli.spans import read_span
 from perstack.frontends.cli.terminal import err, out, remark
 from perstack.frontends.shared.words import count
 from perstack.host import Host

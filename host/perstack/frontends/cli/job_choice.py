@@ -11,7 +11,7 @@ from perstack.core.job_choice import JobChoice
 from perstack.core.labels import parse_labels
 from perstack.core.statuses import TYPED_STATUS
 from perstack.engine.clock import SYSTEM
-from perstack.frontends.cli.task_options import read_span
+from perstack.frontends.cli.spans import read_span
 
 
 def choice_options(command: Callable[..., None]) -> Callable[..., None]:

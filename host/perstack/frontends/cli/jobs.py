@@ -19,6 +19,8 @@ from perstack.host import Host
 
 _PAGE = 20
 _MANY = 200
+_REST = 10_000
+"""Each page looks at the times of all Jobs: what is not among the first is had at once."""
 
 
 @click.command("jobs")
@@ -72,7 +74,7 @@ async def _some(host: Host, take: int | None, offset: int, choice: JobChoice) ->
     limit = _MANY if take is None or choice != JobChoice() else offset + take + 1
     async with host:
         found: list[JobSummary] = []
-        async for page in pages(lambda after: host.jobs.list(limit=limit, after=after)):
+        async for page in pages(lambda after: host.jobs.list(limit=limit if after is None else _REST, after=after)):
             found += filter(choice.has, page.jobs)
             if take is not None and len(found) > offset + take:
                 break

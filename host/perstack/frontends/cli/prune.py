@@ -17,7 +17,7 @@ from perstack.frontends.cli.delete import remove
 from perstack.frontends.cli.job_choice import kind_options
 from perstack.frontends.cli.jobs import show_jobs
 from perstack.frontends.cli.options import PlaceOptions, place_options
-from perstack.frontends.cli.task_options import read_span
+from perstack.frontends.cli.spans import read_span
 from perstack.frontends.cli.terminal import Screen, data, out
 
 _PAGE = 500

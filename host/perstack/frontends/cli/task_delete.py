@@ -14,7 +14,8 @@ from perstack.core.tasks.summary import TaskSummary
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.frontends.cli.confirm import confirm
-from perstack.frontends.cli.task_options import Tasks, read_span, show_all, task_options, version_option
+from perstack.frontends.cli.spans import read_span
+from perstack.frontends.cli.task_options import Tasks, show_all, task_options, version_option
 from perstack.frontends.cli.terminal import data, err, out
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import click
 from pydantic import JsonValue
 
 from perstack.core.shell import line_of
-from perstack.core.spans import milliseconds
 from perstack.core.tasks.dependencies import in_words
 from perstack.core.tasks.state import TaskState
 from perstack.core.tasks.summary import TaskSummary
@@ -24,6 +23,7 @@ from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.given import given_answer, given_error, given_object
 from perstack.frontends.cli.options import PlaceOptions, place_options
+from perstack.frontends.cli.spans import read_span
 from perstack.frontends.cli.terminal import Screen, table
 from perstack.frontends.shared.words import ago, local_time, shorten
 
@@ -82,16 +82,6 @@ def version_option(command: _F) -> _F:
         metavar="N",
         help="Do nothing if the task is of another version.",
     )(command)
-
-
-def read_span(text: str | None, what: str) -> int | None:
-    """Milliseconds from `90s`, `5m`, `2h`, `7d`. Raises UsageError."""
-    if text is None:
-        return None
-    try:
-        return milliseconds(text)
-    except ValueError as error:
-        raise UsageError(f"{what} {shorten(text, _SHOWN)}: give a time such as 90s, 5m, 2h or 7d") from error
 
 
 def read_moment(text: str | None, what: str) -> int | None:

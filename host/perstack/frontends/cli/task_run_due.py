@@ -12,7 +12,7 @@ import click
 from perstack.core.plain import one_line
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Setup, driving_options
-from perstack.frontends.cli.task_options import read_span
+from perstack.frontends.cli.spans import read_span
 from perstack.frontends.cli.terminal import data, err, out
 from perstack.frontends.shared.stopping import INTERRUPTED, on_stop_signals
 
