@@ -131,6 +131,22 @@ def test_what_every_run_of_an_expert_has_is_no_copy_nor_is_a_short_text_within_o
     wait_for(work())
 
 
+def test_what_was_attached_to_a_query_goes_with_it(bench: Bench) -> None:
+    picture = Blob(b"\x89PNG\r\n\x1a\n" + SECRET.encode(), "image/png", "a.png")
+
+    async def work() -> None:
+        async with bench.host([text("seen"), text("more")], expert("a")) as host:
+            assert (await host.run("a", "look", job_id="job", attachments=[picture])).status == "completed"
+            assert holding(bench)
+            done = await host.jobs.redact("job-1-1", ["attachments"], reason="r", by=ALICE)
+            assert len(done.blobs) == 1
+            assert (await host.verify("job")).findings == ()
+            assert holding(bench) == []
+            assert (await host.continue_job("a", "more", job_id="job")).status == "completed"
+
+    wait_for(work())
+
+
 def test_only_texts_are_taken_out_and_the_refusal_lists_them(bench: Bench) -> None:
     a_job(bench)
 
