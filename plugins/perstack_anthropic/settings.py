@@ -39,7 +39,7 @@ def endpoint_of(settings: AnthropicSettings, env: Mapping[str, str]) -> Endpoint
     headers = {"anthropic-version": API_VERSION, **_credentials(env), **custom}
     if not {"x-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):
         raise missing_key("anthropic", "ANTHROPIC_API_KEY")
-    return Endpoint(base_url, headers, settings.read_timeout / 1000)
+    return Endpoint(base_url, headers, *settings.silences())
 
 
 def _credentials(env: Mapping[str, str]) -> dict[str, str]:

@@ -69,7 +69,7 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
     base_url = choose_base_url(settings, env, variable, _address_in(region or ""), keys=(TOKEN,))
     token = read_key(env, TOKEN)
     headers = {"accept": accept, **({"authorization": f"Bearer {token}"} if token else {}), **settings.headers}
-    endpoint = Endpoint(base_url, headers, settings.read_timeout / 1000)
+    endpoint = Endpoint(base_url, headers, *settings.silences())
     if "authorization" in {name.lower() for name in headers}:
         return Access(endpoint, None)
     if not may_have_credentials(settings.profile, env):

@@ -38,7 +38,7 @@ def endpoint_of(settings: GoogleSettings, env: Mapping[str, str]) -> Endpoint:
     headers = ({"x-goog-api-key": key} if key else {}) | settings.headers
     if not {"x-goog-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):
         raise missing_key("google", "GEMINI_API_KEY")
-    return Endpoint(with_version(base_url, API_VERSION), headers, settings.read_timeout / 1000)
+    return Endpoint(with_version(base_url, API_VERSION), headers, *settings.silences())
 
 
 def with_version(base_url: str, version: str) -> str:

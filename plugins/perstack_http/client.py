@@ -61,7 +61,7 @@ class StreamClient:
             async with self._posted(url, body, _lower(endpoint.headers)) as response:
                 if response.status_code != 200:
                     raise await _refused(response, url)
-                await receive(response, url, on_data, self._read_events)
+                await receive(response, url, on_data, self._read_events, endpoint.stall_seconds)
         except httpx.HTTPError as error:
             raise _cleaned(_transport_error(error, url), endpoint) from None
         except ProviderError as error:
@@ -113,28 +113,46 @@ def _cleaned(error: ProviderError, endpoint: Endpoint) -> ProviderError:
 
 
 async def receive(
-    response: httpx.Response, url: str, on_data: OnData, read_events: ReadEvents = server_sent_events
+    response: httpx.Response,
+    url: str,
+    on_data: OnData,
+    read_events: ReadEvents = server_sent_events,
+    stall_seconds: float | None = None,
 ) -> None:
-    """Hand on what a response holds, until `on_data` has had enough. Raises ProviderError if it has too much."""
+    """Hand on what a response holds, until `on_data` has had enough.
+
+    Raises ProviderError if it has too much, or is silent for longer than `stall_seconds` once it has begun.
+    """
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        document = b"".join([part async for part in _bounded(response)])
+        document = b"".join([part async for part in _bounded(response, stall_seconds)])
         on_data(whole_escapes(document.decode("utf-8", "replace")))
     elif kind in ("text/html", "application/xhtml+xml"):
         raise bad_response(f"{url} answered with a web page, not with a reply: check the base URL", retryable=False)
     else:
-        async with aclosing(_bounded(response)) as body:
+        async with aclosing(_bounded(response, stall_seconds)) as body:
             await _receive_events(read_events(httpx.Response(200, content=body)), on_data)
 
 
-async def _bounded(response: httpx.Response) -> AsyncGenerator[bytes]:
-    """The body, as far as it may go: also of one line that has no end."""
+async def _bounded(response: httpx.Response, stall_seconds: float | None) -> AsyncGenerator[bytes]:
+    """The body, as far as it may go: also of one line that has no end, and of one that stalls."""
     size = 0
-    async for part in response.aiter_bytes():
+    parts = response.aiter_bytes()
+    while (part := await _next(parts, stall_seconds if size else None)) is not None:
         size += len(part)
         if size > _DOCUMENT_BYTES:
             raise bad_response(f"the reply is longer than {_DOCUMENT_BYTES >> 20} MiB", retryable=False)
         yield part
+
+
+async def _next(parts: AsyncIterator[bytes], seconds: float | None) -> bytes | None:
+    """The next part of a body; None at its end."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await anext(parts, None)
+    except TimeoutError as error:
+        message = f"the reply stalled: nothing came for {seconds:g} s; allow more with `stallTimeout`"
+        raise ProviderError(message, name="Stall", is_retryable=True) from error
 
 
 async def _receive_events(found: AsyncGenerator[str], on_data: OnData) -> None:

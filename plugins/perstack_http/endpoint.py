@@ -20,6 +20,8 @@ _PUBLIC_HEADERS = frozenset(
     {"accept", "anthropic-beta", "anthropic-version", "content-type", "user-agent", "x-amz-date"}
 )
 _SHORTEST_SECRET = 6
+STALL_TIMEOUT = 60_000
+"""Milliseconds of silence within a reply."""
 
 
 class EndpointSettings(Fact, extra="forbid"):
@@ -39,7 +41,14 @@ class EndpointSettings(Fact, extra="forbid"):
     structured_output: bool | None = None
     """Whether a schema for the result is sent in the format's own way. None: to models that are known to take it."""
     read_timeout: int = Field(default=300_000, ge=1)
-    """Milliseconds of silence after which the connection is given up."""
+    """Milliseconds of silence before a reply begins, after which the connection is given up."""
+    stall_timeout: int | None = Field(default=None, ge=1)
+    """The same within a reply that has begun. None: a minute, or `read_timeout` where thinking is silent."""
+
+    def silences(self, *, thinks_silently: bool = False) -> tuple[float, float]:
+        """Seconds of silence before a reply begins, and within it."""
+        usual = self.read_timeout if thinks_silently else min(STALL_TIMEOUT, self.read_timeout)
+        return self.read_timeout / 1000, (self.stall_timeout or usual) / 1000
 
     def reply_settings(self) -> JsonObject:
         """Of the settings that change replies those that are set."""
@@ -61,6 +70,9 @@ class Endpoint:
     base_url: str
     headers: Mapping[str, str]
     read_seconds: float = 300.0
+    """Of silence before a reply begins."""
+    stall_seconds: float = 60.0
+    """Of silence within a reply."""
 
     @property
     def is_plain(self) -> bool:
@@ -71,7 +83,7 @@ class Endpoint:
     def secrets(self) -> tuple[str, ...]:
         """What must not stand in an error: the value of every header that may be a credential, and what is secret in
         the base URL, longest first."""
-        values = {value for name, value in self.headers.items() if name.lower() not in _PUBLIC_HEADERS}
+        values = {value for name, value in self.headers.items() if _is_private(name)}
         values |= {value.removeprefix("Bearer ") for value in values}
         values |= set(secrets_in(lambda stand: masked_words(self.base_url, stand)))
         return tuple(sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True))
@@ -135,6 +147,10 @@ def choose_base_url(
     if wrong:
         raise UsageError(f"{variable}: {wrong}")
     return chosen.rstrip("/")
+
+
+def _is_private(header: str) -> bool:
+    return header.lower() not in _PUBLIC_HEADERS
 
 
 def is_loopback(url: str) -> bool:

@@ -55,7 +55,7 @@ def azure_connection(config: ProviderConfig) -> Connection:
     )
     api = settings.api or ("chat" if settings.use_deployment_based_urls else "responses")
     prefix, query = _path(settings, env, api)
-    return Connection(endpoint_of(base_url, headers, settings), dialect, api, prefix, query)
+    return Connection(endpoint_of(base_url, headers, settings, api), dialect, api, prefix, query)
 
 
 def _base_url(settings: AzureSettings, env: Mapping[str, str]) -> str:

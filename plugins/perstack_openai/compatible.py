@@ -29,7 +29,7 @@ def deepseek_connection(config: ProviderConfig) -> Connection:
     headers.update(settings.headers)
     if not has_credential(headers) and not is_loopback(base_url):
         raise missing_key("deepseek", "DEEPSEEK_API_KEY")
-    return Connection(endpoint_of(base_url, headers, settings), dialect_of(settings, "deepseek"), "chat")
+    return Connection(endpoint_of(base_url, headers, settings, "chat"), dialect_of(settings, "deepseek"), "chat")
 
 
 def ollama_connection(config: ProviderConfig) -> Connection:
@@ -54,7 +54,7 @@ def ollama_connection(config: ProviderConfig) -> Connection:
         raise DefinitionError((Problem(wrong, "perstack.toml", key="provider.setting.headers"),))
     base_url = re.sub(r"/(api|v1)$", "", base_url)
     dialect = dialect_of(settings, "ollama")
-    return Connection(endpoint_of(base_url, headers, settings), dialect, "chat", prefix="/v1")
+    return Connection(endpoint_of(base_url, headers, settings, "chat"), dialect, "chat", prefix="/v1")
 
 
 def _ollama_url(host: str) -> str:

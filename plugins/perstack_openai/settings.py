@@ -102,7 +102,7 @@ def openai_connection(config: ProviderConfig) -> Connection:
         reasoning_summary=settings.reasoning_summary,
     )
     api = settings.api or ("responses" if official else "chat")
-    return Connection(endpoint_of(base_url, headers, settings), dialect, api)
+    return Connection(endpoint_of(base_url, headers, settings, api), dialect, api)
 
 
 def is_openai(base_url: str) -> bool:
@@ -116,9 +116,9 @@ def has_credential(headers: Mapping[str, str]) -> bool:
     return bool(_CREDENTIALS & {name.lower() for name in headers})
 
 
-def endpoint_of(base_url: str, headers: Mapping[str, str], settings: EndpointSettings) -> Endpoint:
-    """The endpoint at a checked address."""
-    return Endpoint(base_url, headers, settings.read_timeout / 1000)
+def endpoint_of(base_url: str, headers: Mapping[str, str], settings: EndpointSettings, api: Api) -> Endpoint:
+    """The endpoint at a checked address. Over Responses nothing comes while a model thinks, which may take minutes."""
+    return Endpoint(base_url, headers, *settings.silences(thinks_silently=api == "responses"))
 
 
 def dialect_of(settings: CompatibleSettings, vendor: str) -> Dialect:

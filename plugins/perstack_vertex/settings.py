@@ -87,7 +87,7 @@ def place_of(settings: VertexSettings, env: Mapping[str, str]) -> ProjectLocatio
 def endpoint_of(settings: VertexSettings, env: Mapping[str, str], place: ProjectLocation) -> Endpoint:
     """The address, without the token that each request is sent with."""
     base_url = choose_base_url(settings, env, ADDRESS, place.base_url)
-    return Endpoint(with_version(base_url, API_VERSION), settings.headers, settings.read_timeout / 1000)
+    return Endpoint(with_version(base_url, API_VERSION), settings.headers, *settings.silences())
 
 
 def _of_env(env: Mapping[str, str], names: tuple[str, ...], what: str, variable: str, pattern: str) -> str:

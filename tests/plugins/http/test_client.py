@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from perstack.errors import ProviderError
 from perstack.testing.endpoint import FakeEndpoint, Reply, events
 from perstack_http.client import StreamClient
-from perstack_http.endpoint import Endpoint
+from perstack_http.endpoint import Endpoint, EndpointSettings
 from perstack_http.errors import retry_after, status_error, words_of
 
 HOUR = timedelta(hours=1)
@@ -438,3 +438,26 @@ def test_a_quota_that_is_used_up_has_a_name_of_its_own_and_is_not_tried_again(st
     error = status_error(status, {}, body, "https://x.example")
     assert (error.name, error.is_retryable, error.status_code) == ("QuotaExceeded", False, status)
     assert status_error(429, {}, b'{"error": {"message": "slow down"}}', "u").name == "RateLimit"
+
+
+def test_silence_within_a_reply_is_a_stall_and_before_it_is_not() -> None:
+    async def post(reply: Reply, read_seconds: float, stall_seconds: float) -> ProviderError:
+        async with FakeEndpoint(reply) as endpoint:
+            client = StreamClient(Endpoint(endpoint.url, {}, read_seconds, stall_seconds))
+            with pytest.raises(ProviderError) as caught:
+                await client.post("/v1/x", b"{}", Heard())
+            await client.close()
+            return caught.value
+
+    stalled = asyncio.run(post(Reply(events("one"), ending="hang"), 30, 0.05))
+    assert (stalled.name, stalled.is_retryable) == ("Stall", True)
+    assert "nothing came for 0.05 s" in str(stalled)
+    silent = asyncio.run(post(Reply((), ending="hang"), 0.2, 0.05))
+    assert silent.name == "Timeout"
+
+
+def test_a_minute_is_the_most_within_a_reply_unless_its_model_thinks_in_silence() -> None:
+    assert EndpointSettings().silences() == (300, 60)
+    assert EndpointSettings().silences(thinks_silently=True) == (300, 300)
+    assert EndpointSettings(read_timeout=5_000).silences() == (5, 5)
+    assert EndpointSettings(stall_timeout=90_000).silences(thinks_silently=True) == (300, 90)

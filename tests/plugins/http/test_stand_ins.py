@@ -23,6 +23,7 @@ from wire_openai import COMPATIBLE, OPENAI
 
 from perstack.config.settings import Overrides
 from perstack.core.definitions import ProviderSetting
+from perstack.frontends.cli.live_state import LiveState
 from perstack.host import Host
 from perstack.testing.endpoint import FakeEndpoint, Reply
 
@@ -37,11 +38,15 @@ OPAQUE = ("sig==", "encrypted_content", "thoughtSignature", "c2ln")
 
 
 def _setting(wire: Wire, endpoint: FakeEndpoint) -> ProviderSetting:
-    return ProviderSetting(provider_name=wire.factory.name, setting=wire.config(endpoint.url).setting)
+    return ProviderSetting(provider_name=wire.factory.name, setting=wire.config(endpoint.url, stallTimeout=500).setting)
 
 
 async def _run(
-    folder: Path, ends: tuple[tuple[Wire, tuple[Reply, ...]], ...], on_switch: Callable[[MovedClock], None]
+    folder: Path,
+    ends: tuple[tuple[Wire, tuple[Reply, ...]], ...],
+    on_switch: Callable[[MovedClock], None] = lambda clock: None,
+    *,
+    max_retries: int = 0,
 ) -> tuple[Any, Seen, list[FakeEndpoint], Any]:
     """A Job on the first, for which the second stands in."""
     (first, _), (second, _) = ends
@@ -60,7 +65,7 @@ async def _run(
         project = project_of(own.model_copy(update={"model": models}))
         project = project.model_copy(update={"provider": _setting(second, there[1])})
         env = {**first.env, **second.env}
-        host = Host(project, workspace=folder, env=env, overrides=Overrides(max_retries=0), clock=clock)
+        host = Host(project, workspace=folder, env=env, overrides=Overrides(max_retries=max_retries), clock=clock)
         await stack.enter_async_context(host)
         job = await host.run("a", "hi", on_event=watched)
         return job, seen, there, await host.replay(job.id)
@@ -106,13 +111,49 @@ def test_a_conversation_of_one_vendor_continues_with_another_and_back(tmp_path: 
         ((ANTHROPIC.refused(500, "oops"),), "serverError"),
         ((ANTHROPIC.refused(400, "Your credit balance is too low to access the Anthropic API."),), "quota"),
         ((ANTHROPIC.reply(Said("I will not.", stop="refusal")),), "refusal"),
-        ((Reply(ANTHROPIC.reply(Said("I be")).chunks[:3], ending="cut"),), "unreachable"),
+        ((Reply(ANTHROPIC.reply(Said("I be")).chunks[:4], ending="cut"),), "unreachable"),
+        ((Reply(ANTHROPIC.reply(Said("I be")).chunks[:4], ending="hang"),), "timeout"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_another_vendor_stands_in_under_every_failure(tmp_path: Path, replies: tuple[Reply, ...], reason: str) -> None:
     ends = ((ANTHROPIC, replies), (OPENAI, (OPENAI.reply(Said("Here.")),)))
-    job, seen, _, replayed = asyncio.run(_run(tmp_path, ends, lambda clock: None))
+    job, seen, _, replayed = asyncio.run(_run(tmp_path, ends))
     assert (job.status, job.text) == ("completed", "Here.")
     assert [event.reason for event in seen.of("switchModel")] == [reason]
     assert replayed.ok
+
+
+def test_a_reply_that_stalls_is_tried_again_and_what_was_shown_of_it_is_void(tmp_path: Path) -> None:
+    stalled = Reply(ANTHROPIC.reply(Said("I begin and")).chunks[:6], ending="hang")
+    ends = ((ANTHROPIC, (stalled, ANTHROPIC.reply(Said("Whole.")))), (OPENAI, (OPENAI.reply(Said("Never.")),)))
+    job, seen, (one, other), replayed = asyncio.run(_run(tmp_path, ends, max_retries=1))
+    assert (job.status, job.text, len(one.asked), len(other.asked)) == ("completed", "Whole.", 2, 0)
+    (retry,) = seen.of("retry")
+    assert retry.error.name == "Stall"
+    assert "nothing came for 0.5 s; allow more with `stallTimeout`" in retry.error.message
+    live = LiveState()
+    for event in seen.events:
+        live.take(event)
+        if event.type == "streamText" and not live.lanes:
+            raise AssertionError("the text is shown while it comes")
+        if event.type == "retry":
+            assert not next(iter(live.lanes.values())).text, "and void from then on"
+    assert replayed.ok
+
+
+def test_a_server_that_is_not_there_is_stood_in_for(tmp_path: Path) -> None:
+    async def scenario() -> tuple[Any, Seen]:
+        async with FakeEndpoint(OPENAI.reply(Said("Here."))) as there:
+            async with FakeEndpoint() as gone:
+                closed = _setting(ANTHROPIC, gone)
+            models = tuple(f"{wire.factory.name}/{wire.model}" for wire in (ANTHROPIC, OPENAI))
+            project = project_of(expert("a", provider=closed, model=models))
+            project = project.model_copy(update={"provider": _setting(OPENAI, there)})
+            env, seen = {**ANTHROPIC.env, **OPENAI.env}, Seen()
+            async with Host(project, workspace=tmp_path, env=env, overrides=Overrides(max_retries=0)) as host:
+                return await host.run("a", "hi", on_event=seen), seen
+
+    job, seen = asyncio.run(scenario())
+    assert job.text == "Here."
+    assert [event.reason for event in seen.of("switchModel")] == ["unreachable"]
