@@ -184,6 +184,21 @@ def test_a_first_model_without_a_key_is_an_error_before_anything_is_written(benc
     assert not wait_for(used.jobs()).jobs
 
 
+@pytest.mark.parametrize("asked", [LIST, "models.both"])
+def test_a_run_is_resumed_with_the_same_models_asked_for(bench: Bench, asked: str | tuple[str, ...]) -> None:
+    def used(*script: object) -> Host:
+        both = (model("first", list(script)), model("second", [fail(401, "no")]))
+        overrides = Overrides(model=asked, max_retries=0)
+        return host(bench, *both, experts=(expert("a"),), overrides=overrides, models={"both": LIST})
+
+    job = wait_for(used(tool("todo", {"newTodos": ["x"]}), fail(401, "wrong key")).run("a", "q"))
+    assert job.status == "stoppedByError"
+    other = host(bench, model("first", []), model("second", []), overrides=Overrides(model=("second/b", "first/a")))
+    with pytest.raises(UsageError, match="resumed on what it was started with, a"):
+        wait_for(other.resume(job.id))
+    assert wait_for(used(tool("todo", {"newTodos": ["x"]}), text("done")).resume(job.id)).text == "done"
+
+
 def test_each_delegate_has_models_of_its_own(bench: Bench) -> None:
     boss, worker = expert("boss", model=("first/a",), delegates=("worker",)), expert("worker", model=LIST)
     first = model(

@@ -203,6 +203,17 @@ def _models(
         raise UsageError(str(error)) from error
 
 
+def with_one_model(project: Project, overrides: Overrides, provider: str) -> Overrides:
+    """What the caller asks for, with the first of several models as that provider spells it.
+
+    Raises UsageError for a name that `[models]` does not have.
+    """
+    candidates = _models(project, Expert(key="", instruction=""), None, overrides) if overrides.model else ()
+    if not candidates or overrides.model == candidates[0].models[0].name:
+        return overrides
+    return replace(overrides, model=candidates[0].models[0].name.removeprefix(f"{provider}/"))
+
+
 def _models_again(start: StartRun) -> Models:
     """What the caller chose: one, or several in a list, where each names its provider."""
     return models_of(start) if start.fallbacks else start.model

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock
+from perstack.config.settings import with_one_model
 from perstack.core.by import By
 from perstack.core.events import Settlement
 from perstack.core.ids import check_job_id, event_id_of, place_of
@@ -215,8 +216,9 @@ class Jobs(JobQueries):
             run = _coordinator(loaded)
             settled: dict[str, Settlement] = {**settle} if settle else {}
             calls = unsettled_calls(loaded.runs.values())
+            wanted = with_one_model(setup.project, asked, run.start.provider)
             reason, limits = resumption(
-                loaded.job, run, asked, max_steps=max_steps, signal=signal, calls=calls, settled=settled
+                loaded.job, run, wanted, max_steps=max_steps, signal=signal, calls=calls, settled=settled
             )
             if calls:
                 on_unsettled(calls)
