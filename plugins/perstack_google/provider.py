@@ -26,6 +26,7 @@ class GoogleProvider:
     def __init__(self, endpoint: Endpoint, settings: GoogleSettings) -> None:
         self._settings = settings
         self.reply_settings = settings.reply_settings()
+        self.endpoint_id = endpoint.id
         self._client = LazyClient(endpoint)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:

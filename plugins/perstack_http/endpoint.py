@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from hashlib import blake2b
 from ipaddress import ip_address
 from typing import ClassVar, TypeVar
 from urllib.parse import urlsplit
@@ -22,6 +25,7 @@ _PUBLIC_HEADERS = frozenset(
 _SHORTEST_SECRET = 6
 STALL_TIMEOUT = 60_000
 """Milliseconds of silence within a reply."""
+_SALT = os.urandom(32)
 
 
 class EndpointSettings(Fact, extra="forbid"):
@@ -78,6 +82,12 @@ class Endpoint:
     def is_plain(self) -> bool:
         """Without TLS: this machine, or a server within the user's own network."""
         return urlsplit(self.base_url).scheme == "http"
+
+    @property
+    def id(self) -> str:
+        """The same for the same address and credentials in this process; neither can be had from it."""
+        private = sorted((name.lower(), value) for name, value in self.headers.items() if _is_private(name))
+        return blake2b(json.dumps([self.base_url, private]).encode(), key=_SALT).hexdigest()
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ class OpenAIProvider:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.reply_settings = connection.dialect.reply_settings()
+        self.endpoint_id = connection.endpoint.id
         self._client = LazyClient(connection.endpoint)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:

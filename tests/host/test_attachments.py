@@ -155,15 +155,6 @@ def test_what_cannot_be_read_is_told_in_a_line_before_anything_is_written(termin
     assert not (terminal.workspace / "perstack" / "jobs").exists()
 
 
-@pytest.mark.parametrize("name", ["a\0b", "a\ud800", "x" * 5_000, ""])
-def test_a_name_that_no_file_has_is_an_error_in_words(bench: Bench, name: str) -> None:
-    host = bench.host([text("ok")], expert("a"))
-    with pytest.raises(UsageError, match="cannot be attached"):
-        wait_for(host.run("a", "q", attachments=[Path(name)]))
-    with pytest.raises(UsageError, match="cannot be attached"):
-        wait_for(host.attachment(name))
-
-
 def test_a_redaction_takes_what_was_attached_out_of_the_log_and_its_blobs(bench: Bench) -> None:
     host = bench.host([text("ok")], expert("a"))
     wait_for(host.run("a", "q", job_id="job", attachments=[PNG, Blob(b"SECRET", name="SECRET.txt")]))

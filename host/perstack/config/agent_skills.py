@@ -27,9 +27,9 @@ def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> Expert:
     folder = report.source.path.parent.absolute()
     skills: dict[str, AnySkill] = {}
     for skill in expert.skills:
-        if isinstance(skill, AgentSkill) and skill.path:  # one without has been reported
+        if isinstance(skill, AgentSkill):
             path = _seen_from(folder, skill.path)
-            if path.name != skill.name:
+            if skill.path and path.name != skill.name:
                 report.error(
                     (*at, "skills", skill.name, "path"),
                     f"names a folder `{path.name}`, and a skill has the name of its folder:"

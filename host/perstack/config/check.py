@@ -33,6 +33,7 @@ from perstack.core.definitions import (
     ProviderSetting,
 )
 from perstack.core.keys import BROKEN, EMPTY, FROM_FILE, PART_OF_FILE, Key
+from perstack.core.models import ProviderLimits
 from perstack.core.policy.permissions import Permissions
 from perstack.core.retention import Retention
 from perstack.core.sandbox import Sandbox
@@ -67,6 +68,7 @@ _PLACES: Mapping[type[Fact], str] = {
     Permissions: "in [permissions], or in [experts.NAME.permissions]",
     Budget: "in [budget] or [experts.NAME.budget]",
     Price: 'in [prices."PROVIDER/MODEL"]',
+    ProviderLimits: 'in [limits."PROVIDER"]',
     Sandbox: "in [sandbox]",
     Expert: "in [experts.NAME]",
     **{skill: f"in a skill of type {skill.model_fields['type'].default}" for skill in _SKILLS},

@@ -63,11 +63,8 @@ def read_skill(path: Path) -> SkillFolder:
         if unread.file("") is None:
             raise NotASkill(f"has no {SKILL_FILE}")
         text = read_text(path, skill_file_of(unread))
-    except NotASkill:
-        raise
-    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
-        why = error.strerror if isinstance(error, OSError) else None
-        raise NotASkill(f"cannot be read: {why or 'no folder is called that'}") from None
+    except OSError as error:
+        raise NotASkill(f"cannot be read: {error.strerror or error}") from None
     try:
         head, problems = read_head(divided(text)[0], path.name)
     except NotASkill as error:

@@ -11,7 +11,7 @@ from perstack.core.audit import Audit
 from perstack.core.base import Fact, JsonObject, falsy
 from perstack.core.context import ContextKeys, ContextPolicy
 from perstack.core.keys import BROKEN, NOT_EMPTY, AsIs, InText, Key, Rule, at_least, at_most
-from perstack.core.models import WrittenModels
+from perstack.core.models import ProviderLimits, WrittenModels
 from perstack.core.policy.permissions import Permissions
 from perstack.core.price import Price as Price
 from perstack.core.results import result_schema_of
@@ -317,6 +317,9 @@ class Project(ContextKeys):
         tuple[Price, ...], Key("what models cost, by `provider/model`, before what is published, see `[prices]`")
     ] = ()
     models: Annotated[dict[str, WrittenModels], Key("names for models, see `[models]`")] = Field(default_factory=dict)
+    limits: Annotated[
+        tuple[ProviderLimits, ...], Key("what may be asked of an endpoint at once and in a minute, see `[limits]`")
+    ] = ()
     experts: Annotated[dict[str, Expert], Key("the Experts, by their key")] = Field(default_factory=dict)
     recorded_permissions: Permissions | None = None
     """Those that iterations were started with, which hold besides those of today."""

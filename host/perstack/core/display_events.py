@@ -8,6 +8,8 @@ from pydantic import Field
 from perstack.core.base import Fact
 from perstack.next_steps import NextStep, Note
 
+WaitReason = Literal["rateLimit", "concurrency", "requestsPerMinute", "tokensPerMinute", "circuit"]
+
 
 class DisplayEvent(Fact):
     """Shown while it happens, never stored."""
@@ -79,6 +81,20 @@ class ToolProgress(DisplayEvent):
     tool_call_id: str
     tool_name: str
     message: str
+
+
+class WaitForEndpoint(DisplayEvent):
+    """A generation waits in the line of its endpoint."""
+
+    type: Literal["waitForEndpoint"] = "waitForEndpoint"
+    expert_key: str
+    step_number: int
+    provider: str
+    reason: WaitReason
+    ahead: int
+    """How many were there before it."""
+    delay_ms: int | None = None
+    """Until the line moves, where that is known."""
 
 
 class StreamReasoning(DisplayEvent):

@@ -14,44 +14,23 @@ from perstack.core.closing import CloseRun as CloseRun
 from perstack.core.context_events import CompactHistory as CompactHistory
 from perstack.core.context_events import ShrinkResults as ShrinkResults
 from perstack.core.context_events import StartCompaction as StartCompaction
-from perstack.core.display_events import (
-    DisplayEvent as DisplayEvent,
-)
-from perstack.core.display_events import (
-    InitializeRuntime as InitializeRuntime,
-)
-from perstack.core.display_events import (
-    SkillConnected as SkillConnected,
-)
-from perstack.core.display_events import (
-    SkillDisconnected as SkillDisconnected,
-)
-from perstack.core.display_events import (
-    SkillStarting as SkillStarting,
-)
-from perstack.core.display_events import (
-    SkillStderr as SkillStderr,
-)
-from perstack.core.display_events import (
-    StreamReasoning as StreamReasoning,
-)
-from perstack.core.display_events import (
-    StreamText as StreamText,
-)
-from perstack.core.display_events import (
-    ToolProgress as ToolProgress,
-)
+from perstack.core.display_events import DisplayEvent as DisplayEvent
+from perstack.core.display_events import InitializeRuntime as InitializeRuntime
+from perstack.core.display_events import SkillConnected as SkillConnected
+from perstack.core.display_events import SkillDisconnected as SkillDisconnected
+from perstack.core.display_events import SkillStarting as SkillStarting
+from perstack.core.display_events import SkillStderr as SkillStderr
+from perstack.core.display_events import StreamReasoning as StreamReasoning
+from perstack.core.display_events import StreamText as StreamText
+from perstack.core.display_events import ToolProgress as ToolProgress
+from perstack.core.display_events import WaitForEndpoint as WaitForEndpoint
 from perstack.core.messages import ExpertMessage, ReplyPart, ResultContent
 from perstack.core.model_events import SwitchModel as SwitchModel
 from perstack.core.policy.approvals import Approval, ApprovalDecision
 from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
-from perstack.core.result_events import (
-    FinishRun as FinishRun,
-)
-from perstack.core.result_events import (
-    RejectResult as RejectResult,
-)
+from perstack.core.result_events import FinishRun as FinishRun
+from perstack.core.result_events import RejectResult as RejectResult
 from perstack.core.run_event import RunEvent as RunEvent
 from perstack.core.run_facts import (
     BudgetName,
@@ -412,6 +391,7 @@ TransientEvent = (
     | SkillStderr
     | SkillDisconnected
     | ToolProgress
+    | WaitForEndpoint
     | StreamReasoning
     | StreamText
 )

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from perstack.core.keys import NOT_EMPTY, Rule
+from perstack.core.base import Fact
+from perstack.core.keys import NOT_EMPTY, Key, Rule, at_least
 from perstack.dataclass import dataclass
 
 NAMED = "models."
@@ -30,6 +31,17 @@ Models = str | tuple[str, ...]
 """One model, as its provider spells it, or `models.NAME`; or several, each of which stands in for the one before."""
 
 WrittenModels = Annotated[str | tuple[str, ...], BeforeValidator(as_tuple), NOT_EMPTY, Rule(wrong_models)]
+
+
+class ProviderLimits(Fact):
+    """`[limits."provider"]`: what all Runs of a process together may ask of an endpoint."""
+
+    name: str
+    concurrency: Annotated[int | None, at_least(1), Key("generations at the same time")] = None
+    requests_per_minute: Annotated[int | None, at_least(1), Key("generations begun in a minute, evenly over it")] = None
+    tokens_per_minute: Annotated[
+        int | None, at_least(1), Key("tokens in a minute, sent and generated: an estimate until a reply says its own")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

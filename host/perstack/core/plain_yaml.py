@@ -9,8 +9,6 @@ DEEPEST = 4
 """Levels of tables and lists."""
 _MOST = 1_000
 """Values."""
-_LONGEST = 200
-"""Characters of what the parser says."""
 
 Value: TypeAlias = "str | Sequence[Value] | Mapping[str, Value]"
 
@@ -39,16 +37,14 @@ def read_table(text: str, first_line: int = 1) -> Mapping[str, Value]:
     events = cast("Iterator[_Event]", yaml.parse(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     try:
         return _Reading(events).table()
-    except NotPlain:
-        raise
-    except (yaml.YAMLError, ValueError, OverflowError, IndexError) as error:  # of numbers that no character has
+    except yaml.YAMLError as error:
         raise NotPlain(f"has YAML that cannot be read{_why(error, first_line)}") from None
 
 
 def _why(error: Exception, first_line: int) -> str:
     mark = getattr(error, "problem_mark", None)
     line = "" if mark is None else f" at line {mark.line + first_line}"
-    problem = " ".join(str(getattr(error, "problem", None) or error).split())[:_LONGEST]
+    problem = " ".join(str(getattr(error, "problem", None) or error).split())
     hint = "; put a text that has `: ` in it in quotes" if problem.startswith("mapping values") else ""
     return f"{line} ({problem}){hint}"
 

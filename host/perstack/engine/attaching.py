@@ -91,16 +91,12 @@ def _read(path: Path) -> bytes:
             os.close(folder)
     except OSError as error:
         raise UsageError(f"{path} cannot be attached: {_why(error)}") from None
-    except ValueError:
-        raise UsageError(f"{str(path)!r} cannot be attached: no file is called that") from None
 
 
 def _in_workspace(setup: Setup, place: str) -> Blob:
+    path = _path_of(place)
     top = Path(os.path.realpath(setup.workspace))
-    try:
-        real = Path(os.path.realpath(top / _path_of(place)))
-    except ValueError:
-        raise UsageError(f"{place!r} cannot be attached: no file is called that") from None
+    real = Path(os.path.realpath(top / path)) if "\0" not in path else Path("/")
     if not real.is_relative_to(top):
         raise UsageError(f"{place} cannot be attached: it is outside the workspace")
     parts = real.relative_to(top).parts

@@ -13,7 +13,7 @@ from itertools import count
 from perstack.config.settings import NO_OVERRIDES
 from perstack.core.commands import Compact, Shrink
 from perstack.core.definitions import Project, ReasoningBudget
-from perstack.core.messages import History, TextPart, ToolMessage, UserMessage
+from perstack.core.messages import History, TextPart, ToolMessage, UserMessage, estimated_tokens
 from perstack.core.policy.budget import Grant, is_reported, is_uncharged
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.compacting import INSTRUCTION, outline, summary_text, transcript
@@ -29,20 +29,20 @@ from perstack.core.usage import Charge, Usage
 from perstack.dataclass import dataclass
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.prices import Prices
-from perstack.engine.providers import ProviderPool
+from perstack.engine.providers import Endpoint, ProviderPool
 from perstack.engine.session import Session
 from perstack.engine.spending import Spending
 from perstack.engine.switching import switched
-from perstack.engine.tries import Trying, error_info, granted_or_stopped, tried_again, try_once
+from perstack.engine.tries import Trying, error_info, granted_or_stopped, tried_again
 from perstack.errors import PerstackError, ProviderError
-from perstack.ports.provider import Generation, GenerationRequest, Provider
+from perstack.ports.provider import Generation, GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Summariser:
     """What writes the summaries of a Run."""
 
-    provider: Provider
+    endpoint: Endpoint
     provider_name: str
     model: str
     instruction: str = INSTRUCTION
@@ -66,17 +66,17 @@ class _Summary:
     error: ErrorInfo | None = None
 
 
-def summariser_of(run: Run, provider: Provider, providers: ProviderPool, project: Project) -> Summariser | ErrorInfo:
-    """What writes the summaries of a Run, whose own endpoint is `provider`; or why nothing can."""
+def summariser_of(run: Run, endpoint: Endpoint, providers: ProviderPool, project: Project) -> Summariser | ErrorInfo:
+    """What writes the summaries of a Run, whose own endpoint is `endpoint`; or why nothing can."""
     policy = run.limits.context
     if policy is None or policy.expert is None:
-        return Summariser(provider, run.provider, run.model)
+        return Summariser(endpoint, run.provider, run.model)
     expert = project.expert(policy.expert)
     if expert is None:
         return ErrorInfo(name="UsageError", message=f"there is no Expert {policy.expert!r} in perstack.toml any more")
     try:
         settings = providers.settings(project, expert, NO_OVERRIDES)
-        opened = providers.get(settings.provider)
+        opened = providers.endpoint(settings.provider, project)
     except PerstackError as error:
         return ErrorInfo(name=type(error).__name__, message=str(error))
     name, thinking = settings.provider.provider_name, settings.reasoning_budget
@@ -162,31 +162,31 @@ async def _summarised(
         max_tokens=summary_tokens(window),
         expert_key=summariser.expert_key,
     )
-    trying = Trying.begun(session)
+    sent = estimated_tokens(len(text.encode(errors="replace")))
     prices.prepare(summariser.provider_name)
-    for attempt in count(1):
-        if not await _begin(session, command, summariser, request, spending):
-            return None
-        began = time.monotonic()
-        try:
-            generation = await try_once(summariser.provider, request, lambda delta: None, trying)
-        except ProviderError as error:
-            decision = await tried_again(session, error, attempt, trying)
-            if decision is True:
-                continue
-            if decision is False:
+    with Trying(session, summariser.endpoint) as trying:
+        for attempt in count(1):
+            if not await _begin(session, command, summariser, request, spending):
                 return None
-            info, reserved = error_info(error), session.run.reserved
-            uncharged = reserved is not None and is_uncharged(info)
-            if summariser.is_own and await switched(session, info, prices, uncharged=uncharged):
-                return None  # what is asked for again is asked of the next model
+            try:
+                generation = await trying.once(request, lambda delta: None, sent)
+            except ProviderError as error:
+                decision = await tried_again(session, error, attempt, trying)
+                if decision is True:
+                    continue
+                if decision is False:
+                    return None
+                info, reserved = error_info(error), session.run.reserved
+                uncharged = reserved is not None and is_uncharged(info)
+                if summariser.is_own and await switched(session, info, prices, uncharged=uncharged):
+                    return None  # what is asked for again is asked of the next model
+                session.first_try = None
+                return _Summary(spent=Spent(assumed=None if is_uncharged(info) else reserved), error=info)
             session.first_try = None
-            return _Summary(spent=Spent(assumed=None if is_uncharged(info) else reserved), error=info)
-        session.first_try = None
-        usage, _ = await prices.known(summariser.provider_name, summariser.model, generation)
-        duration = round((time.monotonic() - began) * 1000)
-        spent = Spent(usage, _assumed(session.run, usage, generation), duration)
-        return _Summary(generation.reply.text.strip(), spent)
+            usage, _ = await prices.known(summariser.provider_name, summariser.model, generation)
+            duration = round((time.monotonic() - trying.try_began) * 1000)
+            spent = Spent(usage, _assumed(session.run, usage, generation), duration)
+            return _Summary(generation.reply.text.strip(), spent)
     raise AssertionError("count never ends")
 
 

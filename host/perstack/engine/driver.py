@@ -349,7 +349,7 @@ class Driver:
                 await generate(
                     session,
                     command,
-                    around.provider,
+                    around.endpoint,
                     catalogue,
                     self._blobs,
                     self._wiring.emit,
@@ -376,7 +376,7 @@ class Driver:
             case Shrink() | Compact():
                 from perstack.engine.compaction import make_room, summariser_of  # few Runs are that long
 
-                summariser = summariser_of(session.run, around.provider, self._wiring.providers, self._wiring.project)
+                summariser = summariser_of(session.run, around.endpoint, self._wiring.providers, self._wiring.project)
                 await make_room(session, command, summariser, self._blobs, self._prices, self._spending)
             case RecordResult() | Complete() | EndStep() | Fail() | EndRun() | StopAtLimit():
                 session.note_all(noted(session.run, command, session.stamp, self.job.next_number))
@@ -386,10 +386,10 @@ class Driver:
     async def _around(self, session: Session) -> ToolSurroundings | None:
         """With the endpoint of the model in force; None if there is none, and so the Run failed."""
         wiring = self._wiring
-        provider = await opened(
+        endpoint = await opened(
             session, lambda run: wiring.providers.for_run(run, wiring.project, wiring.overrides), self._prices
         )
-        if provider is None:
+        if endpoint is None:
             return None
         return ToolSurroundings(
             model=session.run.on,
@@ -398,7 +398,7 @@ class Driver:
             clock=wiring.clock,
             prices=self._prices,
             spending=self._spending,
-            provider=provider,
+            endpoint=endpoint,
             may_ask=not wiring.overrides.unattended,
             leads_to=self._rulings.leads_to,
         )

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import count
 
 from perstack.core.base import JsonObject
 from perstack.core.commands import Generate
 from perstack.core.digests import KeptTools, request_digest
-from perstack.core.events import FinishGeneration, Retry, StartGeneration, StreamReasoning, StreamText
+from perstack.core.events import FinishGeneration, Retry, StartGeneration, StreamReasoning, StreamText, WaitForEndpoint
 from perstack.core.instruction import whole_instruction
 from perstack.core.messages import ExpertMessage, ToolCallPart
 from perstack.core.policy.budget import Grant, is_reported, is_uncharged, over
-from perstack.core.runs.context import OVERFLOW, learned_window, policy_of, too_large
+from perstack.core.runs.context import OVERFLOW, learned_window, load, policy_of, too_large
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.emit import Emitter
+from perstack.engine.gates import OnWait, Waiting
 from perstack.engine.notices import notice
 from perstack.engine.prices import Prices
+from perstack.engine.providers import Endpoint
 from perstack.engine.session import Session
 from perstack.engine.spending import Spending
 from perstack.engine.switching import switched
-from perstack.engine.tries import Trying, error_info, fail, granted_or_stopped, tried_again, try_once
+from perstack.engine.tries import Trying, error_info, fail, granted_or_stopped, tried_again
 from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, GenerationRequest, Provider, reply_settings
+from perstack.ports.provider import Delta, Generation, GenerationRequest
 
 
 async def generate(
     session: Session,
     command: Generate,
-    provider: Provider,
+    endpoint: Endpoint,
     catalogue: Catalogue,
     blobs: JobBlobs,
     emit: Emitter,
@@ -43,7 +45,7 @@ async def generate(
     await blobs.keep(tools.sha256, tools.blob)
 
     async def begin() -> bool:
-        return await _begin(session, command, catalogue, tools, reply_settings(provider), spending)
+        return await _begin(session, command, catalogue, tools, endpoint.reply_settings, spending)
 
     if not await begin():
         return
@@ -65,41 +67,57 @@ async def generate(
     )
     show = _show_deltas(session, command.step, emit)
     prices.prepare(run.provider)
-    trying = Trying.begun(session)
+    with Trying(session, endpoint, _show_wait(session, command.step, emit)) as trying:
+        again = begin if spending is not None else None  # each try may be charged for
+        generation = await _reply(session, request, show, trying, prices, again)
+    if generation is None:
+        return
+    session.first_try = None
+    usage, window = await prices.known(run.provider, request.model, generation)
+    reserved = session.run.reserved
+    above = over(usage, reserved)
+    if above is not None:
+        dollars = "" if above.cost_usd is None else f", ${above.cost_usd:.4f}"
+        what = f"{above.tokens:,} tokens{dollars}"
+        notice(f"{run.provider} has used more than could be expected of {run.id}: {what}")
+    session.note(
+        FinishGeneration(
+            **session.stamp(),
+            usage=usage,
+            reply=_with_unique_ids(generation.reply, final=command.final, step=command.step).contents,
+            finish_reason=generation.finish_reason,
+            context_window=None if window == run.context_window else window,
+            duration_ms=round((time.monotonic() - trying.try_began) * 1000),
+            unreported=reserved is not None
+            and not is_reported(usage, reserved, has_reply=bool(generation.reply.contents)),
+            over_reserved=above,
+        )
+    )
+
+
+async def _reply(
+    session: Session,
+    request: GenerationRequest,
+    show: Callable[[Delta], None],
+    trying: Trying,
+    prices: Prices,
+    begin: Callable[[], Awaitable[bool]] | None,
+) -> Generation | None:
+    """What the model replied, in as many tries as it takes; None if it did not, and what becomes of that is recorded.
+
+    `begin` reserves what a further try may cost; None where there is no budget.
+    """
     for attempt in count(1):
-        began = time.monotonic()
         try:
-            generation = await try_once(provider, request, show, trying)
+            return await trying.once(request, show, load(session.run))
         except ProviderError as error:
             if not await _goes_on(session, error, attempt, trying, prices):
-                return
-            if spending is not None:  # each try may be charged for
+                return None
+            if begin is not None:
                 if not await begin():
-                    return
+                    return None
                 request = replace(request, max_tokens=session.run.max_tokens)
-            continue
-        session.first_try = None
-        usage, window = await prices.known(run.provider, request.model, generation)
-        reserved = session.run.reserved
-        above = over(usage, reserved)
-        if above is not None:
-            dollars = "" if above.cost_usd is None else f", ${above.cost_usd:.4f}"
-            what = f"{above.tokens:,} tokens{dollars}"
-            notice(f"{run.provider} has used more than could be expected of {run.id}: {what}")
-        session.note(
-            FinishGeneration(
-                **session.stamp(),
-                usage=usage,
-                reply=_with_unique_ids(generation.reply, final=command.final, step=command.step).contents,
-                finish_reason=generation.finish_reason,
-                context_window=None if window == run.context_window else window,
-                duration_ms=round((time.monotonic() - began) * 1000),
-                unreported=reserved is not None
-                and not is_reported(usage, reserved, has_reply=bool(generation.reply.contents)),
-                over_reserved=above,
-            )
-        )
-        return
+    raise AssertionError("count never ends")
 
 
 async def _begin(
@@ -196,6 +214,26 @@ def _show_deltas(session: Session, step: int, emit: Emitter) -> Callable[[Delta]
                 expert_key=session.expert_key,
                 step_number=step,
                 delta=delta.text,
+            )
+        )
+
+    return show
+
+
+def _show_wait(session: Session, step: int, emit: Emitter) -> OnWait:
+    def show(waiting: Waiting) -> None:
+        emit.display(
+            WaitForEndpoint(
+                id=f"{session.next_id}-wait",
+                timestamp=session.clock.now(),
+                job_id=session.ref.job_id,
+                run_id=session.ref.run_id,
+                expert_key=session.expert_key,
+                step_number=step,
+                provider=session.run.provider,
+                reason=waiting.reason,
+                ahead=waiting.ahead,
+                delay_ms=None if waiting.seconds is None else round(waiting.seconds * 1000),
             )
         )
 

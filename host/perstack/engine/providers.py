@@ -5,16 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perstack.config.settings import Candidates, Overrides, provider_named, resolve_provider, resolve_settings
+from perstack.core.base import JsonObject
 from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
 from perstack.core.events import UNKNOWN
-from perstack.core.models import full_name, parts_of, split
+from perstack.core.models import ProviderLimits, full_name, parts_of, split
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
+from perstack.engine.gates import OnWait, Place, place_at
 from perstack.engine.notices import notice
 from perstack.engine.plugins import Plugins
 from perstack.errors import MissingCredential, UsageError
 from perstack.next_steps import Continue, Give
-from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
+from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory, reply_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A provider as a Run uses it, with what `[limits]` of its project allows."""
+
+    provider: Provider
+    name: str
+    limits: ProviderLimits | None = None
+
+    @property
+    def reply_settings(self) -> JsonObject:
+        """As the provider tells them."""
+        return reply_settings(self.provider)
+
+    def place(self, on_wait: OnWait = lambda waiting: None) -> Place:
+        """A place in the line of all that use the same endpoint."""
+        return place_at(self.provider, self.name, self.limits, on_wait)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +115,13 @@ class ProviderPool:
             self._open[key] = factory.create(ProviderConfig(setting.setting, self._env))
         return self._open[key]
 
-    def for_run(self, run: Run, project: Project, overrides: Overrides) -> Provider:
+    def endpoint(self, setting: ProviderSetting, project: Project) -> Endpoint:
+        """The endpoint with the project's limits for it. Raises as `get`."""
+        name = setting.provider_name
+        limits = next((one for one in project.limits if one.name == name), None)
+        return Endpoint(self.get(setting), name, limits)
+
+    def for_run(self, run: Run, project: Project, overrides: Overrides) -> Endpoint:
         """The endpoint of the model that generates now, with its settings of today.
 
         Raises UsageError if it is not known, and as `get`.
@@ -107,7 +133,7 @@ class ProviderPool:
         chosen = resolve_provider(project, expert, overrides)
         if chosen is None or chosen.provider_name != run.provider:
             chosen = provider_named(project, expert, run.provider)
-        return self.get(chosen)
+        return self.endpoint(chosen, project)
 
     async def close(self) -> None:
         """Close every endpoint."""

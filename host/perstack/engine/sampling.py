@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import count
 
-from perstack.core.messages import History
+from perstack.core.messages import History, estimated_tokens
 from perstack.core.policy.budget import Exceeded, Grant, is_reported, is_uncharged
 from perstack.core.runs.state import Run
 from perstack.core.usage import NO_USAGE, Charge, Usage
+from perstack.engine.gates import through
 from perstack.engine.prices import Prices
+from perstack.engine.providers import Endpoint
 from perstack.engine.spending import Spending
 from perstack.engine.tries import error_info
 from perstack.errors import ProviderError
-from perstack.ports.provider import BlobReader, GenerationRequest, Provider
+from perstack.ports.provider import BlobReader, Generation, GenerationRequest
 from perstack.ports.skill import Sample, SampleRequest
 
 
@@ -24,7 +26,7 @@ class Sampling:
     def __init__(
         self,
         run: Run,
-        provider: Provider,
+        endpoint: Endpoint,
         blobs: BlobReader,
         prices: Prices,
         spending: Spending | None,
@@ -34,7 +36,7 @@ class Sampling:
         """`begin` records what a generation may cost, before it is asked for."""
         self._begin = begin
         self._run = run
-        self._provider = provider
+        self._endpoint = endpoint
         self._blobs = blobs
         self._prices = prices
         self._spending = spending
@@ -48,7 +50,9 @@ class Sampling:
         """One generation, without tools and without retries. Raises ProviderError, also where no budget allows it."""
         start = self._run.start
         key = f"{self._key}/{next(self._numbers)}"
-        granted = await self._reserved(request)
+        messages = History(request.messages)
+        sent = messages.size(len(messages)) + len(request.instruction.encode("utf-8", "surrogatepass"))
+        granted = await self._reserved(request, sent)
         if granted is not None:
             await self._begin(granted.amount.as_charge())
         generation = GenerationRequest(
@@ -63,13 +67,9 @@ class Sampling:
             expert_key=start.expert_key,
             step=self._run.step,
         )
-        limit = self._run.limits.timeout
         try:
-            async with asyncio.timeout(limit / 1000):
-                reply = await self._provider.generate(generation, lambda delta: None)
-        except TimeoutError as error:
-            self._assume(granted)
-            raise ProviderError(f"no whole reply within {limit} ms", name="Timeout", is_retryable=True) from error
+            with self._endpoint.place() as place:
+                reply = await through(place, estimated_tokens(sent), lambda: self._tried(generation))
         except ProviderError as error:
             if is_uncharged(error_info(error)):
                 self._settle(key, NO_USAGE, granted)
@@ -85,6 +85,14 @@ class Sampling:
             self._settle(key, usage, granted)
         return Sample(reply.reply, self._run.model, reply.finish_reason)
 
+    async def _tried(self, request: GenerationRequest) -> Generation:
+        limit = self._run.limits.timeout
+        try:
+            async with asyncio.timeout(limit / 1000):
+                return await self._endpoint.provider.generate(request, lambda delta: None)
+        except TimeoutError as error:
+            raise ProviderError(f"no whole reply within {limit} ms", name="Timeout", is_retryable=True) from error
+
     def recorded(self) -> None:
         """What it has used is in the Run's log."""
         if self._spending is not None:
@@ -99,12 +107,10 @@ class Sampling:
         if granted is not None:
             self.assumed = granted.amount.as_charge() + self.assumed
 
-    async def _reserved(self, request: SampleRequest) -> Grant | None:
+    async def _reserved(self, request: SampleRequest, sent: int) -> Grant | None:
         """What it may cost; None where there is no budget."""
         if self._spending is None:
             return None
-        messages = History(request.messages)
-        sent = messages.size(len(messages)) + len(request.instruction.encode("utf-8", "surrogatepass"))
         mine = (self.usage or NO_USAGE, self.assumed)
         granted = await self._spending.reserve_sample(self._run, sent, request.max_tokens, mine)
         if isinstance(granted, Exceeded):

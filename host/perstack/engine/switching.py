@@ -9,13 +9,13 @@ from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.state import Run
 from perstack.core.runs.switching import is_due_back, models_of, next_model, switch_after, switch_back
 from perstack.engine.prices import Prices
+from perstack.engine.providers import Endpoint
 from perstack.engine.session import Session
 from perstack.engine.tries import fail
 from perstack.errors import PerstackError
-from perstack.ports.provider import Provider
 
 
-async def opened(session: Session, open_endpoint: Callable[[Run], Provider], prices: Prices) -> Provider | None:
+async def opened(session: Session, open_endpoint: Callable[[Run], Endpoint], prices: Prices) -> Endpoint | None:
     """The endpoint of the model in force; None if the Run failed, which is recorded.
 
     A model that stands in and cannot be had, for want of a key, is passed over. Raises for the first, as it would have

@@ -18,12 +18,12 @@ from perstack.dataclass import dataclass
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.emit import Emitter
 from perstack.engine.prices import Prices
+from perstack.engine.providers import Endpoint
 from perstack.engine.sampling import Sampling
 from perstack.engine.session import Session
 from perstack.engine.spending import Spending
 from perstack.errors import PerstackError
 from perstack.ports.clock import Clock
-from perstack.ports.provider import Provider
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult
 
 _PATIENCE = 0.05
@@ -39,7 +39,7 @@ class ToolSurroundings:
     clock: Clock
     model: str
     """The one that generates, as `provider/model`."""
-    provider: Provider
+    endpoint: Endpoint
     """Its endpoint."""
     prices: Prices
     spending: Spending | None
@@ -156,7 +156,7 @@ def _sampling(session: Session, call: Call, around: ToolSurroundings) -> Samplin
 
     run = session.run
     key = call_key(run, call)
-    return Sampling(run, around.provider, around.blobs.get, around.prices, around.spending, key, begin)
+    return Sampling(run, around.endpoint, around.blobs.get, around.prices, around.spending, key, begin)
 
 
 async def perform_call(session: Session, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> Outcome:

@@ -7,9 +7,10 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from types import TracebackType
+from typing import Self
 
 from perstack.core.commands import Fail
-from perstack.core.definitions import Limits
 from perstack.core.events import Retry
 from perstack.core.policy.budget import Exceeded, Grant, is_uncharged
 from perstack.core.replies import usable_reply
@@ -17,40 +18,63 @@ from perstack.core.retry import GiveUp, Pause, after_failure, time_for_try
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.decide import noted, paused_for_limit, stopped_by_budget
 from perstack.core.runs.switching import models_left, needs_no_retry
-from perstack.dataclass import dataclass
+from perstack.engine.gates import OnWait, through
+from perstack.engine.providers import Endpoint
 from perstack.engine.session import Session
 from perstack.engine.spending import UnknownPrice
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
 
 
-@dataclass(frozen=True, slots=True)
 class Trying:
-    """The tries of one generation with one model, and the time for them."""
+    """The tries of one generation with one model: its place in the line of its endpoint, and the time for them.
 
-    limits: Limits
-    """With the share of the time that is this model's: those that may stand in for it have theirs."""
-    began: float
-    """By `time.monotonic`."""
-    has_stand_in: bool = False
+    What is waited in line is no part of that time: nothing has been tried yet.
+    """
 
-    @classmethod
-    def begun(cls, session: Session) -> Trying:
-        """The first try of the model in force begins."""
+    def __init__(self, session: Session, endpoint: Endpoint, on_wait: OnWait = lambda waiting: None) -> None:
         now = time.monotonic()
         if session.first_try is None:
             session.first_try = now
         limits, left = session.run.limits, models_left(session.run)
-        if left == 1 and not session.run.stands_in:
-            return cls(limits, now)
-        time_left = limits.retry_timeout - (now - session.first_try) * 1000
-        share = limits.model_copy(update={"retry_timeout": max(0, round(time_left / left))})
-        return cls(share, now, left > 1)
+        if left > 1 or session.run.stands_in:  # those that may stand in have their share
+            time_left = limits.retry_timeout - (now - session.first_try) * 1000
+            limits = limits.model_copy(update={"retry_timeout": max(0, round(time_left / left))})
+        self.limits = limits
+        self.has_stand_in = left > 1
+        self.try_began = now
+        """The latest one, by `time.monotonic`."""
+        self._began = now
+        self._session = session
+        self._provider = endpoint.provider
+        self._place = endpoint.place(on_wait)
+
+    def __enter__(self) -> Self:
+        self._place.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._place.__exit__(kind, error, trace)
 
     @property
     def spent(self) -> float:
         """Seconds since it began."""
-        return time.monotonic() - self.began
+        return time.monotonic() - self._began
+
+    async def once(self, request: GenerationRequest, show: Callable[[Delta], None], tokens: int) -> Generation:
+        """One try in its turn, within its time, which sends about so many tokens. Raises ProviderError."""
+        asked = time.monotonic()
+
+        async def work() -> Generation:
+            self.try_began = time.monotonic()
+            self._began += self.try_began - asked
+            if self._session.first_try is not None:
+                self._session.first_try += self.try_began - asked
+            return await _tried(self._provider, request, show, *time_for_try(self.limits, self.spent))
+
+        return await through(self._place, tokens, work)
 
 
 async def granted_or_stopped(session: Session, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:
@@ -106,11 +130,9 @@ def error_info(error: ProviderError) -> ErrorInfo:
     )
 
 
-async def try_once(
-    provider: Provider, request: GenerationRequest, show: Callable[[Delta], None], trying: Trying
+async def _tried(
+    provider: Provider, request: GenerationRequest, show: Callable[[Delta], None], seconds: float, is_last: bool
 ) -> Generation:
-    """One try, within its time. Raises ProviderError."""
-    seconds, is_last = time_for_try(trying.limits, trying.spent)
     try:
         async with asyncio.timeout(seconds):
             generation = await provider.generate(request, show)

@@ -129,6 +129,21 @@ def takes_media(provider: Provider | TakesMedia, model: str, mime_type: str) -> 
     return takes is None or takes(model, mime_type)
 
 
+class TellsEndpoint(Protocol):
+    """What a provider may have beside: without it, only what uses the same object stands in one line for it."""
+
+    @property
+    def endpoint_id(self) -> str:
+        """The same for two providers that use one endpoint with one key: a digest, from which neither can be had."""
+        ...
+
+
+def endpoint_id(provider: Provider | TellsEndpoint) -> str:
+    """What a provider tells of its endpoint; empty if it tells nothing."""
+    found: str = getattr(provider, "endpoint_id", "")
+    return found
+
+
 PriceList = Callable[[str, Usage], tuple[float | None, int | None]]
 """What that much of a model costs in US dollars, and how many tokens its context holds; None where unknown."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from types import TracebackType
 from typing import Self
@@ -42,10 +42,14 @@ def events(*data: str, names: Iterable[str] = ()) -> tuple[bytes, ...]:
 
 
 class FakeEndpoint:
-    """Serves on a free port of this machine while it is entered. Replies are given in order; the last one stays."""
+    """Serves on a free port of this machine while it is entered. Replies are given in order; the last one stays.
 
-    def __init__(self, *replies: Reply) -> None:
+    `choose` gives the reply to each request in their place.
+    """
+
+    def __init__(self, *replies: Reply, choose: Callable[[Asked], Reply] | None = None) -> None:
         self.replies = list(replies)
+        self._choose = choose
         self.asked: list[Asked] = []
         self.connections = 0
         self.left = asyncio.Event()
@@ -87,10 +91,13 @@ class FakeEndpoint:
         finally:
             writer.close()
 
+    def _next(self) -> Reply:
+        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer one request; false if the connection is to be closed."""
         self.asked.append(await _read(reader))
-        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        reply = self._next() if self._choose is None else self._choose(self.asked[-1])
         lines = [f"HTTP/1.1 {reply.status} Told", "transfer-encoding: chunked"]
         lines += [f"{name}: {value}" for name, value in reply.headers.items()]
         writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())

@@ -70,14 +70,10 @@ def test_files_that_include_each_other_are_an_error_that_shows_the_way(write, tm
     assert " → ".join(str(tmp_path / name) for name in ("perstack.toml", "one.toml", "perstack.toml")) in str(problem)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("9" * 400, "there is no file"), ("x/" * 3000, "there is no file"), ("a\\u0000b", "must not contain a NUL")],
-    ids=["long", "deep", "with a NUL"],
-)
-def test_a_name_that_no_file_can_have_is_an_error_with_its_line(write, name, words):
+@pytest.mark.parametrize("name", ["9" * 400, "x/" * 3000, "a\\u0000b"], ids=["long", "deep", "with a NUL"])
+def test_a_name_that_no_file_can_have_is_an_error_with_its_line(write, name):
     root = write(f'# words\ninclude = ["{name}"]')
-    with pytest.raises(DefinitionError, match=rf":2: include\[0\]: {words}"):
+    with pytest.raises(DefinitionError, match=r":2: include\[0\]: there is no file"):
         load_project(root)
 
 

@@ -32,6 +32,7 @@ from perstack.core.definitions import (
     ProviderSetting,
 )
 from perstack.core.keys import InText, Rule
+from perstack.core.models import ProviderLimits
 from perstack.core.policy.permissions import Permissions
 from perstack.core.retention import Retention
 from perstack.core.sandbox import Sandbox
@@ -78,6 +79,7 @@ def row(name, key, field):
         ("## `[provider]`", ProviderSetting),
         ("## `[budget]`", Budget),
         ("## `[prices]`", Price),
+        ("## `[limits]`", ProviderLimits),
         ("## `[audit]`", Audit),
         ("## `[retention]`", Retention),
         ("## `[permissions]`", Permissions),

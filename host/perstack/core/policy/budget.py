@@ -311,7 +311,7 @@ def is_uncharged(error: ErrorInfo) -> bool:
     return error.status_code is not None or error.name in _NEVER_SENT
 
 
-_NEVER_SENT = frozenset(("ConnectError", "Certificate", "BadRequest", "ProxyError"))
+_NEVER_SENT = frozenset(("ConnectError", "CircuitOpen", "Certificate", "BadRequest", "ProxyError"))
 
 
 def over(usage: Usage, reserved: Charge | None) -> Charge | None:

@@ -52,6 +52,7 @@ from perstack.core.events import (
     StreamText,
     SwitchModel,
     ToolProgress,
+    WaitForEndpoint,
     WidenPermissions,
 )
 from perstack.core.job import JobSummary
@@ -161,6 +162,9 @@ class LiveState:
                 self._lane(event.run_id, event.expert_key, event.timestamp).hears(event.delta, is_thinking=False)
             case StreamReasoning():
                 self._lane(event.run_id, event.expert_key, event.timestamp).hears(event.delta, is_thinking=True)
+            case WaitForEndpoint():
+                lane = self._lane(event.run_id, event.expert_key, event.timestamp)
+                lane.does(f"waits for {event.provider}, {event.ahead} before it", event.timestamp)
             case ToolProgress():
                 work = self._lane(event.run_id, event.expert_key, event.timestamp).work.get(event.tool_call_id)
                 if work is not None:

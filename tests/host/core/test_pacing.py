@@ -1,0 +1,106 @@
+"""What all Runs know together of an endpoint: a pure function of what it has answered."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perstack.core.models import ProviderLimits
+from perstack.core.pacing import (
+    CLOSED_FOR,
+    MOST_FAILURES,
+    NO_LIMITS,
+    Go,
+    Later,
+    Pace,
+    Refused,
+    abandoned,
+    admission,
+    begun,
+    failed,
+    refused,
+    slowed,
+    succeeded,
+)
+
+
+@given(per_minute=st.integers(1, 6_000), asked=st.lists(st.floats(0, 0.5), min_size=2, max_size=200))
+def test_no_more_begin_than_a_minute_may_have_however_they_come(per_minute: int, asked: list[float]) -> None:
+    limits = ProviderLimits(name="p", requests_per_minute=per_minute)
+    pace, now, moments = Pace(), 0.0, []
+    for wait in asked:
+        now += wait
+        match admission(pace, limits, now):
+            case Later(at=at):
+                assert at is not None
+                now = at
+            case found:
+                assert isinstance(found, Go)
+        pace = succeeded(begun(pace, limits, now, 1), limits, 0)
+        moments.append(now)
+    for index, first in enumerate(moments):
+        within = sum(moment - first < 60 for moment in moments[index:])
+        assert within <= per_minute + 1
+
+
+def test_tokens_are_estimated_first_and_then_what_the_reply_says() -> None:
+    limits = ProviderLimits(name="p", tokens_per_minute=600)
+    pace = begun(Pace(), limits, 0.0, 100)
+    assert admission(pace, limits, 0.0) == Later(10.0, "tokensPerMinute")
+    pace = succeeded(pace, limits, 200)
+    assert admission(pace, limits, 0.0) == Later(30.0, "tokensPerMinute")
+    assert admission(pace, limits, 30.0) == Go()
+
+
+def test_only_so_many_are_under_way_and_one_that_ends_makes_room() -> None:
+    limits = ProviderLimits(name="p", concurrency=2)
+    pace = begun(begun(Pace(), limits, 0, 1), limits, 0, 1)
+    assert admission(pace, limits, 0) == Later(None, "concurrency")
+    for ended in (
+        succeeded(pace, limits, 0),
+        failed(pace, 0, "x"),
+        refused(pace),
+        abandoned(pace),
+        slowed(pace, 0, None),
+    ):
+        assert ended.under_way == 1
+    assert admission(abandoned(pace), limits, 0) == Go()
+
+
+def test_after_a_429_nobody_begins_before_the_time_is_over_and_then_as_many_as_were_not_refused() -> None:
+    pace = Pace()
+    for _ in range(5):
+        pace = begun(pace, NO_LIMITS, 0, 1)
+    pace = slowed(slowed(pace, 0, 7), 0, 3)
+    assert admission(pace, NO_LIMITS, 6.9) == Later(7, "rateLimit")
+    assert admission(pace, NO_LIMITS, 7) == Later(None, "rateLimit"), "three are under way, and three were not refused"
+    pace = succeeded(pace, NO_LIMITS, 0)
+    assert admission(pace, NO_LIMITS, 7) == Go()
+    assert pace.most == 3
+    for _ in range(2):
+        pace = succeeded(begun(pace, NO_LIMITS, 7, 1), NO_LIMITS, 0)
+    assert pace.most == 4, "one more for as many as went well"
+
+
+def test_the_circuit_opens_after_failures_in_a_row_lets_one_try_and_closes_when_that_goes_well() -> None:
+    pace = Pace()
+    for number in range(MOST_FAILURES):
+        assert admission(pace, NO_LIMITS, 0) == Go()
+        pace = failed(begun(pace, NO_LIMITS, 0, 1), 0, f"down {number}")
+    assert admission(pace, NO_LIMITS, 0) == Refused(CLOSED_FOR, MOST_FAILURES, f"down {MOST_FAILURES - 1}")
+    assert admission(pace, NO_LIMITS, CLOSED_FOR) == Go()
+    trying = begun(pace, NO_LIMITS, CLOSED_FOR, 1)
+    assert admission(trying, NO_LIMITS, CLOSED_FOR) == Later(None, "circuit")
+    again = failed(trying, CLOSED_FOR, "still down")
+    assert admission(again, NO_LIMITS, CLOSED_FOR) == Refused(CLOSED_FOR, MOST_FAILURES + 1, "still down")
+    assert admission(abandoned(trying), NO_LIMITS, CLOSED_FOR) == Go(), "another may try"
+    closed = succeeded(trying, NO_LIMITS, 0)
+    assert (closed.failures, closed.is_open, admission(closed, NO_LIMITS, CLOSED_FOR)) == (0, False, Go())
+
+
+def test_an_answer_of_any_kind_ends_a_row_of_failures() -> None:
+    pace = Pace()
+    for _ in range(MOST_FAILURES - 1):
+        pace = failed(begun(pace, NO_LIMITS, 0, 1), 0, "down")
+    for answered in (refused(pace), slowed(pace, 0, None), succeeded(pace, NO_LIMITS, 0)):
+        assert answered.failures == 0
