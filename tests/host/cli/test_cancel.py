@@ -90,7 +90,11 @@ def test_a_job_is_closed_for_good_and_no_command_continues_it(busy: Terminal) ->
         assert (done.code, done.err) == (0, "")
         assert done.out.startswith("Job slow: interrupted, closed for good by ")
         process.communicate(timeout=SECONDS)
-    for way_on in (("resume", "slow"), ("run", "lead", "more", "--continue-job", "slow")):
+    for way_on in (
+        ("resume", "slow"),
+        ("answer", "slow", "yes"),
+        ("run", "lead", "more", "--continue-job", "slow"),
+    ):
         refused = busy.call(*way_on)
         assert (refused.code, refused.out) == (2, "")
         assert refused.err.startswith("error: Job slow was closed for good by ")

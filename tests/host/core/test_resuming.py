@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 from simulation import Simulation
 
+from perstack.core.by import By
+from perstack.core.closing import Closed
 from perstack.core.definitions import Iterate
 from perstack.core.iterations.decide import job_of_evaluation, question_of, stopped
 from perstack.core.iterations.events import FailSeries, StartSeries
@@ -106,6 +108,14 @@ def test_a_series_pauses_as_its_job_does_and_fails_with_it(status, reason, messa
     else:
         expected = (reason, message, status, "j", 7)
         assert (event.reason, event.message, event.job_status, event.job_id, event.resume_at) == expected
+
+
+def test_a_series_fails_with_a_job_that_was_closed_for_good_however_that_stood() -> None:
+    closed = Closed(by=By(user="ann", door="cli"), at=1)
+    named = {"expert_key": "e", "query": "q", "coordinator_run_id": "j-1", "closed": closed}
+    event = stopped(JobSummary(id="j", status="stoppedByInteractiveTool", lifecycle="failed", **named), STAMP)
+    assert isinstance(event, FailSeries)
+    assert event.error == "Job j was closed for good by ann, cli"
 
 
 def test_an_evaluator_is_asked_in_a_job_of_its_own_for_each_try_and_told_what_is_compared() -> None:

@@ -9,7 +9,7 @@ from typing import assert_never
 from perstack.core.context import ContextPolicy, turned
 from perstack.core.definitions import Expert, Limits
 from perstack.core.events import ResumeReason, Settlement
-from perstack.core.job import Job
+from perstack.core.job import Job, JobSummary
 from perstack.core.overrides import Overrides
 from perstack.core.runs.state import Run, call_key, is_unsettled
 from perstack.core.sandbox import SandboxPolicy
@@ -113,7 +113,7 @@ def check_signal(job: Job, signal: str | None) -> None:
         raise Conflict(f"Job {job.id} has taken the event {signal} already")
 
 
-def check_not_closed(job: Job) -> None:
+def check_not_closed(job: Job | JobSummary) -> None:
     """Raises UsageError for a Job that was closed for good."""
     if job.closed is not None:
         raise UsageError(f"Job {job.id} was closed for good by {job.closed.by}", next_steps=(Start(),))

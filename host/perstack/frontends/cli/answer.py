@@ -10,6 +10,7 @@ import click
 
 from perstack.core.ids import place_of
 from perstack.core.job import JobSummary
+from perstack.core.runs.resuming import check_not_closed
 from perstack.engine.emit import OnEvent
 from perstack.engine.inbox import InboxItem
 from perstack.engine.who import this_user
@@ -91,6 +92,7 @@ async def _question(host: Host, ident: str) -> str:
         return ident
     if job.damaged:
         raise StorageError(job.error or f"Job {ident} does not read")
+    check_not_closed(job)
     raise UsageError(f"Job {ident} asks nothing ({job.status}); `perstack inbox` lists what is open")
 
 
