@@ -102,16 +102,22 @@ class Terminal:
         )
         return Result(done.returncode, done.stdout, done.stderr)
 
-    def call(self, *args: str, attended: bool = False) -> Result:
+    def call(
+        self, *args: str, attended: bool = False, columns: int | None = None, env: Mapping[str, str] | None = None
+    ) -> Result:
         """The command in this process: the same but for the start of Python, and much faster.
 
-        `attended`: its stderr is a terminal.
+        `attended`: its stderr is a terminal; with `columns` its stdout is one too, of that width.
         """
-        kinds = (io.TextIOWrapper, _Attended if attended else io.TextIOWrapper)
+        kinds = (
+            io.TextIOWrapper if columns is None else _Attended,
+            _Attended if attended or columns is not None else io.TextIOWrapper,
+        )
+        width = {} if columns is None else {"COLUMNS": str(columns), "LINES": "50", "TERM": "xterm-256color"}
         out, err = (kind(io.BytesIO(), "utf-8", write_through=True) for kind in kinds)
         with (
             chdir(self.workspace),
-            mock.patch.dict(os.environ, self.env, clear=True),
+            mock.patch.dict(os.environ, {**self.env, **width, **(env or {})}, clear=True),
             mock.patch.object(sys, "argv", ["perstack", *args]),
             mock.patch.object(sys, "stdout", out),
             mock.patch.object(sys, "stderr", err),

@@ -7,6 +7,10 @@ import re
 import pytest
 from terminal import ASKING, TEAM, Terminal, reply
 
+from perstack.core.job import RunSummary
+from perstack.core.run_tree import PlacedRun
+from perstack.frontends.cli.log_tree import branches
+
 SCRIPTED = ("--provider", "scripted")
 
 
@@ -33,6 +37,34 @@ def test_delegates_and_branches_stand_below_and_a_continuation_beside_what_it_co
     assert re.search(r"branches at t-1-\d+$", rows[3])
     assert re.search(r"continues t-1-\d+$", rows[4])
     assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", rows[0])
+
+
+def test_what_is_deeper_is_drawn_deeper_with_a_line_to_what_comes_below() -> None:
+    run = RunSummary(id="r", expert_key="e", status="completed")
+    tree = [PlacedRun(run=run, how="delegate", depth=depth) for depth in (0, 1, 2, 2, 1, 2, 0, 1, 2, 3, 30)]
+    assert branches(tree) == [
+        "",
+        "├─ ",
+        "│  ├─ ",
+        "│  └─ ",
+        "└─ ",
+        "   └─ ",
+        "",
+        "└─ ",
+        "   └─ ",
+        "      └─ ",
+        "                     └─ ",
+    ]
+
+
+def test_delegates_of_a_branch_stand_below_it(grown: Terminal) -> None:
+    place = grown.call("log", "t", "--tree", "--json").events[3]["at"]
+    part = ("helper", {"query": "part"})
+    grown.script(lead=[reply("", part), reply("", part), reply("ok")], helper=[reply("done")])
+    again = ("--continue-job", "t", "--resume-from", place)
+    assert grown.call("run", "lead", "again", *SCRIPTED, *again).code == 0
+    assert "└─ t-6" in grown.call("log", "t", "--tree").out
+    assert "   └─ t-7" in grown.call("log", "t", "--tree").out
 
 
 def test_json_has_a_line_for_each_run_in_the_order_of_the_tree(grown: Terminal) -> None:

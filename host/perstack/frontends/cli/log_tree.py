@@ -28,7 +28,7 @@ def show_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
     shown = tree[:MOST]
     rows = [
         (
-            f"{branch}{one.run.id}",
+            one.run.id,
             one.run.expert_key or "?",
             run_status_of(one.run),
             f"{one.run.steps:,}",
@@ -37,10 +37,10 @@ def show_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
             f"{local_time(one.run.started_at):%Y-%m-%d %H:%M:%S}" if one.run.started_at else "?",
             _WORDS[one.how].format(parent=one.parent or "a Run that is gone", at=one.at),
         )
-        for one, branch in zip(shown, _branches(shown), strict=True)
+        for one in shown
     ]
     headings = ("Run", "Expert", "status", "steps", "tokens", "cost", "began", "how")
-    table(screen, headings, rows, right=(3, 4, 5), drops=(4, 6, 1, 3, 5, 2))
+    table(screen, headings, rows, right=(3, 4, 5), drops=(4, 6, 1, 3, 5, 2), before=branches(shown))
     if len(tree) > MOST:
         out(screen.paint(f"and {count(len(tree) - MOST, 'more Run')}: all with --json", dim=True))
 
@@ -51,7 +51,7 @@ def write_tree(tree: Sequence[PlacedRun]) -> None:
         data(one.to_json())
 
 
-def _branches(tree: Sequence[PlacedRun]) -> list[str]:
+def branches(tree: Sequence[PlacedRun]) -> list[str]:
     """What is drawn before each Run."""
     found: list[str] = []
     open_below: list[bool] = []

@@ -102,7 +102,7 @@ def entry() -> None:
         return
     try:
         try:
-            perstack.main(standalone_mode=False)
+            perstack.main(prog_name="perstack", standalone_mode=False)
         finally:
             flush_stdout()  # while it can still be said that it fails
     except click.exceptions.Exit as error:

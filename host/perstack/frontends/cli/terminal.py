@@ -170,13 +170,17 @@ def table(
     whole: Sequence[int] = (0,),
     texts: Sequence[int] | None = None,
     drops: Sequence[int] | None = None,
+    before: Sequence[str] = (),
 ) -> None:
     """Print columns, a row a line: as wide as the screen on a terminal, unshortened elsewhere.
 
     `right` are numbers' columns. On a narrow terminal ids (`whole`) stay as they are, `texts` (the last column, if
-    nothing is said) are cut, and then columns go in the order `drops` (the rightmost first).
+    nothing is said) are cut, and then columns go in the order `drops` (the rightmost first). `before` is drawn before
+    the first cell of each row, and is ours.
     """
     lines = [[one_line(cell) for cell in row] for row in (headings, *rows)]
+    for line, drawn in zip(lines[1:], before, strict=False):
+        line[0] = drawn + line[0]
     last = len(headings) - 1
     texts = [i for i in (last,) if i not in (*whole, *right)] if texts is None else texts
     drops = [i for i in range(last, -1, -1) if i not in (*whole, *texts)] if drops is None else drops
