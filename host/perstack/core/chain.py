@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from perstack.dataclass import dataclass
 
-_SEAL = re.compile(
-    rb'(?:,"batch":(?P<batch>[1-9][0-9]*))?,"digest":"(?P<digest>[A-Za-z0-9_-]{43})","hash":"(?P<hash>[A-Za-z0-9_-]{43})"\}\Z'
-)
+_SEAL = re.compile(rb',"digest":"([A-Za-z0-9_-]{43})","hash":"([A-Za-z0-9_-]{43})"\}\Z')
+_SEAL_SIZE = len(',"digest":"","hash":""}') + 2 * 43
+_BATCH = re.compile(rb',"batch":([1-9][0-9]*)\Z')
 
 _TO_URL = bytes.maketrans(b"+/", b"-_")
 
@@ -85,11 +85,15 @@ def seal(head: Head, payloads: Sequence[bytes]) -> tuple[list[bytes], Head]:
 
 def open_line(line: bytes) -> Sealed:
     """The parts of a line, unchecked but for their form. Raises BrokenSeal."""
-    match = _SEAL.search(line, max(0, len(line) - 160))
-    if match is None:
+    # where it has to begin: to look for it takes longer than both hashes of a line
+    end = len(line) - _SEAL_SIZE
+    seal = _SEAL.match(line, max(0, end))
+    if seal is None:
         raise BrokenSeal("no digest and hash at its end")
-    batch, digest, chained = match.group("batch", "digest", "hash")
-    return Sealed(line[: match.start()] + b"}", digest.decode(), chained.decode(), int(batch or 1))
+    batch = _BATCH.search(line, max(0, end - 50), end)
+    payload = line[: end if batch is None else batch.start()] + b"}"
+    digest, chained = seal.groups()
+    return Sealed(payload, digest.decode(), chained.decode(), 1 if batch is None else int(batch[1]))
 
 
 def check(head: Head, line: bytes) -> tuple[Sealed, Head]:
