@@ -8,6 +8,7 @@ from hosting import OPENED, Bench, Seen, crashing, expert, opened, project_of, u
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Budget, Expert, Price, Project
 from perstack.core.events import SwitchModel
+from perstack.core.spending import spent_by
 from perstack.errors import MissingCredential, UsageError
 from perstack.frontends.cli.live_state import LiveState
 from perstack.host import Host
@@ -163,11 +164,9 @@ def test_a_model_that_has_no_key_is_said_at_the_start_and_passed_over(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experts = (expert("a", model=("first/a", "third/x", "second/b")),)
-    third = Keyless([])
-    third.name = "third"
     first = model("first", [fail(529, "busy", name="Overloaded", retry_after=0, repeat=True)])
     seen = Seen()
-    used = host(bench, first, model("second", [text("b")]), third, experts=experts)
+    used = host(bench, first, model("second", [text("b")]), keyless("third"), experts=experts)
     job = wait_for(used.run("a", "q", on_event=seen))
     assert job.text == "b"
     assert capsys.readouterr().err.count("third/x cannot stand in for a: set THIRD_API_KEY") == 1
@@ -176,9 +175,7 @@ def test_a_model_that_has_no_key_is_said_at_the_start_and_passed_over(
 
 
 def test_a_first_model_without_a_key_is_an_error_before_anything_is_written(bench: Bench) -> None:
-    third = Keyless([])
-    third.name = "third"
-    used = host(bench, third, model("first", []), experts=(expert("a", model=("third/x", "first/a")),))
+    used = host(bench, keyless("third"), model("first", []), experts=(expert("a", model=("third/x", "first/a")),))
     with pytest.raises(MissingCredential, match="THIRD_API_KEY"):
         wait_for(used.run("a", "q"))
     assert not wait_for(used.jobs()).jobs
@@ -331,3 +328,44 @@ def test_people_are_shown_a_switch_with_its_reason_and_what_was_streamed_is_void
         if event.type == "switchModel":
             assert not next(iter(live.lanes.values())).text
     assert ("switches", "from first/a to second/b: overloaded (busy)") in [(row.word, row.text) for row in shown]
+
+
+def keyless(name: str) -> Keyless:
+    found = Keyless([])
+    found.name = name
+    return found
+
+
+def test_where_nothing_can_stand_in_the_error_is_that_of_the_model_that_failed_and_says_why(bench: Bench) -> None:
+    first = model("first", [fail(529, "busy", name="Overloaded", retry_after=0, repeat=True)])
+    experts = (expert("a", model=("first/a", "third/x")),)
+    used = host(bench, first, keyless("third"), experts=experts)
+    job = wait_for(used.run("a", "q"))
+    assert (job.status, job.error) == ("stoppedByError", "busy; third/x cannot stand in: set THIRD_API_KEY")
+    assert wait_for(used.replay(job.id)).ok
+
+
+def test_a_run_whose_stand_in_has_no_key_any_more_goes_back_to_the_first_in_the_middle_of_a_step(bench: Bench) -> None:
+    experts = (expert("a", model=LIST, ask=True),)
+    busy = fail(529, "busy", name="Overloaded", retry_after=0, repeat=2)
+    second = model("second", [tool("askUser", {"question": "?"})])
+    job = wait_for(host(bench, model("first", [busy]), second, experts=experts).run("a", "q"))
+    assert job.status == "stoppedByInteractiveTool"
+    bench.clock.move(FIVE_MINUTES)
+    seen = Seen()
+    answering = model("first", [tool("askUser", {}), text("from a")])
+    used = host(bench, answering, keyless("second"), experts=experts)
+    job = wait_for(used.answer("yes", job_id=job.id, on_event=seen))
+    assert (job.status, job.text) == ("completed", "from a")
+    assert switches(seen) == [("second/b", "first/a", "triedAgain")]
+    assert wait_for(used.replay(job.id)).ok
+
+
+def test_what_was_spent_by_model_is_told_apart_within_a_run(bench: Bench) -> None:
+    busy = fail(529, name="Overloaded", retry_after=0, repeat=2)
+    script = [turn(tool("todo", {"newTodos": ["x"]}), usage=(100, 0)), busy]
+    used = host(bench, model("first", script), model("second", [text("?"), text("b", usage=(10, 0))]))
+    job = wait_for(used.run("a", "q"))
+    rows, total = spent_by([job], "model", since=0, day_of=str)
+    assert {row.key: row.usage.total_tokens for row in rows} == {"first/a": 100, "second/b": 10}
+    assert (total.usage.total_tokens, total.runs) == (110, 1)

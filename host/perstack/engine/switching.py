@@ -7,7 +7,14 @@ from collections.abc import Callable
 from perstack.core.models import parts_of
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.state import Run
-from perstack.core.runs.switching import is_due_back, models_of, next_model, switch_after, switch_back
+from perstack.core.runs.switching import (
+    cannot_stand_in,
+    is_due_back,
+    models_of,
+    next_model,
+    switch_after,
+    switch_back,
+)
 from perstack.engine.prices import Prices
 from perstack.engine.providers import Endpoint
 from perstack.engine.session import Session
@@ -18,7 +25,8 @@ from perstack.errors import PerstackError
 async def opened(session: Session, open_endpoint: Callable[[Run], Endpoint], prices: Prices) -> Endpoint | None:
     """The endpoint of the model in force; None if the Run failed, which is recorded.
 
-    A model that stands in and cannot be had, for want of a key, is passed over. Raises for the first, as it would have
+    A model that stands in and cannot be had, for want of a key, is passed over, or the first is tried again if it has
+    rested. Raises for the first, as it would have
     at the start.
     """
     while True:
@@ -28,8 +36,8 @@ async def opened(session: Session, open_endpoint: Callable[[Run], Endpoint], pri
             if not session.run.stands_in:
                 raise
             info = ErrorInfo(name="MissingCredential", message=str(error))
-        if not await switched(session, info, prices):
-            await fail(session, info)
+        if not await switched(session, info, prices) and not await gone_back(session, prices):
+            await fail(session, cannot_stand_in(session.run, info.message))
             return None
 
 

@@ -73,6 +73,7 @@ class Changes(TypedDict, total=False):
     without_effect: bool
     rejected_for: str
     stand_in: str
+    left_for: ErrorInfo | None
     back_at: int
     is_switched: bool
     by_model: dict[str, ModelShare]

@@ -191,6 +191,8 @@ class Run:
     """What was wrong with the latest of them."""
     stand_in: str = ""
     """The model that generates in place of the first, as `provider/model`; empty: the first does."""
+    left_for: ErrorInfo | None = None
+    """What the model failed with that another stands in for."""
     back_at: int = 0
     """From when on the first is tried again, in milliseconds since 1970."""
     is_switched: bool = False

@@ -93,6 +93,14 @@ def switch_after(
     )
 
 
+def cannot_stand_in(run: Run, problem: str) -> ErrorInfo:
+    """Why a Run fails whose model in force cannot be had: what the one before it failed with, and this."""
+    words = f"{run.on} cannot stand in: {problem}"
+    if run.left_for is None:
+        return ErrorInfo(name="MissingCredential", message=words)
+    return run.left_for.model_copy(update={"message": f"{run.left_for.message}; {words}"})
+
+
 def is_due_back(run: Run, now: int) -> bool:
     """Whether the first model has rested long enough. `now` is in milliseconds since 1970."""
     return run.stands_in and now >= run.back_at
@@ -111,6 +119,8 @@ def switched(run: Run, event: SwitchModel) -> Changes:
     is_first = event.to == names[0]
     return Changes(
         stand_in="" if is_first else event.to,
+        # one that cannot be had has not failed
+        left_for=run.left_for if event.reason == "notConfigured" else event.error,
         back_at=0 if is_first else event.timestamp + REST,
         unusable=None,
         cut_at=None,

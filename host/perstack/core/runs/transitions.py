@@ -45,7 +45,7 @@ TRANSITIONS: dict[str, Transition] = {
     "startGeneration": _transition((_READY, _GENERATING, _SETTLED), _RUNNING, (_GENERATING,)),
     "finishGeneration": _transition((_GENERATING,), _RUNNING, (_GENERATING, _REPLIED, _SETTLED)),
     "retry": _transition((_READY, _GENERATING, _SETTLED), _RUNNING),
-    "switchModel": _transition((_READY, _GENERATING, _SETTLED), _RUNNING),
+    "switchModel": _transition(_ANY, _RUNNING),
     "callTools": _transition((_REPLIED,), _RUNNING, (_CALLING,)),
     "finishToolCall": _transition((_CALLING,), ACTIVE, (_CALLING, _SETTLED), "running"),
     "callDelegate": _transition((_CALLING,), ACTIVE),
