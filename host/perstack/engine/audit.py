@@ -49,7 +49,9 @@ class Auditing:
         clock: Clock = SYSTEM,
     ) -> None:
         self._storage = storage
-        self._audit = project.audit or Audit()
+        audit = project.audit
+        self._named_anchor = None if audit is None else audit.anchor
+        self._signing_key = None if audit is None else audit.signing_key
         self._directory = directory if project.path is None else Path(project.path).parent
         self._lock = None if project.path is None else Path(project.path).with_name(LOCK_NAME)
         self._env = env
@@ -58,21 +60,21 @@ class Auditing:
     @property
     def key_variable(self) -> str | None:
         """The variable that the key is in, if it is in one: nobody else is given it."""
-        if self._audit.signing_key is None:
+        if self._signing_key is None:
             return None
         from perstack.engine.signing import key_variable
 
-        return key_variable(self._audit.signing_key)
+        return key_variable(self._signing_key)
 
     @property
     def key_files(self) -> tuple[Path, ...]:
         """The file of the key, absolute, if it is in one: no tool reads or writes it."""
-        return _files(self._audit.signing_key)
+        return _files(self._signing_key)
 
     @property
     def anchor_places(self) -> tuple[Path, ...]:
         """The file or folder of the anchor, absolute, if it is one: tools keep off it."""
-        return _files(self._audit.anchor)
+        return _files(self._named_anchor)
 
     def naming(self, anchor: str) -> Auditing:
         """The same with another anchor, to compare with."""
@@ -85,7 +87,7 @@ class Auditing:
     @cached_property
     def signer(self) -> Signer | None:
         """The project's key; None if it has none. Raises UsageError."""
-        key = self._audit.signing_key
+        key = self._signing_key
         if key is None:
             return None
         from perstack.engine.signing import read_signer
@@ -202,11 +204,11 @@ class Auditing:
 
     @cached_property
     def _anchor(self) -> Anchor | None:
-        if self._audit.anchor is None:
+        if self._named_anchor is None:
             return None
         from perstack.engine.anchors import anchor_of
 
-        return anchor_of(self._audit.anchor, self._directory, self._env)
+        return anchor_of(self._named_anchor, self._directory, self._env)
 
     @property
     def _sending(self) -> Sending | None:
