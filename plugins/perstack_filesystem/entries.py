@@ -43,7 +43,7 @@ def put_entry(
         raise StorageError(f"{space.path / _FILE}: the entry of {job_id} is not one line")
     with _open(space, _ADDING, fcntl.LOCK_SH) as fd:
         if space.stat(job_id) is None:
-            raise NotFound(f"no job {job_id} in {space.path}")
+            raise NotFound(f"there is no Job {job_id} in {space.path}")
         if is_wanted():
             _add(fd, job_id, seq, entry, synced=synced)
 

@@ -40,5 +40,5 @@ class JobFolders:
 
     def _there(self, folder: Folder | None, job_id: str) -> Folder:
         if folder is None:
-            raise NotFound(f"no job {job_id} in {self._root}")
+            raise NotFound(f"there is no Job {job_id} in {self._root}")
         return folder

@@ -121,7 +121,7 @@ class Scan:
 
     def _damaged(self, place: str, broken: BrokenSeal) -> Damaged:
         return Damaged(
-            f"{place}, line {self.seq + 1}, byte {self.end}: {broken}; the {self.seq} records before it can be read. "
+            f"{place}, line {self.seq + 1}, byte {self.end}: {broken}; records before it that can be read: {self.seq}. "
             "Put the file back from a copy, or delete it from that line on to continue from there",
             readable=self.seq,
         )

@@ -219,7 +219,7 @@ class FilesystemStorage(JobFolders):
         check_job_id(job_id)
         jobs = self._folders.find(self._space)
         if jobs is None:
-            raise NotFound(f"no job {job_id} in {self._root}")
+            raise NotFound(f"there is no Job {job_id} in {self._root}")
         with jobs:
             put_entry(jobs, job_id, seq, entry, synced=synced, is_wanted=lambda: self._has_record(expected))
 
@@ -381,7 +381,7 @@ class FilesystemStorage(JobFolders):
             with ExitStack() as opened:
                 jobs = self._jobs(opened)
                 if jobs is None:
-                    raise NotFound(f"no job {job_id} in {self._root}")
+                    raise NotFound(f"there is no Job {job_id} in {self._root}")
                 if expected is not None:
                     opened.enter_context(self._staying_at(*expected))
                 # the Job is gone in one moment; a crash while its files go leaves nothing that looks like one

@@ -413,11 +413,11 @@ class SqliteStorage:
         return self._leases / self._key(job_id).replace("/", ".")
 
     def _no_job(self, job_id: str) -> NotFound:
-        return NotFound(f"no job {job_id} in {self._path}")
+        return NotFound(f"there is no Job {job_id} in {self._path}")
 
     def _damaged(self, run: RunRef, readable: int, broken: BrokenSeal) -> Damaged:
         return Damaged(
-            f"{self._place(run)}, record {readable + 1}: {broken}; the {readable} records before it can be read. "
+            f"{self._place(run)}, record {readable + 1}: {broken}; records before it that can be read: {readable}. "
             "Put the file back from a copy",
             readable=readable,
         )

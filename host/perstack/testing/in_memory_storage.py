@@ -226,7 +226,7 @@ class InMemoryStorage:
     def _job(self, job_id: str) -> InMemoryJob:
         job = self.store.jobs.get(check_job_id(job_id))
         if job is None:
-            raise NotFound(f"no job {job_id} in {self.location}")
+            raise NotFound(f"there is no Job {job_id} in {self.location}")
         return job
 
     def _tick(self) -> int:

@@ -443,7 +443,7 @@ def test_an_entry_that_comes_while_its_job_is_deleted_is_not_left(
         await storage.create_job(JOB)
         await storage.put_entry(JOB, 6, b"{}")
         monkeypatch.setattr("perstack_filesystem.storage.put_entry", late)
-        with pytest.raises(NotFound, match=f"no job {JOB}"):
+        with pytest.raises(NotFound, match=f"there is no Job {JOB}"):
             await storage.put_entry(JOB, 7, b"")
         assert await storage.entry(JOB) is None
         assert await storage.lost_jobs() == ()

@@ -161,7 +161,7 @@ def is_checkpoint(event: StoredEvent, checkpoint_id: str) -> bool:
 
 
 def _bad(kind: type[BadEvent], ref: RunRef, seq: int, reason: str) -> BadEvent:
-    return kind(ref, ref.run_id, seq, reason, f"; the {seq - 1} before it can be read")
+    return kind(ref, ref.run_id, seq, reason, f"; events before it that can be read: {seq - 1}")
 
 
 def _place_in(ref: RunRef, through: str | None) -> int | None:

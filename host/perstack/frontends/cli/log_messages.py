@@ -17,13 +17,16 @@ from perstack.core.messages import (
 from perstack.core.runs.compacting import STANDS_FOR_OLDER
 from perstack.frontends.cli.log_rows import arguments, run_label, tokens
 from perstack.frontends.cli.terminal import Screen, out
+from perstack.frontends.shared.words import STATUS_WORDS
+
+_STANDING = {str(status): word for status, word in STATUS_WORDS.items()} | {"stoppedByDelegate": "waits for delegates"}
 
 
 def print_checkpoint(screen: Screen, checkpoint: Checkpoint) -> None:
     """A checkpoint's facts, without its messages."""
     title = f"Checkpoint {checkpoint.id}"
     label = run_label(checkpoint.expert.key, checkpoint.run_id)
-    out(screen.paint(title, bold=True), f"  {label}  {checkpoint.status}")
+    out(screen.paint(title, bold=True), f"  {label}  {_STANDING.get(checkpoint.status, checkpoint.status)}")
     left = [f"[{'x' if todo.completed else ' '}] {todo.title}" for todo in checkpoint.todos]
     error = checkpoint.error
     for name, text in (
