@@ -23,6 +23,8 @@ class Log:
         self._users = 0
         self._is_retired = False
         self._fd = fd
+        opened = os.fstat(fd)
+        self._number = (opened.st_dev, opened.st_ino)
         self._path = path
         self._scan = Scan()
         self._turn = Lock()
@@ -30,8 +32,12 @@ class Log:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the file has lost its name since it was opened."""
-        return os.fstat(self._fd).st_nlink == 0
+        """Whether the file has lost its name since it was opened, with that of a folder above it too."""
+        try:
+            now = self._path.lstat()
+        except OSError:
+            return True  # whoever opens it anew says why
+        return (now.st_dev, now.st_ino) != self._number
 
     @property
     def is_used(self) -> bool:
@@ -118,8 +124,7 @@ class Log:
 
     def _catch_up(self, expected_seq: int | None) -> None:
         """Read what others have written since, and cut off a torn tail. Raises as `staying_at`."""
-        now = os.fstat(self._fd)
-        size = now.st_size
+        size = os.fstat(self._fd).st_size
         if size < self._scan.size:
             self._scan = Scan()
         if size != self._scan.size:
@@ -128,7 +133,7 @@ class Log:
             os.ftruncate(self._fd, self._scan.size)
         if expected_seq is not None and expected_seq != self._scan.seq:
             raise stale(str(self._path), expected_seq, self._scan.seq)
-        if now.st_nlink == 0:
+        if self.is_deleted:
             raise Conflict(f"{self._path}: it was deleted by another process")
 
     def _reread(self, scan: Scan, after: int, through: int) -> list[bytes]:

@@ -15,7 +15,7 @@ import pytest
 from perstack.core.chain import EMPTY_LOG, seal
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
 from perstack.ports.storage import RunRef
-from perstack.testing.opener import JOB, RUN, Writer, new_writer, payload, wait_for
+from perstack.testing.opener import JOB, RUN, Writer, new_writer, payload, text_of, wait_for
 from perstack_filesystem.entries import put_entry
 from perstack_filesystem.folders import Folder
 from perstack_filesystem.plugin import FilesystemStorages
@@ -310,6 +310,26 @@ def test_a_deletion_that_was_cut_short_leaves_no_job_and_is_cleared_by_the_next(
     assert wait_for(storage.jobs()).ids == ("b",)
     wait_for(storage.delete_job("b"))
     assert list((root / "jobs").iterdir()) == []
+
+
+def test_a_log_of_a_deletion_that_was_cut_short_is_neither_read_nor_written_on(
+    root: Path, storage: FilesystemStorage
+) -> None:
+    async def work() -> None:
+        writer = await new_writer(storage)
+        await writer.append("a")
+        await writer.append("b")  # which keeps it open
+        (root / "jobs" / JOB).rename(root / "jobs" / f".deleted.{JOB}.1")
+        assert await storage.read(RUN) == []
+        with pytest.raises(NotFound):
+            await writer.append("c")
+        other = await new_writer(FilesystemStorage(root))
+        await other.append("new")
+        assert [text_of(record) for record in await storage.read(RUN)] == ["new"]
+        with pytest.raises(Conflict):
+            await writer.append("c")
+
+    wait_for(work())
 
 
 def test_a_log_deleted_by_somebody_else_is_not_written_on(storage: FilesystemStorage) -> None:
