@@ -38,13 +38,13 @@ check: $(DEV)
 bench: $(RUN)
 	$(BIN)/python bench/bench.py $(ARGS)
 
-## faults: kill and fail at every boundary, damage every byte; some hours
+## faults: kill and fail at every boundary, damage every byte; an hour and more
 faults: $(DEV)
 	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -v -rP --timeout 7200 tests/faults $(ARGS)
 
 ## fuzz: a million inputs and more, of every kind that comes from outside; a quarter of an hour and more
 fuzz: $(DEV)
-	PERSTACK_FUZZ=90000 $(BIN)/python -m pytest -n 2 -rP tests/faults/test_fuzz.py $(ARGS)
+	PERSTACK_FUZZ=95000 $(BIN)/python -m pytest -n 2 -rP tests/faults/test_fuzz.py $(ARGS)
 
 ## soak: 200 Jobs at once, with faults: memory stays flat and nothing is left open; ten minutes
 soak: $(DEV)

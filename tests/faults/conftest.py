@@ -14,7 +14,7 @@ from perstack.testing.chaos.victims import Victims
 
 @pytest.fixture
 def thorough() -> bool:
-    """Whether everything is tried, which takes some hours."""
+    """Whether everything is tried, which takes an hour and more."""
     return os.environ.get("PERSTACK_FAULTS") == "all"
 
 

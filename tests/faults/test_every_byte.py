@@ -128,7 +128,8 @@ def test_a_damaged_store_answers_rightly_or_names_the_file_and_hurts_no_other_jo
 def _check(name: str, path: Path, plain: Answers, answers: Answers, *, shared: bool) -> None:
     for error in answers.errors.values():
         # of a log that is gone there may be no file left to name, but what it was of
-        owners = ("small", "other", "t") if shared else (path.parent.parent.parent.name,)
+        of_all = shared or path.name == "entries.jsonl"
+        owners = ("small", "other", "t") if of_all else (path.parent.parent.parent.name,)
         words = [f"{what} {owner}" for what in ("Job", "task") for owner in owners]
         words += ["-1, event "] if shared else []  # a Run, by an id that may be what is damaged
         assert any(one in str(error) for one in (path.name, *words)), (name, error)
