@@ -131,7 +131,8 @@ def _check(name: str, path: Path, plain: Answers, answers: Answers, *, shared: b
         of_all = shared or path.name == "entries.jsonl"
         owners = ("small", "other", "t") if of_all else (path.parent.parent.parent.name,)
         words = [f"{what} {owner}" for what in ("Job", "task") for owner in owners]
-        words += ["-1, event "] if shared else []  # a Run, by an id that may be what is damaged
+        # of SQLite, an id may be what is damaged
+        words += ["-1, event ", "is not a valid job id"] if shared else []
         assert any(one in str(error) for one in (path.name, *words)), (name, error)
         assert "\n" not in str(error), name
     if not shared and "/other/" not in str(path):
