@@ -123,6 +123,20 @@ def test_what_an_endpoint_sends_away_waits_in_order_and_no_run_fails(tmp_path: P
     assert 0 < limited.sent_away < runs, "after the first 429 nobody runs into another one for long"
 
 
+def test_an_hour_that_one_job_is_asked_to_wait_stops_that_job_and_no_other(tmp_path: Path) -> None:
+    replies = iter([ANTHROPIC.refused(429, "your quota is used up", **{"retry-after": "3600"})])
+
+    async def scenario() -> list[Any]:
+        async with FakeEndpoint(choose=lambda asked: next(replies, HERE)) as endpoint, asyncio.timeout(60):
+            used = host(tmp_path / "x", endpoint.url)
+            async with used:
+                return [await used.run("a", query) for query in ("first", "second")]
+
+    first, second = asyncio.run(scenario())
+    assert (first.status, first.pause_reason) == ("stoppedByInterrupt", "rate_limit")
+    assert second.status == "completed"
+
+
 def test_no_more_generate_at_once_than_are_allowed_over_all_hosts(tmp_path: Path) -> None:
     async def scenario() -> list[Any]:
         limits = ProviderLimits(name="anthropic", concurrency=1)

@@ -3,8 +3,8 @@
 Pure: moments are seconds of whatever clock is handed in. Who waits, and in which order, is `engine/gates.py`'s.
 
 - What `[limits]` allows: so many at once, so many begun in a minute and evenly over it, so many tokens.
-- What the endpoint asks for: after a 429 with a `retry-after` nobody begins before that time is over; from then on as
-  many at once as it had not refused, and one more each time that as many went well.
+- What the endpoint asks for: after a 429 with a `retry-after` that is waited for, nobody begins before that time is
+  over; from then on as many at once as it had not refused, and one more each time that as many went well.
 - After failures in a row the circuit opens: nothing is sent for a while, and then one generation, to see.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from perstack.core.display_events import WaitReason
 from perstack.core.models import ProviderLimits
+from perstack.core.retry import LONGEST_WAIT
 from perstack.dataclass import dataclass
 
 MOST_FAILURES = 10
@@ -128,9 +129,14 @@ def refused(pace: Pace) -> Pace:
 
 
 def slowed(pace: Pace, now: float, seconds: float | None) -> Pace:
-    """After a 429, with what the endpoint asked for."""
+    """After a 429, with what the endpoint asked for.
+
+    What it asks for beyond `LONGEST_WAIT` holds nobody else: it may be of one model, or of a quota, and the Run that
+    heard it stops. Others hear for themselves.
+    """
     pace = _ended(answered(pace))
-    until = pace.held_until if seconds is None else max(pace.held_until, now + seconds)
+    holds = seconds is not None and seconds <= LONGEST_WAIT
+    until = max(pace.held_until, now + (seconds or 0)) if holds else pace.held_until
     most = max(1, pace.under_way)
     return replace(pace, held_until=until, most=most if pace.most is None else min(most, pace.most), went_well=0)
 

@@ -22,6 +22,7 @@ from perstack.core.pacing import (
     slowed,
     succeeded,
 )
+from perstack.core.retry import LONGEST_WAIT
 
 
 @given(per_minute=st.integers(1, 6_000), asked=st.lists(st.floats(0, 0.5), min_size=2, max_size=200))
@@ -65,6 +66,12 @@ def test_only_so_many_are_under_way_and_one_that_ends_makes_room() -> None:
     ):
         assert ended.under_way == 1
     assert admission(abandoned(pace), limits, 0) == Go()
+
+
+def test_what_is_longer_than_a_run_would_wait_holds_nobody_else() -> None:
+    pace = slowed(begun(Pace(), NO_LIMITS, 0, 1), 0, LONGEST_WAIT + 1)
+    assert admission(pace, NO_LIMITS, 0) == Go()
+    assert admission(slowed(pace, 0, LONGEST_WAIT), NO_LIMITS, 0) == Later(LONGEST_WAIT, "rateLimit")
 
 
 def test_after_a_429_nobody_begins_before_the_time_is_over_and_then_as_many_as_were_not_refused() -> None:
