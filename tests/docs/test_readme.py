@@ -139,7 +139,8 @@ def test_the_two_lines_choose_provider_and_model(folder: Path) -> None:
     settings = resolve_settings(loaded.project, loaded.project.experts["planner"])
     assert loaded.warnings == ()
     assert settings.provider is not None
-    assert (settings.provider.provider_name, settings.model) == ("anthropic", "claude-sonnet-5")
+    named = [model.name for candidates in settings.models for model in candidates.models]
+    assert (settings.provider.provider_name, named) == ("anthropic", ["claude-sonnet-5"])
 
 
 def test_the_python_snippet_runs(folder: Path) -> None:

@@ -10,6 +10,7 @@ import perstack
 HOST = Path(perstack.__file__).parent
 VENDORS = r"anthropic|openai|gemini|claude|\bgpt|deepseek|mistral|azure|bedrock|vertex|ollama|genai"
 NO_ENDPOINTS = {
+    "frontends/cli/commands.py": "commands as a person types them, for examples in the help",
     "frontends/mcp_server/snippets.py": "the programs that `perstack mcp` is set up in",
     "config/runtimes.py": "runtimes that a definition of the original Perstack may name",
 }
