@@ -252,9 +252,8 @@ class FilesystemStorage(JobFolders):
         """The ids that have an entry and no folder."""
         with ExitStack() as opened:
             jobs = self._jobs(opened)
-            return (
-                () if jobs is None else tuple(sorted({*filter(is_id, entry_names(jobs))}.difference(job_names(jobs))))
-            )
+            lost = () if jobs is None else {*filter(is_id, entry_names(jobs))}.difference(job_names(jobs))
+            return tuple(sorted(lost))
 
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Replace run-setting.json."""
@@ -302,7 +301,7 @@ class FilesystemStorage(JobFolders):
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
         """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
-        name = _sha256(data)
+        name = new_sha256(data).hexdigest()
         with ExitStack() as opened:
             blobs = self._made(opened, job_id, "blobs")
             if blobs.read(name) != data:
@@ -321,7 +320,7 @@ class FilesystemStorage(JobFolders):
                 data = self._foreign.of(job_id, runs).job.blobs.get(sha256)
         if data is None:
             raise NotFound(f"job {job_id} has no blob {sha256}")
-        if _sha256(data) != sha256:
+        if new_sha256(data).hexdigest() != sha256:
             raise StorageError(f"{self._root}/{self._space}/{job_id}/blobs/{sha256}: damaged; put it back from a copy")
         return data
 
@@ -331,8 +330,8 @@ class FilesystemStorage(JobFolders):
             jobs = self._jobs(opened)
             if jobs is None:
                 return {}
-            there = await asyncio.to_thread(job_names, jobs)
-            wanted = there if job_ids is None else [one for one in job_ids if one in frozenset(there)]
+            there = dict.fromkeys(await asyncio.to_thread(job_names, jobs))
+            wanted = [*there] if job_ids is None else [one for one in job_ids if one in there]
             return await asyncio.to_thread(lambda: {one: size_of_job(jobs, one) for one in wanted})
 
     async def size(self) -> int:
@@ -499,7 +498,3 @@ class FilesystemStorage(JobFolders):
         if fd is None:
             raise NotFound(f"job {job_id} was deleted")
         return fd
-
-
-def _sha256(data: bytes) -> str:
-    return new_sha256(data).hexdigest()
