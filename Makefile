@@ -50,8 +50,9 @@ fuzz: $(DEV)
 soak: $(DEV)
 	$(BIN)/python tests/support/soak.py $(ARGS)
 
-## docs: run every example and check every generated table
+## docs: build the site into site/, run every example and check every generated table
 docs: $(DEV)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
 	$(BIN)/python -m pytest -n 2 tests/docs tests/plugins/http/test_provider_suite.py $(ARGS)
 
 ## matrix: write docs/provider-matrix.md anew, from what the providers do
@@ -66,7 +67,7 @@ lock: $(DEV)
 	  --no-header --upgrade -c constraints/run.txt --all-extras pyproject.toml constraints/dev.in -o constraints/dev.txt
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
