@@ -10,7 +10,7 @@ from perstack.core.definitions import Budget, Expert, Price, Project
 from perstack.core.events import SwitchModel
 from perstack.core.spending import spent_by
 from perstack.errors import MissingCredential, UsageError
-from perstack.frontends.cli.live_state import LiveState
+from perstack.frontends.shared.live_state import LiveState
 from perstack.host import Host
 from perstack.testing.crashing_storage import CrashPoint, crash_points
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, fail, text, tool, turn

@@ -29,9 +29,9 @@ from perstack.core.tools import DecidedCall
 from perstack.core.usage import Usage
 from perstack.frontends.cli import row_printer
 from perstack.frontends.cli.live_lines import Line, line_of, lines_of
-from perstack.frontends.cli.live_state import LiveState
 from perstack.frontends.cli.row_printer import RowPrinter
 from perstack.frontends.cli.terminal import Screen, rendered
+from perstack.frontends.shared.live_state import LiveState
 
 ONE = '[experts.solo]\ninstruction = "You work alone."\n'
 SCRIPTED = ("--provider", "scripted")

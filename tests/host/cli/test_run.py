@@ -207,7 +207,7 @@ UNUSED = {
     *("perstack.core.policy.matching", "perstack.core.policy.shell", "perstack.core.answers", "perstack.core.receipts"),
     *("perstack.engine.compaction", "perstack.engine.results", "perstack.engine.scheduler", "perstack.engine.memory"),
     *("perstack.engine.verify", "perstack.engine.inbox", "perstack.engine.iterate", "perstack.engine.install"),
-    *("perstack.frontends.cli.live", "perstack.frontends.cli.row_printer", "perstack.frontends.cli.log_rows"),
+    *("perstack.frontends.cli.live", "perstack.frontends.cli.row_printer", "perstack.frontends.shared.log_rows"),
     *("perstack.frontends.mcp_server", "perstack.frontends.shared.approvals", "perstack_mcp.session"),
     *("perstack_bubblewrap.runtime", "perstack_http", "perstack_original.imports"),
 }

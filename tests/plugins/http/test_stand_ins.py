@@ -23,7 +23,7 @@ from wire_openai import COMPATIBLE, OPENAI
 
 from perstack.config.settings import Overrides
 from perstack.core.definitions import ProviderSetting
-from perstack.frontends.cli.live_state import LiveState
+from perstack.frontends.shared.live_state import LiveState
 from perstack.host import Host
 from perstack.testing.endpoint import FakeEndpoint, Reply
 

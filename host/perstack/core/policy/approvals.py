@@ -19,6 +19,9 @@ UNATTENDED = "unattended"
 ApprovalDecision = Literal["once", "job", "no"]
 """`once`: this call. `job`: this Job's calls with the same digest, or those that a rule names. `no`: it is not run."""
 
+DECISION_WORDS: dict[ApprovalDecision, str] = {"once": "yes", "job": "yes, for the whole Job", "no": "no"}
+"""Each as people are shown it."""
+
 
 class Approval(Fact):
     """What a person said to a call that waits for approval."""

@@ -9,9 +9,9 @@ from perstack.core.events import Event
 from perstack.core.job import JobSummary
 from perstack.engine.clock import SYSTEM
 from perstack.frontends.cli.live_lines import line_of, lines_of
-from perstack.frontends.cli.live_state import LiveState
 from perstack.frontends.cli.row_printer import RowPrinter
 from perstack.frontends.cli.terminal import Painted, Region, Screen, err, out, rendered
+from perstack.frontends.shared.live_state import LiveState
 
 _NARROWEST = 40
 """Cells below which lines are only added."""

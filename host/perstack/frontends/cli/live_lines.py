@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perstack.core.plain import one_line, plain_text
-from perstack.frontends.cli.live_state import Lane, LiveState, Work
-from perstack.frontends.cli.log_rows import tokens
 from perstack.frontends.cli.terminal import Painted, Screen
-from perstack.frontends.shared.words import cells, count, duration, pad, shorten
+from perstack.frontends.shared.live_state import Lane, LiveState
+from perstack.frontends.shared.live_words import timed, todos_words, totals, work_words
+from perstack.frontends.shared.words import cells, count, pad, shorten
 
 Line = tuple[str | Painted, ...]
 
@@ -17,7 +17,6 @@ _MOST_TEXT = 6
 """Lines of a text while it comes."""
 
 _WIDEST_LABEL = 24
-_SECOND = 1_000
 
 
 def lines_of(state: LiveState, screen: Screen, now: int, colour: Callable[[str], str]) -> list[Line]:
@@ -33,8 +32,8 @@ def lines_of(state: LiveState, screen: Screen, now: int, colour: Callable[[str],
     label = min(_WIDEST_LABEL, screen.width // 4, max((cells(lane.label) for lane in shown), default=0))
     for lane in shown:
         found += _lane(lane, screen, now, label, colour(lane.run_id), room if len(lanes) == 1 else 1)
-    found += [(_cut(_todos(lane), screen),) for lane in lanes[:1] if lane.todos]
-    found.append((screen.paint(_cut(_totals(state, now), screen), dim=True),))
+    found += [(_cut(todos_words(lane), screen),) for lane in lanes[:1] if lane.todos]
+    found.append((screen.paint(_cut(", ".join(totals(state, now)), screen), dim=True),))
     return found
 
 
@@ -45,7 +44,7 @@ def line_of(state: LiveState, screen: Screen, now: int) -> Line:
         first = f"{lanes[0].label} {_doing(lanes[0], now)}"
     else:
         first = f"{count(len(lanes), 'Run')} at work" if lanes else "begins"
-    return (screen.paint(_cut(f"{_totals(state, now)}: {first}", screen), dim=True),)
+    return (screen.paint(_cut(f"{', '.join(totals(state, now))}: {first}", screen), dim=True),)
 
 
 def _lane(lane: Lane, screen: Screen, now: int, width: int, colour: str, room: int) -> list[Line]:
@@ -62,7 +61,7 @@ def _lane(lane: Lane, screen: Screen, now: int, width: int, colour: str, room: i
     if len(works) > 1 and room > 1:
         shown = works[-room:]
         return [
-            (label if not at else " " * width, " ", screen.paint(_work(one, now, left), fg="cyan"))
+            (label if not at else " " * width, " ", screen.paint(work_words(one, now, left), fg="cyan"))
             for at, one in enumerate(shown)
         ]
     doing = _doing(lane, now, left)
@@ -74,45 +73,8 @@ def _doing(lane: Lane, now: int, left: int = 10_000) -> str:
         return _tail(lane.text, left, 1)[-1]
     if lane.work:
         more = f" and {count(len(lane.work) - 1, 'more call')}" if len(lane.work) > 1 else ""
-        return _work(next(iter(lane.work.values())), now, left - len(more)) + more
-    return _timed(lane.doing or "begins", lane.since, now, left)
-
-
-def _work(work: Work, now: int, left: int) -> str:
-    words = f"{work.name} {work.words}" if work.words else work.name
-    return _timed(f"{words}: {work.progress}" if work.progress else words, work.since, now, left)
-
-
-def _timed(words: str, since: int, now: int, left: int) -> str:
-    """The words, and for how long, if that is worth saying."""
-    took = f"  {_time(now - since)}" if now - since >= _SECOND else ""
-    return shorten(words, max(4, left - len(took))) + took
-
-
-def _time(milliseconds: int) -> str:
-    """Whole seconds: a part of one is old as soon as it is read."""
-    seconds = max(0, milliseconds) // _SECOND
-    return f"{seconds} s" if seconds < 60 else duration(seconds * _SECOND)
-
-
-def _todos(lane: Lane) -> str:
-    done = sum(todo.completed for todo in lane.todos)
-    following = next((f": {todo.title}" for todo in lane.todos if not todo.completed), "")
-    return f"todos {done}/{len(lane.todos)}{following}"
-
-
-def _totals(state: LiveState, now: int) -> str:
-    parts = [f"starting {', '.join(state.skills)}"] if state.skills else []
-    parts.append(count(state.steps, "step"))
-    if state.usage.total_tokens:
-        parts.append(tokens(state.usage, state.unpriced_tokens))
-    first = next(iter(state.lanes.values()), None)
-    if first is not None and first.context_tokens:
-        share = f"{first.context_tokens / first.context_window:.0%}" if first.context_window else ""
-        parts.append(f"context {share or f'{first.context_tokens:,} tokens'}")
-    if state.began is not None:
-        parts.append(_time(now - state.began))
-    return ", ".join(parts)
+        return work_words(next(iter(lane.work.values())), now, left - len(more)) + more
+    return timed(lane.doing or "begins", lane.since, now, left)
 
 
 def _cut(text: str, screen: Screen) -> str:

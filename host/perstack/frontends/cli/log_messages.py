@@ -15,8 +15,8 @@ from perstack.core.messages import (
     text_of,
 )
 from perstack.core.runs.compacting import STANDS_FOR_OLDER
-from perstack.frontends.cli.log_rows import arguments, run_label, tokens
 from perstack.frontends.cli.terminal import Screen, out
+from perstack.frontends.shared.log_rows import arguments, run_label, tokens
 from perstack.frontends.shared.words import STATUS_WORDS
 
 _STANDING = {str(status): word for status, word in STATUS_WORDS.items()} | {"stoppedByDelegate": "waits for delegates"}

@@ -13,12 +13,12 @@ from perstack.core.messages import ToolCallPart
 from perstack.engine.clock import SYSTEM
 from perstack.engine.read import RunLog
 from perstack.frontends.cli.log_marks import Marks, meanings
-from perstack.frontends.cli.log_rows import QUIET_TYPES, Around, Row, describe, run_label, tokens
 from perstack.frontends.cli.log_select import Entry, Wanted, expert_of, lacks_skills, parse_line
 from perstack.frontends.cli.next_steps import command
 from perstack.frontends.cli.row_printer import RowPrinter
 from perstack.frontends.cli.terminal import Screen, err, out
 from perstack.frontends.shared.following import after_job
+from perstack.frontends.shared.log_rows import QUIET_TYPES, Around, Row, describe, run_label, tokens
 from perstack.frontends.shared.words import WITHOUT_EFFECT, ago, count, duration, local_time, status_of
 
 _STATUS_COLOURS: dict[JobStatus, str] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from perstack.frontends.cli.log_rows import Row
 from perstack.frontends.cli.terminal import Screen, out
+from perstack.frontends.shared.log_rows import Row
 from perstack.frontends.shared.words import local_time, pad, shorten
 
 _RUN_COLOURS = ("blue", "yellow", "magenta", "cyan", "green", "bright_blue", "bright_yellow", "bright_magenta")

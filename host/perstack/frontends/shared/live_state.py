@@ -60,7 +60,7 @@ from perstack.core.messages import ToolCallPart, text_of
 from perstack.core.todos import Todo
 from perstack.core.usage import NO_USAGE, Usage
 from perstack.dataclass import dataclass
-from perstack.frontends.cli.log_rows import QUIET_TYPES, Around, Row, describe, run_label
+from perstack.frontends.shared.log_rows import QUIET_TYPES, Around, Row, describe, run_label
 from perstack.frontends.shared.words import brief
 
 _LONGEST = 4_000

@@ -43,6 +43,7 @@ from perstack.core.events import (
     WidenPermissions,
 )
 from perstack.core.messages import BlobPart, ResultContent, TextPart, ThinkingPart, ToolCallPart, text_of
+from perstack.core.policy.approvals import DECISION_WORDS
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.usage import Usage
 from perstack.frontends.shared.words import WITHOUT_EFFECT, cost, count, duration, switch_words
@@ -183,7 +184,7 @@ def question_of(event: CallInteractiveTool) -> str:
 
 def decision_of(event: DecideApproval) -> str:
     """What was decided on a call, and the words beside it."""
-    words = {"once": "yes", "job": "yes, for the whole Job", "no": "no"}[event.decision]
+    words = DECISION_WORDS[event.decision]
     beside = "; ".join(part for part in (event.rule and f"rule {event.rule}", event.text) if part)
     return f"{words}: {beside}" if beside else words
 
