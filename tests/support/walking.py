@@ -1,0 +1,85 @@
+"""Following a page of docs/ as its reader does: its files are written, its commands given, in its order.
+
+- A block with a title, as in ```` ```toml title="perstack.toml" ````, is a file.
+- The lines of an `sh` block are given to one shell after another, which hand on variables and folder. A line ends with
+  the status that its comment names (`# exit status 3`), or 0; `pip` and `make` are not run.
+- A `text` block is what the command before it says; `…` in it stands for anything in a line, and a line of `…` alone
+  for any lines.
+- Nothing is done with a block below a comment `<!-- not run: why -->`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pages import run_line
+
+_BLOCK = re.compile(r"^(<!-- not run: [^\n]*-->\n+)?```(\w+)([^\n]*)\n(.*?)^```$", re.M | re.S)
+_HANDED_ON = """S={state}; [ -e "$S" ] && . "$S"; trap '{{ export -p; printf "cd %q\\n" "$PWD"; }} >"$S"' EXIT\n"""
+
+
+@dataclass
+class Walk:
+    """One reader in one folder."""
+
+    folder: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    said: str = ""
+    """What the last command wrote."""
+    lines: list[str] = field(default_factory=list)
+    """The commands that were run."""
+
+    @property
+    def _state(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.shell")
+
+    def follow(self, text: str) -> None:
+        """Do what a page, or a part of one, says."""
+        for language, title, content in blocks(text):
+            if title is not None:
+                file = self.here() / title
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(content)
+            elif language == "sh":
+                for line in typed(content):
+                    self.run(line)
+            elif language == "text":
+                assert shape(content).fullmatch(self.said), f"{self.lines[-1]}\nsaid\n{self.said}\nand not\n{content}"
+
+    def here(self) -> Path:
+        """The folder that the shell is in."""
+        if not self._state.exists():
+            return self.folder
+        return Path(shlex.split(self._state.read_text().splitlines()[-1])[1])
+
+    def run(self, line: str) -> None:
+        """Give one command, and see that it ends as its comment says."""
+        done = run_line(_HANDED_ON.format(state=shlex.quote(str(self._state))) + line, self.folder, self.env)
+        self.said = done.stdout + done.stderr
+        self.lines.append(line)
+        status = re.search(r"# .*exit status (\d+)", line)
+        assert done.returncode == (int(status[1]) if status else 0), f"{line}\n{self.said}"
+
+
+def blocks(text: str) -> Iterator[tuple[str, str | None, str]]:
+    """Language, title and content of each block that is for the reader to do."""
+    for skipped, language, info, content in _BLOCK.findall(text):
+        title = re.search(r'title="([^"]+)"', info)
+        if not skipped:
+            yield language, title[1] if title else None, content
+
+
+def typed(content: str) -> list[str]:
+    """The commands of a block, each whole, without those that change the machine."""
+    lines = re.sub(r"\\\n\s*", "", content).splitlines()
+    return [line for line in lines if line.strip() and not line.startswith(("#", "pip ", "make ", "python3 -m venv "))]
+
+
+def shape(content: str) -> re.Pattern[str]:
+    """What fits the output that a page shows: spaces at the ends of lines do not count."""
+    lines = (re.escape(line.rstrip()).replace("…", "[^\n]*") + "[ ]*\n" for line in content.splitlines())
+    return re.compile("".join("(?:[^\n]*\n)*" if line == "[^\n]*[ ]*\n" else line for line in lines))
