@@ -1,4 +1,4 @@
-"""Every command and every snippet of the README runs, in a fresh folder, in the README's order.
+"""Every command of the README runs, in a fresh folder, in its order, and its figures are those of the pages.
 
 The model plays a script, so that no key is needed; the lines with `--provider` talk to an endpoint on this machine.
 Lines that begin with `make` are not run: it is only checked that the Makefile has the target.
@@ -7,28 +7,29 @@ Lines that begin with `make` are not run: it is only checked that the Makefile h
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
-from pages import commands, fenced, page, rows, run_line, section
+from pages import ROOT, commands, fenced, page, run_line, section
 
 from perstack.config.load import load_project
 from perstack.config.settings import resolve_settings
-from perstack.frontends.cli.main import EXIT_CODES
 from perstack.testing.endpoint import FakeEndpoint, Reply, events
 
 PAGE = page("README.md")
 BEGINNING = PAGE[: PAGE.index("\n## ")]
 EXPERTS, *_ = fenced(PAGE, "toml")
+HOW_TO, CONCEPTS = page("docs/how-to.md"), page("docs/concepts.md")
 PLAN = {"path": "plan.md", "text": "By train."}
 
-ASKING = {
+PLANNING = {
     "planner": [
-        {"tools": [{"name": "askUser", "input": {"question": "Which sea?"}}]},
         {"tools": [{"name": "writer", "input": {"query": "Write the plan to plan.md: by train."}}]},
         {"text": "The plan is in plan.md."},
     ],
@@ -73,7 +74,7 @@ def folder(tmp_path: Path) -> Path:
 def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """A folder in which the first screen was followed, and what its commands said."""
     folder = _filled(tmp_path_factory.mktemp("begun"))
-    return folder, _run(BEGINNING, folder, _scripted(folder, ASKING))
+    return folder, _run(BEGINNING, folder, _scripted(folder, PLANNING))
 
 
 def _scripted(folder: Path, experts: dict[str, list[dict[str, object]]]) -> dict[str, str]:
@@ -95,22 +96,18 @@ def _run(text: str, folder: Path, env: dict[str, str]) -> list[str]:
     return outputs
 
 
-def test_the_first_screen_runs_from_the_question_to_the_file(begun: tuple[Path, list[str]]) -> None:
-    folder, (*_, log) = begun
+def test_the_first_screen_runs_and_writes_the_file(begun: tuple[Path, list[str]]) -> None:
+    folder, (*_, verified) = begun
     assert (folder / "plan.md").read_text() == "By train."
-    assert "Which sea?" in log
-    assert "In Liguria, by train" in log
+    assert "Job trip: " in verified
 
 
-def test_going_on_and_looking_run_as_written(folder: Path) -> None:
+def test_the_id_that_is_branched_from_is_that_of_the_first_steps_end(folder: Path) -> None:
     env = _scripted(folder, GOING_ON)
-    *_, branched = _run(section(PAGE, "## Go on"), folder, env)
-    start = next(event for event in map(json.loads, branched.splitlines()) if event["type"] == "startRun")
-    assert start["continuedFrom"]["checkpointId"] == "japan-1-6"
+    first, *_, branch = commands(section(HOW_TO, "## Continue, branch and look").partition("`perstack log` shows")[0])
+    assert run_line(first, folder, env).returncode == 4
     (step, *_) = run_line("perstack log --run japan-1 --type finishStep --json", folder).stdout.splitlines()
-    assert json.loads(step)["checkpointId"] == "japan-1-6", "the README's id is that of the first step's end"
-    _run(section(PAGE, "## Look, and check"), folder, env)
-    assert json.loads((folder / "japan.json").read_text())["job"]["id"] == "japan"
+    assert f"--resume-from {json.loads(step)['checkpointId']} " in branch
 
 
 def test_the_lines_with_a_provider_reach_that_providers_endpoint(folder: Path) -> None:
@@ -122,7 +119,7 @@ def test_the_lines_with_a_provider_reach_that_providers_endpoint(folder: Path) -
                 "OPENAI_API_KEY": "sk-0123456789",
                 "OPENAI_BASE_URL": f"{endpoint.url}/v1",
             }
-            await asyncio.to_thread(_run, section(PAGE, "## With Anthropic or OpenAI"), folder, env)
+            await asyncio.to_thread(_run, section(HOW_TO, "## Choose provider and model"), folder, env)
             return [f"{asked.path} {json.loads(asked.body)['model']}" for asked in endpoint.asked]
 
     assert asyncio.run(asyncio.wait_for(scenario(), 60)) == [
@@ -132,7 +129,7 @@ def test_the_lines_with_a_provider_reach_that_providers_endpoint(folder: Path) -
 
 
 def test_the_two_lines_choose_provider_and_model(folder: Path) -> None:
-    (lines,) = fenced(section(PAGE, "## With Anthropic or OpenAI"), "toml")
+    (lines,) = fenced(section(HOW_TO, "## Choose provider and model"), "toml")
     assert len(lines.splitlines()) == 2
     (folder / "perstack.toml").write_text(lines + EXPERTS)
     loaded = load_project(folder / "perstack.toml")
@@ -143,22 +140,13 @@ def test_the_two_lines_choose_provider_and_model(folder: Path) -> None:
     assert (settings.provider.provider_name, named) == ("anthropic", ["claude-sonnet-5"])
 
 
-def test_the_python_snippet_runs(folder: Path) -> None:
-    (snippet,) = fenced(section(PAGE, "## From Python"), "python")
-    (folder / "trip.py").write_text(snippet)
-    done = run_line("python trip.py", folder, _scripted(folder, ASKING))
-    assert done.returncode == 0, done.stderr
-    assert "completed The plan is in plan.md." in done.stdout
-    assert [line.split()[1:] for line in done.stdout.splitlines()[-2:]] == [["planner", "3"], ["writer", "2"]]
-
-
-def test_the_experts_take_twelve_lines_and_load_without_a_warning(folder: Path) -> None:
-    assert len(EXPERTS.splitlines()) <= 12
+def test_the_experts_take_ten_lines_and_load_without_a_warning(folder: Path) -> None:
+    assert len(EXPERTS.splitlines()) <= 10
     assert load_project(folder / "perstack.toml").warnings == ()
 
 
 def test_the_first_screen_is_one_screen() -> None:
-    assert len(BEGINNING.splitlines()) <= 56
+    assert len(BEGINNING.splitlines()) <= 40
 
 
 def test_every_make_target_that_is_named_is_there() -> None:
@@ -168,26 +156,66 @@ def test_every_make_target_that_is_named_is_there() -> None:
     assert "VENV   := .venv" in page("Makefile")
 
 
-def test_the_exit_codes_are_those_of_the_command_line() -> None:
-    table = {int(code): meaning for code, meaning in rows(section(PAGE, "## Go on"))}
-    assert table == EXIT_CODES
-
-
 def test_state_lives_where_the_page_says(begun: tuple[Path, list[str]]) -> None:
     folder, _ = begun
-    (tree,) = fenced(section(PAGE, "## Where state lives"), "text")
+    (tree,) = fenced(section(CONCEPTS, "## Where state lives"), "text")
     for line in tree.splitlines():
         assert list(folder.glob(re.sub(r"\{\w+\}", "*", line.split()[0]))), line
 
 
 def test_the_line_for_sqlite_keeps_jobs_in_that_file(folder: Path) -> None:
-    line = re.search(r'`(storage = "[^"]+")`', PAGE)
+    line = re.search(r'`(storage = "[^"]+")`', CONCEPTS)
     assert line is not None
     (folder / "perstack.toml").write_text(f"{line[1]}\n{EXPERTS}")
-    assert run_line("perstack run planner go", folder, _scripted(folder, ASKING)).returncode == 3
+    assert run_line("perstack run planner go", folder, _scripted(folder, PLANNING)).returncode == 0
     assert (folder / tomllib.loads(line[1])["storage"].partition(":")[2]).is_file()
     assert not (folder / "perstack" / "jobs").exists()
 
 
 def test_the_demos_success_rate_has_its_place() -> None:
     assert "<!-- demo-figures -->" in BEGINNING
+
+
+def test_every_figure_is_that_of_the_page_it_comes_from() -> None:
+    reliability, speed, security = (page(f"docs/{name}.md") for name in ("reliability", "speed", "security"))
+    kills = sum(
+        _numbers(reliability, r"(\d+) kills on files, (\d+) on SQLite", r"(\d+) kills: 0", r"(\d+) kills in \d+ Jobs")
+    )
+    errors = sum(
+        _numbers(
+            reliability, r"EIO at.*?(\d+) errors on files, (\d+) on", r"ENOSPC at.*?(\d+) errors on files, (\d+) on"
+        )
+    )
+    why = section(PAGE, "## Why")
+    assert f"{kills} kills" in why
+    assert f"{errors} errors" in why
+    for figure in re.findall(r"([\d,]+) (?:damages|of SQLite)", why):
+        assert figure in reliability
+    for figure in re.findall(r"\d\.\d+", section(PAGE, "## Why").partition("Cheap")[2].partition("make bench")[0]):
+        assert figure in speed
+    (inside,) = re.findall(r"(\d+) of them from inside", why)
+    assert re.search(rf"^\| from inside a sandbox.*\| {inside} \|", security, re.M)
+
+
+def _numbers(text: str, *patterns: str) -> list[int]:
+    found = [re.search(pattern, text) for pattern in patterns]
+    return [int(number) for match in found if match for number in match.groups()]
+
+
+def _said_by(picture: str) -> list[str]:
+    """The lines of a picture, with what differs from run to run put alike."""
+    lines: dict[str, str] = {}
+    for y, text in re.findall(r'<text [^>]*y="([\d.]+)"[^>]*clip-path[^>]*>(.*?)</text>', picture, re.S):
+        lines[y] = lines.get(y, "") + html.unescape(text).replace("\xa0", " ")
+    alike = (re.sub(r"\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|\d[\d.]* m?s\b", "T", line) for line in lines.values())
+    return [re.sub(r"(exec \(T\): .*?)…", r"\1", line)[:60].rstrip() for line in alike]
+
+
+def test_the_picture_is_what_its_script_makes_and_loads_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "docs" / "pictures" / "make.py"), str(tmp_path / "run.svg")]
+    subprocess.run(command, check=True, timeout=100)
+    kept = page("docs/pictures/run.svg")
+    assert _said_by((tmp_path / "run.svg").read_text()) == _said_by(kept)
+    assert len(_said_by(kept)) > 20
+    assert "approve?" in "".join(_said_by(kept))
+    assert re.findall(r"url\((?!#)|href=|<image|<script", kept) == []

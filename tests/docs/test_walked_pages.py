@@ -16,6 +16,9 @@ from perstack.config.load import load_project
 
 HOW_TO = page("docs/how-to.md")
 TASKS = re.findall(r"^## (.+)$", HOW_TO, re.M)
+ELSEWHERE = ("Choose provider and model",)
+"""What has to reach an endpoint: tests/docs/test_readme.py."""
+
 PARTS = dict(zip(TASKS, re.split(r"^## .+\n", HOW_TO, flags=re.M)[1:], strict=True))
 HAIKU = "snow falls\non the log\nand stays"
 SCRIPT = {
@@ -31,7 +34,14 @@ SCRIPT = {
         {"tools": [{"name": "get_current_time", "input": {"timezone": "Europe/Lisbon"}}]},
         {"text": "A quarter past nine."},
     ],
-    "namer": [{"text": "Stacker", "usage": {"inputTokens": 100, "outputTokens": 10}}],
+    "planner": [
+        {"tools": [{"name": "todo", "input": {"newTodos": ["trains"]}}]},
+        *({"text": "Planned."} for _ in "ab"),
+    ],
+    "guide": [
+        {"tools": [{"name": "askUser", "input": {"question": "Which sea?"}}]},
+        {"text": "Two days in Camogli.", "usage": {"inputTokens": 100, "outputTokens": 10}},
+    ],
     "poet": [{"text": HAIKU}],
     "filer": [{"text": "Once more."}],
     "release-notes": [
@@ -60,14 +70,12 @@ def test_the_first_steps_lead_from_an_empty_folder_to_a_proof(tmp_path: Path) ->
     assert len(newcomer.lines) >= 15
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [task for task in TASKS if task not in ELSEWHERE])
 def test_a_how_to_works_from_an_empty_folder(task: str, tmp_path: Path) -> None:
     walk = reader(tmp_path)
     (walk.folder / "notes.txt").write_text("All is well.\n")
     walk.follow(PARTS[task])
-    assert walk.lines
-    *_, last = (line for line in walk.lines if " run " in line or line.startswith(("python", "perstack iterate")))
-    assert last
+    assert any(line.startswith(("perstack run ", "perstack iterate ", "python ")) for line in walk.lines)
 
 
 @pytest.mark.skipif(not (shutil.which("jq") and shutil.which("sqlite3")), reason="needs jq and sqlite3")
