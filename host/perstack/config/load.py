@@ -68,8 +68,10 @@ def load_usable(path: Path) -> LoadedProject:
 class DefinitionFile:
     """A definition file with its includes, read as far as they can be, and all that is wrong with them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, text: str | None = None) -> None:
+        """With a `text` that is what the file is taken to hold, wherever there is one of that name."""
         self.path = path
+        self._text = text
         self.problems: list[Problem] = []
         self.drafts: dict[str, Draft] = {}
         self.files: dict[Path, str] = {}
@@ -131,6 +133,8 @@ class DefinitionFile:
         return tuple(sorted(self.problems, key=lambda problem: (places.get(problem.file, -1), problem.line or 0)))
 
     def _source(self, path: Path) -> Source | None:
+        if self._text is not None and path == self.path:
+            return Source(path, self._text)
         try:
             return Source(path, read_bounded(path).decode("utf-8-sig"))
         except NotRead as error:

@@ -20,12 +20,12 @@ from perstack.core.definitions import Expert, Project
 from perstack.core.plain import one_line
 from perstack.core.teams import with_delegates
 from perstack.core.tools import ToolSpec
-from perstack.engine.setup import STATE_DIR
 from perstack.errors import UsageError
 from perstack.frontends.cli.next_steps import said
 from perstack.frontends.cli.options import CONFIG
 from perstack.frontends.cli.spans import read_span
 from perstack.frontends.cli.terminal import err, out, remark
+from perstack.frontends.shared.copying import copy_project
 from perstack.frontends.shared.words import count
 from perstack.host import Host
 from perstack.testing.chaos.assault import Assault, Tally, Target, Trial
@@ -34,8 +34,6 @@ from perstack.testing.chaos.made_script import script_for
 from perstack.testing.chaos.victims import Victims
 from perstack.testing.scripted import load_script
 
-_LEFT_OUT = (".git", ".venv", "node_modules", "__pycache__")
-_MOST_BYTES = 64 * 1024 * 1024
 _AT_RANDOM = 5
 """Kills of one Job at random instants, one process after the other."""
 
@@ -74,7 +72,7 @@ def chaos_command(
     room = Path(tempfile.mkdtemp(prefix="perstack-chaos-"))
     template = room / "template"
     try:
-        _copy(path.parent.resolve(), template)
+        copy_project(path.parent.resolve(), template)
     except UsageError:
         shutil.rmtree(room)
         raise
@@ -183,23 +181,3 @@ def _is_called(spec: ToolSpec, is_coordinator: bool, later: set[str]) -> bool:
     if spec.kind == "interactive":
         return is_coordinator
     return spec.kind != "delegate" or spec.target in later
-
-
-def _copy(folder: Path, to: Path) -> None:
-    """Copy a project without its state. Raises UsageError for one that is too large to be copied for each Job."""
-    left = _MOST_BYTES
-
-    def leave_out(base: str, names: list[str]) -> set[str]:
-        nonlocal left
-        out = {name for name in names if name in _LEFT_OUT or (name == STATE_DIR and Path(base) == folder)}
-        left -= sum(
-            path.lstat().st_size for name in names if name not in out and not (path := Path(base, name)).is_dir()
-        )
-        if left < 0:
-            raise UsageError(
-                f"{folder} is larger than {_MOST_BYTES >> 20} MB, and is copied for each Job: copy perstack.toml and"
-                " what it needs into a folder of their own, and name it with --config"
-            )
-        return out
-
-    shutil.copytree(folder, to, symlinks=True, ignore=leave_out)

@@ -15,10 +15,11 @@ from perstack.config.problems import describe_problems, problems_to_json
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, Project
 from perstack.core.models import Models
-from perstack.errors import DefinitionError, PluginError, Problem, UsageError
+from perstack.errors import Problem
 from perstack.frontends.cli.options import CONFIG, WORKSPACE, PlaceOptions, Setup
 from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.frontends.cli.tool_costs import can_run, print_tools, tools_of, tools_to_json
+from perstack.frontends.shared.checked import checked
 from perstack.frontends.shared.words import count
 
 
@@ -61,32 +62,9 @@ def validate_command(
 
 
 def _checked(path: Path, place: PlaceOptions) -> tuple[Project | None, tuple[Problem, ...]]:
-    """The project, if it has no errors, and all that is wrong in the file and for the plugins that are installed."""
     definition = DefinitionFile(path)
-    if not definition.drafts and not definition.problems and definition.report is not None:
-        what, tell = "declares no Expert", definition.report.warn
-        if not definition.project.model_fields_set:
-            what, tell = "is empty", definition.report.error
-        tell((), f"{what}: write [experts.NAME] and its `instruction`")
-    _ask_plugins(definition, place)
-    try:
-        return definition.loaded(strict=True).project, definition.in_order()
-    except DefinitionError as error:
-        return None, error.problems
-
-
-def _ask_plugins(definition: DefinitionFile, place: PlaceOptions) -> None:
-    from perstack.engine.checking import check_with_plugins
-    from perstack.engine.plugins import EXTRA_MODULES, load_plugins
-
     env = Setup(place, Overrides(), ()).env(Project(env_path=definition.project.env_path))
-    try:
-        plugins = load_plugins(env=env)
-    except (UsageError, PluginError) as error:
-        # without them nothing can be said of what the file asks of them
-        definition.problems.append(Problem(str(error).removeprefix(f"{EXTRA_MODULES}: "), EXTRA_MODULES))
-        return
-    asyncio.run(check_with_plugins(definition, plugins, env))
+    return asyncio.run(checked(definition, env))
 
 
 def _print(project: Project | None, problems: Sequence[Problem], is_usable: bool) -> None:
