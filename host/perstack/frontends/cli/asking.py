@@ -32,7 +32,7 @@ async def answered_in_place(host: Host, work: Callable[[OnEvent], Awaitable[JobS
     With an empty answer, with Ctrl-C and at the end of stdin the Job stays as it is, to be answered later.
     """
     job = await work(lines)
-    while (asking := job.asking) is not None and _can_ask(lines):
+    while (asking := job.asking) is not None and can_ask(lines):
         lines.pause()
         lines.is_asking = True
         answer = await _asked(asking, host)
@@ -56,7 +56,7 @@ async def answered_in_series(
     resume: Callable[[str], Awaitable[SeriesState]],
 ) -> SeriesState:
     """The same of what a Job of iterations waits for, which continue by `resume`."""
-    while series.status == "paused" and series.job_id is not None and _can_ask(lines):
+    while series.status == "paused" and series.job_id is not None and can_ask(lines):
         waiting = await host.job(series.job_id)
         if waiting.asking is None:
             break
@@ -71,7 +71,7 @@ async def answered_in_series(
     return series
 
 
-def _can_ask(lines: Output) -> bool:
+def can_ask(lines: Output) -> bool:
     """Whether somebody reads what is asked, and types."""
     is_typed = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]  # `<&-`
     return lines.asks and is_typed and is_attended()

@@ -63,6 +63,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
     },
     "Set up": {
         "init": Listed("init", "Write a perstack.toml to begin with."),
+        "create": Listed("create", "Have Experts write perstack.toml, or improve it."),
         "models": Listed("models", "List providers and their models, and which one is used."),
         "install": Listed("install", "Ask every skill what it offers, so that Runs need not wait."),
         "login": Listed("login", "Log in to the server of a skill, for all later Jobs."),
@@ -83,6 +84,11 @@ COMMANDS = {name: listed for group in GROUPS.values() for name, listed in group.
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "init": ("perstack init", "perstack init notes --template team --provider anthropic"),
+    "create": (
+        'perstack create "An Expert that turns meeting notes into a list of tasks, in tasks.md"',
+        'perstack create "Let the writer ask which language to use" --max-cost 0.50',
+        "perstack create --resume @last",
+    ),
     "models": ("perstack models", "perstack models anthropic"),
     "run": (
         'perstack run writer "A haiku about logs" --job-id haiku',

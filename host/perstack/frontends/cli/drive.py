@@ -85,7 +85,7 @@ def _leave(lines: Output) -> None:
     leave()
 
 
-def say(job: JobSummary, lines: Output) -> int:
+def say(job: JobSummary, lines: Output, then: str | None = None) -> int:
     """The result, and a line for a person: how it stands, and what to do next. Returns the exit status.
 
     That it failed is said on every stderr, and so is why there is no result if that was asked for; all else at a
@@ -93,7 +93,7 @@ def say(job: JobSummary, lines: Output) -> int:
     """
     if job.status == "completed":
         lines.result(job.text or "")
-    text = standing(job)
+    text = standing(job, then)
     if job.without_effect:
         err(f"warning: {job.expert_key}: {WITHOUT_EFFECT}")
     if job.status == "stoppedByError" or (lines.form == "text" and job.status != "completed"):
@@ -103,8 +103,8 @@ def say(job: JobSummary, lines: Output) -> int:
     return EXIT_STATUS[job.status]
 
 
-def standing(job: JobSummary) -> str:
-    """How a Job stands, and what to do next, in a line."""
+def standing(job: JobSummary, then: str | None = None) -> str:
+    """How a Job stands, and what to do next, in a line: `then`, where the door is not one of those for every Job."""
     did = spent(job)
     text = {
         "completed": f"completed: {did}; perstack log --job {job.id}",
@@ -117,7 +117,7 @@ def standing(job: JobSummary) -> str:
     }[job.status]
     step = after_job(job)
     text = f"{job.expert_key} {text}"
-    return f"{text}; {said(step)}" if step is not None and job.status != "completed" else text
+    return f"{text}; {then or said(step)}" if step is not None and job.status != "completed" else text
 
 
 def _why_stopped(job: JobSummary) -> str:

@@ -1,0 +1,213 @@
+"""`perstack create`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from perstack.config.load import load_project, load_usable
+from perstack.config.templates import model_lines
+from perstack.config.toml import NotRead, read_bounded
+from perstack.core.definitions import Project
+from perstack.core.events import DecideApproval, Event, FinishGeneration, FinishToolCall
+from perstack.core.job import JobSummary
+from perstack.core.messages import ToolCallPart
+from perstack.core.overrides import Overrides
+from perstack.core.plain import one_line
+from perstack.engine.emit import OnEvent
+from perstack.errors import DefinitionError, UsageError
+from perstack.frontends.cli.asking import answered_in_place, can_ask
+from perstack.frontends.cli.commands import COMMANDS
+from perstack.frontends.cli.drive import job_of, say, until_done
+from perstack.frontends.cli.given import given_query
+from perstack.frontends.cli.next_steps import command
+from perstack.frontends.cli.options import PlaceOptions, Setup, driving_options
+from perstack.frontends.cli.output import Output, Showing, showing_options
+from perstack.frontends.cli.terminal import err
+from perstack.frontends.making.team import COORDINATOR, DEFINITION, WRITES, team_for
+from perstack.frontends.making.tools import kit_for
+from perstack.frontends.making.trial import Left, Trials
+from perstack.frontends.shared.following import after_job
+from perstack.frontends.shared.stopping import INTERRUPTED
+from perstack.host import Host
+from perstack.next_steps import Resume
+
+_RESUME = "perstack create --resume"
+
+
+@click.command("create")
+@click.argument("query", required=False)
+@click.option("--resume", "job", metavar="JOB", help="Continue this Job of `perstack create`, in place of QUERY.")
+@click.option("--yes", is_flag=True, help="Change files that are there without asking.")
+@showing_options
+@driving_options
+def create_command(query: str | None, job: str | None, yes: bool, showing: Showing, setup: Setup) -> None:
+    """Have Experts write the perstack.toml that QUERY describes, or improve the one that is there.
+
+    They check it as `perstack validate` does, and try it on a sample query in a copy of the folder, where no program is
+    started. Before a file that is there is changed you see the difference, and are asked. QUERY `-`, or none, is read
+    from stdin.
+    """
+    if job is not None and query is not None:
+        raise UsageError("--resume continues what was asked before: leave QUERY out")
+    place = _placed(setup.place)
+    folder, before = Path(place.named), _before(place)
+    lines = _Lines(showing, folder)
+    if job is None and (folder / DEFINITION).exists() and not yes and not can_ask(lines):
+        raise UsageError(
+            f"{folder / DEFINITION} is there, and nobody can be asked whether it may be changed: give --yes, or call"
+            " this at a terminal"
+        )
+    text = "" if job is not None else _told(given_query(query), folder, before, setup.overrides)
+    tried: list[tuple[str, str]] = []
+    host = _host(replace(setup, place=place), folder, before, tried, says_yes=yes)
+
+    async def work(on_event: OnEvent) -> JobSummary:
+        if job is None:
+            return await host.run(COORDINATOR, text, on_event=on_event)
+        found = await host.jobs.find(job)
+        stopped = await host.job(found)
+        if stopped.expert_key != COORDINATOR:
+            raise UsageError(f"Job {stopped.id} is none of `perstack create`: perstack resume {stopped.id}")
+        await lines.begin(lambda: host.job(found))
+        return stopped if stopped.asking is not None else await host.resume(found, on_event=on_event)
+
+    ended = until_done(host, lambda: answered_in_place(host, work, lines), lambda: job_of(host, lines), lines)
+    if ended is None:
+        sys.exit(INTERRUPTED)
+    status = say(ended, lines, _then(ended))
+    sys.exit(_say_written(lines, before, tried) if ended.status == "completed" else status)
+
+
+class _Lines(Output):
+    """What any command that drives shows; keeps which files were written."""
+
+    def __init__(self, showing: Showing, folder: Path) -> None:
+        super().__init__(showing)
+        self.folder = folder
+        self.written: list[str] = []
+        self._definition = _content(folder / DEFINITION)
+        self._paths: dict[str, str] = {}
+        """Of calls that have no result yet, by their ids."""
+
+    def __call__(self, event: Event, line: bytes) -> None:
+        super().__call__(event, line)
+        if isinstance(event, FinishGeneration):
+            for part in event.reply:
+                if isinstance(part, ToolCallPart) and part.tool_name in WRITES:
+                    self._paths[part.tool_call_id] = str(part.args.get("path"))
+        elif isinstance(event, DecideApproval) and event.decision == "no":
+            self._paths.pop(event.tool_call_id, None)
+        elif isinstance(event, FinishToolCall):
+            path = self._paths.pop(event.tool_call_id, None)
+            if path is not None and path not in self.written and not event.is_error:
+                self.written.append(path)
+
+    def changed(self) -> list[str]:
+        """What was written, by calls of an earlier process too as far as it is perstack.toml."""
+        is_new = DEFINITION not in self.written and _content(self.folder / DEFINITION) != self._definition
+        return [*self.written, DEFINITION] if is_new else self.written
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return read_bounded(path)
+    except (NotRead, OSError):
+        return None
+
+
+def _placed(given: PlaceOptions) -> PlaceOptions:
+    """The folder whose perstack.toml is made or improved is the workspace. Raises UsageError."""
+    place = given.find()
+    if given.config is not None and Path(given.config).name != DEFINITION:
+        raise UsageError(f"--config {given.config}: a definition that is improved is called {DEFINITION}")
+    if given.config is not None and given.workspace is not None:
+        raise UsageError("--config and --workspace name one folder here: leave one of them out")
+    found = None if given.workspace is not None else place.config
+    folder = place.folder if found is None else found.parent
+    if folder != Path.cwd():
+        err(f"note: this is about {one_line(str(folder / DEFINITION))}")
+    return replace(given, workspace=str(folder))
+
+
+def _before(place: PlaceOptions) -> Project:
+    """The definition as it is, for its settings; an empty one if it cannot be used."""
+    config = place.find().config
+    if config is None:
+        return Project()
+    try:
+        return load_usable(config).project
+    except DefinitionError:
+        err(f"warning: {config} has errors, so its settings are left out; `perstack validate` says which")
+        return Project()
+
+
+def _told(query: str, folder: Path, before: Project, overrides: Overrides) -> str:
+    """The query, with what the Experts would have to look up."""
+    if (folder / DEFINITION).exists():
+        names = ", ".join(before.experts)
+        facts = f"There is a {DEFINITION} already{f', with the Experts {names}' if names else ''}: improve that."
+    else:
+        facts = f"There is no {DEFINITION} in the folder yet."
+    if overrides.provider is not None and isinstance(overrides.model, str):
+        facts += f"\nAt its top it names this model:\n{model_lines(overrides.provider, overrides.model)}"
+    return f"{query}\n\n{facts}"
+
+
+def _host(setup: Setup, folder: Path, before: Project, tried: list[tuple[str, str]], *, says_yes: bool) -> Host:
+    project = team_for(before, folder, says_yes=says_yes)
+    env, given = setup.env(project), setup.overrides
+    # what is given is what all of it may cost: half of it is for trials, which are Jobs of their own
+    tokens = None if given.max_tokens is None else max(1, given.max_tokens // 2)
+    cost = None if given.max_cost is None else given.max_cost / 2
+    trials = Trials(folder, env, given, (), before, Left(tokens=tokens, cost=cost))
+    kit = kit_for(folder, env, (), trials, lambda key, query: tried.append((key, query)))
+    asked = replace(given, max_tokens=tokens, max_cost=cost)
+    return setup.place.host(project, env=env, overrides=asked, plugins=[kit])
+
+
+def _then(job: JobSummary) -> str:
+    """How it continues: not by the commands for other Jobs, which have no tool to check a definition with."""
+    step = after_job(job)
+    if isinstance(step, Resume):
+        return f"continue with: {command(step).replace('perstack resume', _RESUME)}"
+    return f"continue with: {_RESUME} {job.id}"
+
+
+def _say_written(lines: _Lines, before: Project, tried: list[tuple[str, str]]) -> int:
+    """What was written, and what to do with it; the exit status, 1 if there is nothing that can be run."""
+    changed = lines.changed()
+    for name in changed:
+        lines.remark(f"wrote {name}")
+    path = lines.folder / DEFINITION
+    if not path.is_file():
+        err(f"no {DEFINITION} was written: say more of what the Expert should do")
+        return 1
+    try:
+        project = load_project(path).project
+    except DefinitionError as error:
+        err(f"{path} has errors: {one_line(str(error.problems[0]))}; `perstack validate` says all")
+        return 1
+    if not changed:
+        lines.remark("nothing was changed")
+        return 0
+    for one in _next_commands(lines.folder, before, project, tried):
+        lines.remark(f"next: {one}")
+    return 0
+
+
+def _next_commands(folder: Path, before: Project, project: Project, tried: list[tuple[str, str]]) -> list[str]:
+    changed = [key for key, expert in project.experts.items() if before.experts.get(key) != expert]
+    called = {name for expert in project.experts.values() for name in expert.delegates}
+    first = [key for key in changed if key not in called] or changed or list(project.experts)
+    key, query = next(((key, query) for key, query in reversed(tried) if key in first), (first[0], "QUERY"))
+    where = "" if folder == Path.cwd() else f"cd {shlex.quote(os.path.relpath(folder))} && "
+    commands = [f"perstack run {shlex.quote(key)} {shlex.quote(one_line(query))}"]
+    if "test" in COMMANDS:
+        commands.append(f"perstack test {shlex.quote(key)}")
+    return [where + one for one in commands]

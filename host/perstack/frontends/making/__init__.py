@@ -1,0 +1,1 @@
+"""Definitions of Experts, made and improved by Experts."""
