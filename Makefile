@@ -7,6 +7,9 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 RUN    := $(VENV)/.run-installed
 DEV    := $(VENV)/.dev-installed
 
+# where this is set, each of the thousand programs that tests start would compile every module anew
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo install test test-local-model check bench faults fuzz soak docs matrix lock clean
 
 ## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
