@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from postgres_fixture import postgres as postgres
 from processes import at_work
 from terminal import Terminal
 

@@ -23,6 +23,7 @@ EXTRAS = {
     "host/perstack/testing": "testing",
     "plugins/perstack_bedrock": "bedrock",
     "plugins/perstack_bubblewrap": "sandbox",
+    "plugins/perstack_postgres": "postgres",
     "plugins/perstack_vertex": "vertex",
     "plugins/perstack_local": "local",
 }

@@ -1,0 +1,77 @@
+"""What an error of the server, or of the way to it, means: whether to try again, and what a person is told."""
+
+from __future__ import annotations
+
+import psycopg
+
+from perstack.errors import StorageError
+from perstack_postgres.address import Address, without_secrets
+
+_PASSING = {"57P01", "57P02", "57P03", "57P05", "25P03", "53300", "40001", "40P01"}
+"""The server ends or begins, was idle for too long, has no connection free, or broke a deadlock."""
+
+_REMEDIES = {
+    "42501": "give the role its rights on the schema (docs/storages.md)",
+    "53100": "the server's disk is full: free some space, then resume",
+    "57014": "the server gave up after its time limit: look for what keeps it busy",
+    "55P03": "another process keeps it locked: try again when it is done",
+    "25006": "this server takes no writes: name the primary",
+    "3D000": "make the database, or name another in `storage`",
+}
+
+
+FAILURES = (psycopg.Error, TimeoutError, OSError)
+"""What an attempt may fail with."""
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same may work in a moment, on another connection."""
+    if isinstance(error, TimeoutError | OSError):
+        return True
+    if isinstance(error, psycopg.Error):
+        code = error.sqlstate
+        return code in _PASSING or (code or "").startswith("08") or (code is None and _is_of_connection(error))
+    return False
+
+
+def is_starting(error: BaseException) -> bool:
+    """Whether a server said that it is about to be there."""
+    return "starting up" in str(error)
+
+
+def _is_of_connection(error: psycopg.Error) -> bool:
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+
+
+def storage_error(address: Address, error: BaseException) -> StorageError:
+    """One line: the place, the server's words, and the remedy."""
+    return StorageError(f"{address.shown}: {reason(address, error)}")
+
+
+def reason(address: Address, error: BaseException) -> str:
+    """The server's words and the remedy."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time: see whether the server runs and can be reached"
+    code = error.sqlstate if isinstance(error, psycopg.Error) else None
+    text = _words(address, error)
+    if code in _REMEDIES:
+        return f"{text}: {_REMEDIES[code]}"
+    if code is None or code.startswith(("08", "28")):
+        return f"{text}: {_how_to_reach(text)}"
+    return text
+
+
+def _words(address: Address, error: BaseException) -> str:
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    text = without_secrets(address, primary or str(error) or type(error).__name__)
+    return text.removeprefix("connection failed: ").removesuffix(".")[:500]
+
+
+def _how_to_reach(text: str) -> str:
+    if "password" in text or "authentication" in text or "pg_hba" in text:
+        return "give its password by a variable in `storage`, PGPASSWORD or ~/.pgpass"
+    if "does not exist" in text:
+        return "make it, or name another in `storage`"
+    if "certificate" in text or "SSL" in text:
+        return "see `sslmode` and `sslrootcert` in docs/storages.md"
+    return "see whether the server runs and can be reached"

@@ -1,0 +1,208 @@
+"""Who drives a Job: a row with an expiry and a number, and a lock that ends with the connection that took it.
+
+A lease is free when it was given up, when the connection that took it is gone, and when nothing was heard of its holder
+for some seconds by the server's clock. Whoever takes it gets a greater number; what a holder writes is refused by the
+server once its number is not the one of the row any more. All leases of a process are on one connection, which is made
+anew when it is lost: those that nobody took meanwhile go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple, TypeVar
+
+from perstack.dataclass import dataclass
+from perstack.errors import Conflict, NotFound, StorageError
+from perstack.ports.uninterrupted import uninterrupted
+from perstack_postgres.background import end
+from perstack_postgres.connections import Connections
+from perstack_postgres.faults import FAILURES
+from perstack_postgres.schema import key_of
+from perstack_postgres.session import Connection, is_idle
+from perstack_postgres.statements import Statements
+
+T = TypeVar("T")
+
+EXPIRY = 8.0
+"""Seconds after which a holder of whom nothing was heard has lost its lease."""
+
+_BEAT = 2.0
+_BEAT_PATIENCE = 3.0
+"""Seconds that a beat may take before its connection counts as lost."""
+
+_LONGEST_HOLDER = 1000
+
+
+class JobKey(NamedTuple):
+    """A Job, and the space that it is in."""
+
+    space: str
+    job_id: str
+
+
+@dataclass(slots=True)
+class _Held:
+    fence: int
+    is_lost: bool = False
+
+
+class Leases:
+    """Those of one process in one schema."""
+
+    def __init__(self, connections: Connections, statements: Statements) -> None:
+        self._connections = connections
+        self._statements = statements
+        self._key = key_of(connections.address.schema)
+        self._held: dict[JobKey, _Held] = {}
+        self._connection: Connection | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._turns: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+
+    def fence(self, key: JobKey) -> int | None:
+        """The number of the lease that this process has on a Job; None if it has none. Raises Conflict if it has lost
+        it."""
+        held = self._held.get(key)
+        if held is not None and held.is_lost:
+            raise self.lost(key)
+        return None if held is None else held.fence
+
+    def lost(self, key: JobKey) -> Conflict:
+        """The error for a holder that is none any more."""
+        if held := self._held.get(key):
+            held.is_lost = True
+        return Conflict(
+            f"job {key.job_id}: the lease of this process ended, because the database did not hear of it in time, and"
+            " another may drive the Job now: look at it, then resume it"
+        )
+
+    @asynccontextmanager
+    async def hold(self, key: JobKey, holder: str) -> AsyncGenerator[None]:
+        """The right to drive a Job. Raises Conflict, naming the holder, and NotFound."""
+        try:
+            await uninterrupted(self._take(key, holder))
+        except asyncio.CancelledError:  # it has been taken
+            await uninterrupted(self._give_up(key))
+            raise
+        try:
+            yield
+        finally:
+            await uninterrupted(self._give_up(key))
+
+    async def holder(self, key: JobKey) -> str | None:
+        """Who holds the lease now, in its own words; None if nobody does."""
+        values = {"space": key.space, "job": key.job_id, "key": self._key}
+
+        async def work(connection: Connection) -> str | None:
+            row = await (await connection.execute(self._statements.holder, values)).fetchone()
+            return None if row is None else _words(row[0])
+
+        return await self._connections.read(work, None)
+
+    async def close(self) -> None:
+        """Close the connection of the leases, which frees those that are still held."""
+        await self._stop_beating()
+        await self._drop()
+
+    async def _take(self, key: JobKey, holder: str) -> None:
+        words = holder.encode()[:_LONGEST_HOLDER]
+        async with self._turn():
+            fence = await self._do(lambda connection, is_again: self._taken(connection, key, words, is_again))
+            self._held[key] = _Held(fence)
+        if self._beating is None or self._beating.done():
+            self._beating = asyncio.create_task(self._beat())
+
+    async def _taken(self, connection: Connection, key: JobKey, words: bytes, is_again: bool) -> int:
+        values = {"space": key.space, "job": key.job_id, "key": self._key}
+        async with connection.transaction():
+            row = await (await connection.execute(self._statements.lease_to_take, values)).fetchone()
+            if row is None:
+                raise NotFound(f"there is no Job {key.job_id} in {self._connections.address.shown}")
+            number, holder, is_live = row
+            # an answer that was lost may have been that the lease is ours
+            if is_live and not (is_again and bytes(holder) == words and key not in self._held):
+                other = _words(holder)
+                raise Conflict(f"job {key.job_id} is being driven by {other}: wait until it ends, or stop it")
+            taking = {"n": number, "holder": words, "seconds": EXPIRY}
+            taken = await (await connection.execute(self._statements.take_lease, taking)).fetchone()
+            fence = 0 if taken is None else int(taken[0])
+            await self._lock(connection, fence)
+        return fence
+
+    async def _give_up(self, key: JobKey) -> None:
+        async with self._turn():
+            held = self._held.pop(key)
+            connection = self._connection
+            if not held.is_lost and connection is not None:
+                values = {"key": self._key, "fence": held.fence}
+                try:
+                    async with asyncio.timeout(_BEAT_PATIENCE):
+                        await connection.execute(self._statements.free_lease, values)
+                except FAILURES:  # it ends with the connection
+                    await self._drop()
+        if not self._held:
+            await self._stop_beating()
+
+    async def _beat(self) -> None:
+        """Say at regular times that this process is there, as long as it holds a lease."""
+        while self._held:
+            await asyncio.sleep(_BEAT)
+            with suppress(StorageError):  # whoever writes meets it too
+                async with self._turn():
+                    await self._do(lambda connection, _: self._kept(connection), _BEAT_PATIENCE)
+
+    async def _kept(self, connection: Connection) -> None:
+        fences = {held.fence: held for held in self._held.values() if not held.is_lost}
+        values = {"fences": list(fences), "seconds": EXPIRY}
+        kept = {
+            int(row[0]) for row in await (await connection.execute(self._statements.keep_leases, values)).fetchall()
+        }
+        for fence, held in fences.items():
+            held.is_lost = fence not in kept
+
+    async def _do(self, work: Callable[[Connection, bool], Awaitable[T]], seconds: float = EXPIRY) -> T:
+        """What `work` returns, on the connection of the leases. Raises StorageError."""
+
+        async def attempt(is_again: bool) -> T:
+            try:
+                async with asyncio.timeout(seconds):
+                    return await work(await self._connected(), is_again)
+            finally:
+                if self._connection is not None and not is_idle(self._connection):
+                    await self._drop()
+
+        return await self._connections.patiently(attempt)
+
+    async def _connected(self) -> Connection:
+        """The connection; a new one holds again what the last one held, and nobody has taken meanwhile."""
+        if self._connection is None:
+            self._connection = await self._connections.open_ready()
+            await self._kept(self._connection)
+            for held in self._held.values():
+                if not held.is_lost:
+                    await self._lock(self._connection, held.fence)
+        return self._connection
+
+    async def _lock(self, connection: Connection, fence: int) -> None:
+        # shared: the connection before this one may not have been missed by the server yet
+        await connection.execute(self._statements.lock_lease, {"key": self._key, "fence": fence})
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _stop_beating(self) -> None:
+        beating, self._beating = self._beating, None
+        await end(beating)
+
+    def _turn(self) -> asyncio.Lock:
+        loop = asyncio.get_running_loop()
+        if self._turns is None or self._turns[0] is not loop:
+            self._turns = (loop, asyncio.Lock())
+        return self._turns[1]
+
+
+def _words(holder: bytes) -> str:
+    return bytes(holder).decode(errors="replace") or "another process"

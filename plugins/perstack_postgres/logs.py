@@ -1,0 +1,203 @@
+"""The logs of Runs: appending, reading, taking content out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import psycopg
+
+from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line
+from perstack.core.ids import check_id, check_job_id
+from perstack.errors import Damaged, NotFound
+from perstack.ports.appending import check_redaction, head_after, stale
+from perstack.ports.storage import RunRef
+from perstack_postgres.connections import Connections
+from perstack_postgres.leases import JobKey, Leases
+from perstack_postgres.session import Connection
+from perstack_postgres.statements import Statements
+
+_LONGEST = 1 << 28
+"""Bytes of a record that is read: a longer one was not written by us."""
+
+_MOST_KNOWN = 1000
+_LAST = (1 << 62) - 1
+
+
+class _End(NamedTuple):
+    """A log that we know: its number in this schema, and its head."""
+
+    run: int
+    head: Head
+
+
+class RunLogs:
+    """The logs in one space."""
+
+    def __init__(self, connections: Connections, statements: Statements, leases: Leases, space: str) -> None:
+        self._connections = connections
+        self._statements = statements
+        self._leases = leases
+        self._space = space
+        self._known: dict[RunRef, _End] = {}
+        """What this process wrote last: it saves asking. A Run that is made anew has another number."""
+
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        """Add records after the first `expected_seq`. Raises Conflict."""
+        check_id(run.run_id, "run")
+        key = self._key(run)
+        fence = self._leases.fence(key)
+        lines = list(records)
+        known = self._known.pop(run, None)
+
+        async def work(connection: Connection, is_again: bool) -> _End:
+            try:
+                if known is not None and known.head.seq == expected_seq and not is_again:
+                    end = await self._added(connection, run, known, lines, fence)
+                    if end is not None:
+                        return end
+                end = await self._end(connection, run)
+                if is_again and await self._has(connection, end.run, expected_seq, lines):
+                    return end
+                if end.head.seq != expected_seq:
+                    raise stale(self._place(run), expected_seq, end.head.seq)
+                return await self._added(connection, run, end, lines, fence) or await self._refused(
+                    connection, run, end
+                )
+            except psycopg.errors.ForeignKeyViolation:
+                raise self.no_job(run.job_id) from None
+
+        self._know(run, await self._connections.write(work, sum(map(len, lines))))
+
+    async def read(self, run: RunRef, after: int, limit: int | None) -> list[bytes]:
+        """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
+        check_id(run.run_id, "run")
+        key = self._key(run)
+        last = _LAST if limit is None else min(after + limit, _LAST)
+        values = {"space": key.space, "job": key.job_id, "run": run.run_id, "longest": _LONGEST}
+        # the record before is read too: the chain goes on from it
+        values |= {"first": max(after, 1), "last": last}
+
+        async def work(connection: Connection) -> list[tuple[int, bytes | None]]:
+            cursor = await connection.execute(self._statements.read, values, binary=True)
+            return [(int(seq), line) for seq, line in await cursor.fetchall()]
+
+        return self._verified(run, after, await self._connections.read(work, []))
+
+    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+        """Put a record without content in the place of one. Raises NotFound and Conflict."""
+        check_id(run.run_id, "run")
+        fence = self._leases.fence(self._key(run))
+
+        async def work(connection: Connection, _: bool) -> None:
+            async with connection.transaction():
+                number = await self._number(connection, run)
+                query = self._statements.lines
+                rows = (
+                    [] if number is None else await (await connection.execute(query, [number], binary=True)).fetchall()
+                )
+                check_redaction([bytes(line) for (line,) in rows], seq, record, self._place(run))
+                values = {"line": record, "run": number, "seq": seq, "fence": fence}
+                if not (await connection.execute(self._statements.redact, values)).rowcount:
+                    raise self._leases.lost(self._key(run))
+
+        await self._connections.write(work, len(record))
+
+    async def check_length(self, connection: Connection, number: int, run: RunRef, seq: int) -> None:
+        """Raises Conflict unless a log has so many records."""
+        head = await self._head(connection, number, run)
+        if head.seq != seq:
+            raise stale(self._place(run), seq, head.seq)
+
+    def no_job(self, job_id: str) -> NotFound:
+        """The error for a Job that is not there."""
+        return NotFound(f"there is no Job {job_id} in {self._connections.address.shown}")
+
+    def _know(self, run: RunRef, end: _End) -> None:
+        self._known[run] = end
+        if len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    async def _added(
+        self, connection: Connection, run: RunRef, end: _End, lines: list[bytes], fence: int | None
+    ) -> _End | None:
+        """Where the log ends with these records; None if it does not end where we think. Raises Conflict without our
+        lease, or for records that do not continue it."""
+        head = head_after(end.head, lines, self._place(run))
+        values = {"run": end.run, "seq": end.head.seq, "lines": lines, "fence": fence}
+        query = self._statements.append if fence is None else self._statements.append_fenced
+        try:
+            if (await connection.execute(query, values)).rowcount == len(lines):
+                return _End(end.run, head)
+        except psycopg.errors.UniqueViolation:
+            pass
+        if fence is not None:
+            row = await (await connection.execute(self._statements.has_fence, [fence])).fetchone()
+            if row is None:
+                raise self._leases.lost(self._key(run))
+        return None
+
+    async def _refused(self, connection: Connection, run: RunRef, end: _End) -> _End:
+        raise stale(self._place(run), end.head.seq, (await self._head(connection, end.run, run)).seq)
+
+    async def _end(self, connection: Connection, run: RunRef) -> _End:
+        """Where a log ends; it is given a number if it has none. Raises NotFound for an unknown Job."""
+        number = await self._number(connection, run)
+        if number is None:
+            ids = {"space": self._space, "job": run.job_id, "run": run.run_id}
+            await connection.execute(self._statements.make_run, ids)
+            number = await self._number(connection, run)
+        if number is None:
+            raise self.no_job(run.job_id)
+        return _End(number, await self._head(connection, number, run))
+
+    async def _number(self, connection: Connection, run: RunRef) -> int | None:
+        ids = [self._space, run.job_id, run.run_id]
+        row = await (await connection.execute(self._statements.find_run, ids)).fetchone()
+        return None if row is None else int(row[0])
+
+    async def _head(self, connection: Connection, number: int, run: RunRef) -> Head:
+        row = await (await connection.execute(self._statements.last_record, [number], binary=True)).fetchone()
+        if row is None:
+            return EMPTY_LOG
+        try:
+            return Head(int(row[0]), open_line(bytes(row[1])).hash)
+        except BrokenSeal as broken:
+            raise self._damaged(run, int(row[0]) - 1, broken) from broken
+
+    async def _has(self, connection: Connection, number: int, seq: int, lines: list[bytes]) -> bool:
+        """Whether these are the last records of a log: an append whose answer was lost was done."""
+        values = [number, seq]
+        cursor = await connection.execute(self._statements.lines_after, values, binary=True)
+        return [bytes(line) for (line,) in await cursor.fetchall()] == lines
+
+    def _verified(self, run: RunRef, after: int, rows: list[tuple[int, bytes | None]]) -> list[bytes]:
+        """The records behind place `after`, each checked against the one before it."""
+        lines: list[bytes] = []
+        head = EMPTY_LOG
+        try:
+            if after and rows and rows[0][0] == after:
+                head = Head(after, open_line(rows.pop(0)[1] or b"").hash)
+            for seq, line in rows:
+                if seq != head.seq + 1:
+                    raise BrokenSeal("it is missing")
+                if line is None:
+                    raise BrokenSeal(f"it is longer than {_LONGEST >> 20} MiB")
+                _, head = check(head, line)
+                lines.append(line)
+        except BrokenSeal as broken:
+            raise self._damaged(run, head.seq, broken) from broken
+        return lines
+
+    def _damaged(self, run: RunRef, readable: int, broken: BrokenSeal) -> Damaged:
+        return Damaged(
+            f"{self._place(run)}, record {readable + 1}: {broken}; records before it that can be read: {readable}. "
+            "Put the database back from a copy",
+            readable=readable,
+        )
+
+    def _key(self, run: RunRef) -> JobKey:
+        return JobKey(self._space, check_job_id(run.job_id))
+
+    def _place(self, run: RunRef) -> str:
+        return f"{self._connections.address.shown}, run {run.run_id}"

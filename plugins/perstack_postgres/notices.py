@@ -1,0 +1,123 @@
+"""Telling others at once that something of a Job was written, by NOTIFY, and hearing it, by LISTEN.
+
+A notice is sent on its own soon after what it tells of: within a transaction it would have all commits of the database
+wait for each other. One that is lost costs a watcher nothing but the time until it looks by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+
+from psycopg import sql
+
+from perstack.errors import StorageError
+from perstack_postgres.background import end
+from perstack_postgres.connections import Connections
+from perstack_postgres.faults import FAILURES
+from perstack_postgres.leases import JobKey
+from perstack_postgres.session import Connection
+
+_SOON = 0.02
+_PATIENCE = 5.0
+_PAUSE = 1.0
+"""Seconds until a server that does not let us listen is asked again."""
+
+
+class Watching:
+    """What a watcher of a Job waits on."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+
+    async def wait(self, seconds: float) -> None:
+        """Returns when something may have been written since the last wait, or after so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.changed.wait()
+        self.changed.clear()
+
+
+class Notices:
+    """Those of one process in one schema."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._channel = f"perstack_{connections.address.schema}"
+        self._unsent: set[JobKey] = set()
+        self._sending: asyncio.Task[None] | None = None
+        self._watched: dict[str, list[Watching]] = {}
+        self._listening: asyncio.Task[None] | None = None
+
+    def written(self, key: JobKey) -> None:
+        """Something was written to a Job."""
+        self._unsent.add(key)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send_soon())
+
+    @asynccontextmanager
+    async def watching(self, key: JobKey) -> AsyncGenerator[Watching]:
+        """Listen for a Job."""
+        watching, name = Watching(), _name(key)
+        self._watched.setdefault(name, []).append(watching)
+        if self._listening is None or self._listening.done():
+            self._listening = asyncio.create_task(self._listen())
+        try:
+            yield watching
+        finally:
+            self._watched[name].remove(watching)
+            if not self._watched[name]:
+                del self._watched[name]
+            if not self._watched:
+                await end(self._listening)
+
+    async def close(self) -> None:
+        """Send what is unsent, and listen no more."""
+        await end(self._listening)
+        await end(self._sending)
+        # one that was cancelled while it connected would keep the connection
+        self._listening = self._sending = None
+        if self._unsent:
+            await self._send()
+
+    async def _send_soon(self) -> None:
+        while self._unsent:
+            await asyncio.sleep(_SOON)
+            await self._send()
+
+    async def _send(self) -> None:
+        names = [_name(key) for key in self._unsent]
+        self._unsent.clear()
+
+        async def work(connection: Connection) -> None:
+            query = "SELECT pg_notify(%s, name) FROM unnest(%s::text[]) AS name"
+            await connection.execute(query, [self._channel, names])
+
+        with suppress(StorageError):
+            await self._connections.once(work, _PATIENCE)
+
+    async def _listen(self) -> None:
+        while True:
+            with suppress(StorageError, *FAILURES):
+                connection = await self._connections.open_once()
+                try:
+                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+                    self._wake_all()
+                    async for notice in connection.notifies():
+                        for watching in self._watched.get(notice.payload, ()):
+                            watching.changed.set()
+                finally:
+                    await connection.close()
+            self._wake_all()
+            await asyncio.sleep(_PAUSE)
+
+    def _wake_all(self) -> None:
+        """What was written before anybody listened was not heard of."""
+        for watchers in self._watched.values():
+            for watching in watchers:
+                watching.changed.set()
+
+
+def _name(key: JobKey) -> str:
+    return f"{key.space}/{key.job_id}"

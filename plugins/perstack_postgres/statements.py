@@ -1,0 +1,309 @@
+"""The statements, each for one schema.
+
+In those that write for a Job, `job` is the Job, and `ours` is it again unless this process has lost its lease on it.
+`fence` is the number of the lease that this process has, or null if it has none.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+_RELAXED = "set_config('synchronous_commit', 'off', true)"
+"""In a statement that is a transaction of its own: its commit is not waited for. Caches need not be synced."""
+
+_GUARD = (
+    "WITH job AS MATERIALIZED (SELECT n, {sync} FROM $.jobs WHERE space = %(space)s AND job_id = %(job)s),"
+    " ours AS MATERIALIZED (SELECT n FROM job WHERE %(fence)s::bigint IS NULL"
+    " OR EXISTS (SELECT FROM $.leases AS l WHERE l.job = job.n AND l.fence = %(fence)s::bigint)),"
+    " done AS ({work} RETURNING 1)"
+    " SELECT (SELECT count(*) FROM job), (SELECT count(*) FROM ours), (SELECT count(*) FROM done)"
+)
+
+_GRANTED = (
+    "EXISTS (SELECT FROM pg_locks AS k WHERE k.locktype = 'advisory' AND k.granted AND k.objsubid = 2"
+    " AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND k.classid::bigint = %(key)s::bigint & 4294967295 AND k.objid::bigint = l.fence & 2147483647)"
+)
+"""Whether the connection that took a lease is still there."""
+
+_LIVE = f"(l.expires > clock_timestamp() AND {_GRANTED})"
+
+_ADDED = (
+    "INSERT INTO $.records (run, seq, line) SELECT %(run)s::bigint, %(seq)s::bigint + o, line"
+    " FROM unnest(%(lines)b::bytea[]) WITH ORDINALITY AS added (line, o)"
+    " WHERE coalesce((SELECT max(seq) FROM $.records WHERE run = %(run)s::bigint), 0) = %(seq)s::bigint"
+)
+
+
+class Statements:
+    """For one schema."""
+
+    def __init__(self, schema: str) -> None:
+        self._schema = schema
+
+    def of(self, text: str) -> bytes:
+        """A statement; `$.` in it stands for the schema."""
+        return text.replace("$.", f'"{self._schema}".').encode()
+
+    def _guarded(self, work: str, *, synced: bool = True) -> bytes:
+        return self.of(_GUARD.format(sync="1" if synced else _RELAXED, work=work))
+
+    @cached_property
+    def create_job(self) -> bytes:
+        return self.of(
+            "INSERT INTO $.jobs (space, job_id, made, written) VALUES (%s, %s, %b, nextval('$.writings'::regclass))"
+            " ON CONFLICT DO NOTHING RETURNING made"
+        )
+
+    @cached_property
+    def made(self) -> bytes:
+        return self.of("SELECT made FROM $.jobs WHERE space = %s AND job_id = %s")
+
+    @cached_property
+    def has_job(self) -> bytes:
+        return self.of("SELECT n FROM $.jobs WHERE space = %s AND job_id = %s")
+
+    @cached_property
+    def jobs(self) -> bytes:
+        return self.of(
+            "SELECT written, job_id FROM $.jobs WHERE space = %s AND (written, job_id) < (%s::bigint, %s)"
+            " ORDER BY written DESC, job_id DESC LIMIT %s::bigint"
+        )
+
+    @cached_property
+    def runs(self) -> bytes:
+        return self.of(
+            "SELECT run_id FROM $.runs WHERE job = %s::bigint"
+            " AND EXISTS (SELECT FROM $.records WHERE records.run = runs.n)"
+        )
+
+    @cached_property
+    def find_run(self) -> bytes:
+        return self.of(
+            "SELECT r.n FROM $.runs AS r JOIN $.jobs AS j ON j.n = r.job"
+            " WHERE j.space = %s AND j.job_id = %s AND r.run_id = %s"
+        )
+
+    @cached_property
+    def make_run(self) -> bytes:
+        return self.of(
+            "INSERT INTO $.runs (job, run_id) SELECT n, %(run)s FROM $.jobs"
+            " WHERE space = %(space)s AND job_id = %(job)s ON CONFLICT DO NOTHING"
+        )
+
+    @cached_property
+    def last_record(self) -> bytes:
+        return self.of("SELECT seq, line FROM $.records WHERE run = %s::bigint ORDER BY seq DESC LIMIT 1")
+
+    @cached_property
+    def append(self) -> bytes:
+        return self.of(_ADDED)
+
+    @cached_property
+    def append_fenced(self) -> bytes:
+        """The lease's row is held until the commit, so that nobody takes it over in between."""
+        return self.of(
+            "WITH held AS MATERIALIZED (SELECT 1 FROM $.leases WHERE job = (SELECT job FROM $.runs"
+            f" WHERE n = %(run)s::bigint) AND fence = %(fence)s::bigint FOR SHARE) {_ADDED}"
+            " AND (SELECT count(*) FROM held) = 1"
+        )
+
+    @cached_property
+    def read(self) -> bytes:
+        """A line that is too long is not sent."""
+        return self.of(
+            "SELECT s.seq, CASE WHEN octet_length(s.line) <= %(longest)s::bigint THEN s.line END"
+            " FROM $.records AS s JOIN $.runs AS r ON r.n = s.run JOIN $.jobs AS j ON j.n = r.job"
+            " WHERE j.space = %(space)s AND j.job_id = %(job)s AND r.run_id = %(run)s"
+            " AND s.seq BETWEEN %(first)s::bigint AND %(last)s::bigint ORDER BY s.seq"
+        )
+
+    @cached_property
+    def redact(self) -> bytes:
+        return self.of(
+            "UPDATE $.records SET line = %(line)b WHERE run = %(run)s::bigint AND seq = %(seq)s::bigint"
+            " AND (%(fence)s::bigint IS NULL OR EXISTS (SELECT FROM $.leases WHERE fence = %(fence)s::bigint))"
+        )
+
+    @cached_property
+    def lines(self) -> bytes:
+        return self.of("SELECT line FROM $.records WHERE run = %s::bigint ORDER BY seq")
+
+    @cached_property
+    def lines_after(self) -> bytes:
+        return self.of("SELECT line FROM $.records WHERE run = %s::bigint AND seq > %s::bigint ORDER BY seq")
+
+    @cached_property
+    def has_fence(self) -> bytes:
+        return self.of("SELECT 1 FROM $.leases WHERE fence = %s::bigint")
+
+    @cached_property
+    def rewrite(self) -> bytes:
+        tables = ("records", "blobs", "checkpoints", "runs", "jobs", "entries")
+        return self.of("VACUUM (FULL) " + ", ".join(f"$.{table}" for table in tables))
+
+    @cached_property
+    def put_summary(self) -> bytes:
+        return self._guarded(
+            "UPDATE $.jobs SET summary = %(data)b, written = nextval('$.writings'::regclass) FROM ours"
+            " WHERE jobs.n = ours.n",
+            synced=False,
+        )
+
+    @cached_property
+    def summary(self) -> bytes:
+        return self.of("SELECT summary FROM $.jobs WHERE space = %s AND job_id = %s")
+
+    @cached_property
+    def summaries(self) -> bytes:
+        return self.of("SELECT job_id, summary FROM $.jobs WHERE space = %s")
+
+    def put_entry(self, *, synced: bool) -> bytes:
+        return self._put_entry_synced if synced else self._put_entry
+
+    @cached_property
+    def _put_entry(self) -> bytes:
+        return self._guarded(_ENTRY, synced=False)
+
+    @cached_property
+    def _put_entry_synced(self) -> bytes:
+        return self._guarded(_ENTRY)
+
+    @cached_property
+    def entry(self) -> bytes:
+        return self.of("SELECT seq, entry FROM $.entries WHERE space = %s AND job_id = %s")
+
+    @cached_property
+    def entries(self) -> bytes:
+        return self.of(
+            "SELECT j.job_id, e.entry FROM $.jobs AS j LEFT JOIN $.entries AS e"
+            " ON e.space = j.space AND e.job_id = j.job_id WHERE j.space = %s"
+        )
+
+    @cached_property
+    def lost_jobs(self) -> bytes:
+        return self.of(
+            "SELECT job_id FROM $.entries AS e WHERE space = %s AND NOT EXISTS (SELECT FROM $.jobs AS j"
+            " WHERE j.space = e.space AND j.job_id = e.job_id) ORDER BY job_id"
+        )
+
+    @cached_property
+    def put_setting(self) -> bytes:
+        return self._guarded(
+            "INSERT INTO $.runs (job, run_id, setting) SELECT n, %(run)s, %(data)b FROM ours"
+            " ON CONFLICT (job, run_id) DO UPDATE SET setting = excluded.setting",
+            synced=False,
+        )
+
+    @cached_property
+    def setting(self) -> bytes:
+        return self.of(
+            "SELECT r.setting FROM $.runs AS r JOIN $.jobs AS j ON j.n = r.job"
+            " WHERE j.space = %s AND j.job_id = %s AND r.run_id = %s"
+        )
+
+    @cached_property
+    def put_checkpoint(self) -> bytes:
+        return self._guarded(
+            "INSERT INTO $.checkpoints (job, checkpoint_id, data) SELECT n, %(id)s, %(data)b FROM ours"
+            " ON CONFLICT (job, checkpoint_id) DO UPDATE SET data = excluded.data",
+            synced=False,
+        )
+
+    @cached_property
+    def checkpoint(self) -> bytes:
+        return self.of(
+            "SELECT c.data FROM $.checkpoints AS c JOIN $.jobs AS j ON j.n = c.job"
+            " WHERE j.space = %s AND j.job_id = %s AND c.checkpoint_id = %s"
+        )
+
+    @cached_property
+    def checkpoints(self) -> bytes:
+        return self.of("SELECT checkpoint_id FROM $.checkpoints WHERE job = %s::bigint")
+
+    @cached_property
+    def put_blob(self) -> bytes:
+        return self._guarded(
+            "INSERT INTO $.blobs (job, sha256, data) SELECT n, %(id)s, %(data)b FROM ours ON CONFLICT DO NOTHING"
+        )
+
+    @cached_property
+    def blob(self) -> bytes:
+        return self.of(
+            "SELECT b.data FROM $.blobs AS b JOIN $.jobs AS j ON j.n = b.job"
+            " WHERE j.space = %s AND j.job_id = %s AND b.sha256 = %s"
+        )
+
+    @cached_property
+    def blobs(self) -> bytes:
+        return self.of("SELECT sha256 FROM $.blobs WHERE job = %s::bigint")
+
+    @cached_property
+    def remove_blob(self) -> bytes:
+        return self._guarded("DELETE FROM $.blobs USING ours WHERE blobs.job = ours.n AND blobs.sha256 = %(id)s")
+
+    @cached_property
+    def lock_job(self) -> bytes:
+        return self.of("SELECT n FROM $.jobs WHERE space = %s AND job_id = %s FOR UPDATE")
+
+    @cached_property
+    def lock_runs(self) -> bytes:
+        """Whoever appends to one of them waits for the end of this transaction."""
+        return self.of("SELECT n, run_id FROM $.runs WHERE job = %s::bigint FOR UPDATE")
+
+    @cached_property
+    def delete_job(self) -> bytes:
+        return self.of(
+            "WITH gone AS (DELETE FROM $.entries WHERE space = %(space)s AND job_id = %(job)s)"
+            " DELETE FROM $.jobs WHERE space = %(space)s AND job_id = %(job)s"
+        )
+
+    @cached_property
+    def lease_to_take(self) -> bytes:
+        return self.of(
+            f"SELECT j.n, l.holder, {_LIVE} FROM $.jobs AS j LEFT JOIN $.leases AS l ON l.job = j.n"
+            " WHERE j.space = %(space)s AND j.job_id = %(job)s FOR NO KEY UPDATE OF j"
+        )
+
+    @cached_property
+    def take_lease(self) -> bytes:
+        return self.of(
+            "INSERT INTO $.leases (job, fence, holder, expires) VALUES (%(n)s::bigint, nextval('$.fences'::regclass),"
+            " %(holder)b, clock_timestamp() + %(seconds)s * interval '1 s') ON CONFLICT (job) DO UPDATE"
+            " SET fence = excluded.fence, holder = excluded.holder, expires = excluded.expires RETURNING fence"
+        )
+
+    @cached_property
+    def keep_leases(self) -> bytes:
+        return self.of(
+            "UPDATE $.leases SET expires = clock_timestamp() + %(seconds)s * interval '1 s'"
+            f" FROM (SELECT {_RELAXED}) AS relaxed WHERE fence = ANY (%(fences)s::bigint[]) RETURNING fence"
+        )
+
+    @cached_property
+    def free_lease(self) -> bytes:
+        return self.of(
+            "WITH gone AS (DELETE FROM $.leases WHERE fence = %(fence)s::bigint)"
+            " SELECT pg_advisory_unlock_shared(%(key)s::int, (%(fence)s::bigint & 2147483647)::int)"
+        )
+
+    @cached_property
+    def lock_lease(self) -> bytes:
+        return self.of("SELECT pg_advisory_lock_shared(%(key)s::int, (%(fence)s::bigint & 2147483647)::int)")
+
+    @cached_property
+    def holder(self) -> bytes:
+        return self.of(
+            "SELECT l.holder FROM $.leases AS l JOIN $.jobs AS j ON j.n = l.job"
+            f" WHERE j.space = %(space)s AND j.job_id = %(job)s AND {_LIVE}"
+        )
+
+
+_ENTRY = (
+    "INSERT INTO $.entries (space, job_id, seq, entry) SELECT %(space)s, %(job)s, %(seq)s::bigint, %(data)b FROM ours"
+    " WHERE %(run)s::text IS NULL OR EXISTS (SELECT FROM $.runs AS r JOIN $.records AS s ON s.run = r.n"
+    " WHERE r.job = ours.n AND r.run_id = %(run)s::text AND s.seq = %(at)s::bigint"
+    " AND substring(s.line FROM greatest(octet_length(s.line) - octet_length(%(end)b::bytea) + 1, 1)) = %(end)b::bytea)"
+    " ON CONFLICT (space, job_id) DO UPDATE SET seq = excluded.seq, entry = excluded.entry"
+    " WHERE entries.seq <= excluded.seq"
+)
