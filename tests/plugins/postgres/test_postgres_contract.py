@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -40,6 +41,7 @@ class TestPostgresStorage(StorageContract):
         return lambda: opener_on(postgres)
 
 
+@pytest.mark.skipif(os.environ.get("PERSTACK_POSTGRES") != "all", reason="takes a minute more: PERSTACK_POSTGRES=all")
 class TestPostgresSpace(StorageContract):
     """A space of it keeps every promise too."""
 
