@@ -1,6 +1,7 @@
 """The JSON schema of perstack.toml, for editors: made of the models that the file is read into.
 
-Draft 7, which the language servers for TOML read. A rule that a schema cannot say, `perstack validate` says.
+Draft 7, which the language servers for TOML read. A rule that a schema cannot say, `perstack validate` says. It is in
+the package as a file too, `perstack.schema.json` beside this one, and in the pages under that name.
 """
 
 from __future__ import annotations

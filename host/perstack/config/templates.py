@@ -10,7 +10,10 @@ from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
 DEFINITION = "perstack.toml"
+SCHEMA = ".perstack.schema.json"
+"""What editors check perstack.toml by, beside it: its name begins with a dot, for nobody has to look at it."""
 _FOLDER = Path(__file__).with_name("starters")
+_SHIPPED_SCHEMA = Path(__file__).with_name("perstack.schema.json")
 _TRY = "# Try it:"
 
 
@@ -27,8 +30,10 @@ class Template:
     """By their names, seen from the project's folder."""
 
     def filled(self, model: str) -> Mapping[str, str]:
-        """The files, with these lines about the model in perstack.toml."""
-        return {**self.files, DEFINITION: self.files[DEFINITION].replace("{model}", model, 1)}
+        """The files, with these lines about the model in perstack.toml, and the schema that its first line names."""
+        definition = self.files[DEFINITION].replace("{model}", model, 1)
+        schema = _SHIPPED_SCHEMA.read_text(encoding="utf-8")
+        return {**self.files, DEFINITION: f"#:schema ./{SCHEMA}\n{definition}", SCHEMA: schema}
 
 
 def templates() -> Mapping[str, Template]:

@@ -61,6 +61,14 @@ def test_what_it_writes_runs_by_the_command_that_it_names(newcomer: Terminal, na
     assert worked.code == 0, worked.err
 
 
+def test_it_names_the_schema_that_it_writes_beside_the_definition(newcomer: Terminal) -> None:
+    done = newcomer.run("init")
+    assert "wrote .perstack.schema.json" in done.lines
+    assert (newcomer.workspace / "perstack.toml").read_text().startswith("#:schema ./.perstack.schema.json\n")
+    schema = json.loads((newcomer.workspace / ".perstack.schema.json").read_text())
+    assert schema == json.loads(newcomer.run("validate", "--json-schema").out)
+
+
 def test_nothing_that_is_there_is_changed(newcomer: Terminal) -> None:
     (newcomer.workspace / ".gitignore").write_text("*.log\n")
     done = newcomer.run("init")

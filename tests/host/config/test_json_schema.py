@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from pages import ROOT
 from terminal import Terminal
 
 from perstack.config.json_schema import definition_schema
+from perstack.config.templates import templates
 
 SCHEMA = definition_schema()
 CHECK = jsonschema.Draft7Validator(SCHEMA)
@@ -50,6 +55,59 @@ output = 2
 
 def complaints(toml: str) -> list[str]:
     return [error.message for error in CHECK.iter_errors(tomllib.loads(toml))]
+
+
+@pytest.mark.parametrize("place", ["host/perstack/config", "docs"])
+def test_the_files_in_the_package_and_in_the_pages_are_up_to_date(place: str) -> None:
+    file = ROOT / place / "perstack.schema.json"
+    how = "perstack validate --json-schema | tee host/perstack/config/perstack.schema.json > docs/perstack.schema.json"
+    assert json.loads(file.read_text()) == SCHEMA, f"write them anew: {how}"
+
+
+def keywords(schema: object, *, is_table: bool = False) -> Iterator[str]:
+    """Those of a schema and all within it; the names of keys in perstack.toml are none."""
+    if isinstance(schema, list):
+        for one in schema:
+            yield from keywords(one)
+    if isinstance(schema, dict):
+        for name, value in schema.items():
+            if not is_table:
+                yield name
+            yield from keywords(value, is_table=not is_table and name in ("properties", "definitions"))
+
+
+def test_it_has_no_keyword_that_the_language_server_of_taplo_passes_over() -> None:
+    for_values = {"type", "enum", "const", "required", "properties", "additionalProperties", "items"}
+    for_people = {"$schema", "title", "description", "deprecated"}
+    assert set(keywords(SCHEMA)) <= {*for_values, *for_people, "allOf", "anyOf", "oneOf", "$ref", "definitions"}
+
+
+@pytest.fixture
+def taplo() -> str:
+    """The program that Even Better TOML for VS Code has within it."""
+    found = os.environ.get("TAPLO") or shutil.which("taplo")
+    if found is None:
+        pytest.skip("needs taplo: pip install taplo, or TAPLO=PATH")
+    return found
+
+
+@pytest.mark.parametrize("template", sorted(templates()))
+def test_taplo_takes_what_init_writes_by_the_schema_that_its_first_line_names(
+    terminal: Terminal, taplo: str, template: str
+) -> None:
+    assert terminal.call("init", "--template", template).code == 0
+    path = terminal.workspace / "perstack.toml"
+
+    def check() -> subprocess.CompletedProcess[str]:
+        command = [taplo, "check", "--colors", "never", str(path)]
+        return subprocess.run(command, cwd=terminal.workspace, capture_output=True, text=True, timeout=60, check=False)
+
+    good = check()
+    assert good.returncode == 0, good.stderr
+    path.write_text(path.read_text().replace("maxSteps = 30", 'maxSteps = "many"'))
+    wrong = check()
+    assert wrong.returncode == 1
+    assert '"many" is not of type "integer"' in wrong.stderr
 
 
 def test_it_is_a_schema_of_draft_7() -> None:

@@ -204,7 +204,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack validate",
         "perstack validate --strict --tools",
         "perstack validate --json | jq .problems",
-        "perstack validate --json-schema > perstack.schema.json",
+        "perstack validate --json-schema > .perstack.schema.json",
     ),
     "expert": ("perstack expert show writer",),
     "expert list": ("perstack expert list", "perstack expert list --json | jq -r .key"),

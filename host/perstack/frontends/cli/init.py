@@ -34,8 +34,9 @@ _UNSET = "# No provider is set up here yet: .env.example has what each needs, `p
 def init_command(folder: str, template: str | None, provider: str | None, model: str | None, no_input: bool) -> None:
     """Write a perstack.toml to begin with, into FOLDER or where you are, with .env.example and .gitignore.
 
-    Looks for keys, a server of models on this machine and the embedded model; at a terminal it asks which of them to
-    use. No file that is there is changed.
+    Editors check and complete it by .perstack.schema.json, which is written beside it. Looks for keys, a server of
+    models on this machine and the embedded model; at a terminal it asks which of them to use. No file that is there is
+    changed.
     """
     place = Path(folder)
     if (place / DEFINITION).exists():
