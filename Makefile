@@ -65,7 +65,7 @@ matrix: $(DEV)
 ## lock: pin every package, with hashes
 lock: $(DEV)
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
-	  --no-header --upgrade --extra local pyproject.toml constraints/run.in -o constraints/run.txt
+	  --no-header --upgrade --extra local --extra start pyproject.toml constraints/run.in -o constraints/run.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
 	  --no-header --upgrade -c constraints/run.txt --all-extras pyproject.toml constraints/dev.in -o constraints/dev.txt
 

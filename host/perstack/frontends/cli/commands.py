@@ -22,6 +22,7 @@ class Listed(NamedTuple):
 
 GROUPS: dict[str, dict[str, Listed]] = {
     "Run Experts": {
+        "start": Listed("full_screen", "Work with Experts in a full-screen program."),
         "run": Listed("run", "Run an Expert: a new Job, or the next Run of one."),
         "resume": Listed("resume", "Continue what stopped: a crash, Ctrl-C, an error, a limit."),
         "iterate": Listed("iterate", "Run an Expert again and again, until the result is good."),
@@ -90,6 +91,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack create --resume @last",
     ),
     "models": ("perstack models", "perstack models anthropic"),
+    "start": ("perstack start", 'perstack start writer "A haiku about logs"', "perstack start --job @last"),
     "run": (
         'perstack run writer "A haiku about logs" --job-id haiku',
         'perstack run writer "A haiku about logs" --output text > haiku.txt',

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from difflib import unified_diff
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from pydantic import JsonValue
 
 from perstack.config.toml import NotRead, read_bounded
 from perstack.core.answers import read_approval
+from perstack.core.base import JsonObject
 from perstack.core.ids import place_of
 from perstack.core.runs.asking import OpenQuestion
 
@@ -38,9 +38,9 @@ def call_shown(asking: OpenQuestion, workspace: Path | None = None) -> str:
 
     With a `workspace`, what a file would be overwritten with is compared with what is in it.
     """
-    left_out, change = _change(asking, workspace)
+    left_out, change = change_of(asking.tool_name, asking.args, workspace)
     lines = [f"  {name}: {value_shown(value, asking)}" for name, value in asking.args.items() if name not in left_out]
-    return "\n".join((asking.text, *lines, *change))
+    return "\n".join((asking.text, *lines, *(f"  {line}" for line in change)))
 
 
 def value_shown(value: JsonValue, asking: OpenQuestion) -> str:
@@ -54,25 +54,29 @@ def value_shown(value: JsonValue, asking: OpenQuestion) -> str:
     return shown.replace("\n", "\n    | ")  # what is in a text is never taken for a line of ours
 
 
-def _change(asking: OpenQuestion, workspace: Path | None) -> tuple[tuple[str, ...], list[str]]:
-    """The lines of a diff, if the call is an edit of a text, and the arguments that it shows."""
-    path, old, new, whole = (_text(asking.args.get(name)) for name in ("path", "oldText", "newText", "text"))
+def change_of(
+    tool_name: str, args: JsonObject, workspace: Path | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The arguments that a difference shows, and its lines, if the call is an edit of a text; else nothing.
+
+    With a `workspace`, what a file would be overwritten with is compared with what is in it.
+    """
+    path, old, new, whole = (_text(args.get(name)) for name in ("path", "oldText", "newText", "text"))
     shows: tuple[str, ...] = _EDIT
     if path is None:
-        return (), []
-    if (old is None or new is None) and whole is not None and asking.tool_name == "writeTextFile":
+        return (), ()
+    if (old is None or new is None) and whole is not None and tool_name == "writeTextFile":
         shows, old, new = _WHOLE, None if workspace is None else _content(workspace, path), whole
-    found = [] if old is None or new is None else _diff(old, new, path)
-    return (shows, found) if found else ((), [])
+    found = () if old is None or new is None else _diff(old, new, path)
+    return (shows, found) if found else ((), ())
 
 
-def _diff(old: str, new: str, path: str) -> list[str]:
+def _diff(old: str, new: str, path: str) -> tuple[str, ...]:
     """Nothing for texts that are too long: they are shown as they are."""
     before, after = old.split("\n"), new.split("\n")
     if len(before) + len(after) > _MOST_LINES or len(old) + len(new) > _LONGEST:
-        return []
-    found: Iterable[str] = unified_diff(before, after, path, path, lineterm="")
-    return [f"  {line}" for line in found]
+        return ()
+    return tuple(unified_diff(before, after, path, path, lineterm=""))
 
 
 def _text(value: JsonValue) -> str | None:

@@ -135,6 +135,8 @@ class LiveState:
         """The Runs at work, in the order in which they were started."""
         self.skills: dict[str, int] = {}
         """Servers that are being started, and since when."""
+        self.latest: Lane | None = None
+        """The Coordinator's, after its end too."""
         self.began: int | None = None
         self.steps = 0
         self.usage = NO_USAGE
@@ -147,6 +149,11 @@ class LiveState:
         self.steps = job.total_steps
         self.usage = job.usage
         self.unpriced_tokens = job.unpriced_tokens
+
+    def rest(self) -> None:
+        """Nobody drives it any more."""
+        self.lanes.clear()
+        self.skills.clear()
 
     def take(self, event: Event) -> list[Told]:
         """An event has happened; returns the rows that the log has of it."""
@@ -194,6 +201,8 @@ class LiveState:
         match event:
             case StartRun():
                 lane.steps = 0
+                if event.delegated_by is None:
+                    self.latest = lane
             case ResumeRun():
                 lane.steps = max(lane.steps or 0, event.step_number)
             case StartGeneration():

@@ -1,0 +1,49 @@
+"""All that can be done by a key: one table, of which the bindings, the help and the palette are made."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Action(NamedTuple):
+    """Something that a person can have done."""
+
+    name: str
+    """`StartApp.action_NAME` does it."""
+    title: str
+    text: str
+    """What it does, in a line."""
+    key: str = ""
+    """As Textual names it; empty for what only the palette has."""
+    shown: str = ""
+    """As a person reads it."""
+
+
+ACTIONS: tuple[Action, ...] = (
+    Action("help", "Help", "Show every key, and what it does.", "f1", "F1"),
+    Action("history", "History", "Look at past Jobs, their checkpoints and events; continue or branch.", "f2", "F2"),
+    Action("inbox", "Inbox", "Show every open question, of all Jobs and tasks.", "f3", "F3"),
+    Action("new_tab", "New Job", "Choose an Expert in a tab of its own.", "ctrl+t", "Ctrl+T"),
+    Action("next_tab", "Next tab", "Show the next Job.", "f6", "F6"),
+    Action("previous_tab", "Previous tab", "Show the Job before.", "shift+f6", "Shift+F6"),
+    Action("close_tab", "Close the tab", "Leave a Job that is not at work; the History keeps it.", "f8", "F8"),
+    Action("interrupt", "Interrupt", "Stop what is at work; it is recorded, and Enter resumes it.", "escape", "Esc"),
+    Action("fold", "Fold all", "Show more, or less, of all results and delegates.", "ctrl+o", "Ctrl+O"),
+    Action("resume", "Resume", "Continue a Job that is stopped; Enter does the same."),
+    Action("copy_result", "Copy the result", "Copy what the Expert said last to the clipboard."),
+    Action("copy_id", "Copy the Job's id", "Copy the id that the command line takes."),
+    Action("light", "Light or dark", "Change between dark and light colours."),
+    Action("quit", "Quit", "Leave; asks first while Jobs are at work.", "ctrl+q", "Ctrl+Q"),
+)
+
+OTHER_KEYS: tuple[tuple[str, str], ...] = (
+    ("Enter", "Send what was typed; with nothing typed, resume what is stopped."),
+    ("Ctrl+J", "A new line."),
+    ("Up, Down", "In the first or last line: what was typed before."),
+    ("@", "Name a file of the workspace: Tab takes it."),
+    ("PgUp, PgDn", "Scroll; Ctrl+End goes to the end, and stays there."),
+    ("Tab", "To what is shown, and back: Up and Down choose there, Enter folds."),
+    ("Ctrl+P", "Every action, by its name."),
+    ("y  a  n", "At an approval: yes, always in this Job, no; after n, words for the model may follow."),
+)
+"""Those that are no actions of the whole program."""

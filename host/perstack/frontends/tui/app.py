@@ -1,0 +1,316 @@
+"""The program: its screen of tabs, and every action."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+
+from perstack.engine.live import LiveProject
+from perstack.frontends.tui.actions import ACTIONS
+from perstack.frontends.tui.palette import Actions
+from perstack.frontends.tui.screens import screen_of
+from perstack.frontends.tui.session import Session
+from perstack.frontends.tui.theme import DARK, DEFAULTS, LIGHT
+from perstack.frontends.tui.view.spans import Span
+from perstack.frontends.tui.view.tabs import EACH, FIRST, Tab, tabs_line
+from perstack.frontends.tui.view.typed import Typed
+from perstack.frontends.tui.widgets.bar import Bar
+from perstack.frontends.tui.widgets.pane import JobPane
+from perstack.host import Host
+
+FRAME = 1 / 12
+"""Seconds between two drawings, at least: a model's words come faster than they are read."""
+
+_KEYS = ("Enter send", "^J new line", "Esc interrupt", "F1 help", "F2 History", "F3 Inbox", "^P all", "^Q quit")
+_DROPPED = ("^J new line", "Enter send", "^P all")
+"""In this order, where there is no room for all."""
+
+
+class StartApp(App[int]):
+    """`perstack start`."""
+
+    CSS = "Screen { background: $background; color: $foreground; } #panes { height: 1fr; }"
+    ENABLE_COMMAND_PALETTE = True
+    COMMANDS = {Actions}  # noqa: RUF012 - as Textual has it
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(one.key, one.name, one.title, show=False, priority=one.key != "escape")
+            for one in ACTIONS
+            if one.key
+        ),
+        Binding("pageup", "scroll(-1)", show=False, priority=True),
+        Binding("pagedown", "scroll(1)", show=False, priority=True),
+        Binding("ctrl+end", "to_end", show=False, priority=True),
+        Binding("ctrl+c", "copy_or_say", show=False, priority=True),
+        *(Binding(f"alt+{number}", f"tab({number})", show=False, priority=True) for number in range(1, 10)),
+    ]
+
+    def __init__(
+        self,
+        host: Host,
+        live: LiveProject | None = None,
+        *,
+        expert: str | None = None,
+        query: str | None = None,
+        job_id: str | None = None,
+        typed: Sequence[str] = (),
+    ) -> None:
+        """Begins with the Expert, or the Job, if one is named; at once with the query, if there is one."""
+        super().__init__()
+        self.host = host
+        self.live = live
+        self._begin_with = (expert, query, job_id)
+        self._typed = tuple(typed)
+        self._panes: list[JobPane] = []
+        self._shown = 0
+        self._made = 0
+        self._changed: set[Session] = set()
+        self._frame: asyncio.TimerHandle | None = None
+        self._drawn = 0.0
+        self._tabs = Bar(id="tabs")
+        self._body = Vertical(id="panes")
+        self._problem = Bar(id="problem")
+        self._keys = Bar(id="keys")
+        self.register_theme(DARK)
+        self.register_theme(LIGHT)
+        self.theme = DARK.name
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Those that other themes do not have."""
+        return DEFAULTS
+
+    def compose(self) -> ComposeResult:
+        yield self._tabs
+        yield self._body
+        yield self._problem
+        yield self._keys
+
+    async def on_mount(self) -> None:
+        """Show the first tab."""
+        expert, query, job_id = self._begin_with
+        self._problem.display = False
+        if job_id is not None:
+            self.open_job(job_id)
+        else:
+            session = await self._add(Session(self.host, None, self._on_change))
+            if expert is not None:
+                session.choose(expert)
+                if query is not None:
+                    session.session.send(query)
+        self.set_interval(1.0, self._tick)
+
+    # --- tabs -----------------------------------------------------------------------------------------------------
+
+    @property
+    def pane(self) -> JobPane:
+        """The one that is shown."""
+        return self._panes[self._shown]
+
+    @property
+    def sessions(self) -> list[Session]:
+        """Those of all tabs."""
+        return [pane.session for pane in self._panes]
+
+    def open_job(self, job_id: str) -> None:
+        """Show a Job in a tab of its own, or in the one that it has."""
+        self._leave_screens()
+        for number, pane in enumerate(self._panes):
+            if pane.session.job_id == job_id:
+                self.action_tab(number + 1)
+                return
+        session = Session(self.host, None, self._on_change)
+        session.watch(job_id)
+        self.call_next(self._add, session)
+
+    def branch(self, job_id: str, checkpoint_id: str, *, answers_again: bool = False) -> None:
+        """Show a Job in a tab; what is typed next there branches from the checkpoint: a new query, or another answer
+        to the question that was open there."""
+        self.open_job(job_id)
+
+        def prepare() -> None:
+            for session in self.sessions:
+                if session.job_id == job_id:
+                    session.resume_from, session.answers_again = checkpoint_id, answers_again
+                    self._on_change(session)
+
+        self.call_next(prepare)
+
+    async def _add(self, session: Session) -> JobPane:
+        self._made += 1
+        pane = JobPane(session, Typed(self._typed), id=f"pane-{self._made}")
+        self._panes.append(pane)
+        await self._body.mount(pane)
+        self.action_tab(len(self._panes))
+        return pane
+
+    @on(JobPane.Chosen)
+    def _named(self) -> None:
+        self._show_tabs()
+
+    @on(Bar.Clicked)
+    def _clicked(self, message: Bar.Clicked) -> None:
+        number = (message.number - FIRST) // EACH
+        if message.bar is self._tabs and message.number >= FIRST and number < len(self._panes):
+            self.action_tab(number + 1)
+
+    def _show_tabs(self) -> None:
+        tabs = [Tab(one.expert_key or one.job_id or "new", one.state) for one in self.sessions]
+        place = str(self.host.workspace).replace(_home(), "~", 1)
+        self._tabs.set(tabs_line(tabs, self._shown, place, max(20, self.size.width - 2)))
+
+    def on_resize(self) -> None:
+        """The lines above and below are as wide as the screen."""
+        self._show_tabs()
+        shown = [*_KEYS]
+        for one in _DROPPED:
+            if len("   ".join(shown)) > self.size.width - 2:
+                shown.remove(one)
+        self._keys.set((Span("   ".join(shown), "dim"),))
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def _on_change(self, session: Session) -> None:
+        """Something of a Job is another now: it is drawn with the next frame."""
+        self._changed.add(session)
+        if self._frame is None and self.is_running:
+            loop = asyncio.get_running_loop()
+            self._frame = loop.call_at(max(loop.time(), self._drawn + FRAME), self._draw)
+
+    def _draw(self) -> None:
+        self._frame = None
+        self._drawn = asyncio.get_running_loop().time()
+        changed, self._changed = self._changed, set()
+        if not self._panes:
+            return
+        if self.pane.session in changed:
+            self.pane.update()
+        self._show_tabs()
+
+    def _tick(self) -> None:
+        if self._panes:
+            self.pane.tick()
+
+    # --- actions --------------------------------------------------------------------------------------------------
+
+    def action_help(self) -> None:
+        self._over("help")
+
+    def action_history(self) -> None:
+        self._over("history")
+
+    def action_inbox(self) -> None:
+        self._over("inbox")
+
+    def _over(self, name: str) -> None:
+        """Show this screen in place of any other over that of the Jobs."""
+        self._leave_screens()
+        self.push_screen(screen_of(name, self))
+
+    def _leave_screens(self) -> None:
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+
+    def action_tab(self, number: int) -> None:
+        """Show the tab of that number, from 1."""
+        if 0 < number <= len(self._panes):
+            self._shown = number - 1
+            for at, pane in enumerate(self._panes):
+                pane.display = at == self._shown
+            self.pane.update()
+            self.pane.composer.focus()
+            self._show_tabs()
+
+    def action_next_tab(self) -> None:
+        self.action_tab((self._shown + 1) % len(self._panes) + 1)
+
+    def action_previous_tab(self) -> None:
+        self.action_tab((self._shown - 1) % len(self._panes) + 1)
+
+    async def action_new_tab(self) -> None:
+        await self._add(Session(self.host, None, self._on_change))
+
+    async def action_close_tab(self) -> None:
+        """Only of a Job that is not at work here."""
+        pane = self.pane
+        if pane.session.is_driven:
+            self.notify("It is at work: Esc interrupts it.", severity="warning", markup=False)
+            return
+        pane.session.interrupt()
+        self._panes.remove(pane)
+        await pane.remove()
+        if not self._panes:
+            await self.action_new_tab()
+        self.action_tab(min(self._shown + 1, len(self._panes)))
+
+    def action_interrupt(self) -> None:
+        self.pane.session.interrupt()
+
+    def action_resume(self) -> None:
+        self.pane.resume()
+
+    def action_fold(self) -> None:
+        self.pane.view.fold_all()
+
+    def action_scroll(self, pages: int) -> None:
+        view = self.pane.view
+        view.scroll_relative(y=pages * max(1, view.size.height - 2), animate=False)
+
+    def action_to_end(self) -> None:
+        self.pane.view.action_to_end()
+
+    def action_copy_or_say(self) -> None:
+        """What is chosen is copied; else a person who wants to leave, or to interrupt, is told how."""
+        text = self.screen.get_selected_text() or self.pane.composer.selected_text
+        if text:
+            self.copy_to_clipboard(text)
+        else:
+            self.notify("Esc interrupts, Ctrl+Q quits.", markup=False)
+
+    def action_copy_result(self) -> None:
+        job = self.pane.session.job
+        if job is not None and job.text:
+            self.copy_to_clipboard(job.text)
+            self.notify("copied", markup=False)
+
+    def action_copy_id(self) -> None:
+        if self.pane.session.job_id is not None:
+            self.copy_to_clipboard(self.pane.session.job_id)
+            self.notify(self.pane.session.job_id, title="copied", markup=False)
+
+    def action_light(self) -> None:
+        self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
+
+    async def action_quit(self) -> None:
+        """Leave, if nothing is at work, or a person says that it is to be interrupted."""
+        from perstack.frontends.tui.screens.quitting import QuitScreen
+
+        jobs = sum(session.is_driven for session in self.sessions)
+        if not jobs:
+            self.exit(0)
+            return
+
+        def decided(leaves: bool | None) -> None:
+            if leaves:
+                self.run_worker(self.leave(), exclusive=True)
+
+        if not isinstance(self.screen, QuitScreen):
+            self.push_screen(QuitScreen(jobs), decided)
+
+    async def leave(self, code: int = 0) -> None:
+        """Interrupt what is at work, and leave when that is recorded."""
+        for session in self.sessions:
+            session.interrupt()
+        await asyncio.gather(*(session.ended() for session in self.sessions))
+        self.exit(code)
+
+
+def _home() -> str:
+    from pathlib import Path
+
+    return str(Path.home())

@@ -1,0 +1,49 @@
+"""What may be done next, as keys of the terminal program."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from perstack.next_steps import (
+    Answer,
+    AnswerAgain,
+    Continue,
+    Give,
+    GoOnWithout,
+    Install,
+    LogIn,
+    Look,
+    NextStep,
+    Resume,
+    Retry,
+    Start,
+    Trust,
+    in_words,
+)
+
+
+def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
+    """The step as the person at this program does it."""
+    match step:
+        case Answer():
+            return "answer below, or from the Inbox (F3)"
+        case Continue():
+            return "continue with a new query"
+        case Resume(kind="job", needs=None):
+            return "Enter resumes"
+        case Resume(kind="job", needs="max_steps"):
+            return "type a higher number of steps, and Enter resumes"
+        case Resume(kind="job", needs="max_cost"):
+            return "type what the Job may cost in dollars, and Enter resumes"
+        case Start():
+            return "start a new Job (Ctrl+T)"
+        case LogIn():
+            return f"log in by `perstack login {step.skill_name}`"
+        case Trust():
+            return f"agree to it by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
+        case AnswerAgain():
+            return "answer an earlier question from the History (F2)"
+        case Resume() | Retry() | GoOnWithout() | Look() | Give() | Install():
+            return in_words(step)
+        case _:
+            assert_never(step)

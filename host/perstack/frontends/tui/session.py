@@ -1,0 +1,233 @@
+"""A Job in a tab: driven here, or watched while another process drives it. Knows the Host, and no widget."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Literal, TypeAlias
+
+from perstack.core.by import By
+from perstack.core.events import Event, Settlement
+from perstack.core.job import JobSummary
+from perstack.core.runs.asking import OpenQuestion
+from perstack.core.runs.resuming import UnsettledCall
+from perstack.engine.emit import OnEvent
+from perstack.engine.who import this_user
+from perstack.errors import Conflict, NotFound, PerstackError
+from perstack.frontends.shared.following import after_job
+from perstack.frontends.shared.words import spent
+from perstack.frontends.tui.next_steps import said
+from perstack.frontends.tui.view.transcript import Transcript
+from perstack.host import Host
+from perstack.next_steps import Resume
+
+State: TypeAlias = Literal["new", "running", "watching", "asking", "stopped", "completed"]
+
+_AT_ONCE = 200
+"""Stored events that are taken in before others have their turn."""
+
+
+class Session:
+    """One Job, or one to be."""
+
+    def __init__(self, host: Host, expert_key: str | None, on_change: Callable[[Session], None]) -> None:
+        """`on_change` is called at each event: it is to be quick."""
+        self.host = host
+        self.expert_key = expert_key
+        self.transcript = Transcript()
+        self.job_id: str | None = None
+        self.job: JobSummary | None = None
+        """As it stood when it was stopped last."""
+        self.unsettled: tuple[UnsettledCall, ...] = ()
+        """Calls that a crash left open: what became of them may be said before it is resumed."""
+        self.settled: dict[str, Settlement] = {}
+        self.resume_from: str | None = None
+        """The checkpoint that the next query, or answer, branches from."""
+        self.answers_again = False
+        """Whether what is typed next answers the question of that checkpoint anew."""
+        self.began: int | None = None
+        """When the work in hand did, in milliseconds since 1970."""
+        self.is_watching = False
+        self._on_change = on_change
+        self._work: asyncio.Task[None] | None = None
+
+    # --- how it stands --------------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it is driven here, or watched."""
+        return self._work is not None
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether it is driven here: who leaves interrupts it."""
+        return self._work is not None and not self.is_watching
+
+    @property
+    def asking(self) -> OpenQuestion | None:
+        """What a person is asked, if nobody is at work."""
+        return None if self.job is None or self.is_busy else self.job.asking
+
+    @property
+    def state(self) -> State:
+        if self._work is not None:
+            return "watching" if self.is_watching else "running"
+        if self.job is None:
+            return "new"
+        if self.job.asking is not None:
+            return "asking"
+        return "completed" if self.job.status == "completed" else "stopped"
+
+    @property
+    def resumption(self) -> Resume | None:
+        """How it is resumed, if it can be."""
+        if self.job is None or self.is_busy:
+            return None
+        step = after_job(self.job)
+        return step if isinstance(step, Resume) else None
+
+    # --- what a person does ---------------------------------------------------------------------------------------
+
+    def send(self, text: str) -> None:
+        """What was typed: the query, an answer, the next query of the same Job, or a higher limit to resume with."""
+        job_id, asking, text = self.job_id, self.asking, text.strip()
+        place, again = self.resume_from, self.answers_again
+        self.resume_from, self.answers_again = None, False
+        resume = self.resumption
+        if place is not None and again:
+            self._drive(lambda on: self.host.answer(text, job_id=job_id, resume_from=place, by=_by(), on_event=on))
+        elif asking is not None and place is None:
+            self._drive(lambda on: self.host.answer(text, question_id=asking.id, by=_by(), on_event=on))
+        elif job_id is None:
+            self._drive(lambda on: self.host.run(self.expert_key or "", text, on_event=on))
+        elif place is None and resume is not None and resume.needs is not None and _amount(text) is not None:
+            self.resume(_amount(text))
+        else:
+            key = self.expert_key or ""
+            self._drive(lambda on: self.host.continue_job(key, text, job_id=job_id, resume_from=place, on_event=on))
+
+    def resume(self, limit: float | None = None) -> None:
+        """Continue what is stopped, with what was said of open calls, and a higher limit of what it had used up."""
+        resume, settle, job_id = self.resumption, dict(self.settled), self.job_id
+        if resume is None or job_id is None:
+            return
+        steps = int(limit) if limit is not None and resume.needs == "max_steps" else None
+        dollars = limit if resume.needs == "max_cost" else None
+        self._drive(
+            lambda on: self.host.resume(job_id, max_steps=steps, max_cost=dollars, settle=settle, by=_by(), on_event=on)
+        )
+
+    def interrupt(self) -> None:
+        """Stop what is at work here; what another process drives is no longer watched."""
+        if self._work is not None:
+            self._work.cancel()
+
+    async def stop_elsewhere(self) -> None:
+        """Stop the Job where another process drives it. Raises PerstackError."""
+        if self.job_id is not None:
+            await self.host.cancel(self.job_id, by=_by())
+
+    async def ended(self) -> None:
+        """Wait until nothing is at work."""
+        while self._work is not None:
+            await asyncio.wait({self._work})
+
+    def watch(self, job_id: str) -> None:
+        """Show a Job that there is, and follow it while somebody drives it."""
+        self.job_id = job_id
+        self.is_watching = True
+        self._begin(self._watched(job_id))
+
+    # --- at work --------------------------------------------------------------------------------------------------
+
+    def _drive(self, work: Callable[[OnEvent], Awaitable[JobSummary]]) -> None:
+        if self._work is None:
+            self.unsettled, self.settled = (), {}
+            self.began = self.host.clock.now()
+            self._begin(self._driven(work))
+
+    def _begin(self, work: Awaitable[None]) -> None:
+        async def until_ended() -> None:
+            try:
+                await work
+            finally:
+                self._work, self.is_watching, self.began = None, False, None
+                self._on_change(self)
+
+        self._work = asyncio.create_task(until_ended())
+        self._on_change(self)
+
+    async def _driven(self, work: Callable[[OnEvent], Awaitable[JobSummary]]) -> None:
+        try:
+            self.job = await work(self._take_with_line)
+        except asyncio.CancelledError:  # it was interrupted, which is recorded by now
+            await self._look()
+        except Conflict as error:
+            self._says(error)
+            if self.job_id is not None:
+                self.is_watching = True
+                await self._watched(self.job_id, again=True)
+        except PerstackError as error:
+            self._says(error)
+            await self._look()
+        else:
+            self._says_how_it_ended(self.job)
+
+    async def _watched(self, job_id: str, *, again: bool = False) -> None:
+        """Show all of it, and then what comes."""
+        if again:
+            self.transcript = Transcript()
+        taken = 0
+        try:
+            async for line in self.host.watch(job_id):
+                self._take(line.event)
+                taken += 1
+                if taken % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        except PerstackError as error:
+            self._says(error)
+        await self._look()
+
+    async def _look(self) -> None:
+        """How the Job stands now that nothing is at work."""
+        self.transcript.rest()
+        if self.job_id is None:
+            return
+        with suppress(NotFound):
+            self.job = await self.host.job(self.job_id)
+            self.expert_key = self.expert_key or self.job.expert_key
+            if self.job.status == "stoppedByInterrupt":
+                self.unsettled = await self.host.unsettled(self.job_id)
+            self._says_how_it_ended(self.job)
+
+    def _take_with_line(self, event: Event, line: bytes) -> None:
+        self._take(event)
+
+    def _take(self, event: Event) -> None:
+        self.job_id = self.job_id or event.job_id
+        self.transcript.take(event)
+        self._on_change(self)
+
+    def _says(self, error: PerstackError) -> None:
+        self.transcript.rest()
+        self.transcript.remark("error", error.said(said), "bad")
+
+    def _says_how_it_ended(self, job: JobSummary) -> None:
+        step = after_job(job)
+        if job.status == "completed":
+            self.transcript.remark("completed", spent(job), "good")
+        elif isinstance(step, Resume):
+            self.transcript.remark("stopped", f"after {spent(job)}; {said(step)}", "warn")
+
+
+def _by() -> By:
+    return this_user("start")
+
+
+def _amount(text: str) -> float | None:
+    try:
+        found = float(text.removeprefix("$"))
+    except ValueError:
+        return None
+    return found if 0 < found < 1e12 else None

@@ -1,0 +1,93 @@
+"""What waits for a person: a question, a call that needs approval, or calls that a crash left open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from perstack.core.answers import ALWAYS, accepted, asked_by
+from perstack.core.events import Settlement
+from perstack.core.runs.asking import OpenQuestion
+from perstack.core.runs.resuming import UnsettledCall
+from perstack.frontends.shared.approvals import change_of, value_shown
+from perstack.frontends.shared.questions import question_shown
+from perstack.frontends.tui.view.items import difference
+from perstack.frontends.tui.view.spans import Line, Span, clean, wrap
+
+SETTLEMENTS: dict[str, tuple[Settlement, str]] = {
+    "d": ("done", "it was done"),
+    "r": ("retry", "it is run again"),
+    "a": ("ask", "you are asked"),
+}
+"""By the key that is pressed."""
+
+
+def asking_lines(asking: OpenQuestion, workspace: Path, width: int) -> list[Line]:
+    """All of what is asked: every argument, and of an edit what it changes."""
+    if not asking.call_digest:
+        first, *others = wrap(question_shown(asking), width)
+        return [(Span(first, "ask"),), *((Span(one),) for one in others)]
+    left_out, change = change_of(asking.tool_name, asking.args, workspace)
+    found: list[Line] = [(Span(one, "ask"),) for one in wrap(asking.text, width)]
+    for name, value in asking.args.items():
+        if name not in left_out:
+            found += _argument(name, value_shown(value, asking), width)
+    found += [(Span("  "), *_broken(line)) for text in change for line in _in_pieces(text, width - 2)]
+    return found
+
+
+def asking_hint(asking: OpenQuestion) -> str:
+    """What is answered how."""
+    asked = asked_by(asking)
+    if asking.call_digest:
+        offers = [f"{number} {ALWAYS} {rule}" for number, rule in enumerate(asking.offers, 1)]
+        return "   ".join(("y yes", "a always in this Job", *offers, "n no, and why"))
+    if asked.options:
+        return "type a number or an option" if not asked.allows_other else "type a number, an option, or other words"
+    return accepted(asked)
+
+
+def unsettled_lines(
+    calls: Sequence[UnsettledCall], settled: Mapping[str, Settlement], chosen: int, width: int
+) -> list[Line]:
+    """The calls that began and have no result, and what was said of each."""
+    found: list[Line] = [
+        (Span(line, "warn"),)
+        for line in wrap("Its process ended while these calls were at work. What became of them?", width)
+    ]
+    words = dict(SETTLEMENTS.values())
+    for number, call in enumerate(calls):
+        mark = "❯ " if number == chosen else "  "
+        said = settled.get(call.key)
+        found.append(
+            (Span(mark, "person"), Span(clean(call.tool_name), "strong"), Span(f" of {clean(call.expert_key)}", "dim"))
+        )
+        found += [(Span("    "), Span(line)) for line in wrap(call.args, width - 4)]
+        found.append(
+            (
+                Span("    "),
+                Span(words[said] if said else "the model sees that it was interrupted", "good" if said else "dim"),
+            )
+        )
+    return found
+
+
+UNSETTLED_HINT = "d it was done   r run it again   a ask me   Enter resumes"
+
+
+def _argument(name: str, value: str, width: int) -> list[Line]:
+    label = f"  {clean(name)}: "
+    first, *others = wrap(value, max(8, width - len(label)))
+    return [(Span(label, "dim"), Span(first)), *((Span(" " * len(label)), Span(one)) for one in others)]
+
+
+def _in_pieces(text: str, width: int) -> list[str]:
+    """A line of a difference is approved of: none of it is left out."""
+    line = clean(text).replace("\n", " ")
+    sign = line[:1]
+    first, *others = [line[at : at + max(8, width)] for at in range(0, max(1, len(line)), max(8, width))]
+    return [first, *(f"{sign}  {one}"[: width + 2] for one in others)]
+
+
+def _broken(line: str) -> Line:
+    return difference(line, len(line) * 2 + 2)

@@ -1,0 +1,274 @@
+"""What a lane consists of: what was said, calls and their results, and remarks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from perstack.core.messages import ToolCallPart
+from perstack.frontends.shared.approvals import change_of
+from perstack.frontends.shared.live_words import whole_seconds
+from perstack.frontends.shared.words import brief, cells, count, duration, shorten
+from perstack.frontends.tui.view.nodes import Lane, Looks, Node
+from perstack.frontends.tui.view.spans import Line, Span, Style, clean, one, wrap, wrap_line
+
+MOST_LINES = 400
+"""Of one result that is unfolded; a log has all of it."""
+
+_MOST_SAID = 5_000
+"""Of a text of the model."""
+
+_FOLDED_THOUGHT = 2
+_FOLDED_CHANGE = 12
+"""Lines of a folded thought, and of an edit."""
+
+_LONGEST = 200_000
+"""Characters of one text that are looked at."""
+
+
+class Said(Node):
+    """A text: a person's query, the model's, or its reasoning."""
+
+    __slots__ = ("mark", "style", "text")
+
+    def __init__(self, text: str, *, mark: str = "", style: Style = "", is_thought: bool = False) -> None:
+        super().__init__()
+        self.text = text[:_LONGEST]
+        self.mark = mark
+        self.style: Style = "dim" if is_thought else style
+        self.is_open = not is_thought
+
+    @property
+    def can_fold(self) -> bool:  # type: ignore[override]  # of others it is a constant
+        return self.style == "dim"
+
+    def make(self, looks: Looks) -> list[Line]:
+        indent = 2
+        texts = wrap(self.text.strip("\n"), looks.width - indent)
+        more = len(texts) - (_MOST_SAID if self.is_open else _FOLDED_THOUGHT)
+        if more > 0:
+            texts = [*texts[:-more], f"… {count(more, 'more line')}"]
+        first = f"{self.mark} " if self.mark else "  "
+        found: list[Line] = [
+            (Span("  " if at else first, "person" if self.mark else ""), Span(line, self.style))
+            for at, line in enumerate(texts)
+        ]
+        return [*found, ()]
+
+
+class Stream(Node):
+    """A text while it comes. Lines that are whole are broken once."""
+
+    __slots__ = ("_done", "_pieces", "_rest", "_width", "is_thought")
+
+    def __init__(self, *, is_thought: bool) -> None:
+        super().__init__()
+        self.is_thought = is_thought
+        self._pieces: list[str] = []
+        self._done: list[str] = []
+        """Lines that are broken already."""
+        self._rest = ""
+        self._width = 0
+
+    def hears(self, delta: str) -> None:
+        """More of it has come."""
+        text = clean(delta)
+        self._pieces.append(text)
+        self._rest += text
+        self.changed()
+
+    def make(self, looks: Looks) -> list[Line]:
+        width = max(1, looks.width - 2)
+        if width != self._width:
+            self._done.clear()
+            self._rest = "".join(self._pieces)
+            self._width = width
+        whole, end, rest = self._rest.rpartition("\n")
+        if end:
+            self._rest = rest
+            for text in whole.split("\n"):
+                self._done += wrap_line(text.rstrip(), width)
+        style: Style = "dim" if self.is_thought else ""
+        return [*((Span("  "), Span(line, style)) for line in (*self._done, *wrap_line(self._rest, width))), ()]
+
+
+class Call(Node):
+    """A call of a tool: what it is for, how long it took, and what came of it."""
+
+    __slots__ = ("_shown", "began", "change", "error", "name", "part", "progress", "result", "took", "waits")
+
+    can_fold = True
+
+    def __init__(self, name: str, part: ToolCallPart | None, began: int | None) -> None:
+        super().__init__()
+        self.name = name
+        self.part = part
+        self.began = began
+        """When it began to be run; None if it was not, or has its result."""
+        self.took = 0
+        self.result: str | None = None
+        self.error = False
+        self.progress = ""
+        self.waits = ""
+        """What it waits for before it is run."""
+        self._shown, self.change = _change_by(part)
+        """The arguments that stand in the lines of a difference, and those."""
+
+    def make(self, looks: Looks) -> list[Line]:
+        return [self._head(looks), *self._below(looks)]
+
+    def _head(self, looks: Looks) -> Line:
+        style: Style = "bad" if self.error else "ask" if self.waits else "call"
+        mark = "✗" if self.error else "?" if self.waits else "●" if self.result is not None else "○"
+        took = self._took(looks.now)
+        left = max(4, looks.width - 3 - cells(self.name) - len(took) - 1)
+        words = shorten("" if self.part is None else brief(self.part), left) if left > 4 else ""
+        name = shorten(self.name, max(4, looks.width - 3 - len(took)))
+        gap = " " * max(1, looks.width - 2 - cells(name) - 1 - cells(words) - len(took))
+        return (Span(f"{mark} ", style), Span(name, "strong"), Span(" "), Span(words), Span(gap), Span(took, "dim"))
+
+    def _took(self, now: int) -> str:
+        if self.began is not None:
+            return whole_seconds(now - self.began) if now - self.began >= 1000 else ""
+        return duration(self.took) if self.took else ""
+
+    def _below(self, looks: Looks) -> Iterator[Line]:
+        width = looks.width - 4
+        if self.waits:
+            yield _under(one(self.waits, width, "ask"))
+        if self.began is not None and self.progress:
+            yield _under(one(self.progress, width, "dim"))
+        if self.part is not None and not self.error:
+            yield from self._change(width)
+        if self.is_open:
+            yield from self._whole(width)
+        elif self.result is not None and self.result.strip():
+            first = next(line for line in self.result.strip().split("\n") if line.strip())
+            if self.error or not self.change:
+                yield _under(one(first, width, "bad" if self.error else "dim"))
+
+    def _change(self, width: int) -> Iterator[Line]:
+        """What an edit changes, as a difference."""
+        most = MOST_LINES if self.is_open else _FOLDED_CHANGE
+        for text in self.change[:most]:
+            yield (Span("    "), *difference(text, width))
+        if len(self.change) > most:
+            yield (Span("    "), Span(f"… {count(len(self.change) - most, 'more line')}", "dim"))
+
+    def _whole(self, width: int) -> Iterator[Line]:
+        """Every argument that is not shown as a difference, and the whole result."""
+        for name, value in () if self.part is None else self.part.args.items():
+            if name not in self._shown:
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                yield from _block(f"{name}: {text}", width, "dim")
+        if self.result is not None:
+            yield from _block(self.result, width, "bad" if self.error else "")
+
+
+class Remark(Node):
+    """What the host says: a retry, a limit, an answer that was given. One text, under a mark."""
+
+    __slots__ = ("is_tight", "style", "text", "word")
+
+    def __init__(self, word: str, text: str, style: Style = "warn", *, is_tight: bool = True) -> None:
+        super().__init__()
+        self.word = word
+        self.text = text
+        self.style: Style = style
+        self.is_tight = is_tight
+
+    def make(self, looks: Looks) -> list[Line]:
+        texts = wrap(self.text, max(8, looks.width - 3 - cells(self.word)))[:MOST_LINES]
+        first: Line = (Span("· ", self.style), Span(f"{self.word} ", self.style), Span(texts[0] if texts else ""))
+        pad = " " * (3 + cells(self.word))
+        found: list[Line] = [first, *((Span(pad), Span(text)) for text in texts[1:])]
+        return found if self.is_tight else [*found, ()]
+
+
+class Doing(Node):
+    """What a Run does while nothing of it is to be seen."""
+
+    __slots__ = ("since", "words")
+
+    def __init__(self, words: str, since: int) -> None:
+        super().__init__()
+        self.words = words
+        self.since = since
+
+    def make(self, looks: Looks) -> list[Line]:
+        took = looks.now - self.since
+        words = f"{self.words}  {whole_seconds(took)}" if took >= 1000 else self.words
+        return [(Span("· ", "dim"), *one(words, looks.width - 2, "dim"))]
+
+
+class RunLane(Lane):
+    """A Run, with what a line says of it if it is a delegate."""
+
+    __slots__ = ("began", "ended", "label", "query", "run_id", "status", "steps")
+
+    def __init__(self, run_id: str, label: str, query: str = "") -> None:
+        super().__init__()
+        self.run_id = run_id
+        self.label = label
+        self.query = query
+        self.status: Style = "call"
+        """How it stands."""
+        self.began: int | None = None
+        self.ended: int | None = None
+        self.steps = 0
+
+    def make(self, looks: Looks) -> list[Line]:
+        sign = "▾" if self.is_open else "▸"
+        until = looks.now if self.ended is None else self.ended
+        took = "" if self.began is None or until - self.began < 1000 else whole_seconds(until - self.began)
+        right = ", ".join(part for part in (count(self.steps, "step") if self.steps else "", took) if part)
+        words = shorten(self.query, max(4, looks.width - 6 - cells(self.label) - len(right)))
+        mark = {"good": "✓ ", "bad": "✗ ", "warn": "! ", "ask": "? "}.get(self.status, "")
+        gap = " " * max(1, looks.width - 3 - cells(mark + self.label) - cells(words) - len(right))
+        return [
+            (
+                Span(f"{sign} ", "rule"),
+                Span(mark, self.status),
+                Span(self.label, "expert"),
+                Span(" "),
+                Span(words, "dim"),
+                Span(gap),
+                Span(right, "dim"),
+            )
+        ]
+
+
+def _change_by(part: ToolCallPart | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if part is None:
+        return (), ()
+    shown, lines = change_of(part.tool_name, part.args)
+    if lines:
+        return shown, lines[2:]  # the path stands in the line above
+    whole = part.args.get("text")
+    if part.tool_name != "writeTextFile" or not isinstance(whole, str):
+        return (), ()
+    return ("text",), tuple(f"+{line}" for line in whole[:_LONGEST].removesuffix("\n").split("\n"))
+
+
+def difference(text: str, width: int) -> Line:
+    """A line of a diff."""
+    style: Style = "add" if text.startswith("+") else "remove" if text.startswith("-") else "dim"
+    return (Span(shorten_keeping(text, width), style),)
+
+
+def shorten_keeping(text: str, width: int) -> str:
+    """The text cut to the width, its spaces as they are."""
+    line = clean(text).replace("\n", " ")
+    return line if cells(line) <= width else shorten(line, width)
+
+
+def _under(line: Line) -> Line:
+    return (Span("  └ ", "rule"), *line)
+
+
+def _block(text: str, width: int, style: Style) -> Iterator[Line]:
+    texts = wrap(text[:_LONGEST].strip("\n"), width)
+    for line in texts[:MOST_LINES]:
+        yield (Span("    "), Span(line, style))
+    if len(texts) > MOST_LINES:
+        yield (Span("    "), Span(f"… {count(len(texts) - MOST_LINES, 'more line')}", "dim"))

@@ -1,0 +1,353 @@
+"""What has happened in a Job, folded from its events to lanes of items.
+
+Pure: the time comes with the events. `LiveState` says what goes on; this keeps what was, and where it is shown.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from perstack.core.definitions import Expert
+from perstack.core.events import (
+    AnswerQuestion,
+    AttemptCompletion,
+    CallDelegate,
+    CallInteractiveTool,
+    CallTools,
+    CloseRun,
+    CompactHistory,
+    DecideApproval,
+    ErrorRun,
+    Event,
+    FinishGeneration,
+    FinishRun,
+    FinishStep,
+    FinishToolCall,
+    InitializeRuntime,
+    RedactEvent,
+    RejectResult,
+    RequestApproval,
+    ResumeRun,
+    Retry,
+    ShrinkResults,
+    SkillConnected,
+    SkillDisconnected,
+    SkillStarting,
+    SkillStderr,
+    StartCompaction,
+    StartGeneration,
+    StartRun,
+    StartSample,
+    StartToolCall,
+    StopRunByDelegate,
+    StopRunByExceededBudget,
+    StopRunByExceededMaxSteps,
+    StopRunByInteractiveTool,
+    StopRunByInterrupt,
+    StreamReasoning,
+    StreamText,
+    SwitchModel,
+    ToolProgress,
+    WaitForEndpoint,
+    WidenPermissions,
+)
+from perstack.core.messages import TextPart, ThinkingPart, text_of
+from perstack.frontends.shared.live_state import LiveState, Told
+from perstack.frontends.shared.log_rows import run_label
+from perstack.frontends.tui.view.items import Call, Doing, Remark, RunLane, Said, Stream
+from perstack.frontends.tui.view.nodes import Looks, Node, Placed
+from perstack.frontends.tui.view.spans import Style
+
+_STYLES: dict[str, Style] = {"yellow": "warn", "red": "bad", "green": "good", "magenta": "ask", "dim": "dim"}
+"""Of the colours that rows of a log have."""
+
+
+class Transcript:
+    """What the events so far come to."""
+
+    def __init__(self) -> None:
+        self.live = LiveState()
+        self.root = RunLane("", "")
+        """The Coordinator's Runs, one after the other, and below their calls those of delegates."""
+        self._lanes: dict[str, RunLane] = {}
+        self._calls: dict[tuple[str, str], Call] = {}
+        """By Run and id: those that have no result yet."""
+        self._last_text: dict[str, str] = {}
+        """What a Run's model said last."""
+
+    # --- what is shown --------------------------------------------------------------------------------------------
+
+    def height(self, looks: Looks) -> int:
+        """How many lines there are."""
+        return self.root.height(looks)
+
+    def lines(self, first: int, last: int, looks: Looks) -> list[Placed]:
+        """Those from `first` up to, not including, `last`."""
+        return list(self.root.slice(first, last, looks))
+
+    def tick(self) -> bool:
+        """Time has passed: what is at work is to be shown anew. Whether anything is."""
+        for lane in self.live.lanes.values():
+            shown = self._lanes.get(lane.run_id)
+            if shown is not None:
+                shown.changed()
+                for item in shown.items[-1:]:
+                    item.changed()
+        for call in self._calls.values():
+            call.changed()
+        return bool(self.live.lanes)
+
+    def foldable(self) -> list[Node]:
+        """What may be folded, in the order of the lines, without what stands in a folded lane."""
+        return [node for node in _visible(self.root) if node.can_fold]
+
+    def greet(self, expert: Expert | None) -> None:
+        """Say who is about to work."""
+        if expert is not None and not self.root.items:
+            self.root.add(Said(expert.description or "It is ready.", mark=expert.key, style="dim"))
+
+    def remark(self, word: str, text: str, style: Style = "warn") -> None:
+        """Words of this program, at the end."""
+        self.root.add(Remark(word, text, style))
+
+    def rest(self) -> None:
+        """Nobody is at work: what was going on is so no longer."""
+        for run_id, lane in self._lanes.items():
+            self._quiet(run_id)
+            if lane.status == "call" and lane is not self.root:
+                lane.status = "warn"
+                lane.changed()
+        for call in self._calls.values():
+            if call.began is not None:
+                call.began, call.waits = None, "has no result: it was interrupted"
+                call.changed()
+        self.live.rest()
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def take(self, event: Event) -> None:  # noqa: C901 - one case for each kind of event
+        """An event has happened."""
+        told = self.live.take(event)
+        match event:
+            case InitializeRuntime() | SkillStarting() | SkillConnected() | SkillStderr():
+                pass
+            case SkillDisconnected():
+                if event.reason:
+                    self.remark("skill", f"{event.skill_name} has ended: {event.reason}")
+            case WaitForEndpoint() | StreamText() | StreamReasoning() | ToolProgress():
+                self._shows(event)
+            case StartRun():
+                self._start(event, told)
+            case FinishGeneration():
+                self._reply(event, told)
+            case CallTools():
+                self._called(event)
+            case StartToolCall():
+                call = self._calls.get((event.run_id, event.tool_call_id))
+                if call is not None:
+                    call.began, call.waits = event.timestamp, ""
+                    call.changed()
+            case RequestApproval():
+                call = self._calls.get((event.run_id, event.tool_call_id))
+                if call is not None:
+                    call.began, call.waits = None, f"needs your approval ({event.rule})"
+                    call.changed()
+            case FinishToolCall():
+                self._result(event, told)
+            case CallDelegate():
+                self._delegates(event)
+            case FinishRun():
+                self._finish(event, told)
+            case CallInteractiveTool():
+                self._rows(event.run_id, told)
+            case (
+                ErrorRun()
+                | StopRunByExceededMaxSteps()
+                | StopRunByExceededBudget()
+                | StopRunByInterrupt()
+                | StopRunByInteractiveTool()
+            ):
+                self._stopped(event, told)
+            case StartGeneration():
+                self._rows(event.run_id, told)
+                lane = self._lane(event.run_id, event.expert_key)
+                lane.steps = max(lane.steps, event.step_number)
+                lane.status = "call"
+            case Retry() | SwitchModel() | ResumeRun():
+                self._quiet(event.run_id)
+                self._rows(event.run_id, told)
+            case FinishStep() | StopRunByDelegate() | StartSample():
+                pass
+            case (
+                AnswerQuestion()
+                | DecideApproval()
+                | WidenPermissions()
+                | AttemptCompletion()
+                | ShrinkResults()
+                | StartCompaction()
+                | CompactHistory()
+                | RejectResult()
+                | CloseRun()
+                | RedactEvent()
+            ):
+                self._rows(event.run_id, told)
+            case _:
+                assert_never(event)
+        if event.run_id:
+            self._does(event.run_id)
+
+    def _lane(self, run_id: str, expert_key: str) -> RunLane:
+        """Where the items of a Run go: a Coordinator's into the whole, a delegate's into its own lane."""
+        lane = self._lanes.get(run_id)
+        if lane is None:
+            lane = self._lanes[run_id] = self.root
+            if not self.root.label:
+                self.root.label = run_label(expert_key, run_id)
+        return lane
+
+    def _add(self, run_id: str, node: Node) -> None:
+        """At the end of a Run's items, in place of what it was said to do."""
+        lane = self._lanes.get(run_id, self.root)
+        self._drop_doing(lane)
+        lane.add(node)
+
+    def _drop_doing(self, lane: RunLane) -> None:
+        if lane.items and isinstance(lane.items[-1], Doing):
+            lane.drop_last()
+
+    def _does(self, run_id: str) -> None:
+        """At the end of its items stands what a Run does, if nothing else shows it."""
+        lane, live = self._lanes.get(run_id), self.live.lanes.get(run_id)
+        if lane is None:
+            return
+        last = lane.items[-1] if lane.items else None
+        words = "" if live is None or live.work or live.text else live.doing
+        if isinstance(last, Doing):
+            if last.words == words:
+                return
+            lane.drop_last()
+        if words and live is not None and not isinstance(last, RunLane):  # a delegate's lane says what it waits for
+            lane.add(Doing(words, live.since))
+
+    def _shows(self, event: WaitForEndpoint | StreamText | StreamReasoning | ToolProgress) -> None:
+        match event:
+            case WaitForEndpoint():
+                self._lane(event.run_id, event.expert_key)
+            case ToolProgress():
+                call = self._calls.get((event.run_id, event.tool_call_id))
+                if call is not None:
+                    call.progress = event.message
+                    call.changed()
+            case StreamText() | StreamReasoning():
+                is_thought = isinstance(event, StreamReasoning)
+                lane = self._lane(event.run_id, event.expert_key)
+                last = lane.items[-1] if lane.items else None
+                if not isinstance(last, Stream) or last.is_thought is not is_thought:
+                    last = Stream(is_thought=is_thought)
+                    self._add(event.run_id, last)
+                last.hears(event.delta)
+            case _:
+                assert_never(event)
+
+    def _quiet(self, run_id: str) -> None:
+        """Take away what came of a reply that is whole now, or that will not become whole."""
+        lane = self._lanes.get(run_id, self.root)
+        while lane.items and isinstance(lane.items[-1], Stream | Doing):
+            lane.drop_last()
+
+    def _rows(self, run_id: str, told: list[Told]) -> None:
+        for one in told:
+            self._add(run_id, Remark(one.row.word, one.row.text, _STYLES.get(one.row.colour, "dim")))
+
+    def _start(self, event: StartRun, told: list[Told]) -> None:
+        lane = self._lanes.get(event.run_id)
+        if lane is None and event.delegated_by is not None:
+            lane = self._below(event.delegated_by.run_id, event.run_id, event.expert_key, event.query)
+        if lane is None:
+            lane = self._lane(event.run_id, event.expert_key)
+            lane.add(Said(event.query, mark="❯", style="strong"))
+        lane.began = event.timestamp
+        self._rows(event.run_id, told[1:])
+
+    def _below(self, parent_id: str, run_id: str, expert_key: str, query: str) -> RunLane:
+        lane = self._lanes[run_id] = RunLane(run_id, run_label(expert_key, run_id), query)
+        self._add(parent_id, lane)
+        return lane
+
+    def _reply(self, event: FinishGeneration, told: list[Told]) -> None:
+        self._lane(event.run_id, event.expert_key)
+        self._quiet(event.run_id)
+        for part in event.message.contents:
+            if isinstance(part, ThinkingPart) and part.thinking.strip():
+                self._add(event.run_id, Said(part.thinking, is_thought=True))
+            elif isinstance(part, TextPart) and part.text.strip():
+                self._add(event.run_id, Said(part.text))
+                self._last_text[event.run_id] = part.text
+        self._rows(event.run_id, [one for one in told if one.row.word == "replied"])
+
+    def _called(self, event: CallTools) -> None:
+        live = self.live.lanes.get(event.run_id)
+        for decided in event.calls:
+            if decided.kind in ("delegate", "interactive", "attemptCompletion"):
+                continue
+            part = None if live is None else live.calls.get(decided.id)
+            is_run = live is not None and decided.id in live.work
+            call = Call(decided.tool_name, part, event.timestamp if is_run else None)
+            self._calls[event.run_id, decided.id] = call
+            self._add(event.run_id, call)
+
+    def _result(self, event: FinishToolCall, told: list[Told]) -> None:
+        call = self._calls.pop((event.run_id, event.tool_call_id), None)
+        if call is not None:
+            call.result, call.error, call.took = text_of(event.contents), event.is_error, event.duration_ms
+            call.began, call.waits = None, ""
+            call.changed()
+            self._rows(event.run_id, told[1:])
+            return
+        lane = None if event.delegate is None else self._lanes.get(event.delegate.run_id)
+        if lane is None:
+            self._rows(event.run_id, told)
+            return
+        lane.status = "bad" if event.is_error else "good"
+        lane.ended = lane.ended or event.timestamp
+        lane.is_open = lane.is_open and event.is_error
+        lane.changed()
+
+    def _delegates(self, event: CallDelegate) -> None:
+        for one in event.delegates:
+            if one.run_id not in self._lanes:
+                self._below(event.run_id, one.run_id, one.expert_key, one.query)
+
+    def _finish(self, event: FinishRun, told: list[Told]) -> None:
+        lane = self._lane(event.run_id, event.expert_key)
+        if event.text.strip() and event.text != self._last_text.get(event.run_id):
+            self._add(event.run_id, Said(event.text))
+        self._rows(event.run_id, told[1:])
+        lane.ended, lane.status = event.timestamp, "good"
+        lane.changed()
+
+    def _stopped(self, event: Event, told: list[Told]) -> None:
+        self._quiet(event.run_id)
+        self._rows(event.run_id, [one for one in told if one.row.word != "waits"])
+        lane = self._lanes.get(event.run_id)
+        if lane is not None and lane is not self.root:
+            lane.status = "bad" if isinstance(event, ErrorRun) else "ask" if _asks(event) else "warn"
+            lane.changed()
+        for key in [key for key in self._calls if key[0] == event.run_id]:
+            call = self._calls[key]
+            if call.began is not None:
+                call.began, call.waits = None, "has no result: it was interrupted"
+                call.changed()
+
+
+def _asks(event: Event) -> bool:
+    return isinstance(event, StopRunByInteractiveTool)
+
+
+def _visible(lane: RunLane) -> list[Node]:
+    found: list[Node] = []
+    for item in lane.items:
+        found.append(item)
+        if isinstance(item, RunLane) and item.is_open:
+            found += _visible(item)
+    return found

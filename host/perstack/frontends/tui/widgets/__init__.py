@@ -1,0 +1,1 @@
+"""Widgets: thin, over what `view` makes."""

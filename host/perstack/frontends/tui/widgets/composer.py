@@ -1,0 +1,130 @@
+"""Where a person types: several lines, what was typed before, and names of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import TextArea
+
+from perstack.frontends.tui.view.spans import clean
+from perstack.frontends.tui.view.typed import Typed, completions, named_at
+
+
+class Composer(TextArea):
+    """Enter sends, Ctrl+J makes a new line."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+j", "new_line", show=False),
+        Binding("shift+enter,alt+enter", "new_line", show=False),
+    ]
+    DEFAULT_CSS = """
+    Composer {
+        height: auto;
+        min-height: 3;
+        max-height: 10;
+        border: round $rule;
+        background: $background;
+        padding: 0 1;
+        scrollbar-size-vertical: 1;
+        &:focus { border: round $primary; background: $background; }
+        & .text-area--placeholder { color: $quiet; }
+        & .text-area--cursor-line { background: $background; }
+    }
+    """
+
+    class Sent(Message):
+        """A person pressed Enter."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class Choosing(Message):
+        """Up or Down, where there is a list to choose from; or Tab and Shift+Tab in the names of files."""
+
+        def __init__(self, step: int) -> None:
+            super().__init__()
+            self.step = step
+
+    class Completing(Message):
+        """What may be meant by what was typed; nothing: no file is being named."""
+
+        def __init__(self, names: list[str]) -> None:
+            super().__init__()
+            self.names = names
+
+    def __init__(self, typed: Typed, workspace: Path, *, id: str | None = None) -> None:
+        super().__init__(id=id, highlight_cursor_line=False)
+        self._typed = typed
+        self._workspace = workspace
+        self._names: list[str] = []
+        self.chooses = False
+        """Whether Up and Down are for a list beside it."""
+
+    def action_new_line(self) -> None:
+        """A new line, where the cursor is."""
+        self.insert("\n")
+
+    async def _on_key(self, event: events.Key) -> None:
+        if self._is_handled(event):
+            event.stop()
+            event.prevent_default()
+            return
+        await super()._on_key(event)
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        event.text = clean(event.text)
+        await super()._on_paste(event)
+
+    def _is_handled(self, event: events.Key) -> bool:
+        row, _ = self.cursor_location
+        match event.key:
+            case "enter":
+                self.post_message(self.Sent(self.text))
+                return True
+            case "tab" if self._names:
+                self._complete(self._names[0])
+                return True
+            case "up" | "down" if self.chooses:
+                self.post_message(self.Choosing(-1 if event.key == "up" else 1))
+                return True
+            case "up" if row == 0:
+                return self._recall(self._typed.back(self.text))
+            case "down" if row == self.document.line_count - 1:
+                return self._recall(self._typed.forth())
+            case _:
+                return False
+
+    def sent(self, *, keep: bool = True) -> None:
+        """What was typed is taken."""
+        if keep:
+            self._typed.keep(self.text)
+        self.text = ""
+
+    def _recall(self, text: str | None) -> bool:
+        if text is not None:
+            self.text = text
+            self.move_cursor(self.document.end)
+        return text is not None
+
+    def on_text_area_changed(self) -> None:
+        """A file may be being named."""
+        row, column = self.cursor_location
+        beginning = named_at(self.document.get_line(row)[:column])
+        names = [] if beginning is None else completions(self._workspace, beginning)
+        if beginning is not None and names == [beginning]:
+            names = []
+        if names != self._names:
+            self._names = names
+            self.post_message(self.Completing(names))
+
+    def _complete(self, name: str) -> None:
+        row, column = self.cursor_location
+        beginning = named_at(self.document.get_line(row)[:column]) or ""
+        end = "" if name.endswith("/") else " "
+        self.replace(name + end, (row, column - len(beginning)), (row, column))
+        self.move_cursor((row, column - len(beginning) + len(name + end)))

@@ -1,0 +1,238 @@
+"""A tab: a Job with its transcript, what it asks, the input and how it stands; or the Experts to choose from."""
+
+from __future__ import annotations
+
+import time
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+
+from perstack.core.answers import asked_by
+from perstack.frontends.shared.questions import chosen
+from perstack.frontends.tui.session import Session
+from perstack.frontends.tui.view.experts import expert_lines, filtered
+from perstack.frontends.tui.view.spans import Line, Span, Style, one
+from perstack.frontends.tui.view.standing import standing_line
+from perstack.frontends.tui.view.typed import Typed
+from perstack.frontends.tui.widgets.asking import AskPanel, refusal
+from perstack.frontends.tui.widgets.bar import Bar
+from perstack.frontends.tui.widgets.composer import Composer
+from perstack.frontends.tui.widgets.lines import LinesView
+from perstack.frontends.tui.widgets.transcript import TranscriptView
+
+_QUIET = 0.7
+"""Seconds without a key after which what asks may take the keys: what is being typed is no answer to it."""
+
+STANDING: dict[str, tuple[str, Style]] = {
+    "new": ("new", "dim"),
+    "running": ("● at work", "call"),
+    "watching": ("◌ another process drives it", "call"),
+    "asking": ("? waits for you", "ask"),
+    "stopped": ("! stopped", "warn"),
+    "completed": ("✓ completed", "good"),
+}
+
+
+class JobPane(Vertical):
+    """All that is seen of one tab."""
+
+    DEFAULT_CSS = """
+    JobPane { height: 1fr; }
+    JobPane TranscriptView, JobPane #experts { height: 1fr; padding: 0 1; }
+    JobPane #names { display: none; }
+    JobPane #problem { display: none; }
+    """
+
+    class Chosen(Message):
+        """An Expert was chosen, or a Job begun: the tab has another name."""
+
+    def __init__(self, session: Session, typed: Typed, *, id: str) -> None:
+        super().__init__(id=id)
+        self.session = session
+        self._view = TranscriptView(session.transcript, session.host.clock.now, id="transcript")
+        self._experts = LinesView(id="experts")
+        self._experts.can_focus = False
+        self._panel = AskPanel(session.host.workspace)
+        self._names = Bar(id="names")
+        self.composer = Composer(typed, session.host.workspace, id="composer")
+        self._standing = Bar(id="standing")
+        self._chosen: str | None = None
+        self._refuses = False
+        """Whether words for a no are being typed."""
+        self._typed_at = 0.0
+
+    def compose(self) -> ComposeResult:
+        yield self._view
+        yield self._experts
+        yield self._panel
+        yield self._names
+        yield self.composer
+        yield self._standing
+
+    def on_mount(self) -> None:
+        """Begin with what there is."""
+        self.update()
+        self.composer.focus()
+
+    # --- what is shown --------------------------------------------------------------------------------------------
+
+    def update(self) -> None:
+        """Show how things are now."""
+        session = self.session
+        is_choosing = session.expert_key is None and session.job_id is None
+        self._experts.display, self._view.display = is_choosing, not is_choosing
+        self.composer.chooses = is_choosing
+        if is_choosing:
+            self._show_experts()
+        else:
+            if self._view.transcript is not session.transcript:
+                self._view.transcript = session.transcript
+            self._view.update()
+        if self._panel.show(session) and self._panel.takes_keys and self._may_take_keys():
+            self._panel.focus()
+        elif not self._panel.is_shown and self._panel.has_focus:
+            self.composer.focus()
+        self._refuses = self._refuses and self._panel.takes_keys
+        self._say_what_enter_does()
+        self.show_standing()
+
+    def show_standing(self) -> None:
+        """The line below."""
+        session, width = self.session, max(20, self.size.width - 2)
+        line = standing_line(
+            session.transcript.live, STANDING[session.state], session.host.clock.now(), width, session.began
+        )
+        self._standing.set(line)
+
+    def tick(self) -> None:
+        """A second has passed."""
+        if self.session.is_busy:
+            if self.session.transcript.tick():
+                self._view.update()
+            self.show_standing()
+
+    def _may_take_keys(self) -> bool:
+        return not self.composer.text and time.monotonic() - self._typed_at > _QUIET
+
+    def _say_what_enter_does(self) -> None:
+        session = self.session
+        words = {
+            "new": f"what should {session.expert_key} do?"
+            if session.expert_key
+            else "type to find an Expert; Enter chooses it",
+            "running": "it is at work; Esc interrupts",
+            "watching": "another process drives it; Esc stops looking",
+            "asking": "your answer",
+            "stopped": "Enter resumes; or type a new query",
+            "completed": "a follow-up: the next Run of this Job",
+        }[session.state]
+        step = session.resumption
+        if step is not None and step.needs is not None:
+            words = "a higher limit, then Enter resumes; or a new query"
+        if session.resume_from is not None:
+            words = "another answer, in a branch" if session.answers_again else "a new query, in a branch"
+        elif session.asking is not None and session.asking.call_digest:
+            words = "why not? words for the model; Enter alone: just no" if self._refuses else "Tab decides"
+        self.composer.placeholder = words
+
+    def _show_experts(self) -> None:
+        experts = filtered(self.session.host.experts.all(), self.composer.text)
+        keys = [one.key for one in experts]
+        if self._chosen not in keys:
+            self._chosen = keys[0] if keys else None
+        width = max(30, self.screen.size.width - 2)
+        head: list[Line] = [(), (Span("  Choose an Expert", "strong"),), ()]
+        lines = [*head, *expert_lines(experts, self._chosen, width)]
+        if not experts:
+            lines.append((Span("  none is called so", "dim"),))
+        self._experts.show(lines)
+        at = keys.index(self._chosen) + len(head) if self._chosen is not None else 0
+        self._experts.scroll_to(y=max(0, at - self._experts.size.height + 2), animate=False)
+
+    # --- what a person does ---------------------------------------------------------------------------------------
+
+    @on(Composer.Changed)
+    def _typing(self) -> None:
+        self._typed_at = time.monotonic()
+        if self.session.expert_key is None and self.session.job_id is None:
+            self._show_experts()
+
+    @on(Composer.Choosing)
+    def _choosing(self, message: Composer.Choosing) -> None:
+        keys = [one.key for one in filtered(self.session.host.experts.all(), self.composer.text)]
+        if keys:
+            at = keys.index(self._chosen) if self._chosen in keys else 0
+            self._chosen = keys[max(0, min(at + message.step, len(keys) - 1))]
+            self._show_experts()
+
+    @on(Composer.Completing)
+    def _completing(self, message: Composer.Completing) -> None:
+        self._names.display = bool(message.names)
+        if message.names:
+            self._names.set((Span("Tab ", "person"), *one("   ".join(message.names), self.size.width - 8, "dim")))
+
+    @on(Composer.Sent)
+    def _sent(self, message: Composer.Sent) -> None:
+        text, session = message.text, self.session
+        if session.is_busy:
+            return
+        if session.expert_key is None and session.job_id is None:
+            self.choose(self._chosen)
+            return
+        asking = session.asking
+        if self._refuses and asking is not None:
+            text = refusal(text)
+        elif asking is not None and asking.call_digest and session.resume_from is None:
+            self._panel.focus()
+            return
+        elif asking is not None:
+            text = chosen(asked_by(asking), text.strip())
+        if not text.strip():
+            self.resume()
+            return
+        self.composer.sent(keep=asking is None)
+        session.send(text)
+
+    def choose(self, key: str | None) -> None:
+        """This Expert is to work in this tab."""
+        if key is not None:
+            self.session.expert_key = key
+            self.composer.sent(keep=False)
+            self.session.transcript.greet(self.session.host.experts.all().get(key))
+            self.update()
+            self.post_message(self.Chosen())
+
+    def resume(self) -> None:
+        """Continue what is stopped; if calls are open, a person looks at them first."""
+        if self.session.unsettled and not self._panel.has_focus:
+            self._panel.focus()
+        elif self.session.resumption is not None and self.session.resumption.needs is None:
+            self.session.resume()
+
+    @on(AskPanel.Answered)
+    def _answered(self, message: AskPanel.Answered) -> None:
+        self.session.send(message.text)
+        self.composer.focus()
+
+    @on(AskPanel.Refusing)
+    def _refusing(self) -> None:
+        self._refuses = True
+        self.composer.focus()
+        self._say_what_enter_does()
+
+    @on(AskPanel.Settled)
+    def _settled(self) -> None:
+        self.session.resume()
+        self.composer.focus()
+
+    @on(TranscriptView.Typed)
+    def _typed_elsewhere(self, message: TranscriptView.Typed) -> None:
+        self.composer.focus()
+        self.composer.insert(message.text)
+
+    @property
+    def view(self) -> TranscriptView:
+        """What has happened."""
+        return self._view

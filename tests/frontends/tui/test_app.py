@@ -1,0 +1,51 @@
+"""The terminal program by its keys, on a Host with a scripted model."""
+
+from __future__ import annotations
+
+from hosting import Bench, expert, wait_for
+from starting import started
+
+from perstack.testing.scripted import text, tool, turn
+
+WRITER = expert("writer", description="Writes haiku")
+CRITIC = expert("critic", description="Says what is wrong")
+
+
+def test_typing_filters_the_experts_and_enter_chooses_one(bench: Bench) -> None:
+    async def person() -> None:
+        async with started(bench.host([text("Hm.")], WRITER, CRITIC)) as screen:
+            await screen.sees("writer  Writes haiku", "critic  Says what is wrong")
+            await screen.type("wrong")
+            await screen.sees_no("Writes haiku")
+            await screen.press("enter")
+            await screen.sees("what should critic do?", "1 critic")
+
+    wait_for(person())
+
+
+def test_a_query_is_run_shown_and_followed_up_in_the_same_job(bench: Bench) -> None:
+    async def person() -> None:
+        script = [turn(tool("todo", {"newTodos": ["look"]}), text="I look."), text("Old pond."), text("A frog.")]
+        host = bench.host(script, WRITER)
+        async with started(host, expert="writer", query="A haiku") as screen:
+            await screen.sees("❯ A haiku", "I look.", "● todo", "Old pond.", "✓ completed", "todos 0/1: look")
+            await screen.type("Another")
+            await screen.press("enter")
+            await screen.sees("❯ Another", "A frog.", "✓ completed")
+        (job,) = (await host.jobs.list()).jobs
+        assert len(job.runs) == 2
+
+    wait_for(person())
+
+
+def test_escape_interrupts_and_enter_resumes(bench: Bench) -> None:
+    async def person() -> None:
+        host = bench.host([text("Slow words", delay_ms=60_000)], WRITER)
+        async with started(host, expert="writer", query="A haiku") as screen:
+            await screen.sees("Slow", "● at work")
+            await screen.press("escape")
+            await screen.sees("stopped by interrupt", "Enter resumes")
+            await screen.press("enter")
+            await screen.sees("resumes after an interrupt", "● at work")
+
+    wait_for(person())

@@ -1,0 +1,66 @@
+"""The terminal program as tests use it: on a Host, with keys and a bounded wait for what is seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+from textual.pilot import Pilot
+
+from perstack.frontends.tui.app import StartApp
+from perstack.host import Host
+
+SECONDS = 20
+
+
+class Screen:
+    """What a person sees, and types."""
+
+    def __init__(self, app: StartApp, pilot: Pilot[int]) -> None:
+        self.app = app
+        self._pilot = pilot
+
+    def text(self) -> str:
+        """What is on the screen, line by line."""
+        strips = self.app.screen._compositor.render_strips()
+        return "\n".join(strip.text.rstrip() for strip in strips)
+
+    async def press(self, *keys: str) -> None:
+        await self._pilot.press(*keys)
+
+    async def type(self, text: str) -> None:
+        """Character by character."""
+        await self._pilot.press(*({" ": "space", "\n": "ctrl+j"}.get(char, char) for char in text))
+
+    async def sees(self, *words: str) -> str:
+        """Wait, within a bound, until all of these are on the screen together."""
+        return await self.until(lambda text: all(word in text for word in words), f"{words}")
+
+    async def sees_no(self, word: str) -> str:
+        """Wait until this is not on the screen."""
+        return await self.until(lambda text: word not in text, f"no {word}")
+
+    async def until(self, holds: Callable[[str], bool], what: str) -> str:
+        try:
+            async with asyncio.timeout(SECONDS):
+                while not holds(self.text()):
+                    await self._pilot.pause(0.02)  # a poll of the screen, bounded above
+        except TimeoutError:
+            raise AssertionError(f"waited in vain for {what} on:\n{self.text()}") from None
+        return self.text()
+
+
+@asynccontextmanager
+async def started(
+    host: Host, *, size: tuple[int, int] = (80, 24), app: StartApp | None = None, **options
+) -> AsyncGenerator[Screen]:
+    """The program on a Host, without a terminal; at the end nothing is at work any more."""
+    app = app or StartApp(host, **options)
+    async with app.run_test(size=size) as pilot:
+        try:
+            yield Screen(app, pilot)
+        finally:
+            for session in app.sessions:
+                session.interrupt()
+            await asyncio.gather(*(session.ended() for session in app.sessions))
