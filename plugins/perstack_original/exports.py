@@ -179,6 +179,8 @@ class _Export:
                 at.ids = [_id(at.state.id, f"after {event.id}", n) for n in range(len(at.state.messages))]
             case ours.CloseRun() | ours.RedactEvent():
                 return  # nor an end for good, nor redactions: what is left of an event was written in its place
+            case ours.RecordSnapshot():
+                return  # nor snapshots
             case ours.RejectResult():
                 return  # nor schemas: what the model was shown stands among the messages
             case _:

@@ -42,6 +42,7 @@ from perstack.core.run_facts import (
     ShrunkResult,
 )
 from perstack.core.sandbox import SandboxPolicy
+from perstack.core.snapshots.events import NotRecorded, SnapshotPolicy
 from perstack.core.todos import Todo
 from perstack.core.tools import DecidedCall, Effect, ToolKind
 from perstack.core.usage import Charge, Usage
@@ -55,6 +56,8 @@ OBJECTS = {
     "limits": Limits,
     "contextPolicy": ContextPolicy,
     "shrunkResult": ShrunkResult,
+    "snapshotPolicy": SnapshotPolicy,
+    "notRecorded": NotRecorded,
     "sandbox": SandboxPolicy,
     "budget": Budget,
     "charge": Charge,

@@ -23,7 +23,7 @@ from perstack.config.models import check_named, resolve_models
 from perstack.config.runtimes import warn_of_runtime
 from perstack.config.source import Reporter, Source, TomlTable, TomlValue
 from perstack.config.toml import NotRead, parse_toml, read_bounded
-from perstack.core.definitions import Project
+from perstack.core.definitions import Project, Workspace
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, Problem
 
@@ -263,8 +263,10 @@ def _placed(project: Project, folder: Path) -> Project:
     update: dict[str, object] = {}
     if project.env_path:
         update["env_path"] = tuple(normpath(folder / name) for name in project.env_path)
-    if project.workspace is not None:
-        update["workspace"] = seen(project.workspace)
+    if project.folder is not None:
+        place = seen(project.folder)
+        table = project.workspace if isinstance(project.workspace, Workspace) else None
+        update["workspace"] = place if table is None else table.model_copy(update={"path": place})
     if project.sandbox is not None:
         sandbox = project.sandbox
         placed = {"writable": tuple(map(seen, sandbox.writable)), "readable": tuple(map(seen, sandbox.readable))}

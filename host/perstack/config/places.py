@@ -45,7 +45,7 @@ class ProjectPlace:
 
 def named_or_own(project: Project, named: str | Path, folder: str | Path = ".") -> Path:
     """The folder that is named; for `.`, which is the default everywhere, the project's own, or `folder`. Absolute."""
-    return Path(named if str(named) != "." else project.workspace or folder).resolve()
+    return Path(named if str(named) != "." else project.folder or folder).resolve()
 
 
 def find_config(start: Path) -> Path | None:
@@ -71,5 +71,5 @@ def find_place(folder: str | Path, config: str | Path | None = None) -> ProjectP
 def check_workspace(project: Project, workspace: Path) -> None:
     """Raises UsageError if there is no such folder to work in."""
     if not workspace.is_dir():
-        said = f"workspace in {project.path}" if project.workspace == str(workspace) else "workspace"
+        said = f"workspace in {project.path}" if project.folder == str(workspace) else "workspace"
         raise UsageError(f"{said}: there is no directory {workspace}; make it, or name another one")

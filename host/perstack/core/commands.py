@@ -143,6 +143,11 @@ class Compact:
 
 
 @dataclass(frozen=True)
+class Snapshot:
+    """Record the files of the workspace."""
+
+
+@dataclass(frozen=True)
 class EndStep:
     """Record that the step is whole."""
 
@@ -197,6 +202,7 @@ Work = (
     | Complete
     | Shrink
     | Compact
+    | Snapshot
     | EndStep
     | JudgeResult
     | EndRun

@@ -37,6 +37,7 @@ from perstack.core.skill_definitions import OAuth as OAuth
 from perstack.core.skill_definitions import PluginSkill as PluginSkill
 from perstack.core.skill_definitions import Skill as Skill
 from perstack.core.skill_definitions import is_base_skill as is_base_skill
+from perstack.core.snapshots.events import MAX_FILE_SIZE, SnapshotPolicy
 from perstack.errors import DefinitionError, Problem
 
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
@@ -271,6 +272,16 @@ class Limits(Fact):
     """What becomes of a context that is nearly full; None in a log of an earlier version, where nothing does."""
 
 
+class Workspace(Fact):
+    """`workspace = { … }`: the folder that Experts work in, and whether its files are recorded."""
+
+    path: Annotated[_Filled | None, Field(description="the folder, from this file's; by default where you are")] = None
+    snapshots: Annotated[bool, Field(description="record its files with each step that may change them")] = False
+    max_file_size: Annotated[int, at_least(1), Field(description="bytes: a larger file is named, and not recorded")] = (
+        MAX_FILE_SIZE
+    )
+
+
 class Project(ContextKeys):
     """Everything that one perstack.toml, with its includes and overrides, says."""
 
@@ -295,9 +306,10 @@ class Project(ContextKeys):
         "file:perstack"
     )
     workspace: Annotated[
-        str | None, NOT_EMPTY, Key("the folder that Experts work in, from this file's; by default where you are")
+        Annotated[str, NOT_EMPTY] | Workspace | None,
+        Key("the folder that Experts work in, from this file's; by default where you are; a table, see `workspace`"),
     ] = None
-    """Absolute; None leaves it to whoever runs them."""
+    """Once read, the path is absolute; None leaves it to whoever runs them."""
     includes: Annotated[
         tuple[_Filled, ...],
         Key("further files, or patterns of them, whose Experts are taken in", name="include"),
@@ -329,6 +341,19 @@ class Project(ContextKeys):
     """That file and those that it includes, absolute."""
     broken: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
     """Experts that are declared and cannot be run, by key, and why."""
+
+    @property
+    def folder(self) -> str | None:
+        """The folder that Experts work in; None leaves it to whoever runs them."""
+        return self.workspace.path if isinstance(self.workspace, Workspace) else self.workspace
+
+    @property
+    def snapshots(self) -> SnapshotPolicy | None:
+        """Whether the files in it are recorded, and how; None: they are not."""
+        place = self.workspace
+        if not isinstance(place, Workspace) or not place.snapshots:
+            return None
+        return SnapshotPolicy(max_file_size=place.max_file_size)
 
     def expert(self, key: str) -> Expert | None:
         """The Expert of that key; `name@version` matches `name` if that version is the one defined."""

@@ -40,6 +40,7 @@ from perstack.core.run_facts import (
     ErrorInfo,
     amount,
 )
+from perstack.core.snapshots.events import RecordSnapshot as RecordSnapshot
 from perstack.core.start_events import FORMAT as FORMAT
 from perstack.core.start_events import ResumeReason as ResumeReason
 from perstack.core.start_events import ResumeRun as ResumeRun
@@ -372,6 +373,7 @@ StoredEvent = (
     | ShrinkResults
     | StartCompaction
     | CompactHistory
+    | RecordSnapshot
     | FinishStep
     | RejectResult
     | FinishRun

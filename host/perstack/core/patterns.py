@@ -25,9 +25,15 @@ class Pattern(Protocol):
     def search(self, text: bytes) -> object | None: ...
 
 
+class _Encodings(Protocol):
+    LATIN1: object
+
+
 class _Options(Protocol):
     log_errors: bool
     max_mem: int
+    encoding: object
+    Encoding: _Encodings
 
 
 class _Engine(Protocol):
@@ -35,7 +41,7 @@ class _Engine(Protocol):
 
     def Options(self) -> _Options: ...
 
-    def compile(self, pattern: str, options: _Options) -> Pattern: ...
+    def compile(self, pattern: str | bytes, options: _Options) -> Pattern: ...
 
 
 @lru_cache(maxsize=256)
@@ -57,6 +63,19 @@ def compiled(pattern: str) -> Pattern | str:
         return said.decode("utf-8", "replace")[:200] if isinstance(said, bytes) else str(said)[:200]
     except ValueError:
         return "it holds half of a surrogate pair"
+
+
+def compiled_bytes(pattern: bytes) -> Pattern | None:
+    """A pattern of RE2's own syntax, for texts that are any bytes; None if it is none, or takes too much memory."""
+    engine = cast("_Engine", import_module("re2"))
+    options = engine.Options()
+    options.log_errors = False
+    options.max_mem = _MOST_MEMORY
+    options.encoding = options.Encoding.LATIN1
+    try:
+        return engine.compile(pattern, options)
+    except engine.error:
+        return None
 
 
 def _translated(found: re.Match[str]) -> str:

@@ -30,6 +30,7 @@ from perstack.core.events import (
     FinishGeneration,
     FinishRun,
     FinishToolCall,
+    RecordSnapshot,
     RedactEvent,
     RejectResult,
     RequestApproval,
@@ -192,6 +193,8 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
         case CompactHistory():
             error = None if event.error is None else _bare_error(event.error)
             return {"text": REDACTED, "error": error}
+        case RecordSnapshot():
+            return {"left_out": (), "problem": REDACTED if event.problem else ""}
         case RejectResult():
             return {"problem": REDACTED, "text": REDACTED}
         case FinishRun():

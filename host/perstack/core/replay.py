@@ -23,6 +23,7 @@ from perstack.core.commands import (
     RecordResult,
     RunTools,
     Shrink,
+    Snapshot,
     StartDelegates,
     StopAtLimit,
     Switch,
@@ -41,6 +42,7 @@ from perstack.core.events import (
     FinishRun,
     FinishStep,
     FinishToolCall,
+    RecordSnapshot,
     RedactEvent,
     RejectResult,
     RequestApproval,
@@ -136,6 +138,8 @@ def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # n
             wrong = _compaction(run, command, event)
         case Complete() if isinstance(event, AttemptCompletion):
             wrong = _completion(command, event)
+        case Snapshot() if isinstance(event, RecordSnapshot):
+            wrong = None if event.base in (None, run.snapshot) else "recordSnapshot, which counts from another one"
         case EndStep() if isinstance(event, FinishStep):
             # a Run that begins with an answer ends a step of another one
             wrong = _same(max(1, run.step), event.step_number, "step") or _same(run.step_usage, event.usage, "usage")
@@ -231,6 +235,7 @@ def _words(command: Command) -> str:
         Complete: "take the attempt to complete",
         Shrink: "shorten old results",
         Compact: "summarise a part of the history",
+        Snapshot: "record the workspace's files",
         EndStep: "end the step",
         JudgeResult: "hold the result to its schema",
         EndRun: "end the Run",

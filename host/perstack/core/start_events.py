@@ -13,6 +13,7 @@ from perstack.core.policy.permissions import RuleSet
 from perstack.core.run_event import RunEvent
 from perstack.core.run_facts import ContinuedFrom, Definition, DelegatedBy, Override
 from perstack.core.sandbox import SandboxPolicy
+from perstack.core.snapshots.events import SnapshotPolicy
 
 FORMAT = 1
 """The version of the shapes below; `core/upgrades.py` brings older ones up to it."""
@@ -59,6 +60,8 @@ class StartRun(RunEvent):
     """What a person added to the query: images and documents, and texts as the model sees them."""
     fallbacks: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     """`provider/model` of each that stands in for the one before it; in all, `switchModel` says which generates."""
+    snapshots: SnapshotPolicy | None = None
+    """That the workspace is recorded, and how; None: it is not."""
 
 
 class ResumeRun(RunEvent):

@@ -24,6 +24,7 @@ from perstack.core.commands import (
     RecordResult,
     RunTools,
     Shrink,
+    Snapshot,
     StartDelegates,
     StopAtLimit,
     Switch,
@@ -39,7 +40,7 @@ from perstack.core.policy.approvals import Approval
 from perstack.core.policy.budget import Exceeded
 from perstack.core.policy.chain import rule_sets
 from perstack.core.policy.permissions import RuleSet
-from perstack.core.policy.widening import begun_under, missing_from, not_in_force
+from perstack.core.policy.widening import begun_under
 from perstack.core.questions import Answer
 from perstack.core.run_facts import ContinuedFrom, Definition, DelegatedBy, Delegation, ErrorInfo
 from perstack.core.runs.decide import (
@@ -70,7 +71,7 @@ from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.generation import generate
 from perstack.engine.groups import leaves
 from perstack.engine.kept_summary import KeptSummary
-from perstack.engine.new_runs import as_started, sandbox_of, settings_of, strict, told
+from perstack.engine.new_runs import as_started, sandbox_of, settings_of, snapshots_of, strict, stricter_today, told
 from perstack.engine.prices import Prices
 from perstack.engine.ruling import Rulings
 from perstack.engine.session import Session, uninterrupted
@@ -161,6 +162,7 @@ class Driver:
                 sandbox=sandbox_of(self._wiring, expert, within, base),
                 output=output,
                 attachments=attachments,
+                snapshots=snapshots_of(self._wiring, None if parent is None else parent.start),
             )
         )
         if delegated_by is None:  # what it starts has what it has
@@ -209,18 +211,12 @@ class Driver:
                 by=None if limits is None else self.limited_by or this_user(),
                 signal=self.signal,
                 definition=definition,
-                permissions=self._stricter_today(run, above),
+                permissions=stricter_today(self._wiring, self.job, run, above),
             )
         )
         self._widen(session)
         self._record_answer(session)
         return session
-
-    def _stricter_today(self, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
-        """Today's rules, and those of the Run that waits for it, as far as the Run does not have them."""
-        expert = self._wiring.project.expert(run.start.expert_key) or run.start.expert
-        added = not_in_force(rule_sets(self._wiring.project, expert), run.permissions, self.job.widenings)
-        return (*added, *missing_from((*run.permissions, *added), above, self._wiring.overrides.widening))
 
     def _of_today(self, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
         """The definition of a Run's Expert and its limits, where they are others than it has."""
@@ -341,7 +337,9 @@ class Driver:
     def _pending(self, session: Session) -> Command | None:
         return pending(session.run, self.job.limit_reached(self._limits))
 
-    async def _perform(self, session: Session, command: Work, skills: RunSkills, around: ToolSurroundings) -> None:
+    async def _perform(  # noqa: C901 - one case for each command
+        self, session: Session, command: Work, skills: RunSkills, around: ToolSurroundings
+    ) -> None:
         match command:
             case Generate():
                 skills.fit_to(session.run, self._wiring.storage)
@@ -378,6 +376,8 @@ class Driver:
 
                 summariser = summariser_of(session.run, around.endpoint, self._wiring.providers, self._wiring.project)
                 await make_room(session, command, summariser, self._blobs, self._prices, self._spending)
+            case Snapshot():
+                session.note(await self._wiring.snapshots.record(session.run, session.stamp))
             case RecordResult() | Complete() | EndStep() | Fail() | EndRun() | StopAtLimit():
                 session.note_all(noted(session.run, command, session.stamp, self.job.next_number))
             case _:

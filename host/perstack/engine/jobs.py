@@ -429,10 +429,10 @@ class Jobs(JobQueries):
             overrides=setup.overrides,
             directory=str(setup.workspace),
             knowledge=knowledge,
+            snapshots=setup.snapshots(loaded.job.id),
             clock=setup.clock,
         )
-        driver = Driver(wiring, loaded.job, loaded.runs)
-        session = begin(driver)
+        session = begin(driver := Driver(wiring, loaded.job, loaded.runs))
         start = session.run.start
         await setup.check_policies((start.sandbox,))  # before anything of it is written
         emit.display(runtime_begins(start, session.run.limits, self.storage.location, setup.clock.now()))

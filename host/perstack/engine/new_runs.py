@@ -9,10 +9,16 @@ from perstack.config.settings import resolve_sandbox
 from perstack.core.agents_md import AgentsMdFile
 from perstack.core.base import JsonObject
 from perstack.core.definitions import Expert, Limits, with_skills_required
+from perstack.core.events import StartRun
 from perstack.core.instruction import render_instruction
+from perstack.core.job import Job
+from perstack.core.policy.chain import rule_sets
+from perstack.core.policy.permissions import RuleSet
+from perstack.core.policy.widening import missing_from, not_in_force
 from perstack.core.runs.results import wanted_schema
 from perstack.core.runs.state import Run
 from perstack.core.sandbox import SandboxPolicy, narrowed
+from perstack.core.snapshots.events import SnapshotPolicy
 from perstack.engine.catalogue import delegate_infos, delegate_tools
 from perstack.engine.clock import iso
 from perstack.engine.knowledge import reachable, wants_agents_md
@@ -62,6 +68,18 @@ def sandbox_of(wiring: Wiring, expert: Expert, within: SandboxPolicy | None, bas
     if base is not None and wiring.overrides.runtime is None:
         within = base.start.sandbox
     return narrowed(own, within)
+
+
+def snapshots_of(wiring: Wiring, caller: StartRun | None) -> SnapshotPolicy | None:
+    """Whether the workspace is recorded, and how: a delegate's is as its caller's."""
+    return wiring.project.snapshots if caller is None else caller.snapshots
+
+
+def stricter_today(wiring: Wiring, job: Job, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
+    """Today's rules, and those of the Run that waits for it, as far as the Run does not have them."""
+    expert = wiring.project.expert(run.start.expert_key) or run.start.expert
+    added = not_in_force(rule_sets(wiring.project, expert), run.permissions, job.widenings)
+    return (*added, *missing_from((*run.permissions, *added), above, wiring.overrides.widening))
 
 
 def settings_of(wiring: Wiring, expert: Expert, of_job: Limits | None, steps_before: int) -> RunSettings:

@@ -34,6 +34,7 @@ from perstack.ports.storage import Storage
 
 if TYPE_CHECKING:
     from perstack.core.recorded import SeriesDefinition
+    from perstack.engine.snapshots.of_job import JobSnapshots
     from perstack.ports.tasks import TaskMemory  # half of what a run without tasks would import
 
 STATE_DIR = "perstack"
@@ -136,6 +137,12 @@ class Setup:
             protected=self._definitions,
             on_notice=notice,
         )
+
+    def snapshots(self, job_id: str) -> JobSnapshots:
+        """Those of the workspace that a Job takes: of nothing that belongs to the host alone."""
+        from perstack.engine.snapshots.of_job import JobSnapshots
+
+        return JobSnapshots(self.storage, job_id, self.workspace, self.surroundings(job_id).hidden)
 
     @property
     def _definitions(self) -> tuple[Path, ...]:

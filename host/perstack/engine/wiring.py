@@ -10,6 +10,7 @@ from perstack.engine.emit import Emitter
 from perstack.engine.knowledge import Knowledge
 from perstack.engine.providers import ProviderPool
 from perstack.engine.skills import JobSkills
+from perstack.engine.snapshots.of_job import JobSnapshots
 from perstack.ports.clock import Clock
 from perstack.ports.storage import Storage
 
@@ -27,4 +28,5 @@ class Wiring:
     directory: str
     """The working directory, as the model is told."""
     knowledge: Knowledge
+    snapshots: JobSnapshots
     clock: Clock = SYSTEM

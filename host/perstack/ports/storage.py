@@ -252,6 +252,21 @@ class Erases(Protocol):
         ...
 
 
+@runtime_checkable
+class SharesBlobs(Protocol):
+    """What a storage can do besides that keeps many blobs at once, and the same bytes once for all its Jobs.
+
+    Each Job has its own blobs all the same: to remove one, or a Job, takes nothing from another.
+    """
+
+    async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
+        """Keep all of them, or none that is not whole; returns their sha256 in hex. Synced before it returns.
+
+        Raises NotFound for an unknown Job.
+        """
+        ...
+
+
 class JobSize(NamedTuple):
     """How many bytes a Job takes."""
 

@@ -33,6 +33,7 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         touched=start.timestamp,
         updated_at=start.timestamp,
         permissions=start.permissions,
+        snapshot_due="no" if start.snapshots is None else "before",
     )
 
 
@@ -56,5 +57,6 @@ def _taken_over(start: StartRun, head: Head, base: Run) -> Run:
         touched=start.timestamp,
         updated_at=start.timestamp,
         permissions=start.permissions,
+        snapshot_due="no" if start.snapshots is None else "before",
         is_tightened=start.permissions != base.permissions,
     )

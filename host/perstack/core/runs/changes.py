@@ -14,7 +14,7 @@ from perstack.core.policy.widening import Widening
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.context_state import ContextState
-from perstack.core.runs.state import Phase, Repeats, RunStatus, Sent
+from perstack.core.runs.state import Phase, Repeats, RunStatus, Sent, SnapshotDue
 from perstack.core.todos import Todo
 from perstack.core.usage import Charge, ModelShare, Usage
 
@@ -77,3 +77,5 @@ class Changes(TypedDict, total=False):
     back_at: int
     is_switched: bool
     by_model: dict[str, ModelShare]
+    snapshot: str | None
+    snapshot_due: SnapshotDue

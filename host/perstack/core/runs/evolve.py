@@ -24,6 +24,7 @@ from perstack.core.events import (
     FinishRun,
     FinishStep,
     FinishToolCall,
+    RecordSnapshot,
     RedactEvent,
     RejectResult,
     RequestApproval,
@@ -70,6 +71,7 @@ from perstack.core.runs.context_fold import (
 from perstack.core.runs.repeats import counted, shown
 from perstack.core.runs.reports import effects_of
 from perstack.core.runs.results import MOST_REJECTED, rejected, schema_of_run
+from perstack.core.runs.snapshots import due_after, due_on_resume, recorded
 from perstack.core.runs.state import NO_REPEATS, Phase, Run, Sent, is_unsettled, latest_reply, promised
 from perstack.core.runs.switching import shared, switched
 from perstack.core.runs.transitions import ACTIVE, check_legal
@@ -189,6 +191,8 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
             changes.update(compacted(run, event))
             changes.update({"reserved": None, "assumed": together(run.assumed, event.assumed)})
             return changes
+        case RecordSnapshot():
+            return recorded(run, event)
         case FinishStep():
             return Changes(phase=Phase.READY, calls={}, step_usage=NO_USAGE)
         case RejectResult():
@@ -256,6 +260,7 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
         # a person who resumes what failed has put something right
         back_at=0 if event.reason == "error" else run.back_at,
         stand_in=run.stand_in if event.definition is None else "",
+        snapshot_due=due_on_resume(run),
     )
 
 
@@ -425,6 +430,7 @@ def _finished_call(run: Run, event: FinishToolCall) -> Changes:
         changes["todos"] = apply_todo(run.todos, call.part.args)
     elif call.decided.kind == "clearTodo":
         changes["todos"] = ()
+    changes["snapshot_due"] = due_after(run, call)
     effects = effects_of(call, event)
     if effects:
         changes["effects"] = run.effects + effects

@@ -19,6 +19,7 @@ from perstack.core.commands import (
     JudgeResult,
     RecordResult,
     RunTools,
+    Snapshot,
     StartDelegates,
     StopAtLimit,
     Switch,
@@ -63,7 +64,9 @@ def pending(run: Run, limit: int | None = None) -> Command | None:
         case Phase.REPLIED:
             return DecideCalls(latest_reply(run).tool_calls)
         case Phase.CALLING:
-            return _pending_call(run)
+            return Snapshot() if run.snapshot_due == "before" else _pending_call(run)
+        case Phase.SETTLED if run.snapshot_due != "no":
+            return Snapshot()
         case Phase.SETTLED:
             if run.accepted and run.result is None:
                 return relief(run) or Generate(run.step, final=True)
@@ -83,7 +86,9 @@ def _pending_step(run: Run, limit: int | None) -> Command:
         return EndRun(run.result) if run.schema is None else JudgeResult(run.result, run.schema)
     if (failed := failure(run)) is not None:
         return Fail(failed)
-    return StopAtLimit(limit) if limit is not None else relief(run) or Generate(run.step + 1)
+    if limit is not None:
+        return StopAtLimit(limit)
+    return Snapshot() if run.snapshot_due != "no" else relief(run) or Generate(run.step + 1)
 
 
 def _pending_call(run: Run) -> Command:

@@ -49,6 +49,9 @@ RunStatus = Literal[
     "stoppedByError",
 ]
 
+SnapshotDue = Literal["no", "before", "after"]
+"""Whether the workspace is to be recorded: as it is before anything is called, or after calls, when all have ended."""
+
 
 class Phase(Enum):
     """Where in a step a Run is."""
@@ -197,6 +200,9 @@ class Run:
     """From when on the first is tried again, in milliseconds since 1970."""
     is_switched: bool = False
     """Whether the generation in hand was begun for another model, whose context may have held more."""
+    snapshot: str | None = None
+    """The tree of the workspace's latest snapshot."""
+    snapshot_due: SnapshotDue = "no"
     by_model: dict[str, ModelShare] = field(default_factory=dict[str, ModelShare])
     """What each of several models has used, by `provider/model`."""
 

@@ -62,6 +62,7 @@ TRANSITIONS: dict[str, Transition] = {
     "shrinkResults": _transition((_READY, _GENERATING, _SETTLED), _RUNNING),
     "startCompaction": _transition((_READY, _GENERATING, _SETTLED), _RUNNING),
     "compactHistory": _transition((_READY, _GENERATING, _SETTLED), _RUNNING),
+    "recordSnapshot": _transition((_READY, _CALLING, _SETTLED), _RUNNING),
     "finishStep": _transition((_SETTLED,), _RUNNING, (_READY,)),
     "rejectResult": _transition((_READY,), _RUNNING),
     "finishRun": _transition((_READY,), _RUNNING, status="completed"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from perstack.core.protected import folded, protected_by_name
+from perstack.core.protected import folded
 
 LONGEST_NAME = 255
 """Bytes: what the file systems of today allow."""
@@ -39,15 +39,15 @@ def is_name(name: bytes) -> bool:
 
 def is_never_recorded(name: bytes) -> bool:
     """Whether nothing of that name is recorded, nor ever written by a rewind, wherever it is: git's own folder, files
-    of environment variables (whose names all begin with `.env`), and definitions of Experts."""
+    of environment variables (whose names all begin with `.env`), and where a rewind prepares what it will do."""
     if not name.isascii():
         return _is_private(name.decode("utf-8", "replace"))
-    return (name.startswith(b".") or name[:1] in b"pP") and _is_private(name.decode())
+    return name.startswith(b".") and _is_private(name.decode())
 
 
 def _is_private(name: str) -> bool:
     (plain,) = folded((name,))
-    return plain == ".git" or plain.startswith(".env") or protected_by_name((plain,)) is not None
+    return plain == ".git" or plain.startswith((".env", ".perstack-rewind"))
 
 
 def _meant(found: re.Match[bytes]) -> bytes:

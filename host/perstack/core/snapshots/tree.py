@@ -21,8 +21,8 @@ from perstack.core.json_reading import read_json
 from perstack.core.snapshots.names import LONGEST_PATH, is_name, spelled, unspelled
 from perstack.dataclass import dataclass
 
-Reason = Literal["tooLarge", "tooDeep", "tooMany", "unreadable", "changing", "special"]
-"""Why something is not recorded: it has more bytes than the limit, is too far down, one of too many, may not be read or
+Reason = Literal["tooLarge", "tooDeep", "unreadable", "changing", "special"]
+"""Why something is not recorded: it has more bytes than the limit, is too far down, may not be read or
 is on a medium that fails, changed all the while that it was read, or is no file, link or folder."""
 
 MOST_ENTRIES = 1_000_000

@@ -27,6 +27,7 @@ from perstack.core.events import (
     FinishStep,
     FinishToolCall,
     InitializeRuntime,
+    RecordSnapshot,
     RedactEvent,
     RejectResult,
     RequestApproval,
@@ -271,6 +272,7 @@ class LiveState:
                 | AttemptCompletion()
                 | RejectResult()
                 | ShrinkResults()
+                | RecordSnapshot()
             ):
                 pass
             case CloseRun() | RedactEvent():

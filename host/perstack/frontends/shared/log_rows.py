@@ -22,6 +22,7 @@ from perstack.core.events import (
     FinishRun,
     FinishStep,
     FinishToolCall,
+    RecordSnapshot,
     RedactEvent,
     RejectResult,
     RequestApproval,
@@ -142,6 +143,8 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
             return [Row("stopped", f"at the limit of {steps}, checkpoint {event.checkpoint_id}", "yellow")]
         case StopRunByInterrupt():
             return [Row("stopped", f"by {event.reason}, checkpoint {event.checkpoint_id}", "yellow")]
+        case RecordSnapshot():
+            return _snapshot(event, around)
         case ShrinkResults():
             words = f"{count(len(event.results), 'old result')}: the model sees the ends of each"
             return [Row("shrinks", words, "yellow")]
@@ -290,6 +293,17 @@ def _completion(event: AttemptCompletion, around: Around) -> list[Row]:
         titles = "; ".join(todo.title for todo in event.remaining_todos)
         return [Row("not done", f"{count(len(event.remaining_todos), 'todo')} left: {titles}", "yellow")]
     return [Row("is done", event.result or "")] if around.full else []
+
+
+def _snapshot(event: RecordSnapshot, around: Around) -> list[Row]:
+    """What the step did to the files; a snapshot that found nothing is shown only where everything is."""
+    if event.problem:
+        return [Row("snapshot", f"not taken: {event.problem}", "red")]
+    files = sum(filter(None, (event.added, event.removed, event.changed)))
+    if not files:
+        return [Row("snapshot", count(event.files, "file"))] if around.full else []
+    lines = "" if event.lines_added is None else f"+{event.lines_added} −{event.lines_removed} in "
+    return [Row("snapshot", f"{lines}{count(files, 'file')}")]
 
 
 def _compaction(event: CompactHistory, around: Around) -> list[Row]:

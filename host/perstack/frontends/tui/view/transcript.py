@@ -24,6 +24,7 @@ from perstack.core.events import (
     FinishStep,
     FinishToolCall,
     InitializeRuntime,
+    RecordSnapshot,
     RedactEvent,
     RejectResult,
     RequestApproval,
@@ -186,6 +187,7 @@ class Transcript:
                 | ShrinkResults()
                 | StartCompaction()
                 | CompactHistory()
+                | RecordSnapshot()
                 | RejectResult()
                 | CloseRun()
                 | RedactEvent()

@@ -1,0 +1,370 @@
+"""The walk through a workspace: what is there, as a tree, and the blobs of it that are new.
+
+What has not changed since the walk before is not read again: a file is known by its times of change, size and number.
+One that was changed in the moment it was read could be changed again in the same tick of its file system's clock, so
+that nothing tells: it is read once more by the next walk (git calls that «racily clean»).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Generator, Iterable
+from pathlib import Path
+
+from perstack.core.snapshots.events import MOST_NAMED, NotRecorded, SnapshotPolicy
+from perstack.core.snapshots.ignoring import LONGEST_RULES, Rules, rules_at
+from perstack.core.snapshots.names import DEEPEST, LONGEST_PATH, is_name, is_never_recorded, spelled
+from perstack.core.snapshots.tree import (
+    MOST_ENTRIES,
+    Below,
+    Entry,
+    File,
+    LeftOut,
+    Link,
+    Reason,
+    digest_of,
+    folder_blob,
+    folder_of,
+)
+from perstack.dataclass import dataclass
+from perstack.engine.clock import SYSTEM
+from perstack.engine.snapshots.reading import FOLDER, Content, Stamp, read_file, read_link, stamp_of
+
+_BATCH_BYTES = 32 << 20
+_BATCH_BLOBS = 1_000
+_PAUSE = 0.2
+"""Seconds after which a walk lets others look whether it is still wanted."""
+_TICK = 100_000_000
+"""Nanoseconds: longer than a tick of most file systems' clocks."""
+_COARSE_TICK = 2_100_000_000
+"""The same of those that count whole seconds, or two at a time."""
+_SECOND = 1_000_000_000
+_MOST_ABOVE = 40
+
+Batch = list[tuple[str, bytes]]
+"""Blobs that may be new, with their digests."""
+
+
+class CannotTake(Exception):
+    """Why there can be no snapshot, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a walk has found."""
+
+    tree: str
+    files: int
+    """Files and links."""
+    left_out: tuple[NotRecorded, ...] = ()
+    left_out_count: int = 0
+
+
+@dataclass(slots=True)
+class _Known:
+    """Something that an earlier walk has seen."""
+
+    entry: Entry
+    stamp: Stamp | None
+    """None: it is looked at anew each time."""
+    size: int | None = None
+    """Of a file that was not read."""
+    is_file: bool = False
+    """Or a link, and recorded."""
+    inner: _KnownFolder | None = None
+
+
+@dataclass(slots=True)
+class _KnownFolder:
+    digest: str
+    stamp: Stamp | None
+    rules: Rules
+    children: dict[bytes, _Known]
+
+
+class Walker:
+    """Walks through one workspace again and again. After a walk that did not end, or whose blobs were not kept, another
+    one has to be made."""
+
+    def __init__(self, top: Path, keep_off: Iterable[Path], policy: SnapshotPolicy) -> None:
+        self._top = top
+        self._keep_off = tuple(keep_off)
+        self._most = policy.max_file_size
+        self._known: _KnownFolder | None = None
+
+    def walk(self) -> Generator[Batch, None, Taken]:
+        """The tree as it is now. Yields blobs, which the caller keeps before it goes on; some batches are empty.
+
+        Raises CannotTake.
+        """
+        try:
+            top = os.path.realpath(os.fsencode(self._top))
+            handle = os.open(top, FOLDER)
+        except OSError as error:
+            raise CannotTake(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
+        try:
+            walk = _Walk(self._most, top, _places(self._keep_off))
+            known = yield from walk.folder(handle, b"", self._known, _top_rules(top, handle), 0)
+            yield walk.batch
+        except OSError as error:
+            raise CannotTake(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
+        finally:
+            os.close(handle)
+        self._known = known
+        left_out = tuple(sorted(walk.left_out, key=lambda one: one.path))
+        return Taken(known.digest, walk.files, left_out, walk.left_out_count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """What is never recorded wherever it is, by its path and by its number."""
+
+    paths: frozenset[bytes]
+    numbers: frozenset[tuple[int, int]]
+
+
+def _places(paths: Iterable[Path]) -> _Places:
+    names: set[bytes] = set()
+    numbers: set[tuple[int, int]] = set()
+    for path in paths:
+        name = os.fsencode(path)
+        names |= {os.path.normpath(name), os.path.realpath(name)}
+        try:
+            found = path.stat()
+        except OSError:
+            continue
+        numbers.add((found.st_dev, found.st_ino))
+    return _Places(frozenset(names), frozenset(numbers))
+
+
+class _Walk:
+    """One walk."""
+
+    def __init__(self, most: int, top: bytes, keep_off: _Places) -> None:
+        self.batch: Batch = []
+        self.files = 0
+        self.left_out: list[NotRecorded] = []
+        self.left_out_count = 0
+        self._most = most
+        self._top = top
+        self._keep_off = keep_off
+        self._began = SYSTEM.now() * 1_000_000
+        self._entries = 0
+        self._waiting = 0
+        self._since = time.monotonic()
+
+    def folder(
+        self, handle: int, place: bytes, known: _KnownFolder | None, rules: Rules, depth: int
+    ) -> Generator[Batch, None, _KnownFolder]:
+        """An open folder, which stays open; `place` is its path from the top, with a slash behind it."""
+        stamp: Stamp | None = stamp_of(os.fstat(handle))
+        is_same = known is not None and known.stamp == stamp and known.rules == rules
+        before = {} if known is None else known.children
+        children: dict[bytes, _Known] = {}
+        for name in before if is_same else self._names(handle, place, rules):
+            was = before.get(name)
+            if was is not None and was.stamp is not None and was.stamp == _stamp_at(name, handle):
+                now = was
+            elif (looked := (yield from self._look(name, handle, place, was, rules, depth))) is not None:
+                now = looked
+            else:
+                stamp = None
+                continue
+            is_same = is_same and now.entry is was.entry if was is not None else False
+            children[name] = now
+            if now.is_file:
+                self.files += 1
+            elif isinstance(now.entry, LeftOut):
+                self._name(place + name, now.entry.reason, now.size)
+        self._count(len(children))
+        if time.monotonic() - self._since > _PAUSE:
+            yield from self._hand_over()
+        if known is not None and is_same and len(children) == len(before):
+            return _KnownFolder(known.digest, stamp, rules, children)
+        blob = folder_blob(folder_of(child.entry for child in children.values()))
+        digest = digest_of(blob)
+        if known is None or digest != known.digest:
+            yield from self._keep(digest, blob)
+        return _KnownFolder(digest, self._steady(stamp), rules, children)
+
+    def _names(self, handle: int, place: bytes, rules: Rules) -> list[bytes]:
+        """What of a folder is recorded."""
+        found: list[bytes] = []
+        with os.scandir(handle) as entries:
+            for entry in entries:
+                name = os.fsencode(entry.name)
+                if not is_name(name) or is_never_recorded(name) or self._is_kept_off(place + name):
+                    continue
+                if rules.ignores(name, is_folder=entry.is_dir(follow_symlinks=False)):
+                    continue
+                found.append(name)
+                if self._entries + len(found) > MOST_ENTRIES:
+                    raise _too_many()
+        return found
+
+    def _look(
+        self, name: bytes, handle: int, place: bytes, was: _Known | None, rules: Rules, depth: int
+    ) -> Generator[Batch, None, _Known | None]:
+        """What has this name now; None if nothing has, or if it is not recorded."""
+        try:
+            found = os.stat(name, dir_fd=handle, follow_symlinks=False)
+        except OSError:
+            return None
+        if (found.st_dev, found.st_ino) in self._keep_off.numbers:
+            return None
+        mode, stamp = found.st_mode, stamp_of(found)
+        if stat.S_ISDIR(mode):
+            return (yield from self._below(name, handle, place, was, rules, depth))
+        if stat.S_ISLNK(mode):
+            target = read_link(name, handle)
+            return None if target is None else _seen(was, _Known(Link(name, target), None, is_file=True))
+        if not stat.S_ISREG(mode):
+            return _seen(was, _left_out(name, "special", self._steady(stamp)))
+        content = read_file(name, handle, self._most)
+        if not isinstance(content, Content):
+            reason = content.reason
+            if reason is None:
+                return None
+            return _seen(was, _left_out(name, reason, self._steady(content.stamp), content.size))
+        digest = digest_of(content.data)
+        yield from self._keep(digest, content.data)
+        is_program = bool(content.stamp[4] & stat.S_IXUSR)
+        entry = File(name, len(content.data), digest, is_program)
+        steady = self._steady(content.stamp) if content.is_steady else None
+        return _seen(was, _Known(entry, steady, is_file=True))
+
+    def _below(
+        self, name: bytes, handle: int, place: bytes, was: _Known | None, rules: Rules, depth: int
+    ) -> Generator[Batch, None, _Known | None]:
+        if depth >= DEEPEST or len(place) + len(name) + 2 > LONGEST_PATH:
+            return _left_out(name, "tooDeep")
+        try:
+            inner = os.open(name, FOLDER, dir_fd=handle)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError:
+            return _left_out(name, "unreadable")
+        try:
+            found = os.fstat(inner)
+            if (found.st_dev, found.st_ino) in self._keep_off.numbers:
+                return None
+            own = rules.inside(name, _rules_of(inner))
+            known = None if was is None else was.inner
+            try:
+                now = yield from self.folder(inner, place + name + b"/", known, own, depth + 1)
+            except OSError:
+                return _left_out(name, "unreadable")
+        finally:
+            os.close(inner)
+        return _seen(was, _Known(Below(name, now.digest), None, inner=now))
+
+    def _name(self, path: bytes, reason: Reason, size: int | None) -> None:
+        self.left_out_count += 1
+        if len(self.left_out) < MOST_NAMED:
+            self.left_out.append(NotRecorded(path=spelled(path), reason=reason, size=size))
+
+    def _keep(self, digest: str, data: bytes) -> Generator[Batch]:
+        self.batch.append((digest, data))
+        self._waiting += len(data)
+        is_late = time.monotonic() - self._since > _PAUSE
+        if is_late or self._waiting >= _BATCH_BYTES or len(self.batch) >= _BATCH_BLOBS:
+            yield from self._hand_over()
+
+    def _hand_over(self) -> Generator[Batch]:
+        batch, self.batch, self._waiting = self.batch, [], 0
+        yield batch
+        self._since = time.monotonic()
+
+    def _count(self, more: int) -> None:
+        self._entries += more
+        if self._entries > MOST_ENTRIES:
+            raise _too_many()
+
+    def _is_kept_off(self, path: bytes) -> bool:
+        return self._top + b"/" + path in self._keep_off.paths
+
+    def _steady(self, stamp: Stamp | None) -> Stamp | None:
+        return None if stamp is None or self._is_racy(stamp) else stamp
+
+    def _is_racy(self, stamp: Stamp) -> bool:
+        latest = max(stamp[0], stamp[1])
+        tick = _TICK if stamp[0] % _SECOND or stamp[1] % _SECOND else _COARSE_TICK
+        return latest + tick >= self._began
+
+
+def _seen(was: _Known | None, now: _Known) -> _Known:
+    """With the entry of before if it is equal, so that whether anything has changed costs nothing to ask."""
+    if was is not None and was.entry == now.entry:
+        now.entry = was.entry
+    return now
+
+
+def _stamp_at(name: bytes, handle: int) -> Stamp | None:
+    try:
+        found = os.stat(name, dir_fd=handle, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode, found.st_dev
+
+
+def _left_out(name: bytes, reason: Reason, stamp: Stamp | None = None, size: int | None = None) -> _Known:
+    return _Known(LeftOut(name, reason), stamp, size)
+
+
+def _too_many() -> CannotTake:
+    return CannotTake(
+        f"the workspace has more than {MOST_ENTRIES:,} files: name what is not to be recorded in .perstackignore"
+    )
+
+
+def _rules_of(handle: int, name: bytes = b".gitignore") -> bytes | None:
+    content = read_file(name, handle, LONGEST_RULES)
+    return content.data if isinstance(content, Content) else None
+
+
+def _top_rules(top: bytes, handle: int) -> Rules:
+    """The rules at the workspace's folder, which may be somewhere in a repository."""
+    parts = [part for part in top.split(b"/") if part]
+    above: list[tuple[bytes, bytes | None]] = []
+    for up in range(min(len(parts), _MOST_ABOVE) + 1):
+        folder = b"/" + b"/".join(parts[: len(parts) - up])
+        name = parts[len(parts) - up - 1] if up < len(parts) else b""
+        try:
+            at = os.open(folder, FOLDER)
+        except OSError:
+            break
+        try:
+            above.insert(0, (name, _rules_of(at)))
+            if _exists(b".git", at):
+                return rules_at(above, exclude=_excluded(at), perstackignore=_rules_of(handle, b".perstackignore"))
+        finally:
+            os.close(at)
+    own = above[-1:] or [(b"", None)]
+    return rules_at(own, perstackignore=_rules_of(handle, b".perstackignore"))
+
+
+def _excluded(repository: int) -> bytes | None:
+    try:
+        git = os.open(b".git", FOLDER, dir_fd=repository)
+    except OSError:
+        return None  # a worktree's, whose repository is elsewhere
+    try:
+        info = os.open(b"info", FOLDER, dir_fd=git)
+    except OSError:
+        return None
+    finally:
+        os.close(git)
+    try:
+        return _rules_of(info, b"exclude")
+    finally:
+        os.close(info)
+
+
+def _exists(name: bytes, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return True

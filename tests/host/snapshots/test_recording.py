@@ -1,0 +1,91 @@
+"""Snapshots as a Run records them: before its first step, and after each step whose calls may have changed files."""
+
+from __future__ import annotations
+
+import os
+
+from hosting import Bench, Seen, expert, wait_for
+
+from perstack.core.definitions import Workspace
+from perstack.core.snapshots.tree import Below, Entry, File, LeftOut, Link
+from perstack.engine.snapshots.trees import Trees
+from perstack.host import Host
+from perstack.testing.scripted import text, tool, turn
+
+
+def _recording(host: Host, **settings: object) -> Host:
+    host.use(host.project.model_copy(update={"workspace": Workspace(snapshots=True, **settings)}))
+    return host
+
+
+def _entries(host: Host, job_id: str, tree: str) -> dict[bytes, Entry]:
+    async def work() -> dict[bytes, Entry]:
+        return {path: entry async for path, entry in Trees(host.storage, job_id).entries(tree)}
+
+    return wait_for(work())
+
+
+def test_what_a_program_did_to_the_files_is_recorded_with_the_step(bench: Bench) -> None:
+    (bench.workspace / "a.txt").write_text("one\ntwo\n")
+    script = [
+        turn(tool("exec", {"command": "sh", "args": ["-c", "echo three >> a.txt; mkdir -p d/e; ln -s a.txt l"]})),
+        turn(tool("readTextFile", {"path": "a.txt"})),
+        text("done"),
+    ]
+    host, seen = _recording(bench.host(script, expert("a"))), Seen()
+    job = wait_for(host.run("a", "q", on_event=seen))
+    before, after = seen.of("recordSnapshot")
+    assert (before.files, before.base, before.added) == (1, None, None)
+    assert (after.base, after.files, after.added, after.changed, after.removed) == (before.tree, 2, 1, 1, 0)
+    assert (after.lines_added, after.lines_removed) == (1, 0)
+    types = seen.types()
+    assert types.index("recordSnapshot") == 1
+    assert types[types.index("finishStep") - 1] == "recordSnapshot"
+    entries = _entries(host, job.id, after.tree)
+    assert entries.keys() == {b"a.txt", b"d", b"d/e", b"l"}
+    assert entries[b"l"] == Link(b"l", b"a.txt")
+    assert isinstance(entries[b"d/e"], Below)
+    assert isinstance(entries[b"a.txt"], File)
+    assert wait_for(Trees(host.storage, job.id).content(entries[b"a.txt"].digest)) == b"one\ntwo\nthree\n"
+
+
+def test_nothing_is_recorded_unless_it_was_asked_for(bench: Bench) -> None:
+    host, seen = bench.host([turn(tool("exec", {"command": "true", "args": []})), text("done")], expert("a")), Seen()
+    wait_for(host.run("a", "q", on_event=seen))
+    assert seen.of("recordSnapshot") == []
+    assert b"snapshots" not in seen.lines[1]
+
+
+def test_private_ignored_and_unreadable_files_are_not_recorded_and_large_ones_are_named(bench: Bench) -> None:
+    top = bench.workspace
+    for name in (".env", ".env.local", "keep.txt", "out/x.o", "out/keep.o", "mine/secret", "big", ".git/config"):
+        (top / name).parent.mkdir(exist_ok=True)
+        (top / name).write_text(name * 10)
+    (top / ".gitignore").write_text("*.o\nmine/\n")
+    (top / "out" / ".gitignore").write_text("!keep.o\n")
+    (top / ".perstackignore").write_text("!mine\n")
+    (top / "big").write_bytes(b"x" * 1001)
+    os.mkfifo(top / "pipe")
+    host, seen = _recording(bench.host([text("done")], expert("a")), max_file_size=1000), Seen()
+    job = wait_for(host.run("a", "q", on_event=seen))
+    (event,) = seen.of("recordSnapshot")
+    entries = _entries(host, job.id, event.tree)
+    recorded = {b".gitignore", b".perstackignore", b"keep.txt", b"mine", b"mine/secret", b"out", b"out/.gitignore"}
+    assert entries.keys() - {b"big", b"pipe"} == recorded | {b"out/keep.o"}
+    assert entries[b"big"] == LeftOut(b"big", "tooLarge")
+    assert [(one.path, one.reason, one.size) for one in event.left_out] == [
+        ("big", "tooLarge", 1001),
+        ("pipe", "special", None),
+    ]
+    assert event.left_out_count == 2
+
+
+def test_a_delegate_records_as_its_caller_does(bench: Bench) -> None:
+    write = turn(tool("writeTextFile", {"path": "new.txt", "text": "new"}))
+    script = {"[[boss]]": [turn(tool("w", {"query": "go"})), text("all")], "[[w]]": [write, text("done")]}
+    host = _recording(bench.host(script, expert("boss", delegates=("w",)), expert("w")))
+    seen = Seen()
+    wait_for(host.run("boss", "q", on_event=seen))
+    own = [event.added for event in seen.of("recordSnapshot", run="-1")]
+    below = [event.added for event in seen.of("recordSnapshot", run="-2")]
+    assert (own, below) == ([None, 1], [None, 1])
