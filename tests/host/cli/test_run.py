@@ -143,7 +143,7 @@ def test_a_required_skill_that_is_missing_ends_the_run_before_its_model_is_calle
         (("resume", "nothing"), "nothing"),
         (("resume",), "no Job yet"),
         (("resume", "--settle", "x"), "CALL=done"),
-        (("rnu",), "Did you mean 'run'"),
+        (("rnu",), "did you mean run?"),
     ],
 )
 def test_wrong_usage_is_one_line_that_says_what_to_change_and_exit_2(

@@ -58,18 +58,6 @@ class LazyGroup(click.Group):
         with formatter.indentation():
             formatter.write_text("`perstack COMMAND --help` shows a command's options, with examples.")
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0] if args else ""
-        if name and not name.startswith("-") and name not in COMMANDS:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, COMMANDS, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else " `perstack --help` lists the commands."
-            raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
-        return super().resolve_command(ctx, args)
-
 
 def _give_examples(command: click.Command, name: str) -> None:
     """The examples go to the end of the command's help, and of the help of those below it."""
@@ -78,6 +66,15 @@ def _give_examples(command: click.Command, name: str) -> None:
     if isinstance(command, click.Group):
         for word, inner in command.commands.items():
             _give_examples(inner, f"{name} {word}")
+
+
+def _say_usage(error: click.ClickException) -> None:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return
+    from perstack.frontends.cli.usage import usage_error
+
+    err(one_line(usage_error(error, sys.argv[1:])))
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP})
@@ -108,7 +105,7 @@ def entry() -> None:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        _say_usage(error)
         sys.exit(2)
     except click.Abort:
         sys.exit(130)

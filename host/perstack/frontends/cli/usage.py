@@ -1,0 +1,95 @@
+"""What is wrong with a command line, in the form that every error has: where, what, and what to write instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+import click
+
+_KINDS = {"integer range": "whole number", "integer": "whole number", "float range": "number", "float": "number"}
+
+_RANGES = (
+    (r"is not in the range x>=(\S+)$", r"must be at least \1"),
+    (r"is not in the range x>(\S+)$", r"must be more than \1"),
+)
+
+
+def usage_error(error: click.ClickException, called: Sequence[str] = ()) -> str:
+    """One line. The command itself is the place; `called` is what was written after `perstack`."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    place = " ".join(("perstack", *called[:1])) if context is None else context.command_path
+    what, remedy = _said(error, context, place)
+    return f"error: {place}: {what}; {remedy}"
+
+
+def _said(error: click.ClickException, context: click.Context | None, place: str) -> tuple[str, str]:
+    look = f"`{place} --help` says more"
+    match error:
+        case click.NoSuchOption():
+            return f"there is no option {error.option_name}", _meant(error.option_name, _options(context), place)
+        case click.MissingParameter() if error.param is not None:
+            return f"{error.param.make_metavar(_known(context)).strip('[]')} is missing", _form(context, look)
+        case click.BadOptionUsage():
+            is_flag = "does not take" in error.message
+            return f"{error.option_name} {'takes no' if is_flag else 'needs a'} value", look
+        case click.BadParameter() if error.param is not None:
+            name = error.param.opts[0] if isinstance(error.param, click.Option) else error.param.human_readable_name
+            return f"{name}: {_plain(error.message)}", look
+        case _:
+            return _other(error.format_message(), context, place, look)
+
+
+def _other(message: str, context: click.Context | None, place: str, look: str) -> tuple[str, str]:
+    unknown = re.match(r"No such command '(.*?)'\.", message)
+    if unknown is not None and context is not None and isinstance(context.command, click.Group):
+        name = unknown[1]
+        return f"there is no command {name}", _meant(name, context.command.list_commands(context), place)
+    extra = re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", message, re.DOTALL)
+    if extra is not None:
+        return f"too much is given: {extra[1]}", _quoted(context, _form(context, look))
+    return _plain(message), look
+
+
+def _meant(name: str, known: list[str], place: str) -> str:
+    near = get_close_matches(name, known, 1)
+    return f"did you mean {near[0]}?" if near else f"`{place} --help` lists them"
+
+
+def _options(context: click.Context | None) -> list[str]:
+    if context is None:
+        return []
+    parameters = context.command.get_params(context)
+    return [name for one in parameters if isinstance(one, click.Option) and not one.hidden for name in one.opts]
+
+
+def _form(context: click.Context | None, otherwise: str) -> str:
+    """How the command is written."""
+    if context is None:
+        return otherwise
+    pieces = " ".join(context.command.collect_usage_pieces(context))
+    return f"write it as: {context.command_path} {pieces}"
+
+
+def _quoted(context: click.Context | None, otherwise: str) -> str:
+    """A text of several words has to be quoted where a command ends with one."""
+    *before, last = ("",) if context is None else (*context.command.collect_usage_pieces(context),)
+    text = last.strip("[]")
+    if context is None or text not in ("QUERY", "TEXT"):
+        return otherwise
+    return f'put {text} into quotes: {" ".join((context.command_path, *before[1:]))} "{text}"'
+
+
+def _known(context: click.Context | None) -> click.Context:
+    return context or click.Context(click.Command("perstack"))
+
+
+def _plain(message: str) -> str:
+    """In the words of the other errors."""
+    text = message.removesuffix(".")
+    for kind, plain in _KINDS.items():
+        text = text.replace(f"is not a valid {kind}", f"is not a {plain}")
+    for pattern, plain in _RANGES:
+        text = re.sub(pattern, plain, text)
+    return text[:1].lower() + text[1:]
