@@ -118,8 +118,9 @@ class ProviderError(PerstackError):
         is_retryable: bool = False,
         retry_after: float | None = None,
         context_window: int | None = None,
+        next_steps: Sequence[NextStep] = (),
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, next_steps=next_steps)
         self.name = name
         self.status_code = status_code
         self.is_retryable = is_retryable
@@ -132,8 +133,8 @@ class MissingCredential(ProviderError):
 
     exit_code = 2
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, name="MissingCredential")
+    def __init__(self, message: str, *, next_steps: Sequence[NextStep] = ()) -> None:
+        super().__init__(message, name="MissingCredential", next_steps=next_steps)
 
 
 class SkillError(PerstackError):

@@ -12,7 +12,7 @@ from perstack.dataclass import dataclass
 
 Kind = Literal["job", "task", "series"]
 
-Listing = Literal["log", "questions", "tasks", "series", "inbox", "plugins", "damage"]
+Listing = Literal["log", "questions", "tasks", "series", "inbox", "plugins", "providers", "damage"]
 """Where something is found: the log of a Job, what was asked in it, lists, what is wrong with a log."""
 
 Option = Literal[
@@ -107,6 +107,11 @@ class Give:
 
 
 @dataclass(frozen=True)
+class Begin:
+    """Write a definition to begin with."""
+
+
+@dataclass(frozen=True)
 class Install:
     """Ask every skill again what it offers, and write perstack.lock anew."""
 
@@ -127,7 +132,19 @@ class Trust:
 
 
 NextStep: TypeAlias = (
-    Answer | AnswerAgain | Resume | Retry | GoOnWithout | Continue | Start | Look | Give | Install | LogIn | Trust
+    Answer
+    | AnswerAgain
+    | Resume
+    | Retry
+    | GoOnWithout
+    | Continue
+    | Start
+    | Look
+    | Give
+    | Begin
+    | Install
+    | LogIn
+    | Trust
 )
 
 
@@ -159,6 +176,7 @@ _PLACES: dict[Listing, str] = {
     "series": "list the iterations to see what there is",
     "inbox": "the inbox lists what is open",
     "plugins": "list the plugins to see what there is",
+    "providers": "list the providers to see every way",
     "damage": "verify it to see why",
 }
 _OPTIONS: dict[Option, str] = {
@@ -202,6 +220,8 @@ def in_words(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return _PLACES[step.place]
         case Give():
             return _OPTIONS[step.option]
+        case Begin():
+            return "write one"
         case Install():
             return "install the skills again"
         case LogIn():

@@ -75,7 +75,8 @@ def test_the_newcomers_path_in_an_empty_folder_with_no_key(perstack: str, tmp_pa
     asked = ("run", "writer", "A haiku about logs, in haiku.md")
     refused = done(folder, perstack, *asked)
     assert refused.returncode == 2
-    assert refused.stderr.startswith("error: no model provider is set up. One of these will do: anthropic: set ")
+    assert refused.stderr.startswith("error: no model provider is set up: set ANTHROPIC_API_KEY, or ")
+    assert "`perstack models` lists every way" in refused.stderr
     assert not (folder / "perstack").exists()
 
     # run: on a script in the place of a model

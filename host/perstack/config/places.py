@@ -7,7 +7,7 @@ from pathlib import Path
 from perstack.core.definitions import Project
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
-from perstack.next_steps import Give
+from perstack.next_steps import Begin, Give
 
 CONFIG_NAME = "perstack.toml"
 
@@ -35,7 +35,9 @@ class ProjectPlace:
     def required(self) -> Path:
         """The definition file. Raises UsageError if there is none."""
         if self.config is None:
-            raise UsageError(f"there is no {CONFIG_NAME} in {self.folder} or above", next_steps=(Give("config"),))
+            raise UsageError(
+                f"there is no {CONFIG_NAME} in {self.folder} or above", next_steps=(Begin(), Give("config"))
+            )
         return self.config
 
     def workspace(self, project: Project, named: str | Path = ".") -> Path:

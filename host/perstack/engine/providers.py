@@ -15,8 +15,11 @@ from perstack.engine.gates import OnWait, Place, place_at
 from perstack.engine.notices import notice
 from perstack.engine.plugins import Plugins
 from perstack.errors import MissingCredential, UsageError
-from perstack.next_steps import Continue, Give
+from perstack.next_steps import Continue, Give, Look
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory, reply_settings
+
+_NAMED = 3
+"""Of the ways to set a provider up, those that are said where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,5 +149,5 @@ class ProviderPool:
         for factory in factories:
             if factory.is_configured(self._env):
                 return factory
-        ways = "; ".join(f"{factory.name}: {factory.how_to_configure}" for factory in factories)
-        raise MissingCredential(f"no model provider is set up. One of these will do: {ways}")
+        ways = ", or ".join(factory.how_to_configure for factory in factories[:_NAMED])
+        raise MissingCredential(f"no model provider is set up: {ways}", next_steps=(Look("providers"),))

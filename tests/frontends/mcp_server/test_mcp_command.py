@@ -126,7 +126,8 @@ def test_where_the_settings_go_is_said_beside_them(terminal: Terminal) -> None:
 def test_without_perstack_toml_it_ends_with_one_line(tmp_path: Path) -> None:
     done = Terminal(tmp_path).run("mcp", stdin="")
     assert (done.code, done.out) == (2, "")
-    assert done.err == f"error: there is no perstack.toml in {tmp_path} or above; name one with --config\n"
+    steps = "write one with `perstack init`, or name one with --config"
+    assert done.err == f"error: there is no perstack.toml in {tmp_path} or above; {steps}\n"
 
 
 def test_a_broken_perstack_toml_is_told_line_by_line_before_anything_is_answered(terminal: Terminal) -> None:

@@ -18,6 +18,7 @@ from perstack.frontends.tasks import next_steps as http
 from perstack.next_steps import (
     Answer,
     AnswerAgain,
+    Begin,
     Continue,
     Give,
     GoOnWithout,
@@ -49,13 +50,16 @@ STEPS: tuple[NextStep, ...] = (
     Start("tea"),
     *(Look(place, "tea") for place in get_args(Listing)),
     *(Give(option) for option in get_args(Option)),
+    Begin(),
     Install(),
     LogIn("tracker"),
     Trust(),
     Trust("/there"),
 )
 COMMAND = re.compile(r"\bperstack [a-z]+|(?<![\w-])--[a-z][a-z-]*|leave out")
-CALLED = re.compile(r"\bperstack (login|logout|run|resume|answer|install|task|trust|jobs|inbox|log|verify)\b")
+CALLED = re.compile(
+    r"\bperstack (login|logout|init|models|run|resume|answer|install|task|trust|jobs|inbox|log|verify)\b"
+)
 NAMES = ("perstack serves", "this perstack reads", "update perstack", "is out of date")
 BELOW_THE_DOORS = ("core", "engine", "ports", "config", "host.py", "errors.py", "next_steps.py")
 WRITTEN_FOR_PEOPLE = {

@@ -280,7 +280,7 @@ def test_ctrl_c_leaves_no_half_of_a_definition_and_the_job_continues(empty: Term
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("create", "A poet"), "no model provider is set up. One of these will do: anthropic: set ANTHROPIC_API_KEY"),
+        (("create", "A poet"), "no model provider is set up: set ANTHROPIC_API_KEY, or set"),
         (("create", ""), "QUERY is empty"),
         (("create", "A poet", "--resume", "x"), "leave QUERY out"),
         (("create", "--resume", "other"), "other"),

@@ -130,10 +130,26 @@ def test_a_server_that_is_no_ollama_is_said_to_be_none(newcomer: Terminal, body:
     assert shown.err == ""
 
 
+def test_models_says_whole_what_to_do_where_nothing_is_set_up(newcomer: Terminal) -> None:
+    shown = newcomer.call("models", columns=80)
+    assert (
+        "azure-openai: set AZURE_OPENAI_API_KEY and AZURE_RESOURCE_NAME, and name a deployment as the model"
+        in shown.out
+    )
+    assert "one of these is enough" in shown.err
+
+
+def test_a_provider_that_is_misspelt_is_guessed(newcomer: Terminal) -> None:
+    done = newcomer.call("models", "anthropc")
+    assert (done.code, done.err) == (2, "error: there is no provider 'anthropc'; did you mean `anthropic`?\n")
+    assert newcomer.call("models", "zzz").err == "error: there is no provider 'zzz': `perstack models` lists them\n"
+
+
 def test_models_says_what_is_set_up_and_what_would_have_to_be_done(newcomer: Terminal) -> None:
     rows = {line.split()[0]: line for line in newcomer.run("models", env={"OPENAI_API_KEY": "x" * 20}).lines}
     assert rows["openai"].endswith("the default")
-    assert rows["anthropic"].endswith("set ANTHROPIC_API_KEY")
+    assert rows["anthropic"].endswith("not set up")
+    assert rows["anthropic:"] == "anthropic: set ANTHROPIC_API_KEY"
     (newcomer.workspace / "perstack.toml").write_text(
         'provider.providerName = "google"\n[experts.a]\ninstruction = "x"\n'
     )

@@ -7,6 +7,7 @@ from typing import assert_never
 from perstack.next_steps import (
     Answer,
     AnswerAgain,
+    Begin,
     Continue,
     Give,
     GoOnWithout,
@@ -29,6 +30,8 @@ def said(step: NextStep) -> str:
             return "answer in the next prompt"
         case Continue() | Resume(kind="job") | Start():
             return "continue with a new prompt"
+        case Begin():
+            return "write one with `perstack init`"
         case LogIn():
             return f"log in by `perstack login {step.skill_name}`"
         case Trust():

@@ -40,10 +40,14 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
     """
     place = Path(folder)
     if (place / DEFINITION).exists():
-        raise UsageError(f"{place / DEFINITION} is there already: name another folder")
+        raise UsageError(
+            f"{place / DEFINITION} is there already: name another folder, or improve it by perstack create"
+        )
     asks = not no_input and sys.stdin.isatty()
-    chosen = _template(template, asks=asks)
     states = asyncio.run(_look(place if place.is_dir() else Path()))
+    if provider is not None:
+        _about_model(states, provider, model)  # what is wrong is said before anything is asked
+    chosen = _template(template, asks=asks)
     name = provider or (_ask_provider(states) if asks else None)
     files = {
         **chosen.filled(_about_model(states, name, model)),

@@ -10,11 +10,12 @@ from dataclasses import asdict
 import click
 from pydantic.alias_generators import to_camel
 
+from perstack.config.check import suggestion
 from perstack.config.settings import Overrides
 from perstack.engine.provider_states import ProviderState
 from perstack.errors import NotFound
 from perstack.frontends.cli.options import PlaceOptions, Setup, place_options
-from perstack.frontends.cli.terminal import Screen, data, out, table
+from perstack.frontends.cli.terminal import Screen, data, err, out, table
 from perstack.ports.provider import OfferedModel
 
 
@@ -39,9 +40,11 @@ def models_command(
 
     found = asyncio.run(ask())
     if provider is not None:
+        names = [one.name for one in found]
         found = tuple(one for one in found if one.name == provider)
         if not found:
-            raise NotFound(f"there is no provider {provider!r}: `perstack models` lists them")
+            near = suggestion(provider, names)
+            raise NotFound(f"there is no provider {provider!r}{near or ': `perstack models` lists them'}")
     if as_json:
         data(json.dumps({"providers": [_to_json(one) for one in found]}, ensure_ascii=False))
     elif provider is None:
@@ -66,11 +69,16 @@ def _print_providers(found: Sequence[ProviderState]) -> None:
     ]
     headings = ("provider", "default model", "context", "in", "out", "models", "here")
     table(Screen.of_stdout(), headings, rows, right=(2, 3, 4, 5), drops=(5, 2, 4, 3, 1))
+    for one in found:
+        if not one.is_configured:
+            out(f"{one.name}: {one.how_to_configure}")
+    if not any(one.is_configured for one in found):
+        err("no provider is set up: one of these is enough, in the environment or in a file .env")
 
 
 def _use(state: ProviderState) -> str:
     if not state.is_configured:
-        return state.how_to_configure
+        return "not set up"
     use = "the default" if state.is_default else "ready"
     return f"{use}; {state.problem}" if state.problem else use
 

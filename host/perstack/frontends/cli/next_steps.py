@@ -7,6 +7,7 @@ from typing import TypeAlias, assert_never
 from perstack.next_steps import (
     Answer,
     AnswerAgain,
+    Begin,
     Continue,
     Give,
     GoOnWithout,
@@ -23,7 +24,7 @@ from perstack.next_steps import (
     Trust,
 )
 
-Command: TypeAlias = Answer | Resume | Retry | GoOnWithout | Continue | Start | Install | LogIn | Trust
+Command: TypeAlias = Answer | Resume | Retry | GoOnWithout | Continue | Start | Begin | Install | LogIn | Trust
 """What is done by one command."""
 
 _OPTIONS: dict[Option, str] = {
@@ -60,6 +61,7 @@ _LISTS: dict[Listing, str] = {
     "series": "`perstack iterations` lists them",
     "inbox": "`perstack inbox` lists what is open",
     "plugins": "`perstack plugins` lists what there is",
+    "providers": "`perstack models` lists every way",
     "damage": "`perstack verify{job}` says why",
 }
 
@@ -75,6 +77,8 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return f"continue with a new query: {command(step)}"
         case Start():
             return f"{'start one' if step.job_id is None else 'begin it again'} with `{command(step)}`"
+        case Begin():
+            return f"write one with `{command(step)}`"
         case Install():
             return f"run {command(step)}"
         case LogIn():
@@ -95,7 +99,7 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
             assert_never(step)
 
 
-def command(step: Command) -> str:
+def command(step: Command) -> str:  # noqa: C901 - one case for each step
     """The command alone."""
     match step:
         case Answer():
@@ -110,6 +114,8 @@ def command(step: Command) -> str:
             return f"perstack run {step.expert_key or 'EXPERT'} QUERY --continue-job {step.job_id}"
         case Start():
             return f"perstack run EXPERT QUERY{'' if step.job_id is None else f' --job-id {step.job_id}'}"
+        case Begin():
+            return "perstack init"
         case Install():
             return "perstack install"
         case LogIn():

@@ -7,6 +7,7 @@ from typing import assert_never
 from perstack.next_steps import (
     Answer,
     AnswerAgain,
+    Begin,
     Continue,
     Give,
     GoOnWithout,
@@ -51,6 +52,8 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return "call the tool of an Expert"
         case Look():
             return _LISTS.get(step.place, in_words(step))
+        case Begin():
+            return "a person has to run `perstack init`"
         case Install():
             return "a person has to run `perstack install`"
         case LogIn():

@@ -7,6 +7,7 @@ from typing import assert_never
 from perstack.next_steps import (
     Answer,
     AnswerAgain,
+    Begin,
     Continue,
     Give,
     GoOnWithout,
@@ -36,7 +37,17 @@ def said(step: NextStep) -> str:
         case Look(place="tasks"):
             return f"GET {BASE} lists what there is"
         case (
-            Answer() | AnswerAgain() | Resume() | Continue() | Start() | Look() | Give() | Install() | LogIn() | Trust()
+            Answer()
+            | AnswerAgain()
+            | Resume()
+            | Continue()
+            | Start()
+            | Look()
+            | Give()
+            | Begin()
+            | Install()
+            | LogIn()
+            | Trust()
         ):
             return in_words(step)
         case _:

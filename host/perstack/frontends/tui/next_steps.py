@@ -7,6 +7,7 @@ from typing import assert_never
 from perstack.next_steps import (
     Answer,
     AnswerAgain,
+    Begin,
     Continue,
     Give,
     GoOnWithout,
@@ -37,6 +38,8 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return "type what the Job may cost in dollars, and Enter resumes"
         case Start():
             return "start a new Job (Ctrl+T)"
+        case Begin():
+            return "write one by `perstack init`"
         case LogIn():
             return f"log in by `perstack login {step.skill_name}`"
         case Trust():
