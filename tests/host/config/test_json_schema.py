@@ -57,13 +57,6 @@ def complaints(toml: str) -> list[str]:
     return [error.message for error in CHECK.iter_errors(tomllib.loads(toml))]
 
 
-@pytest.mark.parametrize("place", ["host/perstack/config", "docs"])
-def test_the_files_in_the_package_and_in_the_pages_are_up_to_date(place: str) -> None:
-    file = ROOT / place / "perstack.schema.json"
-    how = "perstack validate --json-schema | tee host/perstack/config/perstack.schema.json > docs/perstack.schema.json"
-    assert json.loads(file.read_text()) == SCHEMA, f"write them anew: {how}"
-
-
 def keywords(schema: object, *, is_table: bool = False) -> Iterator[str]:
     """Those of a schema and all within it; the names of keys in perstack.toml are none."""
     if isinstance(schema, list):
