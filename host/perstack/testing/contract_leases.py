@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ storage = importlib.import_module(module).perstack_storages()[0].open(location, 
 
 async def hold():
     async with storage.lease("job1", "the child"):
-        grandchild = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdin=subprocess.DEVNULL)
         print(grandchild.pid, flush=True)
         sys.stdin.read()
 
@@ -201,6 +202,9 @@ class LeaseContract(ContractBase):
                 holder.kill()
                 holder.wait(SECONDS)
                 os.kill(grandchild, 0)
+                until = time.monotonic() + opener.expiry
+                while wait_for(storage.lease_info(JOB)) is not None and time.monotonic() < until:
+                    time.sleep(0.1)  # a poll of a server, bounded above
                 assert wait_for(storage.lease_info(JOB)) is None
                 wait_for(freed(storage))
             finally:

@@ -35,6 +35,8 @@ class Opener:
     """Add raw bytes to the end of a log, as a crash can leave them."""
     damage: Callable[[RunRef, int], None] | None = None
     """Change a byte within the payload of the record of that index (from 0)."""
+    expiry: float = 0
+    """For how many seconds the lease of a dead process may still hold."""
     opened: list[Storage] = field(default_factory=list[Storage])
 
     def __call__(self) -> Storage:

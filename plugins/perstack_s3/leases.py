@@ -1,0 +1,184 @@
+"""Who drives a Job: an object that its holder writes anew every few seconds, each time only if nobody else has.
+
+A clean end frees it at once; a holder that is silent for EXPIRY seconds, by the server's clock, has lost it. The
+number of the lease, which grows with each holder, is in every append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+
+from perstack.dataclass import dataclass
+from perstack.errors import Conflict, StorageError
+from perstack.ports.storage import LeaseInfo
+from perstack.ports.uninterrupted import uninterrupted
+from perstack_s3.layout import Layout
+from perstack_s3.objects import Found, Objects
+from perstack_s3.stored import LeaseState, read
+
+EXPIRY = 10.0
+"""Seconds. The server's times are whole seconds, so a dead holder blocks others for 11 at most."""
+
+_BEAT = 2.5
+_SURE = 7.0
+"""For how many seconds after it was written last a holder need not look whether the lease is still its own."""
+
+_CLOCK = "clock"
+_TRIES = 5
+_LONGEST_HOLDER = 1000
+
+
+def elapsed() -> float:
+    """Seconds of a clock that goes on while a machine sleeps, where there is one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease of this process."""
+
+    fence: int
+    nonce: str
+    holder: str
+    tag: str
+    renewed: float
+    is_lost: bool = False
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether nobody else can have it by now."""
+        return not self.is_lost and elapsed() - self.renewed < _SURE
+
+    def bytes(self, holder: str | None = None) -> bytes:
+        """The object; every writing of it has other bytes."""
+        words = self.holder if holder is None else holder
+        beat = secrets.token_hex(8)
+        return LeaseState(holder=words[:_LONGEST_HOLDER], fence=self.fence, nonce=self.nonce, beat=beat).to_bytes()
+
+    def is_in(self, state: LeaseState) -> bool:
+        """Whether the object that was read is of this lease."""
+        return (state.fence, state.nonce) == (self.fence, self.nonce)
+
+
+class Leases:
+    """The leases of one space."""
+
+    def __init__(self, objects: Objects, layout: Layout) -> None:
+        self._objects = objects
+        self._layout = layout
+        self._held: dict[str, Held] = {}
+        self._clock: tuple[float, float] | None = None
+
+    def held(self, job_id: str) -> Held | None:
+        """The lease of a Job, if this process holds it."""
+        return self._held.get(job_id)
+
+    async def info(self, job_id: str) -> LeaseInfo | None:
+        """Who holds it; None if nobody does, or has been silent for too long."""
+        found = await self._objects.get(self._key(job_id))
+        if found is None:
+            return None
+        holder = _state(found).holder
+        is_held = bool(holder) and not (
+            await self._is_expired(found, by_old_clock=True) and await self._is_expired(found)
+        )
+        return LeaseInfo(holder) if is_held else None
+
+    async def is_still(self, job_id: str, held: Held) -> bool:
+        """Whether a lease that may have been lost is still this process's: asks the server."""
+        found = await self._objects.get(self._key(job_id))
+        return found is not None and not held.is_lost and held.is_in(_state(found))
+
+    @asynccontextmanager
+    async def hold(self, job_id: str, holder: str) -> AsyncGenerator[None]:
+        """Hold it. Raises Conflict, naming the holder, if another does."""
+        held = await uninterrupted(self._taken(job_id, holder))
+        self._held[job_id] = held
+        beating = asyncio.create_task(self._beat(job_id, held))
+        try:
+            yield
+        finally:
+            beating.cancel()
+            with suppress(asyncio.CancelledError):
+                await beating
+            self._held.pop(job_id, None)
+            await uninterrupted(self._freed(job_id, held))
+
+    async def forget(self, job_id: str) -> None:
+        """Remove what is left of the leases of a Job that is gone."""
+        await self._objects.remove([self._key(job_id)])
+
+    async def _taken(self, job_id: str, holder: str) -> Held:
+        key = self._key(job_id)
+        for _ in range(_TRIES):
+            now = elapsed()
+            found = await self._objects.get(key)
+            if found is None:
+                held = Held(1, secrets.token_hex(8), holder, "", now)
+                tag = await self._objects.create(key, held.bytes())
+            else:
+                state = _state(found)
+                if state.holder and not await self._is_expired(found):
+                    raise Conflict(f"job {job_id} is being driven by {state.holder}: wait until it ends, or stop it")
+                held = Held(state.fence + 1, secrets.token_hex(8), holder, "", now)
+                tag = await self._objects.replace(key, held.bytes(), found.tag)
+            if tag is not None:
+                held.tag = tag
+                return held
+        raise Conflict(f"job {job_id} is being taken by others: try again")
+
+    async def _beat(self, job_id: str, held: Held) -> None:
+        while not held.is_lost:
+            await asyncio.sleep(_BEAT)
+            now = elapsed()
+            with suppress(StorageError):  # the next beat may get through; meanwhile appends look for themselves
+                tag = await self._objects.replace(self._key(job_id), held.bytes(), held.tag)
+                if tag is None:
+                    held.is_lost = True
+                else:
+                    held.tag, held.renewed = tag, now
+
+    async def _freed(self, job_id: str, held: Held) -> None:
+        with suppress(StorageError):  # it expires by itself
+            if held.is_lost or await self._objects.replace(self._key(job_id), held.bytes(""), held.tag) is not None:
+                return
+            # a beat was cut off, and has written it all the same
+            found = await self._objects.get(self._key(job_id))
+            if found is not None and held.is_in(_state(found)):
+                await self._objects.replace(self._key(job_id), held.bytes(""), found.tag)
+
+    async def _is_expired(self, found: Found, *, by_old_clock: bool = False) -> bool:
+        return await self._now(may_be_old=by_old_clock) - _seconds(found.written) >= EXPIRY
+
+    async def _now(self, *, may_be_old: bool) -> float:
+        """The server's time, in seconds since 1970: what it says that an object was written at just now."""
+        if may_be_old and self._clock is not None:
+            server, at = self._clock
+            return server + elapsed() - at
+        try:
+            at = elapsed()
+            await self._objects.put(_CLOCK, secrets.token_hex(8).encode())
+            seen = await self._objects.head(_CLOCK)
+        except StorageError:
+            # who may only read sees who drives by the clock of this machine; to take a lease takes a write anyway
+            return time.time()
+        if seen is None:
+            raise StorageError(f"{self._objects.place}: what was written is not there: is something removing it?")
+        self._clock = (_seconds(seen.written), at)
+        return self._clock[0]
+
+    def _key(self, job_id: str) -> str:
+        return self._layout.of_job("leases", job_id)
+
+
+def _seconds(moment: datetime) -> float:
+    return moment.timestamp()
+
+
+def _state(found: Found) -> LeaseState:
+    return read(LeaseState, found.data) or LeaseState(holder="somebody whose lease cannot be read", fence=0, nonce="")

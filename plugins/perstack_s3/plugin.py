@@ -1,0 +1,45 @@
+"""Registration with the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from perstack.errors import UsageError
+from perstack.ports.hooks import hookimpl
+from perstack.ports.storage import Storage, StorageFactory
+
+
+class S3Storages:
+    """`storage = "s3://bucket/prefix"`: where and as whom is read from `[storageSetting]` and the usual variables."""
+
+    scheme = "s3"
+
+    def open(self, location: str, workspace: Path) -> Storage:
+        """A storage in that bucket, below that prefix. Raises UsageError unless the place is `//bucket/prefix`."""
+        return self.open_set(location, workspace, {})
+
+    def open_set(self, location: str, workspace: Path, setting: Mapping[str, JsonValue]) -> Storage:
+        """The same, with what `[storageSetting]` says: `endpoint` and `region`."""
+        try:
+            from perstack_s3.objects import Objects, Place
+            from perstack_s3.storage import S3Storage
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"storage s3:{location} needs {error.name}: install it with `pip install 'perstack[s3]'`"
+            ) from error
+        unknown = sorted(set(setting) - {"endpoint", "region"})
+        if unknown or not all(isinstance(value, str) for value in setting.values()):
+            raise UsageError(
+                f"storageSetting: s3 has endpoint and region, each a text; not {', '.join(unknown) or 'this type'}"
+            )
+        place = Place.of(location, {name: str(value) for name, value in setting.items()})
+        return S3Storage(Objects(place))
+
+
+@hookimpl
+def perstack_storages() -> Sequence[StorageFactory]:
+    """The S3 storage."""
+    return [S3Storages()]

@@ -1,0 +1,369 @@
+"""The storage: Jobs as objects below a prefix of a bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha256 as new_sha256
+
+from perstack.core.chain import Head
+from perstack.core.ids import check_id, check_job_id
+from perstack.errors import Conflict, NotFound, StorageError
+from perstack.ports.appending import ends_at
+from perstack.ports.paging import check_space, is_id, newest_first, page_of, run_order
+from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
+from perstack.ports.uninterrupted import uninterrupted
+from perstack_s3.caches import Indexed, entry_bytes, place_in_time, read_entry, stamped, unstamped
+from perstack_s3.deleting import finish_deletion, finish_deletions
+from perstack_s3.layout import Layout
+from perstack_s3.leases import Leases
+from perstack_s3.log import Log
+from perstack_s3.objects import Listed, Objects, at_once
+from perstack_s3.stored import EntryHeader, Marker, RunList, read
+from perstack_s3.version import check_version
+
+_TRIES = 20
+"""How often something is tried that others write as well."""
+
+
+class S3Storage:
+    """Keeps Jobs in a bucket. Processes on many machines may use it at a time."""
+
+    def __init__(self, objects: Objects, space: str = "jobs") -> None:
+        self._objects = objects
+        self._layout = Layout(space)
+        self._leases = Leases(objects, self._layout)
+        self._entries = Indexed(objects, self._layout, "entries")
+        self._summaries = Indexed(objects, self._layout, "summaries")
+        self._logs: dict[tuple[RunRef, str], Log] = {}
+        self._incarnations: dict[str, tuple[int, str]] = {}
+        self._seen: dict[str, str] = {}
+        self._spaces: dict[str, S3Storage] = {}
+
+    @property
+    def location(self) -> str:
+        """The address."""
+        return str(self._objects.place)
+
+    def space(self, name: str) -> Storage:
+        """Another set of Jobs below the same prefix."""
+        if name not in self._spaces:
+            self._spaces[name] = S3Storage(self._objects, check_space(name))
+        return self._spaces[name]
+
+    async def create_job(self, job_id: str) -> None:
+        """Make an empty Job. Raises Conflict if the id exists."""
+        await self._ready()
+        marker = Marker(incarnation=secrets.token_hex(8), made=time.time_ns())
+        if await self._objects.create(self._layout.of_job("markers", job_id), marker.to_bytes()) is None:
+            raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
+
+    async def has_job(self, job_id: str) -> bool:
+        """Whether there is a Job of that id."""
+        return await self._incarnation(job_id) is not None
+
+    async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
+        """Job ids, the one whose summary was written last first. Only what was written in one second is read."""
+        made, written = await self._listed("markers"), await self._listed("summaries")
+        latest = {name: written.get(name, marker) for name, marker in made.items()}
+        times = await self._times(latest, {name for name in latest if name in written})
+        return newest_first(((times[name], name) for name in latest), limit, after)
+
+    async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        """Ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
+        incarnation = await self._required(job_id)
+        names = [name for name in (await self._runs(job_id, incarnation))[0] if is_id(name)]
+        logs = [self._log(RunRef(job_id, name), incarnation) for name in names]
+        begun = await at_once(log.has_records() for log in logs)
+        return page_of(
+            (name for name, has_begun in zip(names, begun, strict=True) if has_begun), run_order, limit, after
+        )
+
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        """Add records after the first `expected_seq`; they are in the bucket when this returns. Raises Conflict."""
+        if records:
+            check_id(run.run_id, "run")
+            await self._ready()
+            await uninterrupted(self._append(run, expected_seq, records))
+
+    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
+        check_id(run.run_id, "run")
+        incarnation = await self._incarnation(run.job_id)
+        return [] if incarnation is None else await self._log(run, incarnation).read(after, limit)
+
+    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+        """Put a record without content in the place of one. Raises NotFound and Conflict."""
+        check_id(run.run_id, "run")
+        await uninterrupted(self._log(run, await self._required(run.job_id)).redact(seq, record))
+
+    async def put_summary(self, job_id: str, summary: bytes) -> None:
+        """Replace the Job's summary."""
+        await self._required(job_id)
+        await self._objects.put(self._layout.of_job("summaries", job_id), stamped(time.time_ns(), summary))
+
+    async def summary(self, job_id: str) -> bytes | None:
+        """The summary; None if there is none."""
+        found = await self._objects.get(self._layout.of_job("summaries", job_id))
+        return None if found is None or not await self.has_job(job_id) else unstamped(found.data)[1]
+
+    async def summaries(self) -> Mapping[str, bytes]:
+        """The summary of every Job."""
+        made, summaries = await self._listed("markers"), await self._summaries.all()
+        return {name: unstamped(summaries[name])[1] if name in summaries else b"" for name in made}
+
+    async def put_entry(
+        self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
+    ) -> None:
+        """Replace a Job's entry, unless it is of a later place, or the log is not the expected one."""
+        if expected is not None and not await self._has_record(*expected):
+            return
+        key, nonce = self._layout.of_job("entries", job_id), secrets.token_hex(8)
+        for _ in range(_TRIES):
+            found = await self._objects.get(key)
+            there = None if found is None else read_entry(found.data)[0]
+            incarnation = self._seen.get(job_id, "")
+            if there is None or there.of != incarnation:
+                incarnation = await self._required(job_id)
+            if there is not None and there.of == incarnation and there.seq > seq:
+                return
+            data = entry_bytes(EntryHeader(of=incarnation, seq=seq, nonce=nonce), entry)
+            if found is None:
+                written = await self._objects.create(key, data)
+            else:
+                written = await self._objects.replace(key, data, found.tag)
+            if written is not None:
+                return
+        raise StorageError(f"{self.location}: the entry of job {job_id} is being written by others: try again")
+
+    async def entries(self) -> Mapping[str, bytes]:
+        """The entry of every Job."""
+        made, entries = await self._listed("markers"), await self._entries.all()
+        return {name: read_entry(entries[name])[1] if name in entries else b"" for name in made}
+
+    async def entry(self, job_id: str) -> tuple[int, bytes] | None:
+        """The entry of one Job, and the place that it tells of."""
+        found = await self._objects.get(self._layout.of_job("entries", job_id))
+        if found is None:
+            return None
+        header, entry = read_entry(found.data)
+        incarnation = await self._incarnation(job_id)
+        return (header.seq, entry) if header.seq and incarnation in (None, header.of) else None
+
+    async def lost_jobs(self) -> tuple[str, ...]:
+        """The ids that have an entry and no marker, and are not being deleted."""
+        entries, made = await self._listed("entries"), await self._listed("markers")
+        deleting = {name.rpartition(".")[0] for name in await self._listed("deleting")}
+        return tuple(sorted(set(entries) - set(made) - deleting))
+
+    async def put_blob(self, job_id: str, data: bytes) -> str:
+        """Keep bytes, once; returns their sha256 in hex. They are in the bucket when this returns."""
+        name = new_sha256(data).hexdigest()
+        key = self._layout.blob(job_id, await self._required(job_id), name)
+        if await self._objects.create(key, data) is None:
+            await self._objects.put(key, data)  # what is there is not what its name says
+        return name
+
+    async def blob(self, job_id: str, sha256: str) -> bytes:
+        """Raises NotFound, and StorageError if the content is not what its name says."""
+        check_id(sha256, "blob")
+        found = await self._objects.get(self._layout.blob(job_id, await self._required(job_id), sha256))
+        if found is None:
+            raise NotFound(f"job {job_id} has no blob {sha256}")
+        if new_sha256(found.data).hexdigest() != sha256:
+            raise StorageError(f"{self.location}: blob {sha256} of job {job_id} is damaged; put it back from a copy")
+        return found.data
+
+    async def blobs(self, job_id: str) -> tuple[str, ...]:
+        """The names of a Job's blobs."""
+        prefix = self._layout.of_incarnation("blobs", job_id, await self._required(job_id))
+        return tuple([listed.key.removeprefix(prefix) async for listed in self._objects.list(prefix)])
+
+    async def remove_blob(self, job_id: str, sha256: str) -> None:
+        """Remove a blob, if it is there."""
+        await self._objects.remove([self._layout.blob(job_id, await self._required(job_id), sha256)])
+
+    async def erase_traces(self, job_id: str) -> None:
+        """What deletions of this store have left; a bucket that keeps versions has to forget them itself."""
+        await self._required(job_id)
+        await finish_deletions(self._objects, self._layout)
+
+    async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
+        """How many bytes each Job takes."""
+        made = await self._listed("markers")
+        wanted = list(made) if job_ids is None else [one for one in job_ids if one in made]
+        caches = [await self._listed("summaries"), await self._listed("entries")]
+        logs = await at_once(self._bytes_of("logs", one) for one in wanted)
+        blobs = await at_once(self._bytes_of("blobs", one) for one in wanted)
+        kept = [sum(kind[one].size for kind in caches if one in kind) for one in wanted]
+        return {one: JobSize(a, b, 0, c) for one, a, b, c in zip(wanted, logs, blobs, kept, strict=True)}
+
+    async def size(self) -> int:
+        """All that is below the prefix."""
+        return sum([listed.size async for listed in self._objects.list("")])
+
+    @asynccontextmanager
+    async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
+        """The right to drive a Job, free 11 seconds after its holder died. Raises Conflict, naming the holder."""
+        await self._ready()
+        await self._required(job_id)
+        async with self._leases.hold(job_id, holder):
+            await self._required(job_id)
+            yield
+
+    async def lease_info(self, job_id: str) -> LeaseInfo | None:
+        """Who holds the lease now; None if nobody does."""
+        check_job_id(job_id)
+        return await self._leases.info(job_id)
+
+    async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
+        """Remove a Job. Raises NotFound, and Conflict while it is driven or if its log is not as expected."""
+        async with self.lease(job_id, "the deletion of it"):
+            incarnation = await self._required(job_id)
+            if expected is not None:
+                run, seq = expected
+                await self._log(run, incarnation).put_end(seq)
+            await uninterrupted(self._deleted(job_id, incarnation))
+        await self._leases.forget(job_id)
+
+    async def close(self) -> None:
+        """Nothing is open but connections, which close by themselves."""
+
+    async def _deleted(self, job_id: str, incarnation: str) -> None:
+        await self._objects.create(self._layout.deleting(job_id, incarnation), secrets.token_hex(8).encode())
+        await self._objects.remove([self._layout.of_job("markers", job_id)])
+        await finish_deletion(self._objects, self._layout, job_id, incarnation)
+        self._logs = {key: log for key, log in self._logs.items() if key[1] != incarnation}
+
+    async def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        held = self._leases.held(run.job_id)
+        if held is not None and not held.is_sure and not await self._leases.is_still(run.job_id, held):
+            raise Conflict(f"job {run.job_id}: the lease was lost: another process may be driving it")
+        # without a lease the marker is looked at when the append is there, which is what counts
+        incarnation = (self._seen.get(run.job_id) if held is None else None) or await self._required(run.job_id)
+        try:
+            await self._append_to(incarnation, run, expected_seq, records)
+        except (Conflict, NotFound):
+            if held is not None or await self._marker(run.job_id) in (None, incarnation):
+                raise
+            # the Job has been made anew under its id since this process looked
+            await self._append_to(await self._required(run.job_id), run, expected_seq, records)
+
+    async def _append_to(self, incarnation: str, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        held = self._leases.held(run.job_id)
+        log = self._log(run, incarnation)
+        if expected_seq == 0:
+            await self._register(run, incarnation)
+        number = await log.append(expected_seq, records, 0 if held is None else held.fence)
+        if held is None or not held.is_sure:
+            await self._confirm(run, incarnation, log, number)
+        await log.merge(number)
+
+    async def _confirm(self, run: RunRef, incarnation: str, log: Log, number: int) -> None:
+        """Whether an append counts that was made without a lease, or with one that may be lost by now."""
+        held = self._leases.held(run.job_id)
+        marker, is_merged = await asyncio.gather(self._marker(run.job_id), log.is_merged(number))
+        is_held = held is None or held.is_sure or await self._leases.is_still(run.job_id, held)
+        if marker == incarnation and is_held and not is_merged:
+            return
+        await log.take_back(number)
+        if marker != incarnation:
+            raise NotFound(f"job {run.job_id} was deleted")
+        raise Conflict(f"{log.place}: another process has written to this run")
+
+    async def _register(self, run: RunRef, incarnation: str) -> None:
+        """Put a Run on the list of a Job's Runs, before its first record."""
+        key = self._layout.runs(run.job_id, incarnation)
+        for _ in range(_TRIES):
+            names, tag = await self._runs(run.job_id, incarnation)
+            if run.run_id in names:
+                return
+            data = RunList(runs=(*names, run.run_id), nonce=secrets.token_hex(8)).to_bytes()
+            written = await (self._objects.create(key, data) if tag is None else self._objects.replace(key, data, tag))
+            if written is not None:
+                return
+        raise StorageError(f"{self.location}: too many begin a Run of job {run.job_id} at once: try again")
+
+    async def _runs(self, job_id: str, incarnation: str) -> tuple[tuple[str, ...], str | None]:
+        found = await self._objects.get(self._layout.runs(job_id, incarnation))
+        if found is None:
+            return (), None
+        listed = read(RunList, found.data)
+        if listed is None:
+            raise StorageError(f"{self.location}: the list of Runs of job {job_id} is damaged: put it back")
+        return listed.runs, found.tag
+
+    async def _has_record(self, run: RunRef, head: Head) -> bool:
+        records = await self.read(run, head.seq - 1, 1)
+        return bool(records) and ends_at(records[0], head)
+
+    def _log(self, run: RunRef, incarnation: str) -> Log:
+        key = (run, incarnation)
+        if key not in self._logs:
+            self._logs[key] = Log(self._objects, self._layout, run, incarnation)
+        return self._logs[key]
+
+    async def _incarnation(self, job_id: str) -> str | None:
+        """Which one of its id a Job is; None if there is none. Asked for once while it is driven."""
+        held = self._leases.held(check_job_id(job_id))
+        known = self._incarnations.get(job_id)
+        if held is not None and known is not None and known[0] == held.fence and held.is_sure:
+            return known[1]
+        incarnation = await self._marker(job_id)
+        if held is not None and incarnation is not None:
+            self._incarnations[job_id] = (held.fence, incarnation)
+        return incarnation
+
+    async def _marker(self, job_id: str) -> str | None:
+        await self._checked()
+        found = await self._objects.get(self._layout.of_job("markers", job_id))
+        if found is None:
+            self._seen.pop(job_id, None)
+            return None
+        marker = read(Marker, found.data)
+        if marker is None:
+            raise StorageError(f"{self.location}: the marker of job {job_id} is damaged: put it back")
+        self._seen[job_id] = marker.incarnation
+        return marker.incarnation
+
+    async def _required(self, job_id: str) -> str:
+        incarnation = await self._incarnation(job_id)
+        if incarnation is None:
+            raise NotFound(f"there is no Job {job_id} in {self.location}")
+        return incarnation
+
+    async def _listed(self, kind: str) -> dict[str, Listed]:
+        await self._checked()
+        prefix = self._layout.below(kind)
+        return {listed.key.removeprefix(prefix): listed async for listed in self._objects.list(prefix)}
+
+    async def _times(self, latest: Mapping[str, Listed], with_summary: set[str]) -> dict[str, int]:
+        """When each was written; of those that were within one second, by what they say themselves."""
+        seconds: dict[int, list[str]] = {}
+        for name, listed in latest.items():
+            seconds.setdefault(int(listed.written.timestamp()), []).append(name)
+        unclear = [name for names in seconds.values() if len(names) > 1 for name in names]
+        found = await at_once(self._objects.get(latest[name].key) for name in unclear)
+        said = {
+            name: 0 if one is None else unstamped(one.data)[0] if name in with_summary else _made(one.data)
+            for name, one in zip(unclear, found, strict=True)
+        }
+        return {name: place_in_time(listed.written, said.get(name, 0)) for name, listed in latest.items()}
+
+    async def _bytes_of(self, kind: str, job_id: str) -> int:
+        prefix = f"{self._layout.below(kind)}{check_job_id(job_id)}/"
+        return sum([listed.size async for listed in self._objects.list(prefix)])
+
+    async def _checked(self) -> None:
+        await check_version(self._objects, is_for_writing=False)
+
+    async def _ready(self) -> None:
+        await check_version(self._objects, is_for_writing=True)
+
+
+def _made(data: bytes) -> int:
+    marker = read(Marker, data)
+    return 0 if marker is None else marker.made

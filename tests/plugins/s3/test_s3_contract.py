@@ -1,0 +1,71 @@
+"""The S3 storage passes the whole contract, on a server."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+
+import obstore
+import pytest
+from s3_server import BUCKET, bucket
+
+from perstack.core.chain import open_line
+from perstack.ports.storage import RunRef
+from perstack.testing.opener import new_writer
+from perstack.testing.storage_contract import Opener, StorageContract
+from perstack_s3.leases import EXPIRY
+from perstack_s3.plugin import perstack_storages
+
+
+def opener_at(endpoint: str) -> Opener:
+    """A store below a new prefix."""
+    location = f"//{BUCKET}/{secrets.token_hex(4)}"
+    factory = perstack_storages()[0]
+
+    def damage(run: RunRef, index: int) -> None:
+        store = bucket(endpoint)
+        appends = sorted(
+            meta["path"]
+            for page in obstore.list(store, prefix=f"{location.removeprefix(f'//{BUCKET}/')}/jobs/logs/{run.job_id}")
+            for meta in page
+            if f"/{run.run_id}/a" in meta["path"]
+        )
+        seq = 0
+        for path in appends:
+            lines = bytes(obstore.get(store, path).bytes()).split(b"\n")
+            for at in range(1, len(lines) - 1):
+                if seq == index:
+                    assert open_line(lines[at])
+                    lines[at] = lines[at].replace(b'"text":"', b'"text":"X', 1)
+                    obstore.put(store, path, b"\n".join(lines))
+                    return
+                seq += 1
+        raise AssertionError("no such record")
+
+    return Opener(
+        lambda: factory.open(location, Path.cwd()),
+        ("perstack_s3.plugin", location),
+        damage=damage,
+        expiry=EXPIRY + 3,  # whole seconds of the server, and a busy machine
+    )
+
+
+class TestS3Storage(StorageContract):
+    @pytest.fixture
+    def make_opener(self, s3):
+        return lambda: opener_at(s3)
+
+
+def test_a_log_of_many_appends_is_merged_and_reads_the_same(s3):
+    async def work() -> None:
+        opener = opener_at(s3)
+        storage = opener()
+        writer = await new_writer(storage)
+        for n in range(150):
+            await writer.append(f"{n}")
+        for view in (storage, opener()):
+            assert await view.read(writer.run) == writer.written
+            assert await view.read(writer.run, 63, 3) == writer.written[63:66]
+
+    asyncio.run(work())
