@@ -69,6 +69,8 @@ class Log:
                 if head.seq > after:
                     records.append(record)
             self._learn(number, head)
+            if last is not None and head.seq >= last:
+                break
         return records
 
     async def has_records(self) -> bool:

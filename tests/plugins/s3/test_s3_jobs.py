@@ -1,0 +1,186 @@
+"""What only the S3 storage promises, and whole Jobs on it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import obstore
+import pytest
+from s3_server import BUCKET, KEYS, bucket
+from terminal import Terminal, reply
+
+from perstack.errors import Conflict, Damaged, StorageError, UsageError
+from perstack.ports.storage import Storage
+from perstack.testing.opener import JOB, RUN, new_writer, wait_for
+from perstack_s3.plugin import S3Storages
+
+EXPERT = """
+[experts.writer]
+instruction = "[[writer]]"
+"""
+
+
+@pytest.fixture
+def place(s3: str) -> str:
+    """The address of a new store."""
+    return f"s3://{BUCKET}/{secrets.token_hex(4)}"
+
+
+def opened(place: str) -> Storage:
+    return S3Storages().open(place.removeprefix("s3:"), Path.cwd())
+
+
+def test_a_job_is_run_asked_about_continued_and_verified(terminal: Terminal, s3: str, place: str) -> None:
+    terminal.env |= {**KEYS, "AWS_ENDPOINT_URL_S3": s3}
+    turns = [reply("", ("writeTextFile", {"path": "a.txt", "text": "one"})), reply("Written."), reply("And so on.")]
+    terminal.project(EXPERT, writer=turns)
+    first = terminal.run("run", "writer", "write", "--job-id", "j", "--storage", place)
+    assert first.code == 0, first.err
+    assert '"j"' in terminal.run("jobs", "--storage", place, "--json").out
+    again = terminal.run("run", "writer", "more", "--continue", "--storage", place)
+    assert again.code == 0, again.err
+    assert terminal.run("verify", "j", "--storage", place).code == 0
+    assert "And so on." in terminal.run("log", "j", "--storage", place).out
+    assert terminal.run("delete", "j", "--yes", "--storage", place).code == 0
+    assert not [path for path in _keys(s3, place) if "/j/" in path]
+
+
+def test_no_key_is_in_what_is_printed_or_stored(terminal: Terminal, s3: str, place: str) -> None:
+    terminal.env |= {**KEYS, "AWS_SECRET_ACCESS_KEY": "a-very-secret-key", "AWS_ENDPOINT_URL_S3": s3}
+    terminal.project(EXPERT, writer=[reply("Done.")])
+    done = terminal.run("run", "writer", "x", "--job-id", "j", "--storage", place)
+    terminal.env["AWS_ENDPOINT_URL_S3"] = "http://127.0.0.1:9"
+    failed = terminal.run("jobs", "--storage", place)
+    assert failed.code != 0
+    assert place in failed.err
+    assert len(failed.err.splitlines()) == 1
+    stored = b"".join(bytes(obstore.get(bucket(s3), path).bytes()) for path in _keys(s3, place))
+    assert "a-very-secret-key" not in done.out + done.err + failed.out + failed.err + stored.decode()
+
+
+@pytest.mark.parametrize("location", ["bucket/prefix", "//b", "//bucket/a//b", "//bucket/../x", "//user:pw@bucket/x"])
+def test_a_place_that_is_none_is_refused_with_the_form_of_one(location: str) -> None:
+    with pytest.raises(UsageError, match="s3://BUCKET/PREFIX") as raised:
+        S3Storages().open(location, Path.cwd())
+    assert "pw" not in str(raised.value)
+
+
+def test_a_bucket_that_is_not_there_is_named(s3: str) -> None:
+    with pytest.raises(StorageError, match="no such bucket"):
+        wait_for(S3Storages().open("//another-bucket/x", Path.cwd()).create_job(JOB))
+
+
+def test_looking_at_a_store_that_is_not_there_makes_nothing(s3: str, place: str) -> None:
+    storage = opened(place)
+    assert wait_for(storage.jobs()).ids == ()
+    assert wait_for(storage.read(RUN)) == []
+    assert wait_for(storage.lease_info(JOB)) is None
+    assert _keys(s3, place) == []
+
+
+def test_a_store_of_a_newer_version_is_refused(s3: str, place: str) -> None:
+    prefix = place.removeprefix(f"s3://{BUCKET}/")
+    obstore.put(bucket(s3), f"{prefix}/perstack.json", b'{"version":2}')
+    for work in (lambda: opened(place).has_job(JOB), lambda: opened(place).create_job(JOB)):
+        with pytest.raises(StorageError, match="newer perstack"):
+            wait_for(work())
+
+
+def test_an_append_whose_answer_is_lost_has_succeeded_once(s3: str, place: str, monkeypatch) -> None:
+    async def put(store: object, path: str, data: bytes, **more: object) -> object:
+        answer = await real(store, path, data, **more)
+        if "/a0" in path and path not in lost:
+            lost.add(path)
+            return await real(store, path, data, **more)  # as the client does that got no answer
+        return answer
+
+    lost: set[str] = set()
+    real = obstore.put_async
+    monkeypatch.setattr("perstack_s3.objects.obstore.put_async", put)
+
+    async def work() -> None:
+        writer = await new_writer(opened(place))
+        for n in range(3):
+            await writer.append(f"{n}", "and more")
+        assert await opened(place).read(RUN) == writer.written
+        assert len(lost) == 3
+
+    wait_for(work())
+
+
+def test_a_missing_append_is_damage_and_all_before_it_stays_readable(s3: str, place: str) -> None:
+    async def work() -> None:
+        writer = await new_writer(opened(place))
+        for n in range(8):
+            await writer.append(f"{n}")
+        [gone] = [path for path in _keys(s3, place) if path.endswith("a0000000003")]
+        obstore.delete(bucket(s3), gone)
+        with pytest.raises(Damaged, match="record 4: append 3 is missing") as raised:
+            await opened(place).read(RUN)
+        assert raised.value.readable == 3
+        assert await opened(place).read(RUN, limit=3) == writer.written[:3]
+
+    wait_for(work())
+
+
+def test_a_holder_that_was_frozen_writes_nothing_once_another_has_the_job(s3: str, place: str, monkeypatch) -> None:
+    async def work() -> None:
+        frozen, other = opened(place), opened(place)
+        writer = await new_writer(frozen)
+        async with frozen.lease(JOB, "the frozen one"):
+            await writer.append("one")
+            # as if seconds had passed, and no beat had come through
+            monkeypatch.setattr("perstack_s3.leases.EXPIRY", -1.0)
+            monkeypatch.setattr("perstack_s3.leases._SURE", -1.0)
+            async with other.lease(JOB, "the next"):
+                with pytest.raises(Conflict, match="lease was lost"):
+                    await writer.append("late")
+        assert await other.read(RUN) == writer.written
+
+    wait_for(work())
+
+
+@pytest.mark.parametrize("rubbish", [b"", b"{}", b"[" * 100_000, b"\xff\xfe", b'{"writer":"x","records":9}\n'])
+def test_rubbish_in_the_place_of_any_object_is_an_error_of_one_line(s3: str, place: str, rubbish: bytes) -> None:
+    async def work() -> None:
+        storage = opened(place)
+        writer = await new_writer(storage)
+        await writer.append("one")
+        await storage.put_summary(JOB, b"{}")
+        await storage.put_entry(JOB, 1, b"{}")
+        async with storage.lease(JOB, "me"):
+            pass
+        for path in _keys(s3, place):
+            kept = bytes(obstore.get(bucket(s3), path).bytes())
+            obstore.put(bucket(s3), path, rubbish)
+            async for error in _all_of(opened(place)):
+                assert "\n" not in str(error)
+            obstore.put(bucket(s3), path, kept)
+        assert await opened(place).read(RUN) == writer.written
+
+    asyncio.run(work())
+
+
+async def _all_of(storage: Storage) -> AsyncIterator[StorageError]:
+    """What goes wrong when all is asked for."""
+    for ask in (
+        storage.jobs,
+        storage.entries,
+        lambda: storage.read(RUN),
+        lambda: storage.runs(JOB),
+        lambda: storage.summary(JOB),
+        lambda: storage.entry(JOB),
+        lambda: storage.lease_info(JOB),
+    ):
+        try:
+            await ask()
+        except StorageError as error:
+            yield error
+
+
+def _keys(endpoint: str, place: str) -> list[str]:
+    prefix = place.removeprefix(f"s3://{BUCKET}/")
+    return [meta["path"] for page in obstore.list(bucket(endpoint), prefix=prefix) for meta in page]
