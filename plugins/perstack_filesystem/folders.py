@@ -144,6 +144,16 @@ class Folder:
         With `sync` its content survives power loss when this returns (its name after `sync()`). `modified_ns` is a
         time of change finer than the kernel's clock ticks.
         """
+        temporary = self.write_aside(name, data, sync=sync, modified_ns=modified_ns)
+        try:
+            self.put_in_place(temporary, name)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=self.fd)
+            raise
+
+    def write_aside(self, name: str, data: bytes, *, sync: bool, modified_ns: int | None = None) -> str:
+        """Write what shall have that name, as in `replace`; returns the name that it has until `put_in_place`."""
         temporary = f".{name}.{os.getpid()}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -154,13 +164,20 @@ class Folder:
                     os.utime(fd, ns=(modified_ns, modified_ns))
                 if sync:
                     os.fsync(fd)
-                os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
             except BaseException:
                 with suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=self.fd)
                 raise
             finally:
                 os.close(fd)
+        except OSError as error:
+            raise explained(error, self.path / name) from error
+        return temporary
+
+    def put_in_place(self, temporary: str, name: str) -> None:
+        """Give a file its name, in place of what has it."""
+        try:
+            os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except OSError as error:
             raise explained(error, self.path / name) from error
 

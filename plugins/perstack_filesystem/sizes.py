@@ -28,19 +28,26 @@ def size_of_all(root: Path) -> int:
     if folder is None:
         return 0
     with folder:
-        return sum(size for _, size in _files(folder, "."))
+        return sum(size for _, size in _files(folder, ".", once=True))
 
 
-def _files(folder: Folder, name: str) -> Iterable[tuple[str, int]]:
+def _files(folder: Folder, name: str, *, once: bool = False) -> Iterable[tuple[str, int]]:
+    """With `once` a file that has several names only by one of them."""
+    seen: set[tuple[int, int]] = set()
     try:
         for path, _, names, fd in os.fwalk(name, dir_fd=folder.fd, follow_symlinks=False):
             below = os.path.relpath(path, name)
             for one in names:
                 try:
-                    size = os.stat(one, dir_fd=fd, follow_symlinks=False).st_size
+                    found = os.stat(one, dir_fd=fd, follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                yield (one if below == "." else f"{below}/{one}"), size
+                if once and found.st_nlink > 1:
+                    number = (found.st_dev, found.st_ino)
+                    if number in seen:
+                        continue
+                    seen.add(number)
+                yield (one if below == "." else f"{below}/{one}"), found.st_size
     except FileNotFoundError:
         return
     except OSError as error:

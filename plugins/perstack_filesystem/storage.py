@@ -6,6 +6,7 @@
 {root}/jobs/{jobId}/runs/{runId}/run-setting.json
 {root}/jobs/{jobId}/runs/{runId}/events.jsonl      the truth
 {root}/jobs/{jobId}/blobs/{sha256}
+{root}/.blobs/{ab}/{sha256}                        what Jobs share: the same file by another name
 {root}/jobs/entries.jsonl                          what lists tell of each Job, a cache; made when it is needed
 {root}/.programs/{mark}                            a program that runs now, and whose it is
 
@@ -35,12 +36,12 @@ from perstack.ports.pace import Pace
 from perstack.ports.paging import check_space, checkpoint_order, is_id, newest_first, page_of, run_order
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
 from perstack.ports.uninterrupted import uninterrupted
-from perstack_filesystem.contents import blob_names, remove_unfinished
+from perstack_filesystem.blobs import BlobFolders
+from perstack_filesystem.contents import remove_unfinished
 from perstack_filesystem.entries import EntryIndex, entry_names, forgotten, put_entry, read_entries
-from perstack_filesystem.folders import explained, read_below
+from perstack_filesystem.folders import Folder, explained, read_below
 from perstack_filesystem.foreign import ForeignJobs
 from perstack_filesystem.handles import OpenFolders
-from perstack_filesystem.job_folders import JobFolders
 from perstack_filesystem.listing import job_names, jobs_with_times
 from perstack_filesystem.log import Log
 from perstack_filesystem.sizes import size_of_all, size_of_job
@@ -54,7 +55,7 @@ _DOOMED = ".deleted."
 _MOST_OPEN_LOGS = 100
 
 
-class FilesystemStorage(JobFolders):
+class FilesystemStorage(BlobFolders):
     """Keeps Jobs as folders. Several processes may use one directory at a time.
 
     Those that other programs wrote in one of `formats` are shown as well, and continued beside what is there.
@@ -299,16 +300,6 @@ class FilesystemStorage(JobFolders):
         check_id(checkpoint_id, "checkpoint")
         return self._root / self._space / check_job_id(job_id) / "checkpoints" / f"{checkpoint_id}.json"
 
-    async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
-        name = new_sha256(data).hexdigest()
-        with ExitStack() as opened:
-            blobs = self._made(opened, job_id, "blobs")
-            if blobs.read(name) != data:
-                blobs.replace(name, data, sync=True)
-            blobs.sync()
-        return name
-
     async def blob(self, job_id: str, sha256: str) -> bytes:
         """Raises NotFound, and StorageError if the file's content is not what its name says."""
         check_id(sha256, "blob")
@@ -337,20 +328,6 @@ class FilesystemStorage(JobFolders):
     async def size(self) -> int:
         """Every file below the state directory."""
         return await asyncio.to_thread(size_of_all, self._root)
-
-    async def blobs(self, job_id: str) -> tuple[str, ...]:
-        """The names of a Job's blobs."""
-        with ExitStack() as opened:
-            self._job(opened, job_id)
-            folder = self._find(opened, job_id, "blobs")
-            return () if folder is None else blob_names(folder)
-
-    async def remove_blob(self, job_id: str, sha256: str) -> None:
-        """Remove a blob, if it is there."""
-        with ExitStack() as opened:
-            folder = self._find(opened, job_id, "blobs")
-            if folder is not None and folder.remove(check_id(sha256, "blob")):
-                folder.sync()
 
     async def erase_traces(self, job_id: str) -> None:
         """Remove what writes of this Job have left that were cut short."""
@@ -394,10 +371,17 @@ class FilesystemStorage(JobFolders):
                 # also what an earlier deletion left when it was cut short
                 for entry in jobs.entries():
                     if entry.name.startswith(_DOOMED):
+                        self._free(jobs, entry.name)
                         shutil.rmtree(entry.name, ignore_errors=True, dir_fd=jobs.fd)
         with self._turn:
             for run in [run for run in self._logs if run.job_id == job_id]:
                 self._logs.pop(run).retire()
+
+    def _free(self, jobs: Folder, doomed: str) -> None:
+        job = jobs.find(doomed)
+        if job is not None:
+            with job:
+                self._free_blobs(job)
 
     async def close(self) -> None:
         """Close the open files."""

@@ -20,7 +20,7 @@ from perstack_sqlite.worker import BUSY_SECONDS, Worker, is_busy
 T = TypeVar("T")
 
 _APPLICATION = 0x70727374  # "prst"
-_VERSION = 3
+_VERSION = 4
 _SMALLEST = 512
 """Bytes: no database is smaller."""
 _DAMAGED = "it is damaged: put it back from a copy"
@@ -51,6 +51,12 @@ _SINCE = {
     3: f"""
 DROP INDEX IF EXISTS jobs_by_time;
 CREATE INDEX IF NOT EXISTS jobs_by_space ON jobs ({SPACE}, written, job_id)
+""",
+    4: """
+CREATE TABLE IF NOT EXISTS contents (sha256 TEXT PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS shared (
+    job_id TEXT NOT NULL, sha256 TEXT NOT NULL, PRIMARY KEY (job_id, sha256)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS shared_by_content ON shared (sha256)
 """,
 }
 """What each version has more than the one before it."""
@@ -83,7 +89,7 @@ class Database:
         with self._explained():
             return await self._reader.do(reading, wholly=False)
 
-    async def write(self, work: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
+    async def write(self, work: Callable[[sqlite3.Connection], T], *, synced: bool = True, is_long: bool = False) -> T:
         """What `work` returns, in a transaction that is done when it ends, or not at all if it raises.
 
         Unless `synced` is false it survives power loss then; otherwise with the next one that is. If it waits, a
@@ -99,7 +105,7 @@ class Database:
                 return work(connection)
 
         with self._explained():
-            return await self._writer.do(writing, wholly=True)
+            return await self._writer.do(writing, wholly=True, is_long=is_long)
 
     async def rewrite(self) -> None:
         """Write the file anew, with nothing in it but what is kept, and empty the log beside it.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from perstack.ports.storage import JobSize
 from perstack_sqlite.database import SPACE
+from perstack_sqlite.shared import shared_sizes
 
 _OF_SPACE = f"{SPACE} = ?"
 _QUERIES = {
@@ -37,6 +38,9 @@ def sizes_of(db: sqlite3.Connection | None, space: str, places: int) -> dict[str
             of[kind] = of.get(kind, 0) + int(size)
 
     _each(lambda kind, query: add(kind, query, (space,)))
+    for key, size in shared_sizes(db, _OF_SPACE, space):
+        of = found.setdefault(key, {})
+        of["blobs"] = of.get("blobs", 0) + size
     add("logs", _LOGS, (places, places, space))
     jobs = {str(key) for (key,) in db.execute(f"SELECT job_id FROM jobs WHERE {_OF_SPACE}", (space,))}  # noqa: S608
     return {key: JobSize(**of) for key, of in found.items() if key in jobs}

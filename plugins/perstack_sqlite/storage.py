@@ -25,6 +25,7 @@ from perstack.ports.state_folder import FILE_MODE, FOLDER_MODE
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
 from perstack.ports.uninterrupted import uninterrupted
 from perstack_sqlite.database import SPACE, Database
+from perstack_sqlite.shared import drop_shared, put_shared, shared_blob, shared_names
 from perstack_sqlite.sizes import sizes_of
 
 T = TypeVar("T")
@@ -245,11 +246,22 @@ class SqliteStorage:
         await self._put(job_id, query, (self._key(job_id), name, data), synced=True)
         return name
 
+    async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
+        """Keep many bytes, each content once for all Jobs; returns their names. Synced before it returns."""
+
+        def work(db: sqlite3.Connection) -> tuple[str, ...]:
+            self._require(db, job_id)
+            return put_shared(db, self._key(job_id), blobs)
+
+        return await self._database.write(work, is_long=True)
+
     async def blob(self, job_id: str, sha256: str) -> bytes:
         """Raises NotFound, and StorageError if the content is not what its name says."""
         ids = (self._key(job_id), check_id(sha256, "blob"))
         query = "SELECT data FROM blobs WHERE job_id = ? AND sha256 = ?"
         data = await self._database.read(lambda db: _one(db, query, ids))
+        if data is None:
+            data = await self._database.read(lambda db: shared_blob(db, *ids))
         if data is None:
             raise NotFound(f"job {job_id} has no blob {sha256}")
         if new_sha256(data).hexdigest() != sha256:
@@ -268,13 +280,25 @@ class SqliteStorage:
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
         """The names of a Job's blobs."""
-        rows = await self._rows_of_job(job_id, "SELECT sha256 FROM blobs WHERE job_id = ?", (self._key(job_id),))
-        return tuple(str(name) for (name,) in rows)
+        key = self._key(job_id)
+
+        def work(db: sqlite3.Connection | None) -> tuple[str, ...]:
+            there = self._require(db, job_id)
+            own = there.execute("SELECT sha256 FROM blobs WHERE job_id = ?", (key,))
+            return tuple({str(name) for (name,) in own}.union(shared_names(there, key)))
+
+        return await self._database.read(work)
 
     async def remove_blob(self, job_id: str, sha256: str) -> None:
         """Remove a blob, if it is there."""
-        ids = (self._key(job_id), check_id(sha256, "blob"))
-        await self._put(job_id, "DELETE FROM blobs WHERE job_id = ? AND sha256 = ?", ids, synced=True)
+        key = self._key(job_id)
+
+        def work(db: sqlite3.Connection) -> None:
+            self._require(db, job_id)
+            db.execute("DELETE FROM blobs WHERE job_id = ? AND sha256 = ?", (key, check_id(sha256, "blob")))
+            drop_shared(db, key, (sha256,))
+
+        await self._database.write(work)
 
     async def erase_traces(self, job_id: str) -> None:
         """Write the whole file anew, without its unused pages, and empty the log beside it."""
@@ -317,6 +341,7 @@ class SqliteStorage:
             for (number,) in _rows(db, "SELECT n FROM runs WHERE job_id = ?", (key,)):
                 base = int(str(number)) * _PLACES
                 db.execute("DELETE FROM records WHERE key BETWEEN ? AND ?", (base, base + _PLACES - 1))
+            drop_shared(db, key, shared_names(db, key))
             for table in ("runs", "checkpoints", "blobs", "entries", "jobs"):
                 db.execute(f"DELETE FROM {table} WHERE job_id = ?", (key,))  # noqa: S608 - names from above
 
@@ -398,9 +423,10 @@ class SqliteStorage:
         except OSError as error:
             raise StorageError(f"{self._lease_file(job_id)}: {(error.strerror or str(error)).lower()}") from error
 
-    def _require(self, db: sqlite3.Connection | None, job_id: str) -> None:
+    def _require(self, db: sqlite3.Connection | None, job_id: str) -> sqlite3.Connection:
         if db is None or not _has_job(db, self._key(job_id)):
             raise self._no_job(job_id)
+        return db
 
     def _key(self, job_id: str) -> str:
         """What the tables call a Job."""

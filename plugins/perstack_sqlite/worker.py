@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from threading import Lock
 from typing import TypeVar
 
@@ -44,12 +45,14 @@ class Worker:
         self._turn = Lock()
         self._pace = Pace()
 
-    async def do(self, work: Callable[[], T], *, wholly: bool) -> T:
+    async def do(self, work: Callable[[], T], *, wholly: bool, is_long: bool = False) -> T:
         """What it returns. If it has to wait, a cancellation leaves it behind, or, `wholly`, waits for its end.
 
-        Work that found the file locked is done again, in the thread.
+        Work that found the file locked is done again, in the thread; what is long is done there at once, and says
+        nothing about the disk.
         """
         is_ready = self._connection is not None and self._process == os.getpid() and not self._pace.is_slow
+        is_ready = is_ready and not is_long
         if is_ready and self._turn.acquire(blocking=False):
             try:
                 with self._pace.measured():
@@ -59,7 +62,7 @@ class Worker:
                     raise
             finally:
                 self._turn.release()
-        waiting = self._in_thread(work)
+        waiting = self._in_thread(work, is_long=is_long)
         return await (uninterrupted(waiting) if wholly else waiting)
 
     @property
@@ -81,15 +84,15 @@ class Worker:
         await asyncio.get_running_loop().run_in_executor(thread, self._disconnect)
         thread.shutdown()
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._running(), self._patiently, work)
+    async def _in_thread(self, work: Callable[[], T], *, is_long: bool) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._running(), self._patiently, work, is_long)
 
-    def _patiently(self, work: Callable[[], T]) -> T:
+    def _patiently(self, work: Callable[[], T], is_long: bool) -> T:
         with self._turn:
             if self._connection is not None:
                 self._connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
             try:
-                with self._pace.measured():
+                with nullcontext() if is_long else self._pace.measured():
                     return work()
             finally:
                 if self._connection is not None:

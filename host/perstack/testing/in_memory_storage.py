@@ -163,6 +163,10 @@ class InMemoryStorage:
         self._job(job_id).blobs[name] = data
         return name
 
+    async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
+        """Keep many bytes; returns their names."""
+        return tuple([await self.put_blob(job_id, data) for data in blobs])
+
     async def blob(self, job_id: str, sha256: str) -> bytes:
         """Raises NotFound."""
         job = self.store.jobs.get(check_job_id(job_id))
