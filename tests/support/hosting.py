@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perstack.config.settings import Overrides
-from perstack.core.definitions import Expert, InteractiveSkill, InteractiveTool, Price, Project
+from perstack.core.definitions import Expert, InteractiveSkill, InteractiveTool, Price, Project, Workspace
 from perstack.core.events import Event, StoredEvent
 from perstack.engine.clock import SYSTEM
 from perstack.engine.plugins import load_plugins
@@ -75,6 +75,12 @@ def opened(storage: str, workspace: Path) -> Storage:
 def crashing(point: CrashPoint) -> Callable[[Storage], Storage]:
     """For `Bench.host(wrap=…)`: the process dies at this point."""
     return lambda inner: CrashingStorage(inner, point)
+
+
+def recording(host: Host, **settings) -> Host:
+    """The same, recording the files of its workspace."""
+    host.use(host.project.model_copy(update={"workspace": Workspace(snapshots=True, **settings)}))
+    return host
 
 
 OPENED: list[Host] = []

@@ -28,6 +28,8 @@ _SHORT = 8
 """One of fewer stands in many others: only where it is all of a text it is a copy."""
 _MOST = 100
 """How many places are named."""
+_SNAPSHOTS = (b'"type":"recordSnapshot"', b'"type":"startRewind"', b'"type":"finishRewind"')
+"""What is in the lines of events that name a tree."""
 _WORDS = {TASK_SPACE: "task", SERIES_SPACE: "iterations"}
 
 
@@ -48,14 +50,17 @@ async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] 
     texts = frozenset(text for text in texts_taken(event, fields) if len(text) >= _SHORTEST)
     forms = tuple(form for text in texts for form in _forms(text))
     found: list[str] = []
+    raw = _raw(texts)
+    looked: dict[str, bool] = {}
     if forms:
         for job_id in await _every_job(storage):
             found += await _in_job(storage, job_id, texts, forms, event)
+            found += await _in_snapshots(storage, job_id, raw, looked)
         for name, word in _WORDS.items():
             space = storage.space(name)
             for of in await _every_job(space):
                 found += [f"{word} {of}, event {seq}" for seq in await _places(space, of, forms)]
-    blobs, shared = await _blobs(storage, event, texts, forms)
+    blobs, shared = await _blobs(storage, event, raw, forms)
     return Traces(tuple(dict.fromkeys((*found, *shared)))[:_MOST], tuple(blobs))
 
 
@@ -116,21 +121,54 @@ def _parsed(ref: RunRef, seq: int, line: bytes) -> StoredEvent | None:
     return None if isinstance(event, RedactEvent) else event
 
 
+async def _in_snapshots(storage: Storage, job_id: str, raw: Sequence[bytes], looked: dict[str, bool]) -> list[str]:
+    """The snapshots of a Job that have files, or names of files, with a text in them. `looked` is what is known of
+    blobs: Jobs share them."""
+    held = await _held(storage, job_id) if raw else {}
+    for name in held:
+        if name not in looked:
+            looked[name] = await _has(storage, job_id, name, raw)
+    return [f"the snapshot of {at}" for at in dict.fromkeys(at for name, at in held.items() if looked[name])]
+
+
+async def _held(storage: Storage, job_id: str) -> dict[str, str]:
+    """The blobs that a Job's snapshots are made of, each with the event of the first that has it."""
+    events: list[StoredEvent] = []
+    for run_id in await run_ids(storage, job_id):
+        ref = RunRef(job_id, run_id)
+        lines, _ = await readable(storage, ref)
+        parsed = [_parsed(ref, seq, lines[seq - 1]) for seq in await asyncio.to_thread(_having, lines, _SNAPSHOTS)]
+        events += filter(None, parsed)
+    if not events:
+        return {}
+    from perstack.engine.snapshots.held import held_by_snapshots  # few Jobs have snapshots
+
+    return await held_by_snapshots(storage, job_id, events)
+
+
+def _raw(texts: Iterable[str]) -> tuple[bytes, ...]:
+    """Long texts as they may stand in a file."""
+    long = [text for text in texts if len(text) >= _SHORT]
+    return tuple({form for text in long for form in (*_forms(text), text.encode("utf-8", "replace"))})
+
+
 async def _blobs(
-    storage: Storage, event: StoredEvent, texts: Iterable[str], forms: Sequence[bytes]
+    storage: Storage, event: StoredEvent, raw: Sequence[bytes], forms: Sequence[bytes]
 ) -> tuple[list[str], list[str]]:
     """The blobs that can go, and the ids of the events that keep others which have the same in them."""
     if not isinstance(storage, Erases):
         return [], []
     named = _refers_to(event)
-    long = [text for text in texts if len(text) >= _SHORT]
-    raw = tuple({form for text in long for form in (*_forms(text), text.encode("utf-8", "replace"))})
     mentioned = b"\n".join(forms)
     names: list[str] = []
     for name in await storage.blobs(event.job_id):
         if name in named or b"blob:" + name.encode() in mentioned or await _has(storage, event.job_id, name, raw):
             names.append(name)
     users = await _users(storage, event, names)
+    # what a snapshot is made of stays: without it nothing of that file could be taken back
+    for name, at in (await _held(storage, event.job_id) if names else {}).items():
+        if name in names:
+            users.setdefault(name, []).append(f"the snapshot of {at}")
     return [name for name in names if name not in users], [one for ids in users.values() for one in ids]
 
 

@@ -20,6 +20,7 @@ from perstack.core.ids import number_of_run, place_of, run_id_of
 from perstack.core.messages import BlobPart, ResultContent
 from perstack.core.redaction import parse_remains, redaction_of
 from perstack.core.runs.state import Run
+from perstack.core.snapshots.named import trees_of
 from perstack.core.verification import Report, against_head
 from perstack.engine.logs.kept import heads_kept
 from perstack.engine.logs.lines import run_ids
@@ -66,6 +67,8 @@ async def _check_log(check: Check, storage: Storage, ref: RunRef, checkpoints: F
         if run is not None and line.event.id in checkpoints:
             check.checkpoints[line.event.id] = checkpoint_file(run)
         _take_down(check, ref, line.seq, line.event)
+        for tree in trees_of(line.event):
+            check.trees.setdefault(tree, (ref.run_id, line.seq))
 
     log = await run_logs(storage, check.states).check(ref, observe)
     check.misfit = check.misfit or log.misfit
@@ -198,6 +201,7 @@ async def _check_blobs(check: Check, storage: Storage) -> None:
             check.found(run_id, seq, problem)
             right.discard(event.tools_digest)
     check.right_blobs += len(right)
+    await _check_trees(check, storage)
     for name, (run_id, seq, size) in check.blobs.items():
         try:
             found = len(await storage.blob(check.job_id, name))
@@ -211,6 +215,21 @@ async def _check_blobs(check: Check, storage: Storage) -> None:
             if size is not None and found != size:
                 check.found(run_id, seq, f"the blob {name} has {found:,} bytes, and it says {size:,}")
     await _check_removed(check, storage)
+
+
+async def _check_trees(check: Check, storage: Storage) -> None:
+    """Each folder of each snapshot; the files in it are among the blobs that are named from then on."""
+    if not check.trees:
+        return
+    from perstack.engine.snapshots.reach import parts_of  # few Jobs have snapshots
+    from perstack.engine.snapshots.trees import Trees
+
+    async for part in parts_of(Trees(storage, check.job_id), check.trees):
+        run_id, seq = check.trees[part.tree]
+        if part.problem and not (part.is_missing and part.digest in check.removed):
+            check.found(run_id, seq, f"its snapshot: {part.problem}")
+        elif not part.problem:
+            check.names_blob(part.digest, run_id, seq, part.size)
 
 
 async def _check_removed(check: Check, storage: Storage) -> None:

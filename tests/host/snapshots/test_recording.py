@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import os
 
-from hosting import Bench, Seen, expert, wait_for
+from hosting import Bench, Seen, expert, recording, wait_for
 
-from perstack.core.definitions import Workspace
 from perstack.core.snapshots.tree import Below, Entry, File, LeftOut, Link
 from perstack.engine.snapshots.trees import Trees
 from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
-
-
-def _recording(host: Host, **settings: object) -> Host:
-    host.use(host.project.model_copy(update={"workspace": Workspace(snapshots=True, **settings)}))
-    return host
 
 
 def _entries(host: Host, job_id: str, tree: str) -> dict[bytes, Entry]:
@@ -32,7 +26,7 @@ def test_what_a_program_did_to_the_files_is_recorded_with_the_step(bench: Bench)
         turn(tool("readTextFile", {"path": "a.txt"})),
         text("done"),
     ]
-    host, seen = _recording(bench.host(script, expert("a"))), Seen()
+    host, seen = recording(bench.host(script, expert("a"))), Seen()
     job = wait_for(host.run("a", "q", on_event=seen))
     before, after = seen.of("recordSnapshot")
     assert (before.files, before.base, before.added) == (1, None, None)
@@ -66,7 +60,7 @@ def test_private_ignored_and_unreadable_files_are_not_recorded_and_large_ones_ar
     (top / ".perstackignore").write_text("!mine\n")
     (top / "big").write_bytes(b"x" * 1001)
     os.mkfifo(top / "pipe")
-    host, seen = _recording(bench.host([text("done")], expert("a")), max_file_size=1000), Seen()
+    host, seen = recording(bench.host([text("done")], expert("a")), max_file_size=1000), Seen()
     job = wait_for(host.run("a", "q", on_event=seen))
     (event,) = seen.of("recordSnapshot")
     entries = _entries(host, job.id, event.tree)
@@ -83,7 +77,7 @@ def test_private_ignored_and_unreadable_files_are_not_recorded_and_large_ones_ar
 def test_a_delegate_records_as_its_caller_does(bench: Bench) -> None:
     write = turn(tool("writeTextFile", {"path": "new.txt", "text": "new"}))
     script = {"[[boss]]": [turn(tool("w", {"query": "go"})), text("all")], "[[w]]": [write, text("done")]}
-    host = _recording(bench.host(script, expert("boss", delegates=("w",)), expert("w")))
+    host = recording(bench.host(script, expert("boss", delegates=("w",)), expert("w")))
     seen = Seen()
     wait_for(host.run("boss", "q", on_event=seen))
     own = [event.added for event in seen.of("recordSnapshot", run="-1")]
