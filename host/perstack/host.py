@@ -267,6 +267,7 @@ class Host:
     verify_receipt = _Short(_jobs_of, Jobs.verify_receipt)
     receipt = _Short(_jobs_of, Jobs.receipt)
     replay = _Short(_jobs_of, Jobs.replay)
+    record = _Short(_jobs_of, Jobs.record)
     document = _Short(_jobs_of, Jobs.document)
     export = _Short(_jobs_of, Jobs.export)
     original_files = _Short(_jobs_of, Jobs.original_files)

@@ -32,6 +32,7 @@ MODEL = (
     "compaction",
     "permissions",
     "runtime",
+    "recording",
     "strict_skills",
     "unattended",
 )

@@ -82,6 +82,7 @@ HOST = {
     "verify_receipt": ("receipt", "job_id", "key", "anchor"),
     "receipt": ("job_id",),
     "replay": ("job_id",),
+    "record": ("job_id",),
     "document": ("job_id",),
     "export": ("form", "job_id"),
     "original_files": ("job_id",),

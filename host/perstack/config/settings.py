@@ -173,8 +173,8 @@ def resolve_provider(project: Project, expert: Expert, overrides: Overrides) -> 
         return written
     for setting in (expert.provider, project.provider):
         if setting is not None and setting.provider_name == overrides.provider:
-            return setting
-    return ProviderSetting(provider_name=overrides.provider)
+            return overrides.playing(setting)
+    return overrides.playing(ProviderSetting(provider_name=overrides.provider))
 
 
 def provider_named(project: Project, expert: Expert, name: str) -> ProviderSetting:

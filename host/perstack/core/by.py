@@ -23,7 +23,7 @@ class By(Fact):
     user: str = Field(default="", exclude_if=falsy)
     """Of the operating system; empty where it is not known, as of a caller over a network."""
     door: str = "python"
-    """`cli`, `start`, `mcp`, `acp`, `http` or `python`."""
+    """`cli`, `start`, `mcp`, `acp`, `http` or `python`; `recording` for one that is played."""
     client: str = Field(default="", exclude_if=falsy)
     """The program that it was said to: the name and version of an MCP client, or of an editor."""
     source: str = Field(default="", exclude_if=falsy)

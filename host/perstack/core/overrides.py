@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import Any, cast
+from typing import Any, Literal, cast
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass
 
 from perstack.core.base import JsonObject
 from perstack.core.by import By
 from perstack.core.context import Compaction
-from perstack.core.definitions import Budget, ReasoningBudget
+from perstack.core.definitions import Budget, ProviderSetting, ReasoningBudget
 from perstack.core.policy.widening import Widening
 from perstack.core.rules import wrong_budget
 from perstack.errors import UsageError
+
+RECORDED = "recorded"
+"""The provider that plays recordings."""
 
 
 @dataclass(frozen=True, config=ConfigDict(alias_generator=to_camel, populate_by_name=True, defer_build=True))
@@ -50,11 +53,33 @@ class Overrides:
     compaction: Compaction | None = None
     output: JsonObject | None = Field(default=None, exclude=True)
     """The JSON schema that the result of a Job has to fit, in place of its Expert's `output`."""
+    recording: str | None = Field(default=None, exclude=True)
+    """The path of a recording, which is played on provider `recorded` in place of every model."""
+    recorded_tools: JsonValue = Field(default=None, exclude=True)
+    """Which tools are really run then, `live`, and which `recorded`: one of the two, or a table of tools."""
+    recorded_definition: Literal["same", "any"] | None = Field(default=None, exclude=True)
+    """`any`: an instruction that was changed since the recording is no error."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a budget that is none."""
+        """Raises UsageError for a budget that is none, and for a recording together with another provider."""
+        if self.recording is not None:
+            if self.provider not in (None, RECORDED):
+                raise UsageError(
+                    f"a recording is played on provider {RECORDED}, not on {self.provider}: name one of them"
+                )
+            object.__setattr__(self, "provider", RECORDED)
         limits = {name: getattr(self, name) for name in ("max_tokens", "max_time", "max_tool_calls")}
         check_budget(self.max_cost, **limits)
+
+    def playing(self, setting: ProviderSetting) -> ProviderSetting:
+        """The settings of provider `recorded`, with what the caller asked for."""
+        asked: JsonObject = {
+            "recording": self.recording,
+            "tools": self.recorded_tools,
+            "definition": self.recorded_definition,
+        }
+        given = {name: value for name, value in asked.items() if value is not None}
+        return setting.model_copy(update={"setting": {**setting.setting, **given}}) if given else setting
 
     def budget_over(self, budget: Budget | None) -> Budget | None:
         """A budget with those of its limits that the caller asked for."""

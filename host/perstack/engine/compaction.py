@@ -35,7 +35,7 @@ from perstack.engine.spending import Spending
 from perstack.engine.switching import switched
 from perstack.engine.tries import Trying, error_info, granted_or_stopped, tried_again
 from perstack.errors import PerstackError, ProviderError
-from perstack.ports.provider import Generation, GenerationRequest
+from perstack.ports.provider import Generation, GenerationRequest, plays_recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,9 @@ async def _summarised(
         reasoning_budget=summariser.reasoning_budget,
         max_tokens=summary_tokens(window),
         expert_key=summariser.expert_key,
+        place=session.place if plays_recording(summariser.endpoint.provider) else None,
+        purpose="summary",
+        step=session.stamp()["step_number"],
     )
     sent = estimated_tokens(len(text.encode(errors="replace")))
     prices.prepare(summariser.provider_name)

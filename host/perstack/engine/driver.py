@@ -329,6 +329,7 @@ class Driver:
                 run_id=start.run_id,
                 is_coordinator=session.run.is_coordinator,
                 sandbox=start.sandbox,
+                played=self._wiring.played_skills(session.run),
             )
         except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its words
             await fail(session, ErrorInfo(name=type(error).__name__, message=str(error)))

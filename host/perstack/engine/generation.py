@@ -27,7 +27,7 @@ from perstack.engine.spending import Spending
 from perstack.engine.switching import switched
 from perstack.engine.tries import Trying, error_info, fail, granted_or_stopped, tried_again
 from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, Generation, GenerationRequest
+from perstack.ports.provider import Delta, Generation, GenerationRequest, plays_recording
 
 
 async def generate(
@@ -63,6 +63,7 @@ async def generate(
         step=command.step,
         max_tokens=run.max_tokens,
         output=run.schema,
+        place=session.place if plays_recording(endpoint.provider) else None,
         memo=session.memo,
     )
     show = _show_deltas(session, command.step, emit)

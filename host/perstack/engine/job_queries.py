@@ -25,6 +25,7 @@ from perstack.errors import NotFound, StorageError
 from perstack.ports.storage import RunRef, Storage
 
 if TYPE_CHECKING:
+    from perstack.core.recording.model import Recording
     from perstack.core.run_tree import PlacedRun
     from perstack.core.verification import Report
     from perstack.engine.backtest import Tested
@@ -34,8 +35,16 @@ if TYPE_CHECKING:
 class JobQueries(JobReader):
     """What a Host says of the Jobs in its storage, beside what is read of them. Nothing here changes a log."""
 
-    def __init__(self, storage: Storage, audit: Auditing, plugins: Plugins, workspace: Path) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        audit: Auditing,
+        plugins: Plugins,
+        workspace: Path,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(storage)
+        self._env = env or {}
         self.audit = audit
         self.plugins = plugins
         self._workspace = workspace
@@ -48,6 +57,12 @@ class JobQueries(JobReader):
         With `labels` only those that have all of them; such a page may have more than `limit`.
         """
         return await self._page(limit=limit, after=after, labels=labels)
+
+    async def __call__(
+        self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> JobPage:
+        """The older name of `list`."""
+        return await self.list(limit=limit, after=after, labels=labels)
 
     @overload
     async def find(self, typed: str, kinds: Sequence[OwnerKind] = ...) -> str: ...
@@ -171,6 +186,16 @@ class JobQueries(JobReader):
         from perstack.engine.replay import replay_job
 
         return await replay_job(self.storage, await self._job_id(job_id), self.plugins.skills, self._workspace)
+
+    async def record(self, job_id: str | None = None) -> Recording:
+        """A Job as far as it got, for the provider `recorded` to play: replies, results, answers, approvals, delegates.
+
+        What looks like a secret, and the values of this Host's secret variables, are taken out. Raises NotFound,
+        Damaged, and UsageError for a Job with a redacted event, or one that is more than a recording holds.
+        """
+        from perstack.engine.recording import record_job
+
+        return await record_job(self.storage, await self._job_id(job_id), self._env)
 
     async def document(self, job_id: str | None = None) -> JsonObject:
         """A Job as one JSON document: `job`, `runs`, `checkpoints`, and each Run's `messages` once."""

@@ -35,7 +35,7 @@ from perstack.engine.knowledge import Knowledge
 from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.own_task import in_own_task
 from perstack.engine.pages import pages
-from perstack.engine.read import JobPage
+from perstack.engine.played_answers import played_again, played_answer, plays
 from perstack.engine.setup import Setup
 from perstack.engine.slots import job_slots
 from perstack.engine.stop_requests import StopRequests
@@ -67,7 +67,7 @@ class Jobs(JobQueries):
     ) -> None:
         """`setup` is what a Job that begins now is driven with; `driving` are those that are driven, by their id."""
         now = setup()
-        super().__init__(now.storage, now.audit, now.plugins, now.workspace)
+        super().__init__(now.storage, now.audit, now.plugins, now.workspace, now.env)
         self._setup = setup
         self._tasks = tasks
         self._driving = {} if driving is None else driving
@@ -75,12 +75,6 @@ class Jobs(JobQueries):
     def under(self, setup: Callable[[], Setup]) -> Jobs:
         """The same Jobs; those that begin or continue by these are driven with another setup."""
         return Jobs(setup, self._tasks, self._driving)
-
-    async def __call__(
-        self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None
-    ) -> JobPage:
-        """The older name of `list`."""
-        return await self.list(limit=limit, after=after, labels=labels)
 
     async def run(
         self,
@@ -214,8 +208,11 @@ class Jobs(JobQueries):
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
             run = _coordinator(loaded)
+            if (played := played_answer(setup, loaded)) is not None:
+                return played
             settled: dict[str, Settlement] = {**settle} if settle else {}
-            calls = unsettled_calls(loaded.runs.values())
+            again = played_again(setup, loaded)
+            calls = tuple(call for call in unsettled_calls(loaded.runs.values()) if call.key not in again)
             wanted = with_one_model(setup.project, asked, run.start.provider)
             reason, limits = resumption(
                 loaded.job, run, wanted, max_steps=max_steps, signal=signal, calls=calls, settled=settled
@@ -224,7 +221,7 @@ class Jobs(JobQueries):
                 on_unsettled(calls)
 
             def take_up(driver: Driver) -> Session:
-                driver.settled, driver.signal, driver.limited_by = settled, signal, by
+                driver.settled, driver.signal, driver.limited_by = {**again, **settled}, signal, by
                 return driver.take_up(run, reason, limits=limits)
 
             return take_up
@@ -406,32 +403,30 @@ class Jobs(JobQueries):
         lock: Lock,
         knowledge: Knowledge,
     ) -> JobSummary:
+        """Drive a Job, and on while a recording that it plays answers what it asks."""
+        job = await self._drive_once(setup, loaded, begin, on_event, lock, knowledge)
+        while job.asking is not None and plays(loaded.job):
+            loaded = await self.load(job.id)
+            played = played_answer(setup, loaded)
+            if played is None:
+                break
+            job = await self._drive_once(setup, loaded, played, on_event, lock, knowledge)
+        return job
+
+    async def _drive_once(
+        self,
+        setup: Setup,
+        loaded: LoadedJob,
+        begin: Callable[[Driver], Session],
+        on_event: OnEvent | None,
+        lock: Lock,
+        knowledge: Knowledge,
+    ) -> JobSummary:
         from perstack.engine.driver import Driver
-        from perstack.engine.skills import JobSkills
-        from perstack.engine.wiring import Wiring
+        from perstack.engine.wiring import wired
 
         emit = Emitter(self.plugins.listeners, on_event)
-        skills = JobSkills(
-            self.plugins.skills,
-            setup.skill_context(loaded.job.id, self._tasks),
-            emit,
-            lock,
-            setup.clock,
-            runtimes=setup.runtimes(loaded.job.id),
-            knowledge=knowledge,
-        )
-        wiring = Wiring(
-            storage=self.storage,
-            project=setup.project,
-            providers=setup.providers,
-            skills=skills,
-            emit=emit,
-            overrides=setup.overrides,
-            directory=str(setup.workspace),
-            knowledge=knowledge,
-            snapshots=setup.snapshots(loaded.job.id),
-            clock=setup.clock,
-        )
+        wiring = wired(setup, loaded.job.id, emit, self._tasks, lock, knowledge)
         session = begin(driver := Driver(wiring, loaded.job, loaded.runs))
         start = session.run.start
         await setup.check_policies((start.sandbox,))  # before anything of it is written
@@ -440,7 +435,7 @@ class Jobs(JobQueries):
             try:
                 return await driver.drive_coordinator(session)
             finally:
-                await skills.close()
+                await wiring.skills.close()
 
     @asynccontextmanager
     async def _leased(self, job_id: str) -> AsyncGenerator[None]:

@@ -9,7 +9,7 @@ from perstack.core.definitions import Price
 from perstack.core.policy.budget import nano
 from perstack.core.usage import NO_USAGE, Usage
 from perstack.engine.notices import notice
-from perstack.ports.provider import Generation, PriceList, ProviderFactory, price_source
+from perstack.ports.provider import Generation, PriceList, ProviderFactory, price_source, reports_cost
 
 _MANY = 1_000_000
 """Tokens, to see what one of them costs."""
@@ -37,7 +37,7 @@ class Prices:
         self.prepare(provider)
         usage = generation.usage.plausible()
         loading, own = self._loading.get(provider), self._own.get(f"{provider}/{model}")
-        cost: float | None = None
+        cost: float | None = usage.cost_usd if self._is_reported(provider) else None
         window: int | None = None
         if loading is not None:
             cost, window = await self._looked_up(provider, loading, model, usage)
@@ -61,6 +61,8 @@ class Prices:
         own = self._own.get(f"{provider}/{model}")
         if own is not None:
             return nano(sent * own.dearest_input / 1_000_000), nano(own.output / 1_000_000)
+        if self._is_reported(provider):
+            return 0, 0
         self.prepare(provider)
         loading = self._loading.get(provider)
         if loading is None:
@@ -73,6 +75,10 @@ class Prices:
                 return None
             costs.append(cost)
         return nano(max(costs[:3])), nano(max(0.0, costs[3] - costs[0]) / _MANY)
+
+    def _is_reported(self, provider: str) -> bool:
+        factory = self._providers.get(provider)
+        return factory is not None and reports_cost(factory)
 
     async def _looked_up(
         self, provider: str, loading: asyncio.Future[PriceList], model: str, usage: Usage

@@ -134,6 +134,8 @@ class ProviderPool:
             raise UsageError(f"{run.id} does not say which provider it ran on", next_steps=(step,))
         expert = project.experts.get(run.start.expert_key, run.start.expert)
         chosen = resolve_provider(project, expert, overrides)
+        if overrides.recording is not None and run.provider != overrides.provider:
+            raise UsageError(f"{run.id} is on {run.provider}: a recording is played from the beginning of a Job alone")
         if chosen is None or chosen.provider_name != run.provider:
             chosen = provider_named(project, expert, run.provider)
         return self.endpoint(chosen, project)

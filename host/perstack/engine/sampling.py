@@ -8,6 +8,7 @@ from itertools import count
 
 from perstack.core.messages import History, estimated_tokens
 from perstack.core.policy.budget import Exceeded, Grant, is_reported, is_uncharged
+from perstack.core.run_place import RunPlace
 from perstack.core.runs.state import Run
 from perstack.core.usage import NO_USAGE, Charge, Usage
 from perstack.engine.gates import through
@@ -32,9 +33,11 @@ class Sampling:
         spending: Spending | None,
         key: str,
         begin: Callable[[Charge], Awaitable[None]],
+        place: RunPlace | None = None,
     ) -> None:
-        """`begin` records what a generation may cost, before it is asked for."""
+        """`begin` records what a generation may cost, before it is asked for; `place` is the Run's, of a recording."""
         self._begin = begin
+        self._place = place
         self._run = run
         self._endpoint = endpoint
         self._blobs = blobs
@@ -65,6 +68,8 @@ class Sampling:
             max_tokens=request.max_tokens if granted is None else granted.max_tokens,
             temperature=request.temperature,
             expert_key=start.expert_key,
+            place=self._place,
+            purpose="sample",
             step=self._run.step,
         )
         try:

@@ -12,6 +12,7 @@ from perstack.core.checkpoint import checkpoint_file, run_setting
 from perstack.core.events import ResumeRun, StartRun, StoredEvent
 from perstack.core.ids import event_id_of
 from perstack.core.job import Job
+from perstack.core.run_place import RunPlace, places_of
 from perstack.core.runs.begin import begin
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.stamp import Stamp
@@ -82,6 +83,11 @@ class Session:
     @property
     def has_unwritten(self) -> bool:
         return bool(self._waiting)
+
+    @property
+    def place(self) -> RunPlace:
+        """Where in its Job's tree the Run is."""
+        return places_of(tally.start for tally in self._job.runs.values())[self.ref.run_id]
 
     def take_up(self, run: Run) -> None:
         """Go on from a state that was read from the log."""

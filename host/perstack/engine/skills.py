@@ -28,6 +28,7 @@ from perstack.core.runs.context import policy_of
 from perstack.core.runs.state import Run
 from perstack.core.sandbox import SandboxPolicy
 from perstack.core.skill_definitions import agent_skills, with_base
+from perstack.core.toolsearch import SEARCH_TOOL
 from perstack.dataclass import dataclass
 from perstack.engine.catalogue import (
     Catalogue,
@@ -41,6 +42,7 @@ from perstack.engine.clock import SYSTEM
 from perstack.engine.emit import DisplayStamp, Emitter
 from perstack.engine.knowledge import Knowledge
 from perstack.engine.locked import LockedSession, out_of_date
+from perstack.engine.played_session import PlayedSession
 from perstack.engine.recalling import context_tools
 from perstack.engine.runtimes import Runtimes
 from perstack.errors import SkillError
@@ -120,17 +122,20 @@ class JobSkills:
         run_id: str,
         is_coordinator: bool,
         sandbox: SandboxPolicy | None = None,
+        played: Mapping[str, Toolset] | None = None,
     ) -> RunSkills:
         """The skills of a Run of this Expert. Those with `lazyInit` are not waited for, unless they are required.
 
-        Runs whose programs are held to different policies share no skill.
+        Runs whose programs are held to different policies share no skill. Those in `played` are not opened: a recording
+        answers for their tools, and for the host's own under the empty name.
 
         Raises SkillError for a skill that nothing provides, or whose definition or environment must change, and for
         one that is required and cannot be reached.
         """
         definitions = with_base(expert.skills)
+        played = played or {}
         openings = {
-            one.name: self._opening(one, run_id, sandbox)
+            one.name: self._opening(one, run_id, sandbox, played.get(one.name))
             for one in definitions
             if not isinstance(one, InteractiveSkill)
         }
@@ -142,7 +147,7 @@ class JobSkills:
             await asyncio.wait(awaited)
         await _all_there({one.name: openings[one.name].work for one in definitions if _is_required(one)})
         work = {name: one.work for name, one in openings.items()}
-        own = self._loading(expert, project)
+        own = (*self._loading(expert, project), *_played_search(played))
         skills = RunSkills(expert, project, definitions, work, own, is_coordinator=is_coordinator)
         await skills.refresh()
         return skills
@@ -162,18 +167,24 @@ class JobSkills:
         await asyncio.gather(*(self._end(one) for one in opened))
         await self._runtimes.close()
 
-    def _opening(self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None) -> _Opening:
+    def _opening(
+        self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None, played: Toolset | None
+    ) -> _Opening:
         key = shared_definition(definition).to_json() + (b"" if sandbox is None else sandbox.to_json())
+        if played is not None:  # each Expert's is its own
+            key += b"".join(spec.to_json() for spec in played.specs) + b"played"
         if key not in self._open:
-            self._open[key] = self._begun(definition, run_id, sandbox)
+            self._open[key] = self._begun(definition, run_id, sandbox, played)
         return self._open[key]
 
-    def _begun(self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None) -> _Opening:
+    def _begun(self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None, played: Toolset | None) -> _Opening:
         def show_stderr(line: str) -> None:
             self._show_start(opening)
             self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=definition.name, message=line))
 
         async def made() -> SkillSession:
+            if played is not None:
+                return PlayedSession(played)
             return await opened(self._factories, definition, await self._runtimes.context(context, sandbox))
 
         context = replace(self._context, on_stderr=show_stderr)
@@ -184,7 +195,7 @@ class JobSkills:
     async def _start(self, definition: Skill, opening: _Opening, show: Callable[[str], None]) -> _Up:
         session = await opening.session
         await opening.may_start.wait()
-        if is_base_skill(definition):
+        if is_base_skill(definition) or isinstance(session, PlayedSession):
             return _Up(session, await session.tools())
         up = await self._reached(definition, opening, session, show)
         for spec in up.toolset.specs:
@@ -399,6 +410,12 @@ def _result(task: asyncio.Task[_T]) -> _T | None:
 
 def _bounded(text: str) -> str:
     return text if len(text) <= _LONGEST_GUIDANCE else text[:_LONGEST_GUIDANCE] + " …"
+
+
+def _played_search(played: Mapping[str, Toolset]) -> list[Offered]:
+    """The search for tools, of a Run that used it: without the skills that are not opened there may be none to do."""
+    specs = played.get("", _NOTHING).specs
+    return [Offered(spec, PlayedSession(_NOTHING), spec.name) for spec in specs if spec.name == SEARCH_TOOL]
 
 
 def _is_lazy(definition: Skill) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 
 from perstack.core.commands import Call, RunTools
@@ -24,6 +24,7 @@ from perstack.engine.session import Session
 from perstack.engine.spending import Spending
 from perstack.errors import PerstackError
 from perstack.ports.clock import Clock
+from perstack.ports.provider import plays_recording
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult
 
 _PATIENCE = 0.05
@@ -63,13 +64,17 @@ class Outcome:
 async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, around: ToolSurroundings) -> None:
     """Run the calls concurrently and record each result, or question, as it comes.
 
-    Intent before effect: if one of them may have a side effect, all is on disk before any begins.
+    Intent before effect: if one of them may have a side effect, all is on disk before any begins. Where the Run plays a
+    recording, none begins if one is not in it.
     """
+    played = await _played(session, command.calls, catalogue, around)
+    if played is None:
+        return
     calls = [call for call in command.calls if not call.decided.asks or await _begins(session, call, catalogue, around)]
     if any(call.decided.effect == "sideEffect" for call in calls):
         await session.flush()
     async with asyncio.TaskGroup() as group:
-        running = {group.create_task(perform_call(session, call, catalogue, around)): call for call in calls}
+        running = {group.create_task(_come_of(session, call, catalogue, around, played)): call for call in calls}
         while running:
             patience = _PATIENCE if session.has_unwritten else None
             done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
@@ -83,6 +88,18 @@ async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, a
                     sampling.recorded()
             if running and (effects or not done):
                 await session.flush()
+
+
+async def _played(
+    session: Session, calls: Sequence[Call], catalogue: Catalogue, around: ToolSurroundings
+) -> Mapping[str, Outcome] | None:
+    """What a recording gives for these calls; None if one is not in it, and so the Run has failed."""
+    if not plays_recording(around.endpoint.provider):
+        return {}
+    from perstack.engine.playing import played_results  # only for Runs that play one
+
+    found = await played_results(session, calls, catalogue, around.endpoint.provider, around.blobs)
+    return None if found is None else {key: Outcome(one.result, usage=one.usage) for key, one in found.items()}
 
 
 async def _begins(session: Session, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> bool:
@@ -156,7 +173,16 @@ def _sampling(session: Session, call: Call, around: ToolSurroundings) -> Samplin
 
     run = session.run
     key = call_key(run, call)
-    return Sampling(run, around.endpoint, around.blobs.get, around.prices, around.spending, key, begin)
+    place = session.place if plays_recording(around.endpoint.provider) else None
+    return Sampling(run, around.endpoint, around.blobs.get, around.prices, around.spending, key, begin, place)
+
+
+async def _come_of(
+    session: Session, call: Call, catalogue: Catalogue, around: ToolSurroundings, played: Mapping[str, Outcome]
+) -> Outcome:
+    """What a recording gives for a call, or what comes of running it."""
+    known = played.get(call.decided.id)
+    return await perform_call(session, call, catalogue, around) if known is None else known
 
 
 async def perform_call(session: Session, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> Outcome:

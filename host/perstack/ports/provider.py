@@ -10,9 +10,12 @@ from perstack.core.base import JsonObject
 from perstack.core.definitions import ReasoningBudget
 from perstack.core.events import FinishReason
 from perstack.core.messages import ExpertMessage, Message
+from perstack.core.run_place import RunPlace
 from perstack.core.tools import ToolSpec
 from perstack.core.usage import Usage
 from perstack.dataclass import dataclass
+
+Purpose = Literal["reply", "summary", "sample"]
 
 
 class BlobReader(Protocol):
@@ -50,6 +53,10 @@ class GenerationRequest:
     expert_key: str = ""
     run_id: str = ""
     step: int = 0
+    place: RunPlace | None = None
+    """Where in its Job's tree the Run is that asks; only for a provider that plays a recording."""
+    purpose: Purpose = "reply"
+    """What is asked for: a reply, a summary of older turns, or a generation that a tool asks for."""
     memo: dict[Hashable, object] = field(default_factory=dict[Hashable, object], compare=False, repr=False)
     """For the provider alone: what it keeps of a Run from one request to the next, to make nothing twice.
 
@@ -146,6 +153,24 @@ def endpoint_id(provider: Provider | TellsEndpoint) -> str:
 
 PriceList = Callable[[str, Usage], tuple[float | None, int | None]]
 """What that much of a model costs in US dollars, and how many tokens its context holds; None where unknown."""
+
+
+def plays_recording(provider: Provider) -> bool:
+    """Whether a provider answers for tools and people as well, by `ports.playing`: it plays a recording."""
+    return hasattr(provider, "player")
+
+
+class ReportsCost(Protocol):
+    """What a provider's factory may have beside: its replies say what they cost, and a price is not looked up."""
+
+    @property
+    def reports_cost(self) -> bool: ...
+
+
+def reports_cost(factory: ProviderFactory | ReportsCost) -> bool:
+    """Whether a provider's replies say what they cost."""
+    found: bool = getattr(factory, "reports_cost", False)
+    return found
 
 
 class PriceSource(Protocol):

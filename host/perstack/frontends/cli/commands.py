@@ -59,6 +59,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
     "Define Experts": {
         "validate": Listed("validate", "Check perstack.toml without running anything."),
         "expert": Listed("expert", "List Experts, and show what the model of one is sent."),
+        "record": Listed("record", "Keep a Job as a file, which is played without a model."),
         "permissions": Listed("permissions", "Try permission rules, on one call or on all that were made."),
         "sandbox": Listed("sandbox", "Run a command as the exec tool of an Expert would."),
     },
@@ -84,6 +85,11 @@ COMMANDS = {name: listed for group in GROUPS.values() for name, listed in group.
 """By name, in the order of the help."""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
+    "record": (
+        "perstack record haiku --to tests/haiku.json",
+        'perstack run writer "A haiku about logs" --recording tests/haiku.json',
+        "perstack record @last --to - | jq '.runs[].replies[].reply'",
+    ),
     "init": ("perstack init", "perstack init notes --template team --provider anthropic"),
     "create": (
         'perstack create "An Expert that turns meeting notes into a list of tasks, in tasks.md"',

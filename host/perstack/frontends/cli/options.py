@@ -220,6 +220,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
         compaction: str | None,
         permissions: str | None,
         runtime: str | None,
+        recording: str | None,
         env_path: tuple[str, ...],
         config: str | None,
         workspace: str | None,
@@ -228,7 +229,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         budget = parse_budget(reasoning_budget)
         overrides = Overrides(model, provider, budget, max_steps, max_retries, timeout, unattended, strict_skills)
-        overrides = replace(overrides, runtime=runtime)
+        overrides = replace(overrides, runtime=runtime, recording=recording)
         overrides = replace(
             overrides, max_cost=max_cost, max_tokens=max_tokens, max_time=max_time, max_tool_calls=max_tool_calls
         )
@@ -288,6 +289,11 @@ def _model_options(command: _F) -> _F:
         ),
         click.option(
             "--permissions", metavar="FILE", help="Lay the rules of this file over those in force; it is recorded."
+        ),
+        click.option(
+            "--recording",
+            metavar="FILE",
+            help="Play this recording in place of the model and the tools; no key is needed.",
         ),
         click.option("--runtime", metavar="NAME", help="Where programs of tools run; `perstack plugins` lists them."),
         click.option(

@@ -1,0 +1,308 @@
+"""From the events of a Job to a recording of it."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from hashlib import sha256
+from typing import assert_never
+
+from pydantic import JsonValue
+
+from perstack.core.base import JsonObject
+from perstack.core.definitions import BASE_SKILL
+from perstack.core.events import (
+    AnswerQuestion,
+    CallInteractiveTool,
+    CallTools,
+    CompactHistory,
+    DecideApproval,
+    FinishGeneration,
+    FinishToolCall,
+    RedactEvent,
+    StartGeneration,
+    StartRun,
+    StoredEvent,
+    SwitchModel,
+)
+from perstack.core.messages import (
+    BlobPart,
+    ResultContent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    text_of,
+)
+from perstack.core.models import full_name
+from perstack.core.recording.hiding import Hiding
+from perstack.core.recording.model import (
+    MOST_BLOB_BYTES,
+    MOST_BYTES,
+    CalledBy,
+    RecordedCall,
+    RecordedExpert,
+    RecordedFile,
+    RecordedReply,
+    RecordedRun,
+    RecordedText,
+    RecordedThinking,
+    RecordedTool,
+    Recording,
+    ReplyPart,
+    Said,
+    SaidApproval,
+    SaidForm,
+    SaidText,
+)
+from perstack.core.runs.compacting import summary_in
+from perstack.core.statuses import JobStatus
+from perstack.core.tools import Effect
+from perstack.core.usage import NO_USAGE
+from perstack.dataclass import dataclass
+from perstack.errors import UsageError
+
+
+@dataclass(slots=True)
+class Source:
+    """What a recording is made from."""
+
+    job_id: str
+    status: JobStatus
+    logs: Mapping[str, Sequence[StoredEvent]]
+    """The events of each Run, by its id, in the order of their numbers."""
+    statuses: Mapping[str, str]
+    """How each Run stands."""
+    sent: Mapping[str, int]
+    """How many messages each generation was sent, by the id of its `startGeneration`."""
+    tools: Mapping[str, Sequence[JsonObject]]
+    """The tools of each `toolsDigest`, as a blob of the Job keeps them."""
+    blobs: Mapping[str, bytes]
+    """The images and documents of results, by their sha256."""
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """A reply of which more is learned as the log is read."""
+
+    reply: RecordedReply
+    calls: dict[str, RecordedCall] = field(default_factory=dict[str, RecordedCall])
+
+    def whole(self) -> RecordedReply:
+        parts = (self.calls[part.call] if isinstance(part, RecordedCall) else part for part in self.reply.reply)
+        return self.reply.model_copy(update={"reply": tuple(parts)})
+
+
+def digest_of_instruction(instruction: str) -> str:
+    """What is recorded of an Expert's instruction."""
+    return f"sha256:{sha256(instruction.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def recording_of(source: Source, hiding: Hiding, version: str) -> Recording:
+    """The recording of a Job, without secrets.
+
+    What failed and was tried again, and a reply that another stands in for, is not in it. Raises UsageError for a Job
+    with a redacted event, or with more than a recording holds.
+    """
+    _check(source, hiding)
+    numbers = {run_id: number for number, run_id in enumerate(source.logs)}
+    runs: list[RecordedRun] = []
+    experts: dict[str, RecordedExpert] = {}
+    for run_id, events in source.logs.items():
+        start = events[0]
+        if not isinstance(start, StartRun):
+            raise UsageError(f"{run_id} cannot be recorded: its log does not begin with startRun")
+        reader = _Reader(start, source, hiding)
+        for event in events:
+            reader.take(event)
+        above = start.delegated_by
+        runs.append(
+            RecordedRun(
+                expert=start.expert_key,
+                query=hiding.text(start.query),
+                called_by=None if above is None else CalledBy(run=numbers[above.run_id], call=above.tool_call_id),
+                model=full_name(start.provider, start.model),
+                status=source.statuses[run_id],
+                attached=tuple(_result_part(part, hiding) for part in start.attachments),
+                replies=tuple(one.whole() for one in reader.replies.values()),
+            )
+        )
+        known = experts.get(start.expert_key)
+        tools = {(tool.skill, tool.name): tool for tool in (*(() if known is None else known.tools), *reader.tools)}
+        instruction = digest_of_instruction(start.expert.instruction)
+        experts[start.expert_key] = RecordedExpert(instruction=instruction, tools=tuple(tools.values()))
+    recording = Recording(
+        job=source.job_id,
+        perstack=version,
+        status=source.status,
+        experts=experts,
+        runs=tuple(runs),
+        blobs={name: b64encode(data).decode() for name, data in sorted(source.blobs.items())},
+    )
+    size = len(recording.to_bytes())
+    if size > MOST_BYTES:
+        raise UsageError(f"Job {source.job_id} cannot be recorded: {size >> 20} MiB, where a recording has at most "
+                         f"{MOST_BYTES >> 20}")  # fmt: skip
+    return recording
+
+
+def _check(source: Source, hiding: Hiding) -> None:
+    for run_id, events in source.logs.items():
+        redacted = next((event for event in events if isinstance(event, RedactEvent)), None)
+        if redacted is not None:
+            place = f"{redacted.event_id} was redacted, so it does not say what happened"
+            raise UsageError(f"{run_id} cannot be recorded: {place}; record a Job in which nothing was")
+    size = sum(map(len, source.blobs.values()))
+    if size > MOST_BLOB_BYTES:
+        most = f"where a recording has at most {MOST_BLOB_BYTES >> 20}"
+        raise UsageError(f"Job {source.job_id} cannot be recorded: its results have {size >> 20} MiB of files, {most}")
+    for name, data in source.blobs.items():
+        if hiding.is_in(data):
+            raise UsageError(f"Job {source.job_id} cannot be recorded: the file {name[:12]} of a result has a secret")
+
+
+class _Reader:
+    """Reads the log of one Run."""
+
+    def __init__(self, start: StartRun, source: Source, hiding: Hiding) -> None:
+        self._source = source
+        self._hiding = hiding
+        self._first = self._model = full_name(start.provider, start.model)
+        self._begun: StartGeneration | None = None
+        self._tools: dict[str, JsonObject] = {}
+        """Those of the latest generation, by their name."""
+        self._open: dict[str, _Recorded] = {}
+        """The reply that each call stands in, by the call's id."""
+        self.replies: dict[tuple[int, str], _Recorded] = {}
+        self.tools: list[RecordedTool] = []
+
+    def take(self, event: StoredEvent) -> None:
+        match event:
+            case StartGeneration():
+                self._begun = event
+                self._tools = {
+                    str(tool.get("name")): tool for tool in self._source.tools.get(event.tools_digest or "", ())
+                }
+            case SwitchModel():
+                self._model = event.to
+            case FinishGeneration():
+                self._reply(event)
+            case CallTools():
+                self._decided(event)
+            case FinishToolCall():
+                self._finished(event)
+            case CallInteractiveTool():
+                self._asked(event)
+            case AnswerQuestion():
+                self._answered(event)
+            case DecideApproval():
+                words = self._hiding.text(event.text)
+                said = SaidApproval(decision=event.decision, rule=self._hiding.text(event.rule), words=words)
+                self._said(event.tool_call_id, said)
+            case CompactHistory():
+                self._summary(event)
+            case _:
+                pass  # what the loop itself decides is decided again
+
+    def _reply(self, event: FinishGeneration) -> None:
+        begun = self._begun
+        is_result = begun is not None and begun.final
+        reply = RecordedReply(
+            step=event.step_number,
+            kind="result" if is_result else "reply",
+            messages=0 if begun is None else self._source.sent.get(begun.id, 0),
+            model="" if self._model == self._first else self._model,
+            reply=tuple(self._part(part) for part in event.reply),
+            finish_reason=event.finish_reason,
+            usage=event.usage,
+            context_window=event.context_window,
+        )
+        recorded = _Recorded(reply, {call.call: call for call in reply.calls})
+        self.replies[reply.step, reply.kind] = recorded
+        self._open.update(dict.fromkeys(recorded.calls, recorded))
+
+    def _part(self, part: TextPart | ThinkingPart | ToolCallPart) -> ReplyPart:
+        match part:
+            case TextPart():
+                return RecordedText(text=self._hiding.text(part.text))
+            case ThinkingPart():
+                return RecordedThinking(thinking=self._hiding.text(part.thinking))
+            case ToolCallPart():
+                raw = None if part.raw_args is None else self._hiding.text(part.raw_args)
+                args = self._hiding.args(part.args)
+                return RecordedCall(call=part.tool_call_id, tool=part.tool_name, args=args, raw=raw)
+            case _:
+                assert_never(part)
+
+    def _decided(self, event: CallTools) -> None:
+        for one in event.calls:
+            self._update(one.id, skill=one.skill_name, kind=one.kind)
+            if one.skill_name != BASE_SKILL and one.kind in ("tool", "refused") and one.tool_name in self._tools:
+                self.tools.append(_tool(self._tools[one.tool_name], one.skill_name, one.effect))
+
+    def _finished(self, event: FinishToolCall) -> None:
+        recorded = self._open.get(event.tool_call_id)
+        call = None if recorded is None else recorded.calls[event.tool_call_id]
+        if call is None:
+            return
+        if call.kind == "interactive":
+            self._said(event.tool_call_id, SaidText(text=self._hiding.text(text_of(event.contents))))
+        parts = tuple(_result_part(part, self._hiding) for part in event.contents)
+        result = parts if call.kind == "tool" else None
+        self._update(event.tool_call_id, result=result, failed=event.is_error, usage=event.usage)
+
+    def _said(self, call_id: str, said: Said) -> None:
+        recorded = self._open.get(call_id)
+        if recorded is not None:
+            self._update(call_id, said=(*recorded.calls[call_id].said, said))
+
+    def _asked(self, event: CallInteractiveTool) -> None:
+        if event.question is not None:
+            text, schema = self._hiding.text(event.question.message), self._hiding.args(event.question.requested_schema)
+            self._said(event.tool_call_id, SaidForm(question=text, requested_schema=schema))
+
+    def _answered(self, event: AnswerQuestion) -> None:
+        recorded = self._open.get(event.tool_call_id)
+        said = () if recorded is None else recorded.calls[event.tool_call_id].said
+        if said and isinstance(said[-1], SaidForm):
+            content = self._hiding.args(event.answer.content)
+            answer = said[-1].model_copy(update={"action": event.answer.action, "content": content})
+            self._update(event.tool_call_id, said=(*said[:-1], answer))
+
+    def _update(self, call_id: str, **changes: object) -> None:
+        recorded = self._open.get(call_id)
+        if recorded is not None:
+            recorded.calls[call_id] = recorded.calls[call_id].model_copy(update=changes)
+
+    def _summary(self, event: CompactHistory) -> None:
+        if not event.model:
+            return  # an outline, which is made again
+        text = RecordedText(text=self._hiding.text(summary_in(event.text)))
+        model = "" if event.model == self._first else event.model
+        usage = event.usage or NO_USAGE
+        step = event.step_number
+        reply = RecordedReply(step=step, kind="summary", reply=(text,), model=model, usage=usage)
+        self.replies[step, "summary"] = _Recorded(reply)
+
+
+def _tool(shown: JsonObject, skill: str, effect: Effect) -> RecordedTool:
+    schema: JsonValue = shown.get("inputSchema")
+    return RecordedTool(
+        skill=skill,
+        name=str(shown.get("name")),
+        description=str(shown.get("description", "")),
+        input_schema=schema if isinstance(schema, dict) else {},
+        effect=effect,
+    )
+
+
+def _result_part(part: ResultContent, hiding: Hiding) -> RecordedText | RecordedFile:
+    if isinstance(part, BlobPart):
+        return RecordedFile(blob=part.sha256, mime_type=part.mime_type, size=part.size, name=part.name)
+    return RecordedText(text=hiding.text(part.text))
+
+
+def blobs_in(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
+    """The sha256 of every image and document that a result has."""
+    contents = (part for log in logs for event in log if isinstance(event, FinishToolCall) for part in event.contents)
+    return frozenset(part.sha256 for part in contents if isinstance(part, BlobPart))

@@ -1,0 +1,373 @@
+"""What a recording is: one JSON file, which people read, review and may edit.
+
+A text of several lines is a list of its lines there, so that a change shows as one line.
+"""
+
+import json
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    Tag,
+    ValidationError,
+)
+from pydantic.alias_generators import to_camel
+
+from perstack.core.base import JsonObject, falsy
+from perstack.core.events import FinishReason
+from perstack.core.json_reading import read_json
+from perstack.core.policy.approvals import Approval
+from perstack.core.run_place import RunPlace
+from perstack.core.statuses import JobStatus
+from perstack.core.tools import Effect, ToolKind
+from perstack.core.usage import NO_USAGE, Usage
+from perstack.errors import UsageError
+
+FORMAT: Literal["perstack-recording/1"] = "perstack-recording/1"
+MOST_BYTES = 32 * 1024 * 1024
+"""Of a recording's file."""
+MOST_BLOB_BYTES = 12 * 1024 * 1024
+"""Of the images and documents in one, which stand in it in base64."""
+
+_MANY = 100_000
+"""Of anything that stands in a list."""
+_DEEPEST = 200
+_LONGEST_SHOWN = 160
+_WIDTH = 118
+
+
+def _one_text(value: object) -> object:
+    if not isinstance(value, list):
+        return value
+    lines = cast("list[object]", value)
+    texts = [line for line in lines if isinstance(line, str)]
+    return "\n".join(texts) if len(texts) == len(lines) else lines
+
+
+def _lines(text: str) -> str | list[str]:
+    return text.split("\n") if "\n" in text else text
+
+
+Text = Annotated[str, BeforeValidator(_one_text), PlainSerializer(_lines)]
+
+
+class Piece(BaseModel):
+    """A part of a recording: camelCase in the file, and no stray keys, so that a misspelt one is noticed."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, defer_build=True
+    )
+
+
+class RecordedText(Piece):
+    """Text of a reply or a result."""
+
+    text: Text
+
+
+class RecordedThinking(Piece):
+    """A model's reasoning, as far as anybody but its vendor can read it."""
+
+    thinking: Text
+
+
+class RecordedFile(Piece):
+    """An image or a document of a result; its bytes are in `blobs`."""
+
+    blob: str
+    """The sha256 (hex)."""
+    mime_type: str
+    size: int = Field(ge=0, le=MOST_BYTES)
+    name: str | None = None
+
+
+class SaidText(Piece):
+    """What a person answered to a tool that is there to ask."""
+
+    text: Text
+
+
+class SaidForm(Piece):
+    """What a tool at work asked, and a person answered."""
+
+    question: Text
+    requested_schema: JsonObject = Field(default_factory=dict, exclude_if=falsy)
+    action: Literal["accept", "decline", "cancel"] | None = None
+    """None: nobody had answered when the Job was recorded."""
+    content: JsonObject = Field(default_factory=dict, exclude_if=falsy)
+
+
+class SaidApproval(Piece):
+    """What a person said to a call that needed approval."""
+
+    decision: Literal["once", "job", "no"]
+    rule: str = Field(default="", exclude_if=falsy)
+    words: Text = Field(default="", exclude_if=falsy)
+
+    @property
+    def approval(self) -> Approval:
+        """As it is given."""
+        return Approval(decision=self.decision, rule=self.rule, text=self.words)
+
+
+def _key_of(*keys: str) -> Discriminator:
+    """Which kind a part is: the first of these keys that it has."""
+
+    def kind(value: object) -> str | None:
+        if isinstance(value, Mapping):
+            return next((key for key in keys if key in value), None)
+        return next((key for key in keys if hasattr(value, key)), None)
+
+    return Discriminator(
+        kind,
+        custom_error_type="unknown_part",
+        custom_error_message=f"none of the known kinds: it needs one of the keys {', '.join(keys)}",
+    )
+
+
+ResultPart = Annotated[
+    Annotated[RecordedText, Tag("text")] | Annotated[RecordedFile, Tag("blob")], _key_of("text", "blob")
+]
+Said = Annotated[
+    Annotated[SaidText, Tag("text")] | Annotated[SaidForm, Tag("question")] | Annotated[SaidApproval, Tag("decision")],
+    _key_of("text", "question", "decision"),
+]
+
+
+class RecordedCall(Piece):
+    """A call that the model asked for, with what came of it."""
+
+    call: str
+    """Its id."""
+    tool: str
+    args: JsonObject = Field(default_factory=dict, exclude_if=falsy)
+    raw: str | None = None
+    """What the model wrote in place of a JSON object."""
+    skill: str = Field(default="", exclude_if=falsy)
+    kind: ToolKind = Field(default="tool", exclude_if=lambda value: value == "tool")
+    said: tuple[Said, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)
+    """What people answered and decided, in its order."""
+    result: tuple[ResultPart, ...] | None = Field(default=None, max_length=_MANY)
+    """Of a tool; what the loop itself, a delegate or a refusal gives is made again. None: it had none."""
+    failed: bool = Field(default=False, exclude_if=falsy)
+    """Whether the model saw an error."""
+    usage: Usage | None = None
+    """What the generations cost that the tool itself asked for."""
+
+    @property
+    def shown(self) -> str:
+        """In one line: `readTextFile(path=notes.txt)`."""
+        return shown_call(self.tool, self.args if self.raw is None else {"…": self.raw})
+
+
+ReplyPart = Annotated[
+    Annotated[RecordedText, Tag("text")]
+    | Annotated[RecordedThinking, Tag("thinking")]
+    | Annotated[RecordedCall, Tag("call")],
+    _key_of("call", "thinking", "text"),
+]
+
+
+class RecordedReply(Piece):
+    """One generation."""
+
+    step: int = Field(ge=0, le=10**9)
+    kind: Literal["reply", "result", "summary"] = Field(default="reply", exclude_if=lambda value: value == "reply")
+    """`result`: without tools, for the result's text alone. `summary`: of older turns, to make room."""
+    messages: int = Field(default=0, ge=0, le=10**9, exclude_if=falsy)
+    """How many messages the model was sent; 0: not compared."""
+    model: str = Field(default="", exclude_if=falsy)
+    """As `provider/model`, where it is not the Run's."""
+    reply: tuple[ReplyPart, ...] = Field(max_length=_MANY)
+    finish_reason: FinishReason = Field(default="stop", exclude_if=lambda value: value == "stop")
+    usage: Usage = Field(default=NO_USAGE, exclude_if=lambda value: value == NO_USAGE)
+    context_window: int | None = Field(default=None, ge=0, le=10**12)
+
+    @property
+    def calls(self) -> tuple[RecordedCall, ...]:
+        """The calls in it."""
+        return tuple(part for part in self.reply if isinstance(part, RecordedCall))
+
+
+class CalledBy(Piece):
+    """Which call of which Run a delegate worked for."""
+
+    run: int = Field(ge=0, le=_MANY)
+    """The place of that Run in `runs`, from 0."""
+    call: str
+
+
+class RecordedRun(Piece):
+    """One Run."""
+
+    expert: str
+    query: Text
+    called_by: CalledBy | None = None
+    """None for a Coordinator."""
+    model: str = Field(default="", exclude_if=falsy)
+    """As `provider/model`."""
+    status: str = "completed"
+    """How it ended."""
+    attached: tuple[RecordedFile | RecordedText, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)
+    """What a person added to the query, by its digest: whoever plays the recording adds it again."""
+    replies: tuple[RecordedReply, ...] = Field(default=(), max_length=_MANY)
+
+    def calls(self) -> tuple[tuple[int, RecordedCall], ...]:
+        """Every call, each with its step."""
+        return tuple((reply.step, call) for reply in self.replies for call in reply.calls)
+
+
+class RecordedTool(Piece):
+    """A tool as the model saw it, of a skill that is not opened when the recording is played."""
+
+    skill: str = Field(default="", exclude_if=falsy)
+    name: str
+    description: Text = Field(default="", exclude_if=falsy)
+    input_schema: JsonObject = Field(default_factory=dict)
+    effect: Effect = "sideEffect"
+
+
+class RecordedExpert(Piece):
+    """What an Expert was when the Job was recorded."""
+
+    instruction: str
+    """The digest of its instruction."""
+    tools: tuple[RecordedTool, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)
+    """Those it called, but for the tools of the base skill."""
+
+
+class Recording(Piece):
+    """One Job, as far as it got."""
+
+    format: Literal["perstack-recording/1"] = FORMAT
+    job: str
+    """The id of the Job that was recorded."""
+    perstack: str = ""
+    """The version that recorded it."""
+    status: JobStatus = "completed"
+    """How that Job stood; it may be recorded before its end."""
+    experts: dict[str, RecordedExpert] = Field(default_factory=dict[str, RecordedExpert])
+    runs: tuple[RecordedRun, ...] = Field(max_length=_MANY)
+    blobs: dict[str, str] = Field(default_factory=dict[str, str], exclude_if=falsy)
+    """The bytes of images and documents in base64, by their sha256 (hex)."""
+
+    def to_bytes(self) -> bytes:
+        """The file: indented JSON, always in the same order. The same Job gives the same bytes."""
+        found: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return _pretty(found).encode("utf-8", "replace") + b"\n"
+
+    def places(self) -> dict[RunPlace, RecordedRun]:
+        """The Runs by their place in the Job's tree."""
+        paths: list[tuple[str, ...]] = []
+        numbers: dict[RunPlace, int] = {}
+        found: dict[RunPlace, RecordedRun] = {}
+        for run in self.runs:
+            by = run.called_by
+            paths.append(() if by is None else (*paths[by.run], by.call))
+            same = RunPlace(run.expert, run.query, paths[-1])
+            number = numbers[same] = numbers.get(same, -1) + 1
+            found[replace(same, number=number)] = run
+        return found
+
+
+def _pretty(value: JsonValue, indent: str = "", before: int = 0) -> str:
+    """Indented JSON, in which what fits in a line stands in one. `before` is what stands before it in its line."""
+    line = json.dumps(value, ensure_ascii=False)
+    is_short = before + len(indent) + len(line) <= _WIDTH
+    if is_short or not value or not isinstance(value, dict | list):
+        return line
+    deeper = f"{indent} "
+    if isinstance(value, list):
+        inner = [_pretty(one, deeper) for one in value]
+    else:
+        names = ((f"{json.dumps(name, ensure_ascii=False)}: ", one) for name, one in value.items())
+        inner = [f"{name}{_pretty(one, deeper, len(name))}" for name, one in names]
+    rows = ",\n".join(f"{deeper}{row}" for row in inner)
+    opening, closing = "[]" if isinstance(value, list) else "{}"
+    return f"{opening}\n{rows}\n{indent}{closing}"
+
+
+def shown_call(tool: str, args: JsonObject) -> str:
+    """A call in one line, as permission rules are written: `exec(command=ls, args=["-l"])`."""
+    parts = (f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in args.items())
+    line = " ".join(", ".join(parts).split())
+    return f"{tool}({line if len(line) <= _LONGEST_SHOWN else line[:_LONGEST_SHOWN] + ' …'})"
+
+
+def parse_recording(data: bytes, name: str) -> Recording:
+    """A recording from its file, called `name` in errors.
+
+    Raises UsageError, one line with the place and what to do, for anything that is none.
+    """
+    again = "record the Job again with `perstack record`"
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{name}: a recording has at most {MOST_BYTES >> 20} MiB: {again}")
+    try:
+        value = read_json(data)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{name}: not a recording ({_line(str(error))}): {again}") from error
+    form = value.get("format") if isinstance(value, dict) else None
+    if form != FORMAT:
+        which = f"its `format` is {_line(json.dumps(form))[:60]}" if form is not None else "it has no `format`"
+        raise UsageError(f"{name}: not a recording that this version reads ({which}, not {FORMAT}): {again}")
+    try:
+        recording = Recording.model_validate(value)
+    except (ValidationError, RecursionError) as error:
+        raise UsageError(f"{name}: {_problem(error)}: correct that place, or {again}") from error
+    problem = _disagreement(recording)
+    if problem is not None:
+        raise UsageError(f"{name}: {problem}: correct that place, or {again}")
+    return recording
+
+
+def _problem(error: ValidationError | RecursionError) -> str:
+    if not isinstance(error, ValidationError):
+        return "it is nested too deep"
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(step) for step in first["loc"])
+    return f"{_line(place)[:200]}: {_line(first['msg'])[:200]}"
+
+
+def _disagreement(recording: Recording) -> str | None:
+    """What of a recording does not fit together."""
+    depths: list[int] = []
+    for number, run in enumerate(recording.runs):
+        above = run.called_by
+        if above is not None and above.run >= number:
+            return f"runs.{number}.calledBy.run: {above.run} is no Run before it"
+        depths.append(0 if above is None else depths[above.run] + 1)
+        if depths[-1] > _DEEPEST:
+            return f"runs.{number}.calledBy: more than {_DEEPEST} Runs, each called by the one before it"
+    wanted = {
+        part.blob
+        for run in recording.runs
+        for _, call in run.calls()
+        for part in call.result or ()
+        if isinstance(part, RecordedFile)
+    }
+    missing = sorted(wanted - recording.blobs.keys())
+    if missing:
+        return f"blobs: {_line(missing[0])[:70]}, which a result names, is missing"
+    for name, text in recording.blobs.items():
+        try:
+            is_its = sha256(b64decode(text, validate=True)).hexdigest() == name
+        except (NotBase64, ValueError):
+            is_its = False
+        if not is_its:
+            return f"blobs.{_line(name)[:70]}: not the bytes of that sha256 in base64"
+    return None
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,111 @@
+"""What a recording gives in place of tools while a Job is driven: results, questions, skills that are not opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from perstack.core.commands import Call
+from perstack.core.messages import BlobPart, ResultContent, TextPart
+from perstack.core.questions import Question
+from perstack.core.recording.model import RecordedFile
+from perstack.core.recording.play import AskedCall, Player
+from perstack.core.runs.state import Run
+from perstack.core.skill_definitions import is_base_skill, with_base
+from perstack.core.tools import DecidedCall, Subject
+from perstack.core.usage import Usage
+from perstack.dataclass import dataclass
+from perstack.engine.catalogue import Catalogue
+from perstack.engine.known_tools import names_and_subjects
+from perstack.engine.session import Session
+from perstack.engine.tries import error_info, fail
+from perstack.errors import ProviderError
+from perstack.ports.playing import player_of
+from perstack.ports.provider import Provider
+from perstack.ports.skill import BlobStore, SkillFactory, ToolResult, Toolset
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What a recording gives for a call."""
+
+    result: ToolResult | Question
+    usage: Usage | None = None
+
+
+def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
+    """The skills of a Run that are not opened, by their names, because a recording answers for their tools.
+
+    Tools of the host itself are under the empty name. Nothing with a provider that plays none.
+    """
+    player = player_of(provider)
+    if player is None:
+        return {}
+    names = ("", *(one.name for one in with_base(run.start.expert.skills) if not is_base_skill(one)))
+    found = {name: player.toolset(run.start.expert_key, name) for name in names}
+    return {name: Toolset(specs) for name, specs in found.items() if specs is not None}
+
+
+async def played_results(
+    session: Session, calls: Sequence[Call], catalogue: Catalogue, provider: Provider, blobs: BlobStore
+) -> Mapping[str, Played] | None:
+    """What a recording gives for these calls, by their ids; those that are really run are not among them.
+
+    None if one is not in the recording: nothing is run then, and the Run has failed with words that name it.
+    """
+    player = player_of(provider)
+    if player is None:
+        return {}
+    base = _base_names(session.run)
+    offered = {call.decided.id: catalogue.find(call.decided.tool_name) for call in calls}
+    subjects = {key: None if one is None else one.spec.subject for key, one in offered.items()}
+    try:
+        wanted = {
+            call.decided.id: call
+            for call in calls
+            if not _is_live(player, call.decided, subjects[call.decided.id], base)
+        }
+        return {key: await _played(player, session, call, blobs) for key, call in wanted.items()}
+    except ProviderError as error:
+        await fail(session, error_info(error))
+        return None
+
+
+def played_calls(provider: Provider, run: Run, factories: Sequence[SkillFactory]) -> list[Call]:
+    """The open calls of a Run that a recording answers."""
+    player = player_of(provider)
+    if player is None:
+        return []
+    base, subjects = _base_names(run), names_and_subjects(factories, run.start.expert)
+
+    def is_live(call: DecidedCall) -> bool:
+        _, subject = subjects.get((call.skill_name, call.tool_name), ("", None))
+        return _is_live(player, call, subject, base)
+
+    return [call for call in run.open_calls if call.decided.kind == "tool" and not is_live(call.decided)]
+
+
+def _base_names(run: Run) -> set[str]:
+    return {one.name for one in with_base(run.start.expert.skills) if is_base_skill(one)}
+
+
+def _is_live(player: Player, decided: DecidedCall, subject: Subject | None, base: set[str]) -> bool:
+    starts_program = subject is not None and bool(subject.program or subject.script)
+    changes_files = decided.skill_name in base and decided.effect != "readOnly" and not starts_program
+    return player.tools.is_live(decided.skill_name, decided.tool_name, changes_files=changes_files)
+
+
+async def _played(player: Player, session: Session, call: Call, blobs: BlobStore) -> Played:
+    place, step = session.place, session.run.step
+    asked = AskedCall(place, step, call.decided.id, call.part.tool_name, call.decided.skill_name, call.part.args)
+    question = player.question(asked, len(call.answers))
+    if question is not None:
+        return Played(Question(message=question.question, requested_schema=question.requested_schema))
+    recorded = player.result(asked)
+    contents: list[ResultContent] = []
+    for part in recorded.result or ():
+        if isinstance(part, RecordedFile):
+            await blobs.put(player.file(part.blob))
+            contents.append(BlobPart(sha256=part.blob, mime_type=part.mime_type, size=part.size, name=part.name))
+        else:
+            contents.append(TextPart(text=part.text))
+    return Played(ToolResult(tuple(contents), recorded.failed), recorded.usage)

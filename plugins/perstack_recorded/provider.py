@@ -1,0 +1,62 @@
+"""The provider: gives each Run the reply that it was given when it was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from perstack.core.base import JsonObject
+from perstack.core.messages import TextPart, ThinkingPart
+from perstack.core.recording.play import Player, message_of, not_recorded
+from perstack.core.recording.tools import chosen_tools
+from perstack.errors import MissingCredential, UsageError
+from perstack.ports.playing import read_recording
+from perstack.ports.provider import Delta, Generation, GenerationRequest
+
+_SETTINGS = ("recording", "tools", "definition")
+_DEFINITIONS = ("same", "any")
+
+
+class RecordedProvider:
+    """Plays one recording, for any number of Runs at once. Which reply is next is read from each request."""
+
+    def __init__(self, player: Player) -> None:
+        self.player = player
+
+    async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        """The recorded reply. Raises ProviderError `NotRecorded`, which names what is missing or differs."""
+        if request.place is None:
+            raise not_recorded(f"{self.player.name} plays Runs of Jobs only")
+        purpose = "result" if request.purpose == "reply" and not request.allow_tools else request.purpose
+        found = self.player.reply(request.place, purpose, request.step, request.messages)
+        reply = message_of(found)
+        for part in reply.contents:
+            if isinstance(part, ThinkingPart):
+                on_delta(Delta("reasoning", part.thinking))
+            elif isinstance(part, TextPart):
+                on_delta(Delta("text", part.text))
+        usage = found.usage.plausible()
+        if usage.cost_usd is not None and usage.cost_usd < 0:
+            usage = usage.model_copy(update={"cost_usd": None})
+        return Generation(reply, usage, found.finish_reason, found.context_window)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def recorded_provider(setting: JsonObject, how_to_configure: str) -> RecordedProvider:
+    """The provider of `[provider.setting]`. Raises MissingCredential and UsageError."""
+    unknown = sorted(setting.keys() - {*_SETTINGS})
+    if unknown:
+        raise UsageError(f"[provider.setting] of recorded has no {unknown[0]}: it has {', '.join(_SETTINGS)}")
+    path = setting.get("recording")
+    if path is None or path == "":
+        raise MissingCredential(f"provider recorded has no recording: {how_to_configure}")
+    if not isinstance(path, str):
+        raise UsageError("[provider.setting] recording must be the path of a recording, which `perstack record` writes")
+    tools = chosen_tools(setting.get("tools"), "[provider.setting] tools")
+    definition = setting.get("definition", "same")
+    if definition not in _DEFINITIONS:
+        raise UsageError(f"[provider.setting] definition is {definition!r}: use `same` or `any`")
+    player = Player(read_recording(Path(path)), path, tools, any_definition=definition == "any")
+    return RecordedProvider(player)

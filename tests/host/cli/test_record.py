@@ -1,0 +1,144 @@
+"""`perstack record`, and `--recording`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from terminal import Terminal, reply
+
+TELLING = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "telling.py"
+SERVED = f"""
+[experts.mechanic]
+instruction = "You mend."
+maxSteps = 9
+
+[experts.mechanic.skills.bench]
+type = "mcpStdioSkill"
+command = "{sys.executable}"
+args = ["{TELLING}"]
+requiredEnv = ["BENCH_TOKEN"]
+"""
+
+
+@pytest.fixture
+def mended(terminal: Terminal) -> Terminal:
+    """A Job `mend` that has called a server and a program, and its recording `mend.json`."""
+    terminal.project(
+        SERVED,
+        **{
+            "*": [
+                reply("", ("touch", {"part": "wheel"}), ("exec", {"command": "sh", "args": ["-c", "echo $$ > pid"]})),
+                reply("Mended."),
+            ]
+        },
+    )
+    (terminal.workspace / ".env").write_text("BENCH_TOKEN=nobody-else-knows-this\n")
+    done = terminal.call("run", "mechanic", "Mend it", "--provider", "scripted", "--job-id", "mend")
+    assert done.code == 0, done.err
+    kept = terminal.call("record", "mend", "--to", "mend.json")
+    assert (kept.code, kept.out) == (0, "")
+    assert kept.err.startswith("mend.json: 1 Run, 2 generations, 2 calls, ")
+    (terminal.workspace / ".env").unlink()
+    (terminal.workspace / "told.jsonl").unlink()
+    (terminal.workspace / "pid").unlink()
+    return terminal
+
+
+def test_a_recording_is_played_without_the_server_its_variable_and_the_program(mended: Terminal) -> None:
+    played = mended.call("run", "mechanic", "Mend it", "--recording", "mend.json", "--output", "text")
+    assert (played.code, played.out) == (0, "Mended.\n"), played.err
+    left = {path.name for path in mended.workspace.iterdir()}
+    assert not left & {"told.jsonl", "pid"}
+
+
+def test_the_model_of_a_played_run_is_that_of_the_recording_alone(mended: Terminal) -> None:
+    definition = mended.workspace / "perstack.toml"
+    definition.write_text(f'model = "claude-sonnet-5"\nprovider.providerName = "anthropic"\n{SERVED}')
+    played = mended.call("run", "mechanic", "Mend it", "--recording", "mend.json")
+    assert played.code == 0, played.err
+    assert played.events[-1]["text"] == "Mended."
+    start = next(event for event in played.events if event["type"] == "startRun")
+    assert (start["provider"], start["model"]) == ("recorded", "recorded")
+
+
+def test_stdout_takes_a_recording_too_and_an_older_one_is_replaced(mended: Terminal) -> None:
+    shown = mended.call("record", "mend", "--to", "-")
+    assert shown.out == (mended.workspace / "mend.json").read_text()
+    assert shown.err.startswith("recorded: 1 Run, ")
+    assert mended.call("record", "@last", "--to", "mend.json").code == 0
+    assert mended.call("record", "mend", "--to", "deep/er/mend.json").code == 0
+    assert json.loads((mended.workspace / "deep" / "er" / "mend.json").read_text())["job"] == "mend"
+
+
+def test_what_is_no_recording_is_not_replaced(mended: Terminal) -> None:
+    for name in ("perstack.toml", "."):
+        refused = mended.call("record", "mend", "--to", name)
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err.splitlines() == [
+            f"error: --to {name} is there already, and is no recording: choose another name, or remove it first"
+        ]
+    assert (mended.workspace / "perstack.toml").read_text() == SERVED
+
+
+def test_a_job_that_is_not_finished_is_recorded_and_that_is_said(waiting: Terminal) -> None:
+    kept = waiting.call("record", "ask", "--to", "ask.json")
+    assert kept.code == 0
+    assert "note: Job ask is not finished (stoppedByInteractiveTool); it is recorded as far as it got" in kept.err
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("none.json", None, "the recording none.json cannot be read: No such file or directory"),
+        ("bad.json", b"\x00\x01", "bad.json: not a recording ("),
+        ("bad.json", b'{"format": "perstack-recording/9"}', "not a recording that this version reads"),
+        ("bad.json", b'{"format": "perstack-recording/1", "job": "j"}', "bad.json: runs: Field required"),
+        ("bad.json", b"[" * 5000, "bad.json: not a recording ("),
+        (".", None, "the recording . cannot be read: Is a directory"),
+    ],
+)
+def test_a_file_that_is_none_is_one_line_and_begins_no_job(
+    terminal: Terminal, file: str, content: bytes | None, words: str
+) -> None:
+    terminal.project('[experts.a]\ninstruction = "A."\n')
+    if content is not None:
+        (terminal.workspace / file).write_bytes(content)
+    refused = terminal.call("run", "a", "q", "--recording", file)
+    assert (refused.code, refused.out) == (2, "")
+    assert words in refused.err
+    assert len(refused.err.splitlines()) == 1
+    assert "Traceback" not in refused.err
+    assert terminal.call("jobs", "--json").out == ""
+
+
+def test_another_provider_beside_a_recording_is_refused(mended: Terminal) -> None:
+    refused = mended.call("run", "mechanic", "Mend it", "--recording", "mend.json", "--provider", "anthropic")
+    assert refused.code == 2
+    assert "a recording is played on provider recorded, not on anthropic" in refused.err
+
+
+def test_provider_recorded_without_a_recording_says_how_to_give_one(mended: Terminal) -> None:
+    refused = mended.call("run", "mechanic", "Mend it", "--provider", "recorded")
+    assert refused.code == 2
+    assert "give --recording FILE, or set `recording` in [provider.setting]" in refused.err
+
+
+def test_a_tool_that_was_taken_away_since_is_named(mended: Terminal) -> None:
+    definition = mended.workspace / "perstack.toml"
+    definition.write_text(f'{SERVED}omit = ["touch"]\n')
+    failed = mended.call("run", "mechanic", "Mend it", "--recording", "mend.json", "--output", "text")
+    assert failed.code == 1
+    assert "step 1 of mechanic: touch(part=wheel) failed now («There is no tool 'touch'." in failed.err
+    assert "and did not when mend.json was recorded" in failed.err
+
+
+def test_the_secrets_of_env_files_are_in_no_recording(terminal: Terminal) -> None:
+    terminal.project('[experts.a]\ninstruction = "A."\n', **{"*": [reply("It is nobody-else-knows-this.")]})
+    (terminal.workspace / ".env").write_text("BENCH_TOKEN=nobody-else-knows-this\n")
+    assert terminal.call("run", "a", "q", "--provider", "scripted", "--job-id", "a").code == 0
+    kept = terminal.call("record", "a", "--to", "a.json")
+    assert "note: what may be secret was taken out in 1 place: [redacted] stands there" in kept.err
+    assert "nobody-else" not in (terminal.workspace / "a.json").read_text()
