@@ -65,3 +65,11 @@ def test_a_person_reads_what_to_do_below_the_table(machine: Terminal) -> None:
     shown = machine.run("doctor", env=KEY)
     assert shown.lines[0].split() == ["what", "state", "here"]
     assert "provider openai: set OPENAI_API_KEY" in shown.lines
+
+
+def test_on_a_narrow_terminal_what_is_wrong_is_still_whole(machine: Terminal) -> None:
+    place = machine.workspace / ("a-folder-with-a-long-name-" * 3)
+    place.touch()
+    shown = machine.call("doctor", "--storage", f"sqlite:{place}/state.db", env=KEY, columns=80)
+    (line,) = (one for one in shown.lines if one.startswith("state: "))
+    assert line.endswith(f": {place} is no folder; name another place as the storage")

@@ -69,7 +69,9 @@ def _print(findings: Sequence[Finding], runtimes: Sequence[RuntimeState]) -> Non
     table(Screen.of_stdout(), ("what", "state", "here"), rows, whole=(0, 1))
     for one in findings:
         if one.state != "ok" and one.remedy:
-            out(f"{one.about}: {one.remedy}")
+            # a narrow table cuts what is wrong; that nothing is set up says its remedy too
+            what = "" if one.text == "not set up" else f"{one.text}; "
+            out(f"{one.about}: {what}{one.remedy}")
     for runtime in runtimes:
         for key, how in runtime.limits.items():
             out(f"{runtime.name}: `{key}` {how}")
