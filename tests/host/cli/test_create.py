@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -186,6 +187,9 @@ def test_a_try_starts_nothing_and_sends_no_key_anywhere_that_nobody_has_agreed_t
     (told,) = results(done, "tryExpert")
     assert told.startswith("lister is not tried, because a person has to agree")
     assert says in told
+    (note,) = (line for line in done.err.splitlines() if line.startswith("note: "))
+    assert "before you run it" in note
+    assert says in note
 
 
 def test_an_existing_definition_is_changed_only_after_the_difference_was_shown(terminal: Terminal) -> None:
@@ -309,6 +313,19 @@ def test_half_of_what_may_be_spent_is_for_trials(empty: Terminal) -> None:
     assert "stoppedByBudget" in tries[0]
     assert "may spend 60,000 tokens" in tries[0]
     assert [one.partition(":")[0] for one in tries[1:]] == ["nothing is left to try with"] * 2
+
+
+def test_what_a_try_costs_is_not_for_the_definition_to_say(terminal: Terminal) -> None:
+    terminal.project(OWN + '[prices."scripted/scripted"]\ninput = 1000\noutput = 1000\n')
+    tester = (reply("", ("tryExpert", {"expert": "writer", "query": "x"})), reply("good"))
+    team_that(terminal, edit("= 1000\noutput = 1000", "= 0\noutput = 0"), tester=tester)
+    script = json.loads((terminal.workspace / "script.json").read_text())
+    script["experts"]["writer"] = {"turns": [_costing(reply("tried"))]}
+    (terminal.workspace / "script.json").write_text(json.dumps(script))
+    done = terminal.call("create", "Cheaper", "--yes", "--max-cost", "50")
+    assert done.code == 0, done.err
+    assert "output = 0" in definition(terminal)
+    assert results(done, "tryExpert")[0].startswith("completed, 1 step, 11 tokens, $0.0110")
 
 
 def test_its_own_definition_has_no_problem(tmp_path: Path) -> None:

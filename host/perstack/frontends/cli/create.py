@@ -29,6 +29,7 @@ from perstack.frontends.cli.next_steps import command
 from perstack.frontends.cli.options import PlaceOptions, Setup, driving_options
 from perstack.frontends.cli.output import Output, Showing, showing_options
 from perstack.frontends.cli.terminal import err
+from perstack.frontends.making.reach import new_reach
 from perstack.frontends.making.team import COORDINATOR, DEFINITION, WRITES, team_for
 from perstack.frontends.making.tools import kit_for
 from perstack.frontends.making.trial import Left, Trials
@@ -196,6 +197,8 @@ def _say_written(lines: _Lines, before: Project, tried: list[tuple[str, str]]) -
     if not changed:
         lines.remark("nothing was changed")
         return 0
+    for one in new_reach(before, project):
+        err(f"note: look at what {DEFINITION} has now, before you run it: {one}")
     for one in _next_commands(lines.folder, before, project, tried):
         lines.remark(f"next: {one}")
     return 0

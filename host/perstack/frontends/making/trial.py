@@ -13,7 +13,7 @@ from pathlib import Path
 
 from perstack.config.load import load_usable
 from perstack.config.problems import describe_problems
-from perstack.core.definitions import Project, ProviderSetting
+from perstack.core.definitions import Project
 from perstack.core.events import CallTools, Event
 from perstack.core.job import JobSummary
 from perstack.core.overrides import Overrides
@@ -21,8 +21,8 @@ from perstack.core.policy.widening import Widening
 from perstack.core.protected import is_variables
 from perstack.core.teams import with_delegates
 from perstack.dataclass import dataclass
-from perstack.engine.executed import digests_of, executed
 from perstack.errors import DefinitionError, PerstackError, SkillError
+from perstack.frontends.making.reach import IN_A_RUN, new_reach
 from perstack.frontends.making.team import DEFINITION
 from perstack.frontends.shared.copying import copy_project
 from perstack.frontends.shared.words import count, spent
@@ -35,7 +35,6 @@ _MILLISECONDS = 180_000
 _TOKENS = 200_000
 _LONGEST = 4_000
 """Characters of a result, and of all files together, that are shown."""
-_STARTS_OR_SENDS = frozenset({"command", "endpoint", "plugin", "provider"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +63,12 @@ class Trials:
     def __init__(
         self, folder: Path, env: Environment, overrides: Overrides, plugins: Sequence[object], own: Project, left: Left
     ) -> None:
-        """`own` is the project as it was before: what it starts and where it sends keys is a person's own wish."""
+        """`own` is the project as it was before: what it starts, reaches and says of prices is a person's own."""
         self._folder = folder
         self._env = env
         self._overrides = overrides
         self._plugins = plugins
-        self._agreed = digests_of(executed(own))
+        self._own = own
         self._left = left
         self._one_at_a_time = asyncio.Lock()
 
@@ -132,11 +131,8 @@ class Trials:
             "env_path": (),
             "includes": (),
         }
-        project = project.model_copy(update={**update, "experts": experts})
-        settings = (project.provider, *(one.provider for one in experts.values()))
-        plain = (Project(provider=ProviderSetting(provider_name=one.provider_name)) for one in settings if one)
-        agreed = self._agreed.union(*(digests_of(executed(one)) for one in plain))
-        new = [one.shown for one in executed(project) if one.kind in _STARTS_OR_SENDS and one.digest not in agreed]
+        project = project.model_copy(update={**update, "experts": experts, "prices": self._own.prices})
+        new = new_reach(self._own, project, IN_A_RUN)
         if new:
             what = "; ".join(new)
             raise SkillError(f"{key} is not tried, because a person has to agree to what it starts or reaches: {what}")
