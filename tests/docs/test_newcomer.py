@@ -93,6 +93,13 @@ def test_the_newcomers_path_in_an_empty_folder_with_no_key(perstack: str, tmp_pa
     assert [json.loads(line)["id"] for line in well(folder, perstack, "jobs", "--json").splitlines()] == ["haiku"]
     assert "haiku" in well(folder, perstack, "verify", "haiku")
 
+    # record: what the model said plays again with no script and no key, and files are really written
+    well(folder, perstack, "record", "haiku", "--to", "tests/haiku.json")
+    (folder / "haiku.md").unlink()
+    played = ("--recording", "tests/haiku.json", "--output", "text")
+    assert well(folder, perstack, *asked, *played) == told
+    assert (folder / "haiku.md").read_text() == POEM
+
 
 def test_what_the_package_ships_besides_code_is_in_the_wheel(perstack: str, tmp_path: Path) -> None:
     folder = tmp_path / "made"
