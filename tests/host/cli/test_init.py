@@ -113,6 +113,19 @@ def test_a_wrong_choice_writes_nothing(newcomer: Terminal, args: tuple[str, ...]
     assert not (newcomer.workspace / "f").exists()
 
 
+def test_a_place_that_cannot_be_written_is_said_with_what_to_do(newcomer: Terminal) -> None:
+    (newcomer.workspace / "file").touch()
+    assert newcomer.call("init", "file").err == "error: file is no folder: name another one\n"
+    nowhere = newcomer.call("init", "file/below")
+    assert (nowhere.code, nowhere.err.endswith("): name another folder\n")) == (2, True)
+    (newcomer.workspace / "perstack.toml").symlink_to("nowhere")
+    assert "perstack.toml is there already" in newcomer.call("init").err
+
+
+def test_the_next_command_can_be_pasted_whatever_the_folder_is_called(newcomer: Terminal) -> None:
+    assert newcomer.call("init", "my notes").lines[-1].startswith("next: cd 'my notes' && perstack run writer ")
+
+
 def test_a_server_of_ollama_that_answers_is_named_with_its_first_model(newcomer: Terminal) -> None:
     listing = {"object": "list", "data": [{"id": "qwen3:8b"}, {"id": "llama4"}]}
     shown, _ = beside_ollama(json.dumps(listing).encode(), newcomer, ("models", "ollama"), ("init",))

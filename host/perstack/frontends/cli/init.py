@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,7 +41,9 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
     changed.
     """
     place = Path(folder)
-    if (place / DEFINITION).exists():
+    if place.exists() and not place.is_dir():
+        raise UsageError(f"{place} is no folder: name another one")
+    if os.path.lexists(place / DEFINITION):
         raise UsageError(
             f"{place / DEFINITION} is there already: name another folder, or improve it by perstack create"
         )
@@ -54,10 +58,14 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
         ".env.example": _example(states),
         ".gitignore": "".join(f"{name}\n" for name in _IGNORED),
     }
-    _write(place, files)
+    try:
+        _write(place, files)
+    except OSError as error:
+        words = (error.strerror or type(error).__name__).lower()
+        raise UsageError(f"{error.filename or place} cannot be written ({words}): name another folder") from None
     if name is None and not any(state.is_usable for state in states):
         err("no provider is set up here yet: `perstack models` says how")
-    first = "" if folder == "." else f"cd {folder} && "
+    first = "" if folder == "." else f"cd {shlex.quote(folder)} && "
     out(f"next: {one_line(first + chosen.command)}")
 
 
