@@ -92,7 +92,7 @@ HOST = {
 }
 PARTS = {
     Jobs: {*HOST, "backtest", "delete_each", "find", "left_out", "list", "not_retained"}.union(
-        ("disk_usage", "redact", "resume_before_compaction", "tree", "under", "waiting")
+        ("copy_to", "disk_usage", "redact", "resume_before_compaction", "tree", "under", "waiting")
     )
     - {"open", "close", "inbox", "use", "login", "logout", "install", "tools"},
     Experts: {"all", "get", "check_ready", "run_program", "diagnosis", "providers", "runtimes", "sent", "tools"},

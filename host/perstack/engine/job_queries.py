@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from perstack.core.verification import Report
     from perstack.engine.backtest import Tested
     from perstack.engine.disk_usage import DiskUsage
+    from perstack.engine.storage_copy import Copied
 
 
 class JobQueries(JobReader):
@@ -171,6 +172,20 @@ class JobQueries(JobReader):
         """A statement over the heads of a Job's logs, in JSON, to be kept elsewhere: in a DSSE envelope that the
         project's key has signed, or alone if it has none."""
         return await self.audit.receipt(await self._job_id(job_id))
+
+    async def copy_to(
+        self, target: Storage, ids: Sequence[str] = (), since: int | None = None
+    ) -> AsyncGenerator[Copied]:
+        """Copy Jobs, tasks and series to another storage, as they are; only those of `ids`, or whose last event is not
+        older than `since` (milliseconds since 1970). What is there already is continued, never changed.
+
+        Raises NotFound, and UsageError if it is the same storage.
+        """
+        from perstack.engine.storage_copy import copy_storage
+
+        async with aclosing(copy_storage(self.storage, target, ids, since)) as copied:
+            async for one in copied:
+                yield one
 
     async def disk_usage(self, ids: Sequence[str] = ()) -> DiskUsage:
         """How many bytes Jobs, tasks and series take, the largest first; only those of `ids`, if some are given.

@@ -48,6 +48,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
         "delete": Listed("delete", "Remove Jobs for good."),
         "prune": Listed("prune", "Remove all Jobs of a kind for good, such as last month's."),
         "du": Listed("du", "Show how much room Jobs take, the largest first."),
+        "storage": Listed("storage", "Copy Jobs to another storage."),
         "redact": Listed("redact", "Take a text out of a log for good, and keep who did it and why."),
     },
     "Prove": {
@@ -189,6 +190,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack prune --status failed --expert writer --yes",
     ),
     "du": ("perstack du --take 5", "perstack du haiku --json | jq .total.total"),
+    "storage": ("perstack storage copy file:perstack sqlite:perstack/state.db",),
+    "storage copy": (
+        "perstack storage copy file:perstack sqlite:perstack/state.db",
+        "perstack storage copy file:perstack s3://my-bucket/perstack --since 30d",
+    ),
     "redact": (
         'perstack redact haiku-1-5 contents --reason "a customer\'s address"',
         'perstack redact @last-1-1 query --copies --reason "a password"',

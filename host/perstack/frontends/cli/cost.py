@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-from datetime import datetime
 
 import click
 
 from perstack.core.job import JobSummary
 from perstack.core.spending import By, Spent, spent_by
-from perstack.engine.clock import SYSTEM
-from perstack.errors import UsageError
+from perstack.frontends.cli.moments import moment
 from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import Screen, data, out, table
 from perstack.frontends.shared.words import cost, local_time
 
-_SPAN = re.compile(r"(\d{1,6})([mhdw])")
-_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BY: dict[str, By] = {"expert": "expert", "model": "model", "day": "day", "label": "label"}
 
 
@@ -37,7 +32,7 @@ def cost_command(
     A cost is that of the tokens whose price was known when they were used. Where none was known it is `unknown`, and
     where some were not it is what was spent at least.
     """
-    start = 0 if since is None else _moment(since)
+    start = 0 if since is None else moment(since)
     place = PlaceOptions(config, workspace, storage)
 
     async def look() -> list[JobSummary]:
@@ -72,14 +67,3 @@ def _print(by: str, rows: list[Spent], total: Spent) -> None:
 
 def _cost(one: Spent) -> str:
     return cost(one.usage, one.unpriced_tokens) or "$0"
-
-
-def _moment(text: str) -> int:
-    """Milliseconds since 1970. Raises UsageError."""
-    ago = _SPAN.fullmatch(text)
-    if ago is not None:
-        return SYSTEM.now() - int(ago[1]) * _SECONDS[ago[2]] * 1000
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError) as error:
-        raise UsageError(f"--since {text}: write a date such as 2026-11-30, or a time ago such as 7d") from error

@@ -1,0 +1,172 @@
+"""Jobs, tasks and iterations go from one storage to another, as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import get_args
+
+import pytest
+from terminal import Terminal, reply
+
+from perstack.core.owners import OwnerKind
+from perstack.engine.pages import every_id
+from perstack.engine.spaces import space_of
+from perstack.engine.storage_copy import copy_storage
+from perstack.ports.storage import Erases, RunRef, Storage
+from perstack.testing.crashing_storage import Crash, CrashingStorage, crash_points
+from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
+from perstack_filesystem.storage import FilesystemStorage
+
+EXPERTS = """
+[experts.planner]
+instruction = "[[planner]]"
+delegates = ["writer"]
+[experts.writer]
+description = "writes"
+instruction = "[[writer]]"
+"""
+LONG = "a long text " * 4000
+
+
+@pytest.fixture
+def kept(terminal: Terminal) -> Terminal:
+    """Two Jobs, one with delegates and a blob, and a task."""
+    delegate = reply("", ("writer", {"query": "one"}), ("writer", {"query": "two"}))
+    writing = reply("", ("writeTextFile", {"path": "a.txt", "text": LONG}))
+    reading = reply("", ("readTextFile", {"path": "a.txt"}))
+    terminal.project(EXPERTS, planner=[delegate, reply("Done.")], writer=[writing, reading, reply("Written.")])
+    for job in ("first", "second"):
+        assert terminal.call("run", "planner", "plan", "--job-id", job, "--provider", "scripted").code == 0
+    assert terminal.call("task", "create", "deploy").code == 0
+    return terminal
+
+
+def contents(storage: Storage) -> dict[str, object]:
+    """Every record and blob there is."""
+
+    async def read() -> dict[str, object]:
+        found: dict[str, object] = {}
+        for kind in get_args(OwnerKind):
+            space = space_of(storage, kind)
+            for of in await every_id(lambda after, space=space: space.jobs(after=after)):
+                for run in await every_id(lambda after, space=space, of=of: space.runs(of, after=after)):
+                    found[f"{kind} {run}"] = await space.read(RunRef(of, run))
+                assert isinstance(space, Erases)
+                for name in await space.blobs(of):
+                    found[f"{kind} {of} {name}"] = await space.blob(of, name)
+        return found
+
+    return asyncio.run(read())
+
+
+def of_folder(terminal: Terminal) -> FilesystemStorage:
+    return FilesystemStorage(terminal.workspace / "perstack")
+
+
+def test_every_job_and_task_is_there_as_it_was_and_can_be_continued(kept: Terminal) -> None:
+    done = kept.call("storage", "copy", "file:perstack", "sqlite:other.db")
+    assert (done.code, done.err) == (0, "")
+    assert done.lines[-1] == "copied: 3"
+    back = kept.call("storage", "copy", "sqlite:other.db", "file:again")
+    assert back.code == 0
+    assert contents(FilesystemStorage(kept.workspace / "again")) == contents(of_folder(kept))
+    there = ("--storage", "sqlite:other.db")
+    assert kept.call("verify", "--all", *there).code == 0
+    ids = [json.loads(line)["id"] for line in kept.call("jobs", "--json", *there).lines]
+    assert ids == [json.loads(line)["id"] for line in kept.call("jobs", "--json").lines]
+    assert "deploy" in kept.call("task", "list", *there).out
+    kept.script(planner=[reply("-"), reply("-"), reply("Once more.")])
+    assert kept.call("run", "planner", "more", "--continue-job", "first", "--provider", "scripted", *there).code == 0
+
+
+def test_to_copy_again_completes_what_is_missing_and_repeats_nothing(kept: Terminal) -> None:
+    copy = ("storage", "copy", "file:perstack", "sqlite:other.db")
+    assert kept.call(*copy, "--job", "first").lines[-1] == "copied: 1"
+    kept.script(planner=[reply("-"), reply("-"), reply("Once more.")])
+    assert kept.call("run", "planner", "more", "--continue-job", "first", "--provider", "scripted").code == 0
+    assert kept.call(*copy).lines[-1] == "copied: 2, completed: 1"
+    assert kept.call(*copy).lines == ["was there: 3"]
+
+
+def test_only_what_had_an_event_since_is_copied(kept: Terminal) -> None:
+    copy = ("storage", "copy", "file:perstack", "sqlite:other.db")
+    assert kept.call(*copy, "--since", "2100-01-01").lines == ["there is nothing to copy"]
+    assert kept.call(*copy, "--since", "7d").lines[-1] == "copied: 3"
+    wrong = kept.call(*copy, "--since", "lately")
+    assert (wrong.code, len(wrong.err.splitlines())) == (2, 1)
+
+
+def test_what_was_continued_there_is_left_and_named(kept: Terminal) -> None:
+    copy = ("storage", "copy", "file:perstack", "sqlite:other.db")
+    kept.call(*copy)
+    kept.script(planner=[reply("-"), reply("-"), reply("There.")])
+    more = ("run", "planner", "more", "--continue-job", "first", "--provider", "scripted")
+    assert kept.call(*more, "--storage", "sqlite:other.db").code == 0
+    kept.script(planner=[reply("-"), reply("-"), reply("Here, and otherwise.")])
+    assert kept.call(*more).code == 0
+    before = contents_of_sqlite(kept)
+    done = kept.call(*copy)
+    assert done.code == 1
+    assert "job first was left: " in done.err
+    assert "it was continued there" in done.err
+    assert contents_of_sqlite(kept) == before
+    assert kept.call("verify", "--all", "--storage", "sqlite:other.db").code == 0
+
+
+def contents_of_sqlite(terminal: Terminal) -> Mapping[str, object]:
+    from perstack_sqlite.storage import SqliteStorage
+
+    return contents(SqliteStorage(terminal.workspace / "other.db"))
+
+
+def test_what_was_redacted_since_is_redacted_there(kept: Terminal) -> None:
+    copy = ("storage", "copy", "file:perstack", "sqlite:other.db")
+    kept.call(*copy)
+    assert kept.call("redact", "first-1-1", "query", "--reason", "asked for").code == 0
+    assert kept.call(*copy).code == 0
+    assert contents_of_sqlite(kept) == contents(of_folder(kept))
+    assert kept.call("verify", "--all", "--storage", "sqlite:other.db").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("file:perstack", "file:perstack"), "copied to itself"),
+        (("file:perstack", "nowhere:x"), "no storage 'nowhere'"),
+        (("file:perstack", "sqlite:other.db", "--job", "nope"), "no Job, task or series nope"),
+    ],
+)
+def test_what_cannot_be_copied_is_said_in_one_line(kept: Terminal, words: tuple[str, ...], says: str) -> None:
+    done = kept.call("storage", "copy", *words)
+    assert done.code == 2
+    assert says in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_copy_that_is_cut_short_anywhere_is_completed_by_the_next(kept: Terminal) -> None:
+    source = of_folder(kept)
+
+    async def copy(target: Storage) -> None:
+        async for one in copy_storage(source, target):
+            assert not one.problem, one.problem
+
+    whole = contents(source)
+    counting = CrashingStorage(InMemoryStorage())
+    asyncio.run(copy(counting))
+    for point in crash_points(counting.appends):
+        store = InMemoryStore()
+        with pytest.raises(Crash):
+            asyncio.run(copy(CrashingStorage(InMemoryStorage(store), point)))
+        asyncio.run(copy(InMemoryStorage(store)))
+        assert contents(InMemoryStorage(store)) == whole
+
+
+def test_an_edited_log_is_not_copied(kept: Terminal) -> None:
+    path = kept.log_of("first-1")
+    path.write_bytes(path.read_bytes().replace(b"plan", b"PLAN", 1))
+    done = kept.call("storage", "copy", "file:perstack", "sqlite:other.db")
+    assert done.code == 1
+    assert "job first was left" in done.err
+    assert done.lines[-1] == "copied: 2, left: 1"
