@@ -22,7 +22,7 @@ _WORDS = {"copied": "copied", "continued": "completed", "there": "was there", "l
 
 @click.group("storage")
 def storage_command() -> None:
-    """Copy Jobs from one storage to another, and see whether one is in order."""
+    """Copy Jobs from one storage to another."""
 
 
 @storage_command.command("copy")
