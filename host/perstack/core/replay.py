@@ -6,6 +6,8 @@ loop itself decides is computed again by `pending` and `evolve`, and must be the
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perstack.core.base import JsonObject
 from perstack.core.commands import (
     Ask,
@@ -92,6 +94,8 @@ def difference(run: Run, event: StoredEvent) -> str | None:
         return None  # rules of a later day do not let it run any more
     if isinstance(event, SwitchModel):
         return switch_difference(run, event)  # what an endpoint answered is not known here
+    if isinstance(event, FinishToolCall | AnswerQuestion | DecideApproval) and event.tool_call_id == run.asked:
+        run = replace(run, snapshot_due="no")  # an answer stands where the Run is resumed, before anything is done
     command = pending(run)
     if command is None:
         return f"{event.type} after the Run stopped ({run.status})"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
-from hosting import Bench, Seen, expert, recording, wait_for
+from hosting import Bench, Seen, expert, recording, until_it_crashes, wait_for
 
 from perstack.core.snapshots.tree import Below, Entry, File, LeftOut, Link
 from perstack.engine.snapshots.trees import Trees
 from perstack.host import Host
+from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points
 from perstack.testing.scripted import text, tool, turn
 
 
@@ -83,3 +85,61 @@ def test_a_delegate_records_as_its_caller_does(bench: Bench) -> None:
     own = [event.added for event in seen.of("recordSnapshot", run="-1")]
     below = [event.added for event in seen.of("recordSnapshot", run="-2")]
     assert (own, below) == ([None, 1], [None, 1])
+
+
+CRASHED = [
+    turn(tool("exec", {"command": "sh", "args": ["-c", "echo once >> a.txt"]}), tool("askUser", {"question": "sure?"})),
+    turn(tool("exec", {"command": "sh", "args": ["-c", "mkdir -p sub; echo again > sub/b.txt"]})),
+    text("done"),
+]
+
+
+async def _live(bench: Bench, point: CrashPoint | None) -> None:
+    """One process of the Job, which crashes at the point."""
+    host = recording(bench.host(CRASHED, expert("a", ask=True), wrap=lambda inner: CrashingStorage(inner, point)))
+    async with host:
+        with until_it_crashes():
+            if not await host.storage.has_job("job") or not (await host.storage.runs("job")).ids:
+                job = await host.run("a", "q", job_id="job")
+            else:
+                job = await host.job("job")
+                job = await (host.answer("yes", job_id="job") if job.question else host.resume("job"))
+            if job.question:
+                await host.answer("yes", job_id="job")
+
+
+async def _check(bench: Bench, point: CrashPoint) -> None:
+    async with bench.host(CRASHED, expert("a", ask=True)) as host:
+        assert (await host.job("job")).status == "completed", point
+        assert (await host.verify("job")).ok, point
+        assert (await host.replay("job")).ok, point
+        trees = [line.event.tree for line in await host.events("job-1") if line.event.type == "recordSnapshot"]
+        found = {path: entry async for path, entry in Trees(host.storage, "job").entries(trees[-1])}
+        for name in ("a.txt", "sub/b.txt"):
+            entry = found.get(name.encode())
+            data = await Trees(host.storage, "job").content(entry.digest) if isinstance(entry, File) else None
+            assert data == ((bench.workspace / name).read_bytes() if (bench.workspace / name).exists() else None), point
+
+
+def test_wherever_a_process_dies_the_last_snapshot_is_what_is_there_and_the_log_replays(
+    tmp_path: Path, bench: Bench
+) -> None:
+    for point in crash_points(14)[::4]:
+        folder = tmp_path / f"{point.moment}-{point.append}"
+        folder.mkdir()
+        (folder / "a.txt").write_text("first\n")
+        one = Bench(folder, bench.storage)
+        wait_for(_live(one, point))
+        for _ in range(3):
+            if _stands(one) != "completed":
+                wait_for(_live(one, None))
+        wait_for(_check(one, point))
+
+
+def _stands(bench: Bench) -> str:
+    async def work() -> str:
+        async with bench.host(CRASHED, expert("a", ask=True)) as host:
+            has_run = await host.storage.has_job("job") and (await host.storage.runs("job")).ids
+            return (await host.job("job")).status if has_run else ""
+
+    return wait_for(work())

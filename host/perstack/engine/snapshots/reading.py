@@ -5,11 +5,16 @@ Everything is opened relative to an open folder. No link is followed, and nothin
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
 from perstack.core.snapshots.tree import Reason
 from perstack.dataclass import dataclass
+from perstack.errors import StorageError
+
+_OF_THE_SYSTEM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+"""Errors that say nothing of what was to be read."""
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -46,19 +51,28 @@ def stamp_of(found: os.stat_result) -> Stamp:
 
 
 def read_file(name: bytes, folder: int, most: int) -> Content | Unread:
-    """A file of an open folder, of at most so many bytes."""
+    """A file of an open folder, of at most so many bytes. Raises StorageError where the system has no means to read."""
     try:
         file = os.open(name, _FILE, dir_fd=folder)
     except FileNotFoundError:
         return Unread(None)
-    except OSError:
+    except OSError as error:
+        check_system(error)
         return Unread("unreadable", _stamp(name, folder))
     try:
         return _read(file, most)
-    except OSError:
+    except OSError as error:
+        check_system(error)
         return Unread("unreadable", _stamp(name, folder))
     finally:
         os.close(file)
+
+
+def check_system(error: OSError) -> None:
+    """Raises StorageError for one that says nothing of a file: a later try may read it."""
+    if error.errno in _OF_THE_SYSTEM:
+        words = (error.strerror or str(error)).lower()
+        raise StorageError(f"the workspace cannot be recorded now: {words}; then resume") from error
 
 
 def read_link(name: bytes, folder: int) -> bytes | None:

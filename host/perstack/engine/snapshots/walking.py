@@ -30,7 +30,7 @@ from perstack.core.snapshots.tree import (
 )
 from perstack.dataclass import dataclass
 from perstack.engine.clock import SYSTEM
-from perstack.engine.snapshots.reading import FOLDER, Content, Stamp, read_file, read_link, stamp_of
+from perstack.engine.snapshots.reading import FOLDER, Content, Stamp, check_system, read_file, read_link, stamp_of
 
 _BATCH_BYTES = 32 << 20
 _BATCH_BLOBS = 1_000
@@ -97,18 +97,20 @@ class Walker:
     def walk(self) -> Generator[Batch, None, Taken]:
         """The tree as it is now. Yields blobs, which the caller keeps before it goes on; some batches are empty.
 
-        Raises CannotTake.
+        Raises CannotTake, and StorageError where the system has no means to look now.
         """
         try:
             top = os.path.realpath(os.fsencode(self._top))
             handle = os.open(top, FOLDER)
         except OSError as error:
+            check_system(error)
             raise CannotTake(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
         try:
             walk = _Walk(self._most, top, _places(self._keep_off))
             known = yield from walk.folder(handle, b"", self._known, _top_rules(top, handle), 0)
             yield walk.batch
         except OSError as error:
+            check_system(error)
             raise CannotTake(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
         finally:
             os.close(handle)
@@ -162,23 +164,16 @@ class _Walk:
         stamp: Stamp | None = stamp_of(os.fstat(handle))
         is_same = known is not None and known.stamp == stamp and known.rules == rules
         before = {} if known is None else known.children
-        children: dict[bytes, _Known] = {}
-        for name in before if is_same else self._names(handle, place, rules):
+        children, to_look_at = _unchanged(before if is_same else self._names(handle, place, rules), before, handle)
+        for name in to_look_at:
             was = before.get(name)
-            if was is not None and was.stamp is not None and was.stamp == _stamp_at(name, handle):
-                now = was
-            elif (looked := (yield from self._look(name, handle, place, was, rules, depth))) is not None:
-                now = looked
-            else:
+            now = yield from self._look(name, handle, place, was, rules, depth)
+            if now is None:
                 stamp = None
                 continue
-            is_same = is_same and now.entry is was.entry if was is not None else False
+            is_same = is_same and was is not None and now.entry is was.entry
             children[name] = now
-            if now.is_file:
-                self.files += 1
-            elif isinstance(now.entry, LeftOut):
-                self._name(place + name, now.entry.reason, now.size)
-        self._count(len(children))
+        self._take_down(place, children)
         if time.monotonic() - self._since > _PAUSE:
             yield from self._hand_over()
         if known is not None and is_same and len(children) == len(before):
@@ -188,6 +183,14 @@ class _Walk:
         if known is None or digest != known.digest:
             yield from self._keep(digest, blob)
         return _KnownFolder(digest, self._steady(stamp), rules, children)
+
+    def _take_down(self, place: bytes, children: dict[bytes, _Known]) -> None:
+        self._count(len(children))
+        for name, child in children.items():
+            if child.is_file:
+                self.files += 1
+            elif isinstance(child.entry, LeftOut):
+                self._name(place + name, child.entry.reason, child.size)
 
     def _names(self, handle: int, place: bytes, rules: Rules) -> list[bytes]:
         """What of a folder is recorded."""
@@ -244,7 +247,8 @@ class _Walk:
             inner = os.open(name, FOLDER, dir_fd=handle)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError:
+        except OSError as error:
+            check_system(error)
             return _left_out(name, "unreadable")
         try:
             found = os.fstat(inner)
@@ -254,7 +258,8 @@ class _Walk:
             known = None if was is None else was.inner
             try:
                 now = yield from self.folder(inner, place + name + b"/", known, own, depth + 1)
-            except OSError:
+            except OSError as error:
+                check_system(error)
                 return _left_out(name, "unreadable")
         finally:
             os.close(inner)
@@ -301,12 +306,36 @@ def _seen(was: _Known | None, now: _Known) -> _Known:
     return now
 
 
-def _stamp_at(name: bytes, handle: int) -> Stamp | None:
-    try:
-        found = os.stat(name, dir_fd=handle, follow_symlinks=False)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode, found.st_dev
+def _unchanged(
+    names: Iterable[bytes], before: dict[bytes, _Known], handle: int
+) -> tuple[dict[bytes, _Known], list[bytes]]:
+    """What is as it was, and the names of what has to be looked at: nearly all the work, where nothing has changed."""
+    same: dict[bytes, _Known] = {}
+    others: list[bytes] = []
+    look, known = os.stat, before.get
+    for name in names:
+        was = known(name)
+        if was is None or was.stamp is None:
+            others.append(name)
+            continue
+        try:
+            now = look(name, dir_fd=handle, follow_symlinks=False)
+        except OSError:
+            others.append(name)
+            continue
+        mtime, ctime, size, number, mode, device = was.stamp
+        if (
+            ctime == now.st_ctime_ns
+            and mtime == now.st_mtime_ns
+            and size == now.st_size
+            and number == now.st_ino
+            and mode == now.st_mode
+            and device == now.st_dev
+        ):
+            same[name] = was
+        else:
+            others.append(name)
+    return same, others
 
 
 def _left_out(name: bytes, reason: Reason, stamp: Stamp | None = None, size: int | None = None) -> _Known:

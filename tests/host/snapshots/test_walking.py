@@ -1,0 +1,310 @@
+"""A snapshot is what is in the folder, whatever was done to it, and by whom, and nothing from outside of it."""
+# ruff: noqa: PTH101, PTH102, PTH104, PTH108, PTH110, PTH112, PTH114, PTH115, PTH116, PTH118, PTH208, PTH211 - of bytes
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hosting import Bench, expert, opened, wait_for
+
+from perstack.core.snapshots.events import SnapshotPolicy
+from perstack.core.snapshots.ignoring import rules_at
+from perstack.core.snapshots.tree import Below, Entry, File, LeftOut, Link, digest_of
+from perstack.engine.snapshots.taking import CannotTake, Recorder
+from perstack.engine.snapshots.trees import Trees
+from perstack.ports.storage import Storage
+
+MOST = 5_000
+NAMES = (b"a", b"b.txt", b"\xff\xfe", b"back\\slash", "größe".encode(), b"new\nline", b" ", b"-", b"c" * 200)
+
+
+def walked(top: bytes) -> dict[bytes, Entry | None]:
+    """What is there by another way of looking: no handle, no cache. A folder is None."""
+    found: dict[bytes, Entry | None] = {}
+    for folder, folders, files in os.walk(top):
+        for name in (*folders, *files):
+            path = os.path.join(folder, name)
+            at, status = os.path.relpath(path, top), os.lstat(path)
+            if stat.S_ISLNK(status.st_mode):
+                found[at] = Link(name, os.readlink(path))
+            elif stat.S_ISDIR(status.st_mode):
+                found[at] = None
+            elif not stat.S_ISREG(status.st_mode):
+                found[at] = LeftOut(name, "special")
+            elif status.st_size > MOST:
+                found[at] = LeftOut(name, "tooLarge")
+            else:
+                data = Path(os.fsdecode(path)).read_bytes()
+                found[at] = File(name, len(data), digest_of(data), bool(status.st_mode & stat.S_IXUSR))
+    return found
+
+
+async def recorded(trees: Trees, tree: str) -> dict[bytes, Entry | None]:
+    """The same of a snapshot, each content read again."""
+    found: dict[bytes, Entry | None] = {}
+    async for path, entry in trees.entries(tree):
+        found[path] = None if isinstance(entry, Below) else entry
+        if isinstance(entry, File):
+            assert len(await trees.content(entry.digest)) == entry.size
+    return found
+
+
+class Vandal:
+    """Does anything to a folder."""
+
+    def __init__(self, top: bytes, seed: int, outside: bytes) -> None:
+        self.top = top
+        self.chance = random.Random(seed)
+        self.outside = outside
+        self.acts: tuple[Callable[[], None], ...] = (
+            self.write, self.write, self.overwrite, self.grow, self.folder, self.remove, self.move, self.link,
+            self.mode, self.pipe, self.large, self.sly,
+        )  # fmt: skip
+
+    def place(self, *, new: bool) -> bytes:
+        folders = [folder for folder, _, _ in os.walk(self.top)]
+        folder = self.chance.choice(folders)
+        there = os.listdir(folder)
+        name = self.chance.choice(NAMES if new or not there else there)
+        return os.path.join(folder, name)
+
+    def act(self) -> None:
+        """One edit; what cannot be done is not."""
+        with suppress(OSError):
+            self.chance.choice(self.acts)()
+
+    def _put(self, data: bytes, flags: int) -> None:
+        path = self.place(new=self.chance.random() < 0.5)
+        if not stat.S_ISFIFO(os.lstat(path).st_mode if os.path.lexists(path) else 0):
+            file = os.open(path, flags | os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)
+            os.write(file, data)
+            os.close(file)
+
+    def write(self) -> None:
+        self._put(self.chance.randbytes(self.chance.randrange(60)), os.O_TRUNC)
+
+    def overwrite(self) -> None:
+        self._put(self.chance.randbytes(20), 0)
+
+    def grow(self) -> None:
+        self._put(b"more", os.O_APPEND)
+
+    def large(self) -> None:
+        self._put(b"x" * (MOST + 1), 0)
+
+    def sly(self) -> None:
+        """Other bytes of the same number, and the time of before."""
+        path = self.place(new=False)
+        if stat.S_ISREG(os.lstat(path).st_mode):
+            was = os.stat(path)
+            Path(os.fsdecode(path)).write_bytes(self.chance.randbytes(was.st_size))
+            os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+    def folder(self) -> None:
+        os.mkdir(self.place(new=True))
+
+    def remove(self) -> None:
+        path = self.place(new=False)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+    def move(self) -> None:
+        os.rename(self.place(new=False), self.place(new=True))
+
+    def link(self) -> None:
+        path = self.place(new=True)
+        if os.path.lexists(path):
+            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+        os.symlink(self.chance.choice((self.outside, b"..", b"nowhere", b"a")), path)
+
+    def mode(self) -> None:
+        path = self.place(new=False)
+        if not os.path.islink(path) and not os.path.isdir(path):
+            os.chmod(path, self.chance.choice((0o644, 0o755, 0o600)))
+
+    def pipe(self) -> None:
+        os.mkfifo(self.place(new=True))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("SECRET of somebody else")
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+@pytest.fixture(params=["file:state", "sqlite:state.db"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    (tmp_path / "store").mkdir()
+    storage = opened(str(request.param), tmp_path / "store")
+    wait_for(storage.create_job("job"))
+    yield storage
+    wait_for(storage.close())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_after_any_edits_a_snapshot_is_what_another_walk_finds(folder: Path, storage: Storage, seed: int) -> None:
+    top = os.fsencode(folder)
+    vandal = Vandal(top, seed, os.fsencode(folder.parent / "outside"))
+
+    async def work() -> None:
+        recorder = Recorder(storage, "job", folder, (), SnapshotPolicy(max_file_size=MOST))
+        for _ in range(15):
+            for _ in range(vandal.chance.randrange(1, 12)):
+                vandal.act()
+            assert await recorded(Trees(storage, "job"), (await recorder.take()).tree) == walked(top)
+        again = Recorder(storage, "job", folder, (), SnapshotPolicy(max_file_size=MOST))
+        assert (await again.take()).tree == (await recorder.take()).tree
+
+    wait_for(work())
+
+
+def test_beside_a_hostile_process_every_snapshot_is_whole_and_has_nothing_from_outside(
+    folder: Path, storage: Storage
+) -> None:
+    top, outside = os.fsencode(folder), os.fsencode(folder.parent / "outside")
+    for _ in range(60):
+        Vandal(top, 99, outside).act()
+    program = [sys.executable, __file__, str(folder), str(folder.parent / "outside")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    hostile = subprocess.Popen(program, env=env, stdout=subprocess.PIPE)
+    assert hostile.stdout is not None
+    hostile.stdout.readline()
+
+    async def work() -> None:
+        recorder = Recorder(storage, "job", folder, (), SnapshotPolicy(max_file_size=MOST))
+        trees, until = Trees(storage, "job"), time.monotonic() + 2
+        takes = 0
+        while time.monotonic() < until:
+            taken = await asyncio.wait_for(recorder.take(), 20)
+            found = await recorded(trees, taken.tree)
+            takes += 1
+            for entry in found.values():
+                if isinstance(entry, File):
+                    assert b"SECRET" not in await trees.content(entry.digest)
+        assert takes > 3
+        hostile.kill()
+        hostile.wait()
+        assert await recorded(trees, (await recorder.take()).tree) == walked(top)
+
+    try:
+        wait_for(work())
+    finally:
+        hostile.kill()
+        hostile.wait()
+        hostile.stdout.close()
+
+
+def test_a_walk_that_was_cancelled_is_begun_anew_and_loses_nothing(folder: Path, storage: Storage) -> None:
+    for number in range(3_000):
+        (folder / str(number)).write_text(str(number))
+
+    async def work() -> None:
+        recorder = Recorder(storage, "job", folder, (), SnapshotPolicy())
+        for delay in (0.001, 0.01, 0.05):
+            task = asyncio.create_task(recorder.take())
+            await asyncio.sleep(delay)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert await recorded(Trees(storage, "job"), (await recorder.take()).tree) == walked(os.fsencode(folder))
+
+    wait_for(work())
+
+
+def test_what_is_never_recorded_is_not_even_under_another_name(folder: Path, storage: Storage) -> None:
+    (folder / "kept").mkdir()
+    (folder / "kept" / "state").write_text("of the host")
+    (folder / "plain").write_text("plain")
+
+    async def work() -> None:
+        recorder = Recorder(storage, "job", folder, (folder / "kept",), SnapshotPolicy())
+        assert [*await recorded(Trees(storage, "job"), (await recorder.take()).tree)] == [b"plain"]
+        again = Recorder(storage, "job", folder, (folder / "kept",), SnapshotPolicy())
+        os.link(folder / "kept" / "state", folder / "other")
+        guarded = Recorder(storage, "job", folder, (folder / "kept", folder / "kept" / "state"), SnapshotPolicy())
+        assert [*await recorded(Trees(storage, "job"), (await again.take()).tree)] == [b"other", b"plain"]
+        assert [*await recorded(Trees(storage, "job"), (await guarded.take()).tree)] == [b"plain"]
+
+    wait_for(work())
+
+
+def test_a_workspace_that_is_gone_cannot_be_taken_and_a_run_goes_on_without(bench: Bench, tmp_path: Path) -> None:
+    storage = bench.host([], expert("a")).storage
+
+    async def work() -> None:
+        await storage.create_job("job")
+        with pytest.raises(CannotTake, match="no such file"):
+            await Recorder(storage, "job", tmp_path / "gone", (), SnapshotPolicy()).take()
+
+    wait_for(work())
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_ignored_is_what_git_ignores(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    parts = ("a", "b", "*", "**", "?", "a*", "*b", "[ab]", "[!a]", "\\a", "c.txt", "*.txt", "é", "\xff")
+
+    def rule() -> str:
+        path = "/".join(chance.choice(parts) for _ in range(chance.choice((1, 1, 1, 2, 2, 3))))
+        return "!" * (chance.random() < 0.35) + "/" * (chance.random() < 0.25) + path + "/" * (chance.random() < 0.3)
+
+    for number in range(12):
+        top = tmp_path / str(number)
+        subprocess.run(["git", "init", "-q", str(top)], check=True)
+        folders = [os.fsencode(top)]
+        for _ in range(12):
+            path = os.path.join(chance.choice(folders), chance.choice((b"a", b"b", b"ab", b"c.txt", b"\xff", b"ba")))
+            if not os.path.exists(path) and chance.random() < 0.5:
+                os.mkdir(path)
+                folders.append(path)
+            elif not os.path.exists(path):
+                Path(os.fsdecode(path)).touch()
+        for each in folders:
+            if each == folders[0] or chance.random() < 0.4:
+                rules = "\n".join(rule() for _ in range(chance.randrange(1, 5)))
+                (Path(os.fsdecode(each)) / ".gitignore").write_bytes(rules.encode("latin-1"))
+        (top / ".git" / "info" / "exclude").write_bytes(rule().encode("latin-1"))
+        listing = ["git", "ls-files", "-z", "--others", "--exclude-per-directory=.gitignore"]
+        done = subprocess.run([*listing, "--exclude-from=.git/info/exclude"], cwd=top, capture_output=True, check=True)
+        assert {*_not_ignored(os.fsencode(top))} == {*filter(None, done.stdout.split(b"\0"))}, folders
+
+
+def _not_ignored(top: bytes) -> Iterator[bytes]:
+    def text(path: bytes) -> bytes | None:
+        place = Path(os.fsdecode(path))
+        return place.read_bytes() if place.is_file() else None
+
+    left = [(b"", rules_at([(b"", text(top + b"/.gitignore"))], exclude=text(top + b"/.git/info/exclude")))]
+    while left:
+        at, rules = left.pop()
+        for name in os.listdir(top + b"/" + at):
+            path = at + name
+            is_folder = os.path.isdir(top + b"/" + path)
+            if name == b".git" or rules.ignores(name, is_folder=is_folder):
+                continue
+            if is_folder:
+                left.append((path + b"/", rules.inside(name, text(top + b"/" + path + b"/.gitignore"))))
+            else:
+                yield path
+
+
+if __name__ == "__main__":
+    vandal = Vandal(os.fsencode(sys.argv[1]), 7, os.fsencode(sys.argv[2]))
+    print("at work", flush=True)
+    while True:
+        vandal.act()
