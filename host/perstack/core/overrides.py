@@ -20,6 +20,8 @@ from perstack.errors import UsageError
 
 RECORDED = "recorded"
 """The provider that plays recordings."""
+NOT_RECORDED = "NotRecorded"
+"""The name of the error for what is not in the recording that is played."""
 
 
 @dataclass(frozen=True, config=ConfigDict(alias_generator=to_camel, populate_by_name=True, defer_build=True))

@@ -14,6 +14,7 @@ from perstack.config.settings import NO_OVERRIDES
 from perstack.core.commands import Compact, Shrink
 from perstack.core.definitions import Project, ReasoningBudget
 from perstack.core.messages import History, TextPart, ToolMessage, UserMessage, estimated_tokens
+from perstack.core.overrides import NOT_RECORDED
 from perstack.core.policy.budget import Grant, is_reported, is_uncharged
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.compacting import INSTRUCTION, outline, summary_text, transcript
@@ -33,7 +34,7 @@ from perstack.engine.providers import Endpoint, ProviderPool
 from perstack.engine.session import Session
 from perstack.engine.spending import Spending
 from perstack.engine.switching import switched
-from perstack.engine.tries import Trying, error_info, granted_or_stopped, tried_again
+from perstack.engine.tries import Trying, error_info, fail, granted_or_stopped, tried_again
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Generation, GenerationRequest, plays_recording
 
@@ -163,7 +164,7 @@ async def _summarised(
         expert_key=summariser.expert_key,
         place=session.place if plays_recording(summariser.endpoint.provider) else None,
         purpose="summary",
-        step=session.stamp()["step_number"],
+        step=compaction_started(session.run, command, "", None, session.stamp).step_number,
     )
     sent = estimated_tokens(len(text.encode(errors="replace")))
     prices.prepare(summariser.provider_name)
@@ -184,6 +185,9 @@ async def _summarised(
                 if summariser.is_own and await switched(session, info, prices, uncharged=uncharged):
                     return None  # what is asked for again is asked of the next model
                 session.first_try = None
+                if info.name == NOT_RECORDED:
+                    await fail(session, info)
+                    return None  # an outline in its place would be another Job
                 return _Summary(spent=Spent(assumed=None if is_uncharged(info) else reserved), error=info)
             session.first_try = None
             usage, _ = await prices.known(summariser.provider_name, summariser.model, generation)

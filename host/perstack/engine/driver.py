@@ -78,7 +78,7 @@ from perstack.engine.session import Session, uninterrupted
 from perstack.engine.skills import RunSkills
 from perstack.engine.spending import Spending
 from perstack.engine.switching import gone_back, opened, switched
-from perstack.engine.toolrun import ToolSurroundings, run_tools
+from perstack.engine.toolrun import ToolSurroundings, is_unlike_recording, run_tools
 from perstack.engine.tries import fail
 from perstack.engine.who import this_user
 from perstack.engine.wiring import Wiring
@@ -341,20 +341,14 @@ class Driver:
     async def _perform(  # noqa: C901 - one case for each command
         self, session: Session, command: Work, skills: RunSkills, around: ToolSurroundings
     ) -> None:
+        if await is_unlike_recording(session, command, around):
+            return
         match command:
             case Generate():
                 skills.fit_to(session.run, self._wiring.storage)
                 catalogue = await skills.refresh()
-                await generate(
-                    session,
-                    command,
-                    around.endpoint,
-                    catalogue,
-                    self._blobs,
-                    self._wiring.emit,
-                    self._prices,
-                    self._spending,
-                )
+                emit, prices, spending = self._wiring.emit, self._prices, self._spending
+                await generate(session, command, around.endpoint, catalogue, self._blobs, emit, prices, spending)
             case DecideCalls():
                 await self._decide_calls(session, command, skills.catalogue)
             case RunTools():

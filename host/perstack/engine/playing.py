@@ -12,6 +12,7 @@ from perstack.core.recording.play import AskedCall, Player
 from perstack.core.runs.state import Run
 from perstack.core.skill_definitions import is_base_skill, with_base
 from perstack.core.tools import DecidedCall, Subject
+from perstack.core.toolsearch import SEARCH_TOOL
 from perstack.core.usage import Usage
 from perstack.dataclass import dataclass
 from perstack.engine.catalogue import Catalogue
@@ -35,12 +36,12 @@ class Played:
 def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
     """The skills of a Run that are not opened, by their names, because a recording answers for their tools.
 
-    Tools of the host itself are under the empty name. Nothing with a provider that plays none.
+    The search for tools is under its own name. Nothing with a provider that plays none.
     """
     player = player_of(provider)
     if player is None:
         return {}
-    names = ("", *(one.name for one in with_base(run.start.expert.skills) if not is_base_skill(one)))
+    names = (SEARCH_TOOL, *(one.name for one in with_base(run.start.expert.skills) if not is_base_skill(one)))
     found = {name: player.toolset(run.start.expert_key, name) for name in names}
     return {name: Toolset(specs) for name, specs in found.items() if specs is not None}
 
@@ -68,6 +69,19 @@ async def played_results(
     except ProviderError as error:
         await fail(session, error_info(error))
         return None
+
+
+async def is_unlike(session: Session, provider: Provider) -> bool:
+    """Whether a call of the latest reply came to something else than in the recording; then the Run has failed."""
+    player, run = player_of(provider), session.run
+    if player is None:
+        return False
+    try:
+        player.check_results(session.place, run.step, {key: call.result for key, call in run.calls.items()})
+    except ProviderError as error:
+        await fail(session, error_info(error))
+        return True
+    return False
 
 
 def played_calls(provider: Provider, run: Run, factories: Sequence[SkillFactory]) -> list[Call]:

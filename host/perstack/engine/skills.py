@@ -127,7 +127,7 @@ class JobSkills:
         """The skills of a Run of this Expert. Those with `lazyInit` are not waited for, unless they are required.
 
         Runs whose programs are held to different policies share no skill. Those in `played` are not opened: a recording
-        answers for their tools, and for the host's own under the empty name.
+        answers for their tools, and for the search for tools, which is under its own name.
 
         Raises SkillError for a skill that nothing provides, or whose definition or environment must change, and for
         one that is required and cannot be reached.
@@ -414,8 +414,8 @@ def _bounded(text: str) -> str:
 
 def _played_search(played: Mapping[str, Toolset]) -> list[Offered]:
     """The search for tools, of a Run that used it: without the skills that are not opened there may be none to do."""
-    specs = played.get("", _NOTHING).specs
-    return [Offered(spec, PlayedSession(_NOTHING), spec.name) for spec in specs if spec.name == SEARCH_TOOL]
+    specs = played.get(SEARCH_TOOL, _NOTHING).specs
+    return [Offered(spec, PlayedSession(_NOTHING), spec.name) for spec in specs]
 
 
 def _is_lazy(definition: Skill) -> bool:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 
-from perstack.core.commands import Call, RunTools
+from perstack.core.commands import Call, Complete, EndStep, RunTools, Work
 from perstack.core.events import CallInteractiveTool, FinishToolCall, StartSample, ToolProgress
 from perstack.core.questions import Question
 from perstack.core.runs.decide import call_started, digest_of, result_of
@@ -100,6 +100,15 @@ async def _played(
 
     found = await played_results(session, calls, catalogue, around.endpoint.provider, around.blobs)
     return None if found is None else {key: Outcome(one.result, usage=one.usage) for key, one in found.items()}
+
+
+async def is_unlike_recording(session: Session, command: Work, around: ToolSurroundings) -> bool:
+    """Whether a Run that plays a recording has come to something else by the end of its step, and so has failed."""
+    if not plays_recording(around.endpoint.provider) or not isinstance(command, Complete | EndStep):
+        return False
+    from perstack.engine.playing import is_unlike
+
+    return await is_unlike(session, around.endpoint.provider)
 
 
 async def _begins(session: Session, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> bool:

@@ -209,6 +209,7 @@ UNUSED = {
     *("perstack.engine.verify", "perstack.engine.inbox", "perstack.engine.iterate", "perstack.engine.install"),
     *("perstack.frontends.cli.live", "perstack.frontends.cli.row_printer", "perstack.frontends.shared.log_rows"),
     *("perstack.frontends.mcp_server", "perstack.frontends.shared.approvals", "perstack_mcp.session"),
+    *("perstack.core.recording", "perstack.engine.playing", "perstack.ports.playing", "perstack_recorded.provider"),
     *("perstack_bubblewrap.runtime", "perstack_http", "perstack_original.imports"),
 }
 

@@ -275,13 +275,12 @@ class _Reader:
             recorded.calls[call_id] = recorded.calls[call_id].model_copy(update=changes)
 
     def _summary(self, event: CompactHistory) -> None:
-        if not event.model:
-            return  # an outline, which is made again
-        text = RecordedText(text=self._hiding.text(summary_in(event.text)))
-        model = "" if event.model == self._first else event.model
+        # without a model there is an outline, which is made again where no text comes
+        texts = (RecordedText(text=self._hiding.text(summary_in(event.text))),) if event.model else ()
+        model = "" if event.model in (self._first, "") else event.model
         usage = event.usage or NO_USAGE
         step = event.step_number
-        reply = RecordedReply(step=step, kind="summary", reply=(text,), model=model, usage=usage)
+        reply = RecordedReply(step=step, kind="summary", reply=texts, model=model, usage=usage)
         self.replies[step, "summary"] = _Recorded(reply)
 
 

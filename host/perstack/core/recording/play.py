@@ -8,12 +8,13 @@ before the next reply is given.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, TypeVar, assert_never
 
 from perstack.core.base import JsonObject
-from perstack.core.messages import ExpertMessage, Message, TextPart, ThinkingPart, ToolCallPart, ToolMessage, text_of
+from perstack.core.messages import ExpertMessage, Message, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, text_of
+from perstack.core.overrides import NOT_RECORDED
 from perstack.core.recording.hiding import Hiding
 from perstack.core.recording.make import digest_of_instruction
 from perstack.core.recording.model import (
@@ -45,7 +46,7 @@ _HIDING = Hiding()
 
 def not_recorded(message: str) -> ProviderError:
     """What was asked for is not in the recording; trying again does not help."""
-    return ProviderError(message, name="NotRecorded")
+    return ProviderError(message, name=NOT_RECORDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,6 @@ class Player:
             if found is None:
                 raise not_recorded(f"{self._of(place, step)} has no summary in {self.name}")
             return found
-        self._check_results(part, place, step, messages)
         if found is None:
             last = max((number for number, kind in part.replies if kind != "summary"), default=0)
             end = f"it ends after step {last} ({part.run.status})" if last else "it has no reply"
@@ -141,25 +141,24 @@ class Player:
             return f"{self.name} does not have {what} once more"
         return f"{self.name} does not have {what}; it has: {_listed(f'«{_short(one.query)}»' for one in near)}"
 
-    def _check_results(self, part: _Part, place: RunPlace, step: int, messages: Sequence[Message]) -> None:
-        """Raises ProviderError if a call of the reply before came to something else than in the recording."""
-        last = messages[-1] if messages else None
-        if not isinstance(last, ToolMessage):
-            return
-        ids = [result.tool_call_id for result in last.contents]
-        before = (part.replies.get((number, "reply")) for number in (step, step - 1))
-        known = next((one for one in before if one is not None and [call.call for call in one.calls] == ids), None)
-        calls = {} if known is None else {call.call: call for call in known.calls}
-        for result in last.contents:
-            call = calls.get(result.tool_call_id)
-            if known is None or call is None or call.failed == result.is_error:
+    def check_results(self, place: RunPlace, step: int, results: Mapping[str, ToolResultPart | None]) -> None:
+        """Raises ProviderError if a call of this step, by its id, came to something else than in the recording."""
+        part = self._part(place)
+        for call_id, result in results.items():
+            call = part.calls.get((step, call_id))
+            if result is None or call is None or call.failed == result.is_error:
                 continue
-            now = (
-                f"failed now («{_short(text_of(result.contents))}») and" if result.is_error else "did not fail now, but"
-            )
-            then = "did not" if result.is_error else f"did («{_short(_text(call))}»)" if call.result else "did"
+            of = self._of(place, step)
+            if result.is_error:
+                now = f"failed now («{_short(text_of(result.contents))}») and did not"
+            else:
+                now = (
+                    f"did not fail now, but did («{_short(_text(call))}»)"
+                    if call.result
+                    else "did not fail now, but did"
+                )
             raise not_recorded(
-                f"{self._of(place, known.step)}: {call.shown} {now} {then} when {self.name} was recorded"
+                f"{of}: {call.shown} {now} when {self.name} was recorded: change back what differs, or record again"
             )
 
     # --- tools ----------------------------------------------------------------------------------------------------
