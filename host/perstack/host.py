@@ -104,7 +104,7 @@ class Host:
         self.notice: str | None = None
         """What a person should be told of where the state is, if anything."""
         if storage is None or isinstance(storage, str):
-            storage, self.notice = open_state(loaded, project, place, storage)
+            storage, self.notice = open_state(loaded, project, place, storage, given)
         clock = SYSTEM if clock is None else clock
         audit = Auditing(storage, project, folder, given, clock)
         kept = given.without(audit.key_variable)

@@ -14,8 +14,9 @@ from perstack.core.ids import check_id, check_job_id
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.paging import check_space, checkpoint_order, newest_first, page_of, place_in_jobs, run_order
-from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
+from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageCheck
 from perstack_postgres.address import Address
+from perstack_postgres.checks import checks_of
 from perstack_postgres.connections import Connections
 from perstack_postgres.leases import JobKey, Leases
 from perstack_postgres.logs import RunLogs
@@ -268,6 +269,10 @@ class PostgresStorage:
             if fence is not None and await (await connection.execute(statements.has_fence, [fence])).fetchone() is None:
                 raise self._store.leases.lost(key)
             await connection.execute(statements.delete_job, {"space": key.space, "job": key.job_id})
+
+    async def checks(self) -> Sequence[StorageCheck]:
+        """Whether the server is there, and what this role may do in the schema."""
+        return await checks_of(self._store.connections)
 
     async def close(self) -> None:
         """Close the connections of all spaces."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -108,6 +109,11 @@ class Bench:
         self.workspace = workspace
         self.storage = storage
         self.clock = MovedClock()
+
+    def beside(self, workspace: Path) -> Bench:
+        """Another workspace, with a store of its own of the same kind."""
+        server, separator, _ = self.storage.partition("&schema=")
+        return Bench(workspace, f"{server}{separator}t_{secrets.token_hex(6)}" if separator else self.storage)
 
     def host(
         self,

@@ -10,7 +10,7 @@ from perstack.core.definition_secrets import without_secrets
 from perstack.core.definitions import Expert
 
 _NOT_RECORDED = {"headers", "oauth"}
-_REMEDY = "write `${VAR}` in its place, and set the variable in the environment or in .env"
+REMEDY = "write `${VAR}` in its place, and set the variable in the environment or in .env"
 
 
 def warn_of_secrets(expert: Expert, at: KeyPath, report: Reporter) -> None:
@@ -19,10 +19,10 @@ def warn_of_secrets(expert: Expert, at: KeyPath, report: Reporter) -> None:
     for skill, masked in zip(expert.skills, recorded.skills, strict=True):
         if masked != skill:
             texts, others = (one.model_dump(mode="json", exclude=_NOT_RECORDED) for one in (skill, masked))
-            _compare(texts, others, (*at, "skills", skill.name), report, _REMEDY)
+            _compare(texts, others, (*at, "skills", skill.name), report, REMEDY)
     if expert.iterate is not None and recorded.iterate is not None and recorded.iterate != expert.iterate:
         is_program = isinstance(expert.iterate.evaluator, tuple)
-        remedy = f"make it one line for the shell: {_REMEDY}" if is_program else _REMEDY
+        remedy = f"make it one line for the shell: {REMEDY}" if is_program else REMEDY
         texts, others = (one.model_dump(mode="json") for one in (expert.iterate, recorded.iterate))
         _compare(texts, others, (*at, "iterate"), report, remedy)
 

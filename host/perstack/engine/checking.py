@@ -10,13 +10,16 @@ from perstack.config.key_path import KeyPath
 from perstack.config.load import DefinitionFile
 from perstack.config.runtimes import runtime_of
 from perstack.config.source import Reporter
+from perstack.config.written_secrets import REMEDY
 from perstack.core.definitions import AgentSkill, AnySkill, InteractiveSkill, PluginSkill, ProviderSetting, Skill
+from perstack.core.secret_text import masked_words
 from perstack.engine.catalogue import picked
 from perstack.engine.plugins import Plugins
 from perstack.engine.rule_warnings import warn_of_rules
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.ports.provider import ProviderConfig
 from perstack.ports.skill import KnownTools
+from perstack.ports.variables import filled_address, variables_in
 
 _FINISHING = "attemptCompletion"
 """Both the kind of the tool that ends a Run, and its name."""
@@ -27,7 +30,7 @@ async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: 
 
     Whether keys and libraries are there is not asked: that is a matter of this machine.
     """
-    _check_storage(definition, plugins)
+    _check_storage(definition, plugins, env)
     for runtime, at, report in _runtimes(definition):
         try:
             plugins.runtime(runtime_of(runtime))
@@ -41,11 +44,16 @@ async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: 
     warn_of_rules(definition, plugins.skills)
 
 
-def _check_storage(definition: DefinitionFile, plugins: Plugins) -> None:
+def _check_storage(definition: DefinitionFile, plugins: Plugins, env: Mapping[str, str]) -> None:
     if "storage" not in definition.project.model_fields_set or definition.report is None:
         return
+    address = definition.project.storage
+    if masked_words(address) != address:
+        definition.report.warn(("storage",), f"holds what looks like a secret: {REMEDY}")
+    if not all(env.get(name) for name in variables_in([address])):
+        return
     try:
-        plugins.storage_at(definition.project.storage)
+        plugins.storage_at(filled_address(address, env))
     except UsageError as error:
         definition.report.error(("storage",), str(error))
 

@@ -15,6 +15,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.provider_states import ProviderState, provider_states
 from perstack.engine.setup import Setup
 from perstack.engine.state import places_of
+from perstack.ports.storage import ChecksItself, Storage
 from perstack.version import VERSION
 
 _PACKAGE = "perstack"
@@ -42,6 +43,7 @@ async def diagnosis(setup: Setup) -> tuple[Finding, ...]:
         *_extras(),
         *_providers(await provider_states(setup)),
         *(_place(path) for path in places_of(setup.storage)[:1]),
+        *await _server(setup.storage),
     )
 
 
@@ -109,6 +111,13 @@ def _place(path: Path) -> Finding:
     if free < _ROOM:
         return Finding("state", "problem", text, "make room on that disk, or remove old Jobs")
     return Finding("state", "ok", text)
+
+
+async def _server(storage: Storage) -> tuple[Finding, ...]:
+    """What a storage that a server keeps says of it."""
+    checks = await storage.checks() if isinstance(storage, ChecksItself) else ()
+    states: tuple[Literal["problem", "ok"], ...] = ("problem", "ok")
+    return tuple(Finding(f"state, {one.about}", states[one.is_there], one.text, one.remedy) for one in checks)
 
 
 def _user() -> str:

@@ -75,7 +75,6 @@ class ExecutionMemory(TaskReader, TaskMemory):
         plugins: Iterable[object] = (),
     ) -> ExecutionMemory:
         """On the storage given, or that of the perstack.toml found from the workspace upward, or `file:perstack`."""
-        import os
         import warnings
 
         from perstack.config.load import load_usable
@@ -83,12 +82,13 @@ class ExecutionMemory(TaskReader, TaskMemory):
         from perstack.core.definitions import Project
         from perstack.engine.audit import audit_of
         from perstack.engine.plugins import load_plugins
-        from perstack.engine.state import open_state
+        from perstack.engine.state import open_state, state_environment
 
         place = find_place(workspace)
         project = Project() if place.config is None or storage is not None else load_usable(place.config).project
-        loaded = load_plugins(plugins, os.environ if env is None else env)
-        opened, notice = open_state(loaded, project, place, storage)
+        given = env if env is not None else state_environment(project, place, storage)
+        loaded = load_plugins(plugins, given)
+        opened, notice = open_state(loaded, project, place, storage, given)
         if notice is not None:
             warnings.warn(notice, stacklevel=2)
         return cls(opened, audit_of(project, opened, place, env))

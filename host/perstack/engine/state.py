@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 
 from perstack.config.places import ProjectPlace
 from perstack.core.definitions import Project
 from perstack.engine.plugins import Plugins
-from perstack.ports.storage import LocalStorage, Storage
+from perstack.engine.trust import environment_of
+from perstack.ports.environment import refuse_redirected
+from perstack.ports.storage import LocalStorage, SendsCredentials, Storage
+from perstack.ports.variables import filled_address, variables_in
 
 
 def open_state(
-    plugins: Plugins, project: Project, place: ProjectPlace, named: str | None = None
+    plugins: Plugins, project: Project, place: ProjectPlace, named: str | None, env: Mapping[str, str]
 ) -> tuple[Storage, str | None]:
     """The storage of a project, or the one that is named instead, and what a person should be told of it.
 
     What a project says is seen from its `state_root`, and what is named from where one stands. Where an older version,
-    which kept all state there, has left some, that is used. Raises UsageError if no such storage is installed.
+    which kept all state there, has left some, that is used. Raises UsageError if no such storage is installed, or if a
+    variable in its address is not set.
     """
     if named is not None:
-        return plugins.open_storage(named, place.folder), None
-    address = project.storage
+        return plugins.open_storage(_filled(plugins, named, env), place.folder), None
+    address = _filled(plugins, project.storage, env)
     storage = plugins.open_storage(address, place.state_root)
     if place.folder == place.state_root:
         return storage, None
@@ -32,6 +38,28 @@ def open_state(
         f"Jobs are kept in {older.location}, where an older version left some, and not in {storage.location} beside"
         f" perstack.toml; {_how_to_merge(Path(older.location), Path(storage.location))}"
     )
+
+
+def state_environment(project: Project, place: ProjectPlace, named: str | None) -> Mapping[str, str]:
+    """The environment, with the `.env` files if the address of the storage names a variable."""
+    if variables_in([project.storage if named is None else named]):
+        return environment_of(project, place)
+    return os.environ
+
+
+def _filled(plugins: Plugins, address: str, env: Mapping[str, str]) -> str:
+    """The address with the values of its variables.
+
+    Raises UsageError if a person's own credential would go with it to where only a workspace's `.env` says.
+    """
+    names = variables_in([address])
+    filled = filled_address(address, env)
+    if names:
+        factory, _ = plugins.storage_at(filled)
+        sent = factory.credentials if isinstance(factory, SendsCredentials) else ()
+        for name in sorted(names):
+            refuse_redirected(env, name, (*sorted(names - {name}), *sent))
+    return filled
 
 
 def places_of(storage: Storage) -> tuple[Path, ...]:

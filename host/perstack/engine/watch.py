@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 
 from perstack.core.events import StoredEvent
 from perstack.engine.logs.lines import run_ids
 from perstack.engine.logs.log import StoredLine
 from perstack.engine.logs.runs import run_logs
-from perstack.ports.storage import RunRef, Storage
+from perstack.ports.storage import Announces, RunRef, Storage, Watch
 
 _LOOK_AGAIN = 0.1
 """Seconds between two looks at the logs."""
+_LOOK_AFTER_SILENCE = 1.0
+"""The same where the storage says when there is something to see."""
 
 
 async def watch_job(storage: Storage, job_id: str) -> AsyncGenerator[StoredLine[StoredEvent]]:
     """Every stored event of a Job, each Run's in order, until nobody drives the Job and all was shown."""
     seen: dict[str, int] = {}
-    while True:
-        is_driven = await storage.lease_info(job_id) is not None
-        for run_id in await run_ids(storage, job_id):
-            new = run_logs(storage).events(RunRef(job_id, run_id), after=seen.get(run_id, 0))
-            async with aclosing(new) as lines:
-                async for line in lines:
-                    seen[run_id] = line.seq
-                    yield line
-        if not is_driven:
-            return
-        await asyncio.sleep(_LOOK_AGAIN)
+    async with _watching(storage, job_id) as watch:
+        while True:
+            is_driven = await storage.lease_info(job_id) is not None
+            for run_id in await run_ids(storage, job_id):
+                new = run_logs(storage).events(RunRef(job_id, run_id), after=seen.get(run_id, 0))
+                async with aclosing(new) as lines:
+                    async for line in lines:
+                        seen[run_id] = line.seq
+                        yield line
+            if not is_driven:
+                return
+            await (asyncio.sleep(_LOOK_AGAIN) if watch is None else watch.wait(_LOOK_AFTER_SILENCE))
+
+
+def _watching(storage: Storage, job_id: str) -> AbstractAsyncContextManager[Watch | None]:
+    return storage.watch(job_id) if isinstance(storage, Announces) else nullcontext()

@@ -315,6 +315,45 @@ class LocalStorage(Storage, Protocol):
         ...
 
 
+class Watch(Protocol):
+    """Tells when to look at a Job again."""
+
+    async def wait(self, seconds: float) -> None:
+        """Returns when something may have been written since the last wait, and at the latest after so many seconds."""
+        ...
+
+
+@runtime_checkable
+class Announces(Protocol):
+    """What a storage can do besides that hears at once what other processes write. A notice may be lost: who waits
+    looks now and then all the same."""
+
+    def watch(self, job_id: str) -> AbstractAsyncContextManager[Watch]:
+        """Listens from when it is entered: for what is appended to the Job, and for its lease being given up."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StorageCheck:
+    """One thing that a storage needs of what it keeps its Jobs in."""
+
+    about: str
+    """A word or two: `server`, `rights`."""
+    is_there: bool
+    text: str
+    """What was found, with the place, and nothing secret."""
+    remedy: str = ""
+
+
+@runtime_checkable
+class ChecksItself(Protocol):
+    """What a storage can do besides that is kept by a server."""
+
+    async def checks(self) -> Sequence[StorageCheck]:
+        """Whether what it needs is there. Makes no Job; what cannot be reached is a check that says so, no error."""
+        ...
+
+
 class StorageFactory(Protocol):
     """What a storage plugin registers."""
 
@@ -327,4 +366,14 @@ class StorageFactory(Protocol):
         """A storage for what follows the colon; relative paths are seen from `workspace`, whose state it is: the folder
         of perstack.toml, or the one that one stands in.
         """
+        ...
+
+
+@runtime_checkable
+class SendsCredentials(StorageFactory, Protocol):
+    """One whose storages send what variables of the process's environment hold to the address that they are given."""
+
+    @property
+    def credentials(self) -> Sequence[str]:
+        """The names of these variables."""
         ...

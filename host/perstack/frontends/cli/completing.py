@@ -135,7 +135,7 @@ class _Place:
         from perstack.engine.state import open_state
         from perstack.ports.storage import LocalStorage
 
-        storage, _ = open_state(self._plugins(), self._project(), self._found, self._options.storage)
+        storage, _ = open_state(self._plugins(), self._project(), self._found, self._options.storage, os.environ)
         if not isinstance(storage, LocalStorage):
             return ()
         try:

@@ -23,6 +23,7 @@ from perstack.frontends.mcp_server.greeting import greet, offers_roots
 from perstack.frontends.mcp_server.names import only_experts
 from perstack.frontends.mcp_server.snippets import CLIENTS, command_of
 from perstack.frontends.shared.wire import Wire
+from perstack.ports.variables import variables_in
 
 if TYPE_CHECKING:
     from perstack.frontends.mcp_server.door import Guard
@@ -195,7 +196,9 @@ def _places(place: PlaceOptions) -> dict[str, object]:
     workspace = found.workspace(project, place.named)
     config, storage = place.config and found.config, place.storage
     if config is None and find_config(workspace) != found.config:
-        config, storage = found.config, storage or _seen_from(found.state_root, project.storage)
+        config = found.config
+        if storage is None and not _is_anywhere(project.storage):
+            storage = _seen_from(found.state_root, project.storage)
     if storage is not None and workspace != found.folder:
         storage = _seen_from(found.folder, storage)
     return {"--workspace": workspace, "--config": config, "--storage": storage}
@@ -203,7 +206,12 @@ def _places(place: PlaceOptions) -> dict[str, object]:
 
 def _seen_from(folder: Path, address: str) -> str:
     scheme, _, location = address.partition(":")
-    return f"{scheme}:{folder / location}"
+    return address if _is_anywhere(address) else f"{scheme}:{folder / location}"
+
+
+def _is_anywhere(address: str) -> bool:
+    """Whether it is that of a server, or in a variable: the same wherever one stands."""
+    return bool(variables_in([address])) or "://" in address
 
 
 def _compaction(asked: Compaction | None) -> str | None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from perstack.config.env import read_env
 from perstack.config.load import LoadedProject, load_usable
 from perstack.config.places import ProjectPlace, check_workspace, find_place
 from perstack.core.context import Compaction, CompactionExpert
@@ -21,6 +20,8 @@ from perstack.core.overrides import Overrides
 from perstack.core.policy.widening import Widening
 from perstack.core.rules import wrong_budget
 from perstack.dataclass import dataclass
+from perstack.engine.state import state_environment
+from perstack.engine.trust import environment_of
 from perstack.engine.who import this_user
 from perstack.errors import DefinitionError, UsageError
 from perstack.frontends.cli.next_steps import said
@@ -105,8 +106,10 @@ class PlaceOptions:
         One that there is has to be usable, for it says which anchor is sent what changes. Raises DefinitionError.
         """
         project = self.project(required=False)
-        env = os.environ if project.audit is None else read_env(self.find().folder, project.env_path)
-        return self.host(project, env=dict(env))
+        place = self.find()
+        audited = project.audit is not None
+        env = environment_of(project, place) if audited else state_environment(project, place, self.storage)
+        return self.host(project, env=env)
 
     def host(
         self,
