@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+from zlib import crc32
 
 import pytest
 from hosting import OPENED, Bench, wait_for
 
+if TYPE_CHECKING:
+    from postgres_server import PostgresServer
 
-@pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db"], ids=["file", "sqlite"])
+
+_ONE_IN = 10
+"""Of how many tests one runs on a server too; all do with PERSTACK_POSTGRES=all."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out those that are run on a server by request only."""
+    if os.environ.get("PERSTACK_POSTGRES") == "all":
+        return
+    left_out = [one for one in items if isinstance(one, pytest.Function) and _is_left_out(one)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [one for one in items if one not in gone]
+
+
+def _is_left_out(item: pytest.Function) -> bool:
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return params.get("bench") == "postgresql" and crc32(item.originalname.encode()) % _ONE_IN != 0
+
+
+@pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db", "postgresql"], ids=["file", "sqlite", "postgres"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
     """A workspace, on each real storage in turn."""
-    return Bench(tmp_path, request.param)
+    if request.param != "postgresql":
+        return Bench(tmp_path, request.param)
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return Bench(tmp_path, server.address())
 
 
 @pytest.fixture(autouse=True)

@@ -99,11 +99,10 @@ def number_of_appends(bench: Bench) -> int:
 
 
 def test_a_job_that_crashes_at_any_append_goes_on_and_ends_the_same(tmp_path: Path, bench: Bench) -> None:
-    scheme = bench.storage
-    appends = number_of_appends(Bench(_folder(tmp_path, "plain"), scheme))
+    appends = number_of_appends(bench.beside(_folder(tmp_path, "plain")))
     assert appends > 20
     for point in crash_points(appends):
-        one = Bench(_folder(tmp_path, f"{point.moment}-{point.append}"), scheme)
+        one = bench.beside(_folder(tmp_path, f"{point.moment}-{point.append}"))
         wait_for(live(one, point))
         if not _has_run(one):
             continue
@@ -114,7 +113,7 @@ def test_a_job_that_crashes_at_any_append_goes_on_and_ends_the_same(tmp_path: Pa
 
 
 def test_a_job_that_crashes_again_and_again_still_ends_the_same(tmp_path: Path, bench: Bench) -> None:
-    one = Bench(_folder(tmp_path, "often"), bench.storage)
+    one = bench.beside(_folder(tmp_path, "often"))
     for _ in range(200):
         if _has_run(one) and _is_completed(one):
             break

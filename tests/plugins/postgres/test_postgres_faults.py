@@ -1,0 +1,327 @@
+"""What goes wrong between a process and its database: nothing acknowledged is lost, and nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from postgres_proxy import Cut, Pooler, Proxy
+from postgres_server import PostgresServer
+
+from perstack.core.chain import EMPTY_LOG, Head, open_line, seal
+from perstack.errors import Conflict, StorageError
+from perstack.ports.storage import RunRef, Storage
+from perstack.testing.opener import JOB, RUN, SECONDS, new_writer, payload, wait_for
+from perstack_postgres.plugin import perstack_storages
+
+THOROUGH = os.environ.get("PERSTACK_POSTGRES") == "all"
+CUTS: tuple[Cut, ...] = ("before", "middle", "after")
+
+
+def opened(address: str) -> Storage:
+    return perstack_storages()[0].open(address.partition(":")[2], Path.cwd())
+
+
+@contextmanager
+def closing(*storages: Storage) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for one in storages:
+            wait_for(one.close())
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
+    proxy = Proxy(postgres.folder)
+    yield proxy
+    proxy.close()
+
+
+def through(proxy: Proxy | Pooler, address: str) -> str:
+    """The same store, by way of the proxy."""
+    head, _, schema = address.partition("&schema=")
+    return f"{head.partition('?')[0]}?host={proxy.folder}&schema={schema}"
+
+
+async def a_life(storage: Storage) -> list[bytes]:
+    """A Job from beginning to end, with all that a driver writes."""
+    await storage.create_job(JOB)
+    async with storage.lease(JOB, "me"):
+        lines, head = seal(EMPTY_LOG, [payload("a")])
+        await storage.append(RUN, 0, lines)
+        name = await storage.put_blob(JOB, b"\0blob")
+        more, head = seal(head, [payload("b"), payload("c")])
+        await storage.append(RUN, 1, more)
+        await storage.put_entry(JOB, 3, b"{}", expected=(RUN, head))
+        last, _ = seal(head, [payload("d")])
+        await storage.append(RUN, 3, last)
+        await storage.put_summary(JOB, b"{}")
+        assert await storage.blob(JOB, name) == b"\0blob"
+    await storage.create_job("other")
+    await storage.delete_job("other")
+    return [*lines, *more, *last]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_connection_that_is_cut_in_any_statement_loses_and_repeats_nothing(
+    postgres: PostgresServer, proxy: Proxy, cut: Cut
+) -> None:
+    at, was_reached = 1, True
+    while was_reached:
+        address = postgres.address()
+        storage, plain = opened(through(proxy, address)), opened(address)
+        with closing(storage, plain):
+            wait_for(storage.has_job("none"))  # who has never come to a server does not wait for it
+            proxy.arm(at, cut)
+            written = wait_for(a_life(storage))
+            was_reached = proxy.was_reached
+            proxy.arm(1 << 30, cut)
+            assert wait_for(plain.read(RUN)) == written, f"{cut} statement {at}"
+            assert wait_for(plain.entries()) == {JOB: b"{}"}
+            assert wait_for(plain.lease_info(JOB)) is None
+        at += 1 if cut == "after" or THOROUGH else 4
+    assert at > 20
+
+
+_DRIVER = """
+import asyncio, importlib, sys
+from pathlib import Path
+from perstack.core.chain import Head, seal
+from perstack.errors import PerstackError
+from perstack.ports.storage import RunRef
+location = sys.argv[1]
+storage = importlib.import_module("perstack_postgres.plugin").perstack_storages()[0].open(location, Path.cwd())
+
+async def main():
+    run, head = RunRef("job1", "job1-1"), Head()
+    async with storage.lease("job1", "the frozen"):
+        try:
+            while True:
+                lines, after = seal(head, [b'{"by":"frozen"}'])
+                await storage.append(run, head.seq, lines)
+                await storage.put_summary("job1", b'{"by":"frozen"}')
+                head = after
+                print(head.seq, flush=True)
+                if sys.stdin.readline() == "":
+                    return
+        except PerstackError as error:
+            print(type(error).__name__, error, flush=True)
+    await storage.close()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def driver(address: str) -> Iterator[subprocess.Popen[str]]:
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    command = [sys.executable, "-c", _DRIVER, address.partition(":")[2]]
+    env = {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def step(child: subprocess.Popen[str]) -> str:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write("go\n")
+    child.stdin.flush()
+    return child.stdout.readline()
+
+
+async def take_over(storage: Storage) -> tuple[float, list[bytes]]:
+    """Wait until the Job is free, and write to it; returns how long that took."""
+    began = time.monotonic()
+    while True:
+        try:
+            async with storage.lease(JOB, "the next"):
+                took, records = time.monotonic() - began, await storage.read(RUN)
+                head = Head(len(records), open_line(records[-1]).hash)
+                await storage.append(RUN, head.seq, seal(head, [b'{"by":"next"}'])[0])
+                return took, await storage.read(RUN)
+        except Conflict:
+            assert time.monotonic() < began + SECONDS
+            await asyncio.sleep(0.2)
+
+
+def test_a_driver_that_was_frozen_writes_nothing_once_another_took_over(postgres: PostgresServer) -> None:
+    address = postgres.address()
+    storage = opened(address)
+    with closing(storage), driver(address) as child:
+        wait_for(storage.create_job(JOB))
+        assert child.stdout is not None
+        while (said := child.stdout.readline().strip()) != "3":
+            assert said in ("1", "2"), said
+            assert child.stdin is not None
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        child.send_signal(signal.SIGSTOP)
+        with pytest.raises(Conflict, match="the frozen"):
+            wait_for(_lease_once(storage))
+        took, records = wait_for(take_over(storage))
+        assert took <= 10.5
+        child.send_signal(signal.SIGCONT)
+        assert step(child).startswith("Conflict")
+        assert wait_for(storage.read(RUN)) == records
+        assert wait_for(storage.summary(JOB)) == b'{"by":"frozen"}'
+
+
+async def _lease_once(storage: Storage) -> None:
+    async with storage.lease(JOB, "me"):
+        pass
+
+
+def test_a_driver_that_was_cut_off_writes_nothing_once_another_took_over(
+    postgres: PostgresServer, proxy: Proxy
+) -> None:
+    address = postgres.address()
+    cut_off, storage = opened(through(proxy, address)), opened(address)
+
+    async def work() -> None:
+        async with cut_off.lease(JOB, "the cut off"):
+            writer = await new_writer(cut_off)
+            await writer.append("a")
+            proxy.darken()
+            took, records = await take_over(storage)
+            assert took <= 10.5
+            proxy.lighten()
+            for late in (writer.append("late"), cut_off.put_summary(JOB, b"late"), cut_off.put_blob(JOB, b"late")):
+                with pytest.raises(Conflict, match="lease"):
+                    await late
+            assert await storage.read(RUN) == records
+            assert await storage.summary(JOB) is None
+
+    with closing(cut_off, storage):
+        wait_for(cut_off.create_job(JOB))
+        wait_for(work())
+
+
+def test_a_lease_outlives_its_connection_unless_another_takes_it(postgres: PostgresServer, proxy: Proxy) -> None:
+    address = postgres.address()
+    ours, other = opened(through(proxy, address)), opened(address)
+
+    async def work() -> None:
+        async with ours.lease(JOB, "ours"):
+            writer = await new_writer(ours)
+            await writer.append("a")
+            proxy.cut_all()
+            async with asyncio.timeout(SECONDS):
+                while await other.lease_info(JOB) is None:
+                    await asyncio.sleep(0.05)
+            with pytest.raises(Conflict, match="ours"):
+                await _lease_once(other)
+            await writer.append("b")
+            proxy.cut_all()
+            async with other.lease(JOB, "quicker"):
+                with pytest.raises(Conflict, match="lease"):
+                    await writer.append("c")
+            assert len(await other.read(RUN)) == 2
+
+    with closing(ours, other):
+        wait_for(ours.create_job(JOB))
+        wait_for(work())
+
+
+def test_a_server_that_is_restarted_costs_no_running_job_anything(tmp_path: Path) -> None:
+    server = PostgresServer().start()
+    address = server.address()
+    storage = opened(address)
+    written: dict[str, list[bytes]] = {}
+
+    async def drive(job: str, restarted: asyncio.Event) -> None:
+        await storage.create_job(job)
+        async with storage.lease(job, f"driver of {job}"):
+            writer = await new_writer(storage, RunRef(job, f"{job}-1"))
+            for n in range(4):
+                await writer.append(f"{n}")
+                await storage.put_summary(job, b"%d" % n)
+            while not restarted.is_set():
+                await writer.append("meanwhile")
+            for n in range(4):
+                await writer.append(f"{n} after")
+        written[job] = writer.written
+
+    async def restart(restarted: asyncio.Event) -> None:
+        await asyncio.sleep(0.5)
+        for sign in (signal.SIGINT, signal.SIGQUIT):
+            await asyncio.to_thread(server.stop, sign)
+            await asyncio.to_thread(server.start)
+        restarted.set()
+
+    async def work() -> None:
+        restarted = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for number in range(50):
+                group.create_task(drive(f"job-{number}", restarted))
+            group.create_task(restart(restarted))
+        for job, lines in written.items():
+            assert await storage.read(RunRef(job, f"{job}-1")) == lines
+            assert await storage.lease_info(job) is None
+        assert len(written) == 50
+
+    try:
+        asyncio.run(asyncio.wait_for(work(), 90))
+        wait_for(storage.close())
+    finally:
+        server.close()
+
+
+def test_a_server_that_is_gone_for_good_is_an_error_of_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perstack_postgres.connections.PATIENCE", 1.0)
+    server = PostgresServer().start()
+    storage = opened(server.address())
+    try:
+        writer = wait_for(new_writer(storage))
+        wait_for(writer.append("a"))
+        server.stop()
+        for ask in (lambda: writer.append("b"), lambda: storage.read(RUN), lambda: storage.lease_info(JOB)):
+            with pytest.raises(StorageError, match="see whether the server runs") as error:
+                wait_for(ask())  # type: ignore[arg-type]
+            assert "\n" not in str(error.value)
+    finally:
+        wait_for(storage.close())
+        server.close()
+
+
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+def test_a_pooler_is_used_if_it_keeps_sessions_and_named_if_it_does_not(postgres: PostgresServer, mode: str) -> None:
+    pooler = Pooler(postgres.folder, mode)  # type: ignore[arg-type]
+    address = postgres.address()
+    storage = opened(through(pooler, address))
+    try:
+        if mode == "session":
+            assert len(wait_for(a_life(storage))) == 4
+        else:
+            with pytest.raises(StorageError, match="pool_mode = session"):
+                wait_for(a_life(storage))
+    finally:
+        wait_for(storage.close())
+        pooler.close()
+
+
+def test_times_of_leases_are_the_servers(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, other = opened(postgres.address("skewed")), opened(postgres.address("skewed"))
+
+    async def work() -> None:
+        async with storage.lease(JOB, "ahead"):
+            monkeypatch.setattr(time, "time", lambda: 4e9)
+            with pytest.raises(Conflict, match="ahead"):
+                await _lease_once(other)
+
+    with closing(storage, other):
+        wait_for(storage.create_job(JOB))
+        wait_for(work())
