@@ -191,7 +191,9 @@ class Objects:
             self._opened = S3Store(
                 place.bucket,
                 prefix=place.prefix or None,
-                config={"region": region, "endpoint": place.endpoint} if place.endpoint else {"region": region},
+                config={"region": region, "aws_endpoint_url_s3": place.endpoint}
+                if place.endpoint
+                else {"region": region},
                 client_options={
                     "timeout": _TIMEOUT,
                     "connect_timeout": _CONNECT,

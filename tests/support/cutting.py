@@ -1,0 +1,97 @@
+"""A server of HTTP between a client and another: it passes requests on, and fails one of them."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+from urllib.parse import urlsplit
+
+Way = Literal["lost", "unanswered", "busy"]
+"""The request is cut off before it is passed on; its answer is; it is refused with 503, and not passed on."""
+
+
+class Cutting:
+    """Counts requests, and fails the one of a number, from 1 on; none at first."""
+
+    def __init__(self, server: str) -> None:
+        self.server = urlsplit(server)
+        self.requests = 0
+        self._fails_at = 0
+        self._way: Way = "lost"
+        self._lock = threading.Lock()
+
+    def fail(self, number: int, way: Way) -> None:
+        """Count anew, and fail the request of that number once."""
+        with self._lock:
+            self.requests, self._fails_at, self._way = 0, number, way
+
+    def way(self) -> Way | None:
+        """What is done to the next request."""
+        with self._lock:
+            self.requests += 1
+            return self._way if self.requests == self._fails_at else None
+
+
+@contextmanager
+def cutting(server: str) -> Iterator[tuple[str, Cutting]]:
+    """The address of one before that server, and its count."""
+    state = Cutting(server)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1  # an answer in one write: else the kernel waits for the client's word in between
+        disable_nagle_algorithm = True
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+        def _pass_on(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            way = state.way()
+            if way == "lost":
+                self.close_connection = True
+                return
+            if way == "busy":
+                self._answer(503, [("Content-Type", "text/plain")], b"slow down")
+                return
+            there = http.client.HTTPConnection(state.server.hostname or "", state.server.port, timeout=30)
+            there.request(self.command, self.path, body, dict(self.headers))
+            answer = there.getresponse()
+            data = answer.read()
+            there.close()
+            if way == "unanswered":
+                self.close_connection = True
+                return
+            kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in _OURS]
+            if self.command == "HEAD":
+                kept.append(("Content-Length", answer.headers.get("Content-Length") or "0"))
+            self._answer(answer.status, kept, data)
+
+        def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
+            self.send_response_only(status)
+            for name, value in headers:
+                self.send_header(name, value)
+            if self.command != "HEAD":
+                self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass_on
+
+    server_here = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server_here.daemon_threads = True
+    thread = threading.Thread(target=server_here.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server_here.server_address[1]}", state
+    finally:
+        server_here.shutdown()
+        thread.join()
+        server_here.server_close()
+
+
+_OURS = {"connection", "transfer-encoding", "content-length", "keep-alive", "server"}
