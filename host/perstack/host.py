@@ -30,6 +30,7 @@ from perstack.engine.experts import Experts
 from perstack.engine.jobs import Jobs
 from perstack.engine.plugins import load_plugins
 from perstack.engine.providers import ProviderPool
+from perstack.engine.rewinding.whole import put_right
 from perstack.engine.setup import Setup
 from perstack.engine.skill_upkeep import Skills
 from perstack.engine.state import open_state
@@ -160,6 +161,7 @@ class Host:
         return host
 
     async def __aenter__(self) -> Host:
+        await put_right(self.storage, self.workspace, self.jobs.settle_rewind)
         return self
 
     async def __aexit__(

@@ -92,7 +92,9 @@ class _Export:
         at = self._begin(log[0], offset)
         for index, event in enumerate(log[1:], 1):
             was = at.state
-            if was.status != "running" and not isinstance(event, ours.CloseRun | ours.RedactEvent):
+            if was.status != "running" and not isinstance(
+                event, ours.CloseRun | ours.StartRewind | ours.FinishRewind | ours.RedactEvent
+            ):
                 self._go_on(at, event)
             at.state = evolve(was, event, Head(index + 1))
             at.ids += [_id(run_id, "message", n) for n in range(len(at.ids), len(at.state.messages))]
@@ -177,7 +179,7 @@ class _Export:
                 return  # nor compaction: what the model was shown stands among the messages
             case ours.CompactHistory():
                 at.ids = [_id(at.state.id, f"after {event.id}", n) for n in range(len(at.state.messages))]
-            case ours.CloseRun() | ours.RedactEvent():
+            case ours.CloseRun() | ours.StartRewind() | ours.FinishRewind() | ours.RedactEvent():
                 return  # nor an end for good, nor redactions: what is left of an event was written in its place
             case ours.RecordSnapshot():
                 return  # nor snapshots

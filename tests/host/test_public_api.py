@@ -92,7 +92,8 @@ HOST = {
 }
 PARTS = {
     Jobs: {*HOST, "backtest", "delete_each", "find", "left_out", "list", "not_retained"}.union(
-        ("copy_to", "disk_usage", "redact", "resume_before_compaction", "tree", "under", "waiting")
+        ("copy_to", "disk_usage", "redact", "resume_before_compaction", "tree", "under", "waiting"),
+        ("diff", "plan_rewind", "rewind", "settle_rewind", "write_files"),
     )
     - {"open", "close", "inbox", "use", "login", "logout", "install", "tools"},
     Experts: {"all", "get", "check_ready", "run_program", "diagnosis", "providers", "runtimes", "sent", "tools"},

@@ -41,6 +41,8 @@ from perstack.core.run_facts import (
     amount,
 )
 from perstack.core.snapshots.events import RecordSnapshot as RecordSnapshot
+from perstack.core.snapshots.rewind_events import FinishRewind as FinishRewind
+from perstack.core.snapshots.rewind_events import StartRewind as StartRewind
 from perstack.core.start_events import FORMAT as FORMAT
 from perstack.core.start_events import ResumeReason as ResumeReason
 from perstack.core.start_events import ResumeRun as ResumeRun
@@ -382,6 +384,8 @@ StoredEvent = (
     | StopRunByExceededBudget
     | StopRunByInterrupt
     | CloseRun
+    | StartRewind
+    | FinishRewind
     | RedactEvent
 )
 

@@ -41,6 +41,7 @@ from perstack.core.events import (
     DecideApproval,
     ErrorRun,
     FinishGeneration,
+    FinishRewind,
     FinishRun,
     FinishStep,
     FinishToolCall,
@@ -53,6 +54,7 @@ from perstack.core.events import (
     ShrinkResults,
     StartCompaction,
     StartGeneration,
+    StartRewind,
     StartSample,
     StartToolCall,
     StopRunByDelegate,
@@ -81,7 +83,7 @@ def difference(run: Run, event: StoredEvent) -> str | None:
     """
     if isinstance(event, StopRunByInterrupt | ErrorRun | StopRunByExceededMaxSteps | StopRunByExceededBudget):
         return None
-    if isinstance(event, WidenPermissions | CloseRun | RedactEvent):
+    if isinstance(event, WidenPermissions | CloseRun | StartRewind | FinishRewind | RedactEvent):
         return None  # a person may do that at any time
     if isinstance(event, ResumeRun):
         return _resumption(run, event)

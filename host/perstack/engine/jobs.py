@@ -30,7 +30,7 @@ from perstack.core.runs.state import Run
 from perstack.engine.clock import new_ids
 from perstack.engine.emit import Emitter, OnEvent, runtime_begins
 from perstack.engine.guarding import guarded
-from perstack.engine.job_queries import JobQueries
+from perstack.engine.job_files import JobFiles
 from perstack.engine.knowledge import Knowledge
 from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.own_task import in_own_task
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 _PAGE = 500
 
 
-class Jobs(JobQueries):
+class Jobs(JobFiles):
     """The Jobs of one storage. Several may be driven at once, each in a task of its own."""
 
     def __init__(
@@ -441,7 +441,7 @@ class Jobs(JobQueries):
     async def _leased(self, job_id: str) -> AsyncGenerator[None]:
         task = asyncio.current_task()
         holder = this_process()
-        async with self.storage.lease(job_id, holder), guarded(self.storage):
+        async with self._on_whole_files(), self.storage.lease(job_id, holder), guarded(self.storage):
             if task is None:
                 yield
                 return

@@ -21,6 +21,7 @@ from perstack.core.events import (
     ErrorRun,
     FinishGeneration,
     FinishReason,
+    FinishRewind,
     FinishRun,
     FinishStep,
     FinishToolCall,
@@ -33,6 +34,7 @@ from perstack.core.events import (
     ShrinkResults,
     StartCompaction,
     StartGeneration,
+    StartRewind,
     StartRun,
     StartSample,
     StartToolCall,
@@ -80,6 +82,9 @@ from perstack.core.tools import COUNTED_CALLS
 from perstack.core.transitions import IllegalFact
 from perstack.core.usage import NO_USAGE, Charge, Usage, together
 
+_BY_A_PERSON = (StartRewind, FinishRewind, RedactEvent)
+"""What the Run has not done."""
+
 
 def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
     """The state after one event more. The only way that state changes.
@@ -87,9 +92,9 @@ def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
     Raises IllegalFact for an event that cannot follow: the state is that of before.
     """
     check_legal(run, event)
-    at = run.updated_at if isinstance(event, RedactEvent) else max(run.updated_at, event.timestamp)
+    at = run.updated_at if isinstance(event, _BY_A_PERSON) else max(run.updated_at, event.timestamp)
     # what was under way when its process ended is not known to have been work
-    was_at_work = run.status in ACTIVE and not isinstance(event, ResumeRun | CloseRun | RedactEvent)
+    was_at_work = run.status in ACTIVE and not isinstance(event, (ResumeRun, CloseRun, *_BY_A_PERSON))
     worked = run.worked_ms + (at - run.updated_at if was_at_work else 0)
     # as `replace` does, which takes seven times as long over so many fields
     after = object.__new__(Run)
@@ -223,6 +228,8 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
             return changes
         case CloseRun():
             return Changes(closed=event, asked=None, questions={})
+        case StartRewind() | FinishRewind():
+            return Changes(snapshot=event.tree or run.snapshot)
         case RedactEvent():
             return Changes()  # what it stands for was folded in its place
         case _:

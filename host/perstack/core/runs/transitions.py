@@ -14,6 +14,8 @@ ACTIVE: frozenset[RunStatus] = frozenset(("running", "stoppedByDelegate"))
 _RUNNING: frozenset[RunStatus] = frozenset(("running",))
 _ALL: frozenset[RunStatus] = frozenset(get_args(RunStatus))
 _OPEN = _ALL - {"completed"}
+_ALWAYS = frozenset(("startRewind", "finishRewind", "redactEvent"))
+"""What a person does to files and logs, and not the Run: also where nothing continues it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ TRANSITIONS: dict[str, Transition] = {
     # earlier versions recorded an interrupt also of a Run that had stopped for another reason in that moment
     "stopRunByInterrupt": _transition(_ANY, _OPEN, status="stoppedByInterrupt"),
     "closeRun": _transition(_ANY, _OPEN),
+    "startRewind": _transition(_ANY, _ALL),
+    "finishRewind": _transition(_ANY, _ALL),
     "redactEvent": _transition(_ANY, _ALL),
 }
 """By the type of the event. `startRun` is not in it: it makes the Run."""
@@ -82,7 +86,7 @@ def check_legal(run: Run, event: StoredEvent) -> None:
     known = TRANSITIONS.get(event.type)
     if known is None:
         raise IllegalFact(f"a second {event.type}")
-    if run.closed is not None and event.type != "redactEvent":
+    if run.closed is not None and event.type not in _ALWAYS:
         raise IllegalFact(f"{event.type} cannot follow where the Run was closed for good")
     if run.phase not in known.phases or run.status not in known.statuses:
         raise IllegalFact(f"{event.type} cannot follow where the Run is {run.status} in phase {run.phase.name}")

@@ -32,6 +32,11 @@ def unspelled(text: str) -> bytes:
     return name
 
 
+STAGING = ".perstack-rewind-"
+"""What the name of the folder begins with in which a rewind has files in readiness. It is in the workspace, for what is
+moved has to be on its file system."""
+
+
 def is_name(name: bytes) -> bool:
     """Whether a file may have that name: not if it could mean another place than one in its folder."""
     return 0 < len(name) <= LONGEST_NAME and name not in (b".", b"..") and b"/" not in name and b"\0" not in name
@@ -47,7 +52,7 @@ def is_never_recorded(name: bytes) -> bool:
 
 def _is_private(name: str) -> bool:
     (plain,) = folded((name,))
-    return plain == ".git" or plain.startswith((".env", ".perstack-rewind"))
+    return plain == ".git" or plain.startswith((".env", STAGING))
 
 
 def _meant(found: re.Match[bytes]) -> bytes:

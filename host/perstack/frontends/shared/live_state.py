@@ -23,6 +23,7 @@ from perstack.core.events import (
     ErrorRun,
     Event,
     FinishGeneration,
+    FinishRewind,
     FinishRun,
     FinishStep,
     FinishToolCall,
@@ -40,6 +41,7 @@ from perstack.core.events import (
     SkillStderr,
     StartCompaction,
     StartGeneration,
+    StartRewind,
     StartRun,
     StartSample,
     StartToolCall,
@@ -275,7 +277,7 @@ class LiveState:
                 | RecordSnapshot()
             ):
                 pass
-            case CloseRun() | RedactEvent():
+            case CloseRun() | StartRewind() | FinishRewind() | RedactEvent():
                 if not lane.began[0]:  # nobody works on it
                     del self.lanes[event.run_id]
             case _:

@@ -19,6 +19,7 @@ from perstack.core.events import (
     DecideApproval,
     ErrorRun,
     FinishGeneration,
+    FinishRewind,
     FinishRun,
     FinishStep,
     FinishToolCall,
@@ -31,6 +32,7 @@ from perstack.core.events import (
     ShrinkResults,
     StartCompaction,
     StartGeneration,
+    StartRewind,
     StartRun,
     StartSample,
     StartToolCall,
@@ -155,6 +157,13 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
         case CloseRun():
             why = f": {event.reason}" if event.reason else ""
             return [Row("closed", f"for good, by {event.by}{why}", "yellow")]
+        case StartRewind():
+            only = f", only {' '.join(event.only)}" if event.only else ""
+            return [Row("rewinds", f"the files to {event.to_checkpoint}{only}", "yellow"), *_given_by(event.by)]
+        case FinishRewind():
+            kept = f", {event.kept} left alone" if event.kept else ""
+            undo = f"; to undo it, rewind to {event.start}"
+            return [Row("rewound", f"{count(event.files, 'change')}{kept}{undo}", "yellow")]
         case RedactEvent():
             words = f"{event.event_id} ({event.event_type}), by {event.by}: {event.reason}"
             return [Row("redacts", words, "yellow")]

@@ -20,6 +20,7 @@ from perstack.core.events import (
     ErrorRun,
     Event,
     FinishGeneration,
+    FinishRewind,
     FinishRun,
     FinishStep,
     FinishToolCall,
@@ -37,6 +38,7 @@ from perstack.core.events import (
     SkillStderr,
     StartCompaction,
     StartGeneration,
+    StartRewind,
     StartRun,
     StartSample,
     StartToolCall,
@@ -190,6 +192,8 @@ class Transcript:
                 | RecordSnapshot()
                 | RejectResult()
                 | CloseRun()
+                | StartRewind()
+                | FinishRewind()
                 | RedactEvent()
             ):
                 self._rows(event.run_id, told)

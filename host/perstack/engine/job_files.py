@@ -1,0 +1,233 @@
+"""What Jobs did to files, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perstack.core.by import By
+from perstack.core.events import StartRun
+from perstack.core.ids import check_id, is_place, job_of_run, place_of
+from perstack.core.instruction import names_directory
+from perstack.core.messages import REDACTED
+from perstack.core.runs.state import Run
+from perstack.core.snapshots.difference import Change
+from perstack.core.snapshots.file_diff import FileDiff
+from perstack.dataclass import dataclass
+from perstack.engine.emit import Emitter
+from perstack.engine.job_queries import JobQueries
+from perstack.engine.rewinding.whole import on_whole_files
+from perstack.engine.setup import Setup
+from perstack.engine.who import this_user
+from perstack.errors import Conflict, UsageError
+from perstack.next_steps import Look
+
+if TYPE_CHECKING:
+    from perstack.engine.rewinding.rewinder import Rewind, Rewinder
+
+_LATEST = 500
+"""Jobs: whoever drives one writes its summary again and again, so that it is among those."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesDiff:
+    """What was done to files: by a Job, a Run or a step, or from one snapshot to another."""
+
+    job_id: str
+    of: str
+    """What it is of, in words."""
+    files: tuple[FileDiff, ...]
+
+
+class JobFiles(JobQueries):
+    """The files of Jobs whose workspaces were recorded."""
+
+    _setup: Callable[[], Setup]
+
+    async def diff(self, job_id: str | None = None, what: str | None = None, *, run_id: str | None = None) -> FilesDiff:
+        """What a Job did to files; with `run_id` what that Run did, its delegates apart.
+
+        `what` is a step of the Run (of the latest Coordinator's, if none is named), a checkpoint, which means the step
+        that it ends, or two of them with `..` between: from the files of one to those of the other. Without the first
+        they are those of the Run's beginning, without the second those that are there now. Changes that somebody made
+        between two Runs are no Run's. Raises UsageError where there is no snapshot, NotFound and StorageError.
+        """
+        from perstack.engine.file_changes import file_diffs
+        from perstack.engine.snapshots.trees import Trees
+
+        job_id = job_of_run(run_id) if job_id is None and run_id is not None else await self._job_id(job_id)
+        if what is not None and ".." in what:
+            of, changes = await self._between(job_id, *_ends(what), run_id)
+        else:
+            of, changes = await self._done(job_id, what, run_id)
+        return FilesDiff(job_id, of, await file_diffs(Trees(self.storage, job_id), changes))
+
+    async def plan_rewind(
+        self, job_id: str, checkpoint_id: str, *, only: Sequence[str] = (), elsewhere: bool = False
+    ) -> Rewind:
+        """What a rewind of this workspace to a checkpoint would change; nothing is changed or recorded.
+
+        `only` are globs of paths. A Job that worked in another folder is refused unless `elsewhere`. Raises UsageError
+        where there is no snapshot, Conflict while a Job is driven in the workspace, NotFound and StorageError.
+        """
+        async with self._not_driven():
+            at = await self._at(job_id, checkpoint_id, elsewhere=elsewhere)
+            return await self._rewinder().seen(job_id, at, checkpoint_id, only)
+
+    async def rewind(
+        self,
+        job_id: str,
+        checkpoint_id: str,
+        *,
+        only: Sequence[str] = (),
+        expected: str | None = None,
+        elsewhere: bool = False,
+        by: By | None = None,
+    ) -> Rewind:
+        """Make the files of this workspace what they were at a checkpoint: all of it or, after an error, nothing.
+
+        What is there before is recorded, so that a rewind to `undo` of what this returns takes it back. Files that the
+        snapshots do not know stay. `expected` is the `digest` of what `plan_rewind` has shown: then nothing else is
+        done. Raises as `plan_rewind`.
+        """
+        async with self._not_driven():
+            at = await self._at(job_id, checkpoint_id, elsewhere=elsewhere)
+            who = by or this_user()
+            return await self._rewinder().rewind(job_id, at, checkpoint_id, only, who, expected)
+
+    async def write_files(self, checkpoint_id: str, folder: str | Path, *, job_id: str | None = None) -> int:
+        """Write the files of a checkpoint to a folder, which is made, or is there and empty; returns how many files and
+        folders. Raises UsageError, NotFound and StorageError."""
+        job_id = place_of(checkpoint_id)[0] if job_id is None else job_id
+        at = await self._state_at(checkpoint_id, job_id)
+        return await self._rewinder(_made(Path(folder))).write(job_id, at, checkpoint_id)
+
+    async def settle_rewind(self) -> str | None:
+        """Finish, or take back, a rewind of this workspace that was killed; in words what was done, if anything.
+
+        Every Host does it when it is entered, and whoever drives a Job before that. Raises Conflict while somebody is
+        at work in the workspace, and StorageError.
+        """
+        return await self._rewinder().settle()
+
+    def _on_whole_files(self) -> AbstractAsyncContextManager[None]:
+        """A Job is driven in this workspace, whose files nobody rewinds meanwhile. Raises Conflict and StorageError."""
+        return on_whole_files(self.storage, self._workspace, self.settle_rewind)
+
+    def _rewinder(self, workspace: Path | None = None) -> Rewinder:
+        from perstack.engine.rewinding.rewinder import Rewinder
+
+        workspace = self._workspace if workspace is None else workspace
+        emit = Emitter(self.plugins.listeners, None)
+        return Rewinder(self.storage, workspace, self.audit, self._setup().clock, emit, self._setup().snapshots)
+
+    async def _at(self, job_id: str, checkpoint_id: str, *, elsewhere: bool) -> Run:
+        at = await self._state_at(checkpoint_id, job_id)
+        if not elsewhere and not _works_in(at.start, self._workspace):
+            raise UsageError(
+                f"Job {job_id} did not work in {self._workspace}: go to its folder, or name this one as the workspace"
+            )
+        return at
+
+    @asynccontextmanager
+    async def _not_driven(self) -> AsyncGenerator[None]:
+        """Raises Conflict, with its name, while a Job is driven in this workspace."""
+        from perstack.engine.rewinding.occupied import Occupied
+
+        await self._check_not_driven()
+        try:
+            yield
+        except Occupied:
+            await self._check_not_driven()
+            raise Conflict(
+                f"somebody is at work in {self._workspace}, a Job of another storage or another rewind: wait for it"
+            ) from None
+
+    async def _check_not_driven(self) -> None:
+        for job in (await self.list(limit=_LATEST)).jobs:
+            if job.status != "running" or await self.storage.lease_info(job.id) is None:
+                continue
+            loaded = await self.load(job.id)
+            if _works_in(loaded.job.coordinator.start, self._workspace):
+                raise Conflict(f"Job {job.id} is driven in {self._workspace}: cancel it, or wait for its end")
+
+    async def _done(self, job_id: str, what: str | None, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
+        from perstack.engine.snapshots.trees import Trees
+        from perstack.engine.snapshots_of import changes_in, deltas_of, shots_of
+
+        logs = await self.logs(job_id)
+        shots = shots_of(job_id, logs)
+        if not shots:
+            raise _no_snapshot(f"Job {job_id}")
+        of, step = f"Job {job_id}", None
+        if run_id is not None and run_id not in {log.run_id for log in logs}:
+            await self.logs(job_id, run_id=check_id(run_id, "run"))  # which says which there are
+        if what is not None and is_place(what):
+            at = await self._state_at(what, job_id)
+            run_id, step = at.id, at.step
+        elif what is not None:
+            if not what.isdigit():
+                raise UsageError(f"{what} is no step and no checkpoint", next_steps=(Look("log", job_id),))
+            run_id, step = run_id or (await self.job(job_id)).coordinator_run_id, int(what)
+        if run_id is not None:
+            of = f"Run {run_id}" if step is None else f"step {step} of {run_id}"
+        wanted = [
+            delta
+            for delta in deltas_of(shots)
+            if delta.shot.by is not None and run_id in (None, delta.shot.by[0]) and step in (None, delta.shot.by[1])
+        ]
+        return of, await changes_in(Trees(self.storage, job_id), wanted)
+
+    async def _between(self, job_id: str, first: str, last: str, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
+        from perstack.engine.snapshots.trees import Trees
+        from perstack.engine.snapshots_of import shots_of
+
+        if first and last:
+            old, new = await self._tree_at(job_id, first), await self._tree_at(job_id, last)
+        elif first:
+            old, new = await self._tree_at(job_id, first), await self._tree_now(job_id)
+        else:
+            run_id = run_id or (place_of(last)[1] if last else (await self.job(job_id)).coordinator_run_id)
+            shots = [shot for shot in shots_of(job_id, await self.logs(job_id)) if shot.run_id == run_id]
+            if not shots:
+                raise _no_snapshot(f"Run {run_id}")
+            old, new = shots[0].tree, await self._tree_at(job_id, last) if last else await self._tree_now(job_id)
+        of = f"{first or 'the beginning'} to {last or 'now'}"
+        return of, await Trees(self.storage, job_id).changes(old, new)
+
+    async def _tree_at(self, job_id: str, checkpoint_id: str) -> str:
+        found = (await self._state_at(checkpoint_id, job_id)).snapshot
+        if found is None:
+            raise _no_snapshot(checkpoint_id)
+        return found
+
+    async def _tree_now(self, job_id: str) -> str:
+        return await self._rewinder().present(job_id)
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: {(error.strerror or str(error)).lower()}") from error
+    return folder
+
+
+def _ends(what: str) -> tuple[str, str]:
+    first, _, last = what.partition("..")
+    return first.strip(), last.strip(".").strip()
+
+
+def _works_in(start: StartRun, workspace: Path) -> bool:
+    """Whether that is the folder of a Run, as far as its log still says it."""
+    instruction = start.instruction
+    return instruction == REDACTED or names_directory(instruction, str(workspace))
+
+
+def _no_snapshot(of: str) -> UsageError:
+    return UsageError(
+        f"there is no snapshot of the files of {of}; to have them of later Runs, set"
+        ' `workspace = { path = ".", snapshots = true }` in perstack.toml'
+    )

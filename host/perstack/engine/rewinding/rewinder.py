@@ -1,0 +1,329 @@
+"""A rewind from its question to its record: seen, agreed to by somebody, made, recorded; or finished for another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from hashlib import sha256
+from pathlib import Path
+
+from perstack.core.by import By
+from perstack.core.events import FinishRewind, StartRewind
+from perstack.core.job import summarize
+from perstack.core.runs.state import Run
+from perstack.core.snapshots.difference import Change
+from perstack.core.snapshots.file_diff import FileDiff
+from perstack.core.snapshots.names import spelled, unspelled
+from perstack.core.snapshots.plan import KeptWhy, RewindPlan, rewind_plan, wanted_paths
+from perstack.core.snapshots.tree import File, Link
+from perstack.dataclass import dataclass
+from perstack.engine.audit import Auditing
+from perstack.engine.emit import Emitter
+from perstack.engine.file_changes import file_diffs
+from perstack.engine.logs.runs import LoadedJob, load_job, run_logs
+from perstack.engine.rewinding.ignored import ignored_then
+from perstack.engine.rewinding.journal import JournalFile, Rewound, Step
+from perstack.engine.rewinding.looking import Looked, mode_of
+from perstack.engine.rewinding.occupied import rewound_in
+from perstack.engine.rewinding.place import journal_path
+from perstack.engine.rewinding.restoring import Restorer
+from perstack.engine.session import Session
+from perstack.engine.snapshots.of_job import JobSnapshots
+from perstack.engine.snapshots.trees import Trees
+from perstack.engine.who import this_process
+from perstack.errors import Conflict, NotFound, StorageError, UsageError
+from perstack.ports.clock import Clock
+from perstack.ports.storage import RunRef, Storage
+from perstack.ports.uninterrupted import uninterrupted
+
+_BATCH_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPath:
+    """A path that stays as it is, though the snapshots have it differently."""
+
+    path: str
+    why: KeptWhy
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """What a rewind changes, or has changed."""
+
+    job_id: str
+    checkpoint_id: str
+    workspace: str
+    files: tuple[FileDiff, ...]
+    """From what is there to what is to be there."""
+    kept: tuple[KeptPath, ...]
+    digest: str
+    """Of all that it changes, and from what: given to `rewind`, it makes just this, or nothing."""
+    undo: str | None = None
+    """The checkpoint that a rewind takes this one back by; None as long as nothing was done."""
+
+
+class Rewinder:
+    """Rewinds one workspace, for Jobs of one storage."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        workspace: Path,
+        audit: Auditing,
+        clock: Clock,
+        emit: Emitter,
+        snapshots: Callable[[str], JobSnapshots],
+    ) -> None:
+        """`snapshots` makes what takes those of a Job."""
+        self._storage = storage
+        self._workspace = workspace.resolve()
+        self._audit = audit
+        self._clock = clock
+        self._emit = emit
+        self._snapshots = snapshots
+        self._journal = JournalFile(journal_path(storage, self._workspace), self._workspace)
+
+    async def seen(self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str]) -> Rewind:
+        """What a rewind to the snapshot of a Run's state would change. Nothing is recorded.
+
+        Raises UsageError, StorageError, and Conflict if somebody is at work in the workspace.
+        """
+        with self._alone():
+            loaded = await load_job(self._storage, job_id)
+            present = await self._present(loaded)
+            changes, _, found = await self._look(job_id, at, checkpoint_id, present, only)
+            return await self._told(job_id, checkpoint_id, present, changes, found)
+
+    async def rewind(
+        self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str], by: By, expected: str | None
+    ) -> Rewind:
+        """Make the files what they were, and record it: all of it, or nothing.
+
+        Raises as `seen`, and Conflict if something else would be changed than was `expected`.
+        """
+        async with self._storage.lease(job_id, f"a rewind ({this_process()})"):
+            with self._alone():
+                return await uninterrupted(self._rewind(job_id, at, checkpoint_id, only, by, expected))
+
+    async def present(self, job_id: str) -> str:
+        """The tree of the files that are there now, kept with the Job. Raises StorageError."""
+        return await self._present(await load_job(self._storage, job_id))
+
+    async def write(self, job_id: str, at: Run, checkpoint_id: str) -> int:
+        """Make the files of a Run's snapshot in this workspace, which has to be empty; how many files and folders.
+
+        Nothing is recorded. Raises UsageError, Conflict and StorageError.
+        """
+        with self._alone():
+            if any(self._workspace.iterdir()):
+                raise UsageError(f"{self._workspace} is not empty: files of a snapshot are written to a new folder")
+            trees = Trees(self._storage, job_id)
+            changes = await trees.changes(None, _tree_of(at, checkpoint_id))
+            looked = await asyncio.to_thread(self._looked, rewind_plan(changes, wanted_paths(()), frozenset()))
+            await uninterrupted(self._put(looked.steps, looked.plan.changes, trees, None))
+        return len(looked.plan.changes)
+
+    async def settle(self) -> str | None:
+        """Finish, or take back, a rewind of this workspace that was cut short; in words what was done, if anything.
+
+        Raises Occupied while somebody else is at work in the workspace, and StorageError.
+        """
+        if not self._journal.is_there():
+            return None
+        with rewound_in(self._workspace):
+            return await uninterrupted(self._settled())
+
+    async def _rewind(
+        self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str], by: By, expected: str | None
+    ) -> Rewind:
+        loaded = await load_job(self._storage, job_id)
+        async with self._audit.kept(loaded.job):
+            session = self._session(loaded)
+            tree = await self._present(loaded)
+            changes, looked, found = await self._look(job_id, at, checkpoint_id, tree, only)
+            told = await self._told(job_id, checkpoint_id, tree, changes, found)
+            if expected is not None and told.digest != expected:
+                raise Conflict("files have changed since what would be done was shown; look once more")
+            if not changes:
+                return told
+            # until all is written job.json says that more has happened: whoever reads it looks at the logs
+            unsure = summarize(loaded.job, is_driven=False).model_copy(
+                update={"status": "running", "lifecycle": "running"}
+            )
+            await self._storage.put_summary(job_id, unsure.to_json())
+            start = session.note(
+                StartRewind(**session.stamp(), to_checkpoint=checkpoint_id, tree=tree, only=tuple(only), by=by)
+            )
+            await session.flush()
+            rewound = Rewound(
+                job_id=job_id,
+                run_id=session.ref.run_id,
+                start=start.id,
+                files=len(changes),
+                kept=len(found.kept),
+            )
+            trees = Trees(self._storage, job_id)
+
+            async def record() -> None:
+                await self._record(rewound, loaded, session)
+
+            try:
+                await self._put(looked.steps, changes, trees, rewound, record)
+            finally:
+                await self._summarize(loaded)
+        return Rewind(
+            told.job_id, told.checkpoint_id, told.workspace, told.files, told.kept, told.digest, undo=start.id
+        )
+
+    async def _put(
+        self,
+        steps: tuple[Step, ...],
+        changes: Sequence[Change],
+        trees: Trees,
+        rewound: Rewound | None,
+        record: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Put all in place, and record it; or nothing."""
+        try:
+            restorer = await asyncio.to_thread(Restorer, self._journal)
+        except OSError as error:
+            raise self._failed(error) from error
+        with restorer:
+            try:
+                await asyncio.to_thread(restorer.begin)
+                await self._ready(restorer, steps, changes, trees)
+                await asyncio.to_thread(restorer.put_in_place, steps, rewound)
+                if record is not None:
+                    await record()
+            except BaseException as error:
+                await self._undone(restorer)
+                if isinstance(error, OSError):
+                    raise self._failed(error) from error
+                raise
+            with suppress(OSError):  # it is made and recorded: whoever comes next clears away
+                await asyncio.to_thread(restorer.finish)
+
+    async def _undone(self, restorer: Restorer) -> None:
+        with suppress(OSError):  # whoever comes next goes on with it
+            await asyncio.to_thread(restorer.undo)
+
+    async def _ready(self, restorer: Restorer, steps: Sequence[Step], changes: Sequence[Change], trees: Trees) -> None:
+        wanted = {change.path: change.new for change in changes}
+        files: list[tuple[Step, bytes, int]] = []
+        links: list[tuple[Step, bytes]] = []
+        size = 0
+        for step in steps:
+            path = unspelled(step.path)
+            entry = wanted.get(path)
+            if step.act != "put":
+                continue
+            if isinstance(entry, Link):
+                links.append((step, entry.target))
+            elif isinstance(entry, File):
+                content = await trees.content(entry.digest)
+                files.append((step, content, mode_of(restorer.root, path, is_program=entry.is_program)))
+                size += len(content)
+            if size > _BATCH_BYTES:
+                await asyncio.to_thread(restorer.ready, files, links)
+                files, links, size = [], [], 0
+        await asyncio.to_thread(restorer.ready, files, links)
+
+    async def _look(
+        self, job_id: str, at: Run, checkpoint_id: str, present: str, only: Sequence[str]
+    ) -> tuple[tuple[Change, ...], Looked, RewindPlan]:
+        trees, tree = Trees(self._storage, job_id), _tree_of(at, checkpoint_id)
+        changes = await trees.changes(present, tree)
+        left_out = await ignored_then(trees, tree, changes)
+        plan = rewind_plan(changes, wanted_paths(only), left_out)
+        looked = await asyncio.to_thread(self._looked, plan)
+        return looked.plan.changes, looked, looked.plan
+
+    def _looked(self, plan: RewindPlan) -> Looked:
+        try:
+            with Restorer(self._journal) as restorer:
+                return Looked(restorer.root, plan)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    async def _told(
+        self, job_id: str, checkpoint_id: str, present: str, changes: Sequence[Change], plan: RewindPlan
+    ) -> Rewind:
+        files = await file_diffs(Trees(self._storage, job_id), changes)
+        kept = tuple(KeptPath(spelled(one.path), one.why) for one in plan.kept)
+        digest = sha256(repr((present, checkpoint_id, changes, plan.kept)).encode()).hexdigest()
+        return Rewind(job_id, checkpoint_id, str(self._workspace), files, kept, digest)
+
+    async def _present(self, loaded: LoadedJob) -> str:
+        """The tree of the files as they are now, which no event names yet. Raises StorageError."""
+        session = self._session(loaded)
+        event = await self._snapshots(loaded.job.id).record(session.run, session.stamp)
+        if event.tree is None:
+            raise StorageError(f"{event.problem}: what is there cannot be recorded, so nothing is rewound")
+        return event.tree
+
+    async def _record(self, rewound: Rewound, loaded: LoadedJob, session: Session) -> None:
+        after = await self._snapshots(rewound.job_id).record(session.run, session.stamp)
+        session.note(
+            FinishRewind(
+                **session.stamp(), start=rewound.start, tree=after.tree, files=rewound.files, kept=rewound.kept
+            )
+        )
+        await session.flush()
+
+    async def _summarize(self, loaded: LoadedJob) -> None:
+        with suppress(StorageError):  # it is a cache
+            await self._storage.put_summary(loaded.job.id, summarize(loaded.job, is_driven=False).to_json())
+
+    async def _settled(self) -> str | None:
+        try:
+            with await asyncio.to_thread(Restorer, self._journal) as restorer:
+                journal = await asyncio.to_thread(restorer.resume)
+                if journal is None:
+                    return f"a rewind of {self._workspace} was cut short, and is taken back: its files are as before it"
+                if journal.rewound is not None:
+                    with suppress(NotFound):  # the Job was deleted meanwhile
+                        await self._record_once(journal.rewound)
+                await asyncio.to_thread(restorer.finish)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise StorageError(
+                f"{self._workspace}: {reason}: a rewind was cut short, and is not put right yet:"
+                " the next command tries again"
+            ) from error
+        return f"a rewind of {self._workspace} was cut short, and is finished now: its files are those of then"
+
+    async def _record_once(self, rewound: Rewound) -> None:
+        async with self._storage.lease(rewound.job_id, f"a rewind ({this_process()})"):
+            loaded = await load_job(self._storage, rewound.job_id)
+            ref = RunRef(rewound.job_id, rewound.run_id)
+            lines = (await run_logs(self._storage).readable(ref)).whole().lines
+            if any(isinstance(one.event, FinishRewind) and one.event.start == rewound.start for one in lines):
+                return
+            async with self._audit.kept(loaded.job):
+                await self._record(rewound, loaded, self._session(loaded))
+                await self._summarize(loaded)
+
+    def _session(self, loaded: LoadedJob) -> Session:
+        run = loaded.runs[loaded.job.coordinator.start.run_id]
+        ref = RunRef(loaded.job.id, run.id)
+        session = Session(self._storage, loaded.job, self._emit, ref, run.start.expert_key, clock=self._clock)
+        session.take_up(run)
+        return session
+
+    def _alone(self) -> AbstractContextManager[None]:
+        return rewound_in(self._workspace)
+
+    def _failed(self, error: OSError) -> StorageError:
+        reason = (error.strerror or str(error)).lower()
+        return StorageError(f"{self._workspace}: {reason}: nothing is rewound, the files are as they were")
+
+
+def _tree_of(at: Run, checkpoint_id: str) -> str:
+    if at.snapshot is None:
+        raise UsageError(
+            f"{checkpoint_id} has no snapshot of the files; to have them of later Runs, set"
+            ' `workspace = { path = ".", snapshots = true }` in perstack.toml'
+        )
+    return at.snapshot
