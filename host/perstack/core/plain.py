@@ -29,6 +29,11 @@ def plain_text(text: str) -> str:
     return re.sub(_UNSAFE, "", text)
 
 
+def visible_text(text: str) -> str:
+    """The text with its tabs, and all else that a terminal would obey as `\\u` escapes: nothing of it is dropped."""
+    return re.sub(rf"\n|{_UNSAFE}", _escaped, text)
+
+
 def plain_json(line: bytes) -> bytes:
     """The same JSON, with all that a terminal would obey as `\\u` escapes; what is not UTF-8 is replaced."""
     return re.sub(_UNSAFE, _escaped, line.decode("utf-8", "replace")).encode()

@@ -27,6 +27,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
         "resume": Listed("resume", "Continue what stopped: a crash, Ctrl-C, an error, a limit."),
         "iterate": Listed("iterate", "Run an Expert again and again, until the result is good."),
         "cancel": Listed("cancel", "Stop a Job, wherever it is driven; it can be resumed."),
+        "rewind": Listed("rewind", "Make files what they were at a checkpoint of a Job."),
     },
     "Answer": {
         "inbox": Listed("inbox", "List what waits for you: every open question."),
@@ -36,6 +37,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
     "Look": {
         "jobs": Listed("jobs", "List Jobs, newest first."),
         "log": Listed("log", "Show what happened in a Job, by default the latest one."),
+        "diff": Listed("diff", "Show what a Job, a Run or a step did to files."),
         "cost": Listed("cost", "Add up what Jobs have spent."),
         "iterations": Listed("iterations", "List what was iterated, newest first."),
         "report": Listed("report", "Show the best of some iterations, and how the others did."),
@@ -105,6 +107,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'perstack run writer "What is wrong on this page?" --attach page.png --attach notes.md',
         'perstack run writer "Now one about disks" --continue',
         'perstack run writer "Once more, shorter" --continue-job haiku --resume-from haiku-1-6',
+        'perstack run writer "Another way" --continue-job haiku --resume-from haiku-1-6 --with-files',
         'perstack run guest "Tea, please" --continue -i',
         'perstack run guest "Coffee after all" --continue-job tea --resume-from tea-1-6 -i',
         "perstack run writer - --provider anthropic --model claude-sonnet-4-5 --max-steps 20 < query.txt",
@@ -121,6 +124,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'perstack iterate improver "Make the tests pass" --max-iterations 3 --target 0.9',
     ),
     "cancel": ("perstack cancel @last", 'perstack cancel review-7 --final --reason "the question is moot"'),
+    "rewind": (
+        "perstack rewind haiku haiku-1-6 --dry-run",
+        "perstack rewind haiku haiku-1-6 --only 'src/**' --yes",
+    ),
     "inbox": ("perstack inbox", "perstack inbox --json | jq -r .id"),
     "answer": (
         'perstack answer haiku-1-5 "Tea, please"',
@@ -145,6 +152,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack log --type finishGeneration --json | jq '{step, usage}'",
         "perstack log --messages",
         "perstack log --checkpoint haiku-1-6 --messages --json",
+    ),
+    "diff": (
+        "perstack diff haiku --stat",
+        "perstack diff haiku 3",
+        "perstack diff haiku haiku-1-6..haiku-1-12",
+        "perstack diff haiku --run haiku-2 | git apply --reverse",
     ),
     "cost": ("perstack cost --since 7d", "perstack cost --by model --json | jq .total.costUsd"),
     "iterations": ("perstack iterations --take 5", "perstack iterations --json | jq -r .id"),

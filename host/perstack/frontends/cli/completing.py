@@ -47,6 +47,8 @@ _BY_COMMAND: dict[tuple[str, str], Kind | None] = {
     ("log", "job_id"): "job",
     ("log", "run_id"): "run",
     ("log", "checkpoint_id"): "checkpoint",
+    ("diff", "what"): "checkpoint",
+    ("diff", "run_id"): "run",
     ("answer", "ident"): "owner",
     ("signal", "target"): "owner",
     ("resume", "typed"): "any job",

@@ -58,10 +58,14 @@ class PlaceOptions:
     storage: str | None
     folder: str = "."
     """Where one stands, if no workspace is named."""
+    into: Path | None = None
+    """A folder to work in that the project is not looked for from."""
 
     @property
     def named(self) -> str | Path:
         """The workspace that is named; the default if none is."""
+        if self.into is not None:
+            return self.into.resolve()
         return "." if self.workspace is None else Path(self.workspace).resolve()
 
     def load(self) -> LoadedProject:

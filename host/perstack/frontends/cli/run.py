@@ -27,6 +27,12 @@ from perstack.frontends.cli.output import Output, Showing, showing_options
 @click.option("--continue-job", metavar="JOB", help="A new Run in this Job, its history kept.")
 @click.option("--resume-from", metavar="CHECKPOINT", help="With --continue-job: branch from this checkpoint.")
 @click.option(
+    "--with-files",
+    is_flag=True,
+    help="With --resume-from: the files of then too, in place, or in a new folder, --workspace.",
+)
+@click.option("--yes", is_flag=True, help="With --with-files: change files without asking.")
+@click.option(
     "-i",
     "--interactive-tool-call-result",
     "is_answer",
@@ -50,6 +56,8 @@ def run_command(
     go_on: bool,
     continue_job: str | None,
     resume_from: str | None,
+    with_files: bool,
+    yes: bool,
     is_answer: bool,
     job_id: str | None,
     attach: tuple[str, ...],
@@ -74,7 +82,7 @@ def run_command(
         if is_answer:
             raise UsageError("--output-schema is for a new Run: leave it out when answering")
         setup = replace(setup, overrides=replace(setup.overrides, output=given_schema(output_schema)))
-    host = setup.host()
+    host = (_with_files(setup, expert, continue_job, resume_from, yes) if with_files else setup).host()
 
     lines = Output(showing)
 
@@ -98,6 +106,14 @@ def run_command(
         return await host.run(expert, text, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
 
     sys.exit(drive(host, work, lines))
+
+
+def _with_files(setup: Setup, expert: str, job: str | None, checkpoint: str | None, is_sure: bool) -> Setup:
+    if job is None or checkpoint is None:
+        raise UsageError("--with-files needs --continue-job JOB and --resume-from CHECKPOINT: say whose files")
+    from perstack.frontends.cli.with_files import files_of_then
+
+    return files_of_then(setup, expert, job, checkpoint, is_sure=is_sure)
 
 
 def _check_combination(

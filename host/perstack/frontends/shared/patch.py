@@ -1,0 +1,180 @@
+"""Changes of files as people and programs read them: the lines of a patch, and what each file comes to in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, assert_never
+
+from perstack.core.base import JsonObject
+from perstack.core.line_diff import Hunk
+from perstack.core.plain import visible_text
+from perstack.core.snapshots.file_diff import FileDiff, Side, as_text, stat_of
+from perstack.core.snapshots.names import unspelled
+from perstack.core.snapshots.plan import KeptWhy
+from perstack.frontends.shared.words import count, size
+
+LineKind = Literal["file", "hunk", "+", "-", " "]
+"""What a line of a patch is: one of the head of a file, of a hunk, or of the text."""
+
+CHANGES = {"added": "added", "removed": "removed", "changed": "changed", "mode": "changed"}
+"""Each kind of change in a word."""
+
+KEPT: dict[KeptWhy, str] = {
+    "notRecorded": "stays: a snapshot has not recorded it",
+    "ignoredThen": "stays: it was ignored then",
+    "inTheWay": "stays: it is now what no snapshot knows",
+    "unknownInside": "stays: it holds files that no snapshot knows",
+    "otherFileSystem": "stays: it is on another file system",
+}
+"""Why a path is left alone."""
+
+_MODES = {"file": "100644", "program": "100755", "link": "120000"}
+_NO_NEWLINE = b"\\ No newline at end of file"
+
+
+def patch(files: Iterable[FileDiff]) -> Iterator[tuple[LineKind, bytes]]:
+    """The lines of a patch without their line breaks: what `git apply` takes, where all of it could be compared."""
+    for file in files:
+        if file.is_file:
+            yield from _of_file(file)
+
+
+def patch_bytes(files: Iterable[FileDiff]) -> bytes:
+    """All of it."""
+    return b"".join(line + b"\n" for _, line in patch(files))
+
+
+def shown_line(kind: LineKind, line: bytes) -> str:
+    """A line for a terminal: what it would obey is to be read; line breaks of Windows are shown where they count."""
+    text = as_text(line)
+    return visible_text(text.removesuffix("\r") if kind == " " else text)
+
+
+def lines_of_file(file: FileDiff) -> str:
+    """`+12 −3`, or why there are no lines."""
+    if file.added is not None and file.removed is not None:
+        return lines(file.added, file.removed) or _modes(file) or "empty"
+    if file.is_binary:
+        return f"binary, {_sizes(file)}"
+    sides = [side for side in (file.old, file.new) if side is not None]
+    if any(side.kind == "leftOut" for side in sides):
+        return "not recorded"
+    last = sides[-1]
+    match last.kind:
+        case "link":
+            return f"link to {last.target}"
+        case "folder":
+            return "folder"
+        case "file" | "program":
+            return _modes(file) or f"not compared, {_sizes(file)}"
+        case "leftOut":
+            return "not recorded"
+        case _:
+            assert_never(last.kind)
+
+
+def lines(added: int, removed: int) -> str:
+    """`+12 −3`; nothing of what is none."""
+    return " ".join(part for part in (f"+{added:,}" if added else "", f"−{removed:,}" if removed else "") if part)
+
+
+def stat_words(files: Iterable[FileDiff]) -> str:
+    """`+12 −3 in 2 files`."""
+    stat = stat_of(files)
+    return in_files(stat.added, stat.removed, stat.files)
+
+
+def in_files(added: int, removed: int, files: int) -> str:
+    """`+12 −3 in 2 files`."""
+    return " in ".join(part for part in (lines(added, removed), count(files, "file")) if part)
+
+
+def file_rows(files: Iterable[FileDiff]) -> list[tuple[str, str, str]]:
+    """Of each file what was done to it, its path and its lines; of folders those that hold no other change."""
+    files = list(files)
+    around = {file.path[:at] for file in files for at, mark in enumerate(file.path) if mark == "/"}
+    chosen = [file for file in files if file.is_file or file.path not in around]
+    return [(CHANGES[file.kind], visible_text(file.path), lines_of_file(file)) for file in chosen]
+
+
+def stat_json(file: FileDiff) -> JsonObject:
+    """A file without its lines."""
+    return {name: value for name, value in file.to_json().items() if name != "hunks"}
+
+
+def _of_file(file: FileDiff) -> Iterator[tuple[LineKind, bytes]]:
+    old, new = _as_file(file.old), _as_file(file.new)
+    if old is not None and new is not None and (old.kind == "link") != (new.kind == "link"):
+        # a patch takes a link away, and then makes the file; or the other way
+        yield from _of_one(file, old, None)
+        yield from _of_one(file, None, new)
+    else:
+        yield from _of_one(file, old, new)
+
+
+def _of_one(file: FileDiff, old: Side | None, new: Side | None) -> Iterator[tuple[LineKind, bytes]]:
+    one, other = _quoted("a/", file.path), _quoted("b/", file.path)
+    yield "file", b"diff --git %s %s" % (one, other)
+    if old is None and new is not None:
+        yield "file", f"new file mode {_MODES.get(new.kind, '100644')}".encode()
+    elif new is None and old is not None:
+        yield "file", f"deleted file mode {_MODES.get(old.kind, '100644')}".encode()
+    elif old is not None and new is not None and old.kind != new.kind:
+        yield "file", f"old mode {_MODES.get(old.kind, '100644')}".encode()
+        yield "file", f"new mode {_MODES.get(new.kind, '100644')}".encode()
+    before, after = b"/dev/null" if old is None else one, b"/dev/null" if new is None else other
+    links = [side for side in (old, new) if side is not None and side.kind == "link"]
+    if not links and not file.hunks:
+        if file.kind != "mode" and (file.added is None or file.added or file.removed):
+            yield "file", b"Binary files %s and %s differ" % (before, after)
+        return
+    yield "file", b"--- " + before
+    yield "file", b"+++ " + after
+    if links:
+        yield from _of_link(old, new)
+        return
+    for hunk in file.hunks:
+        yield from _of_hunk(file, hunk)
+
+
+def _of_hunk(file: FileDiff, hunk: Hunk) -> Iterator[tuple[LineKind, bytes]]:
+    yield "hunk", hunk.head.encode()
+    for sign, line in hunk.lines:
+        kind: LineKind = "+" if sign == "+" else "-" if sign == "-" else " "
+        yield kind, sign.encode() + line.removesuffix(b"\n")
+        if not line.endswith(b"\n"):
+            yield "hunk", _NO_NEWLINE
+
+
+def _of_link(old: Side | None, new: Side | None) -> Iterator[tuple[LineKind, bytes]]:
+    yield "hunk", b"@@ -%s +%s @@" % (b"0,0" if old is None else b"1", b"0,0" if new is None else b"1")
+    for kind, side in (("-", old), ("+", new)):
+        if side is not None:
+            yield "+" if kind == "+" else "-", kind.encode() + unspelled(side.target)
+            yield "hunk", _NO_NEWLINE
+
+
+def _as_file(side: Side | None) -> Side | None:
+    return side if side is not None and side.kind in _MODES else None
+
+
+def _quoted(prefix: str, path: str) -> bytes:
+    """As git writes a path that is no plain text."""
+    name = prefix.encode() + unspelled(path)
+    is_plain = all(32 <= byte != 127 and byte not in b'"\\' for byte in name)
+    if is_plain and name.decode("utf-8", "ignore").encode() == name:
+        return name
+    marks = {9: b"\\t", 10: b"\\n", 13: b"\\r", 34: b'\\"', 92: b"\\\\"}
+    escaped = (marks.get(byte, bytes((byte,)) if 32 <= byte < 127 else b"\\%03o" % byte) for byte in name)
+    return b'"' + b"".join(escaped) + b'"'
+
+
+def _modes(file: FileDiff) -> str:
+    if file.old is None or file.new is None or file.old.kind == file.new.kind:
+        return ""
+    return {"program": "executable now", "file": "not executable now"}.get(file.new.kind, "")
+
+
+def _sizes(file: FileDiff) -> str:
+    known = [size(side.size) for side in (file.old, file.new) if side is not None and side.kind in ("file", "program")]
+    return " to ".join(known)
