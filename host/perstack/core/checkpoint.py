@@ -61,6 +61,8 @@ class _Place(Fact):
     delegated_by: DelegatedBy | None = None
     continued_from: ContinuedFrom | None = None
     error: ErrorInfo | None = None
+    snapshot: str | None = None
+    """The digest of the tree that the workspace's files were, where they are recorded."""
 
 
 class CheckpointFile(_Place):
@@ -125,6 +127,7 @@ def checkpoint_file(run: Run) -> CheckpointFile:
         delegated_by=run.start.delegated_by,
         continued_from=run.start.continued_from,
         error=run.error,
+        snapshot=run.snapshot,
         messages=MessagesRef(
             through=run.head.seq,
             base=run.start.continued_from,

@@ -12,6 +12,7 @@ from mcp.shared.exceptions import MCPError
 from terminal import Terminal, reply
 
 JOB_TOOLS = ["list_jobs", "get_job", "inbox", "continue_job", "answer", "resume_job", "cancel_job", "get_checkpoint"]
+JOB_TOOLS += ["diff", "rewind"]
 
 
 def test_each_expert_is_a_tool_with_its_description_beside_those_for_jobs(terminal: Terminal, era: str) -> None:
@@ -28,7 +29,7 @@ def test_each_expert_is_a_tool_with_its_description_beside_those_for_jobs(termin
                 assert tool.output_schema is not None
                 assert tool.annotations is not None
                 assert tool.annotations.open_world_hint is not None
-                looks = tool.name in ("list_jobs", "get_job", "inbox", "get_checkpoint")
+                looks = tool.name in ("list_jobs", "get_job", "inbox", "get_checkpoint", "diff")
                 assert tool.annotations.read_only_hint is looks
 
     wait_for(look(), 60)

@@ -20,6 +20,14 @@ from perstack.engine.emit import OnEvent
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.clients import caller
 from perstack.frontends.mcp_server.driving import drive, put_approval
+from perstack.frontends.mcp_server.files import (
+    DiffArguments,
+    FilesView,
+    RewindArguments,
+    RewindView,
+    rewind,
+    show_diff,
+)
 from perstack.frontends.mcp_server.jobs import Begins, Work
 from perstack.frontends.mcp_server.results import (
     in_list,
@@ -57,6 +65,7 @@ _A = TypeVar("_A", bound=Arguments)
 
 _LOOKS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _DRIVES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+_CHANGES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 _STOPS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
 
@@ -147,6 +156,11 @@ async def _get_checkpoint(call: Call, args: CheckpointArguments) -> Outcome:
     return result(checkpoint, checkpoint.model_dump_json(by_alias=True, exclude_none=True, indent=1))
 
 
+async def _rewind(call: Call, args: RewindArguments) -> Outcome:
+    await _expert_of(call, args.job)
+    return await rewind(call, args)
+
+
 JOB_TOOLS = {
     tool.name: tool
     for tool in (
@@ -221,6 +235,24 @@ JOB_TOOLS = {
             Checkpoint,
             _LOOKS,
             _get_checkpoint,
+        ),
+        JobTool(
+            "diff",
+            "Look at changes of files",
+            "Shows what a Job, a Run or a step did to files, as a patch; for Jobs whose workspace is recorded.",
+            DiffArguments,
+            FilesView,
+            _LOOKS,
+            show_diff,
+        ),
+        JobTool(
+            "rewind",
+            "Rewind files",
+            "Makes the files of the workspace what they were at a checkpoint of a Job. A person is asked first.",
+            RewindArguments,
+            RewindView,
+            _CHANGES,
+            _rewind,
         ),
     )
 }

@@ -1,0 +1,183 @@
+"""What Jobs did to files, and the way back: shown to whoever asks, and gone by a person's yes alone."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from pydantic import Field, ValidationError
+
+from perstack.core.base import Fact, JsonObject, falsy
+from perstack.core.plain import plain_text
+from perstack.core.snapshots.difference import ChangeKind
+from perstack.core.snapshots.file_diff import FileDiff
+from perstack.core.snapshots.plan import KeptWhy
+from perstack.engine.rewinding.rewinder import Rewind
+from perstack.errors import UsageError
+from perstack.frontends.mcp_server.asking import asks_by_returning, can_ask
+from perstack.frontends.mcp_server.clients import caller
+from perstack.frontends.mcp_server.results import result
+from perstack.frontends.mcp_server.state import Call, Outcome
+from perstack.frontends.shared.arguments import Arguments
+from perstack.frontends.shared.consent import CHOICES, agrees
+from perstack.frontends.shared.patch import file_rows, patch_bytes, stat_words
+
+_LONGEST = 60_000
+"""Characters of a patch that a caller is shown."""
+_MOST = 500
+"""Files that are named."""
+_SHOWN = 30
+"""Of those that a person is asked about."""
+_INPUT = "rewind"
+_SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {_INPUT: {"type": "string", "title": "Change these files", "enum": [*CHOICES]}},
+    "required": [_INPUT],
+}
+
+
+class DiffArguments(Arguments):
+    """Of `diff`."""
+
+    job: Annotated[str, Field(description="The Job's id.")]
+    what: str | None = Field(
+        default=None,
+        description="A step's number; a checkpoint, for the step that it ends; or FIRST..LAST, from the files of one"
+        " checkpoint to those of another, or with nothing after the dots to those of now. By default the whole Job.",
+    )
+    run: str | None = Field(default=None, description="Only what this Run did, its delegates apart.")
+
+
+class RewindArguments(Arguments):
+    """Of `rewind`."""
+
+    job: Annotated[str, Field(description="The Job's id.")]
+    checkpoint: str = Field(description="The checkpoint whose files are wanted.")
+    only: tuple[str, ...] = Field(default=(), description="Globs of the paths that are wanted; by default all.")
+
+
+class ChangedFile(Fact):
+    """A file that differs."""
+
+    path: str
+    kind: ChangeKind
+    added: int | None = Field(default=None, description="Lines; absent for what is no text.")
+    removed: int | None = None
+
+
+class FilesView(Fact):
+    """What was done to files."""
+
+    job: str
+    of: str = Field(description="What it is of: a Job, a Run, a step, or from where to where.")
+    files: tuple[ChangedFile, ...]
+    more: int = Field(default=0, exclude_if=falsy, description="How many files there are besides.")
+
+
+class KeptFile(Fact):
+    """A path that a rewind leaves alone."""
+
+    path: str
+    why: KeptWhy
+
+
+class RewindView(Fact):
+    """What a rewind has changed, or would have."""
+
+    job: str
+    checkpoint: str
+    done: bool = Field(description="Whether the files are those of the checkpoint now.")
+    files: tuple[ChangedFile, ...]
+    kept: tuple[KeptFile, ...] = Field(default=(), exclude_if=falsy, description="What was left alone.")
+    undo: str | None = Field(default=None, description="The checkpoint that takes it back.")
+
+
+class _State(Fact):
+    """What the client gives back with the answer."""
+
+    rewind: str
+    """The digest of what it was shown."""
+
+
+async def show_diff(call: Call, args: DiffArguments) -> Outcome:
+    """What was done to files, as a patch."""
+    found = await call.host.jobs.diff(args.job, args.what, run_id=args.run)
+    text = plain_text(patch_bytes(found.files).decode("utf-8", "backslashreplace"))
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}\n… ({len(text):,} characters: ask for one step)"
+    view = FilesView(job=found.job_id, of=found.of, files=_changed(found.files), more=max(0, len(found.files) - _MOST))
+    return result(view, f"{found.of}: {stat_words(found.files)}", text, *call.notes)
+
+
+async def rewind(call: Call, args: RewindArguments) -> Outcome:
+    """Make files what they were, once a person has agreed to just that."""
+    jobs = call.host.jobs
+    before = _returned(call)
+    plan = await jobs.plan_rewind(args.job, args.checkpoint, only=args.only)
+    if not plan.files:
+        return result(_view(plan, done=True), f"The files are those of {args.checkpoint} already.", *call.notes)
+    if before is None:
+        if not can_ask(call.context):
+            raise UsageError(
+                "only a person agrees to a rewind, and this client cannot ask one; a person may do it by"
+                f" `perstack rewind {args.job} {args.checkpoint}`"
+            )
+        if asks_by_returning(call.context):
+            form = ElicitRequestFormParams(message=_question(plan), requested_schema=_SCHEMA)
+            state = _State(rewind=plan.digest).to_json().decode()
+            return InputRequiredResult(input_requests={_INPUT: ElicitRequest(params=form)}, request_state=state)
+        reply, digest = await _reply(call, plan), plan.digest
+    else:
+        reply, digest = (call.params.input_responses or {}).get(_INPUT), before
+    if not _agreed(reply):
+        return result(_view(plan, done=False), "Nothing is changed: the person did not agree.", *call.notes)
+    done = await jobs.rewind(args.job, args.checkpoint, only=args.only, expected=digest, by=caller(call.context))
+    words = f"The files are those of {args.checkpoint}: {stat_words(done.files)}. To undo it, rewind to {done.undo}."
+    return result(_view(done, done=True), words, *call.notes)
+
+
+async def _reply(call: Call, plan: Rewind) -> object:
+    try:
+        return await call.context.session.elicit_form(
+            _question(plan), _SCHEMA, related_request_id=call.context.request_id
+        )
+    except MCPError:
+        return None
+
+
+def _agreed(reply: object) -> bool:
+    said = (reply.content or {}).get(_INPUT) if isinstance(reply, ElicitResult) and reply.action == "accept" else None
+    return agrees(said)
+
+
+def _question(plan: Rewind) -> str:
+    rows = [f"{change} {path} {lines}" for change, path, lines in file_rows(plan.files)]
+    more = [f"… and {len(rows) - _SHOWN:,} more"] if len(rows) > _SHOWN else []
+    head = f"Make the files in {plan.workspace} what they were at {plan.checkpoint_id}? This changes:"
+    return plain_text("\n".join([head, *rows[:_SHOWN], *more]))
+
+
+def _returned(call: Call) -> str | None:
+    """The digest that the client was asked about, if that is what the call brings an answer to."""
+    try:
+        return _State.model_validate_json(call.params.request_state or "").rewind
+    except ValidationError:
+        return None
+
+
+def _view(plan: Rewind, *, done: bool) -> RewindView:
+    return RewindView(
+        job=plan.job_id,
+        checkpoint=plan.checkpoint_id,
+        done=done,
+        files=_changed(plan.files),
+        kept=tuple(KeptFile(path=one.path, why=one.why) for one in plan.kept[:_MOST]),
+        undo=plan.undo,
+    )
+
+
+def _changed(files: tuple[FileDiff, ...]) -> tuple[ChangedFile, ...]:
+    return tuple(
+        ChangedFile(path=file.path, kind=file.kind, added=file.added, removed=file.removed) for file in files[:_MOST]
+    )
