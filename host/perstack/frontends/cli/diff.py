@@ -14,9 +14,12 @@ from perstack.engine.job_files import FilesDiff
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import Painted, Screen, data, err, has_screen, out, stored, table
+from perstack.frontends.shared.columns import GAP
 from perstack.frontends.shared.patch import LineKind, file_rows, patch, patch_bytes, shown_line, stat_json, stat_words
+from perstack.frontends.shared.words import cells
 from perstack.host import Host
 
+_NARROWEST = 20
 _STYLES: dict[LineKind, dict[str, str | bool]] = {
     "file": {"bold": True},
     "hunk": {"fg": "cyan"},
@@ -74,8 +77,20 @@ def show_files(screen: Screen, files: Sequence[FileDiff]) -> None:
     """Which files, how many lines of each, and what it comes to."""
     if not files:
         return
-    table(screen, ("CHANGE", "FILE", "LINES"), file_rows(files), whole=(0,), texts=(1,), drops=())
+    rows = file_rows(files)
+    others = max(cells(lines) for _, _, lines in rows) + len("removed") + 2 * GAP
+    shown = [(change, _with_its_end(path, screen.width - others), lines) for change, path, lines in rows]
+    table(screen, ("CHANGE", "FILE", "LINES"), shown, whole=(0,), texts=(1,), drops=())
     out(screen.paint(stat_words(files), dim=True))
+
+
+def _with_its_end(path: str, width: int) -> str:
+    """A path of at most so many cells: of a longer one the end, which is the file's name."""
+    if cells(path) <= width or width < _NARROWEST:
+        return path
+    while cells(path) >= width:
+        path = path[max(1, (cells(path) - width) // 2) :]
+    return f"…{path}"
 
 
 def _show(screen: Screen, files: Sequence[FileDiff]) -> None:

@@ -67,6 +67,8 @@ def rewind_command(
     if dry_run or not plan.files:
         if as_json:
             data(json.dumps(_as_json(plan), ensure_ascii=False))
+        elif plan.files:
+            err("dry run: nothing is changed")
         return
     if not yes:
         ask_rewind(plan)

@@ -162,8 +162,8 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
             return [Row("rewinds", f"the files to {event.to_checkpoint}{only}", "yellow"), *_given_by(event.by)]
         case FinishRewind():
             kept = f", {event.kept} left alone" if event.kept else ""
-            undo = f"; to undo it, rewind to {event.start}"
-            return [Row("rewound", f"{count(event.files, 'change')}{kept}{undo}", "yellow")]
+            # the id comes first: it is what one copies, and must not be cut off
+            return [Row("rewound", f"undo with {event.start}: {count(event.files, 'change')}{kept}", "yellow")]
         case RedactEvent():
             words = f"{event.event_id} ({event.event_type}), by {event.by}: {event.reason}"
             return [Row("redacts", words, "yellow")]
