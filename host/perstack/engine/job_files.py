@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,17 +18,17 @@ from perstack.core.snapshots.file_diff import FileDiff
 from perstack.dataclass import dataclass
 from perstack.engine.emit import Emitter
 from perstack.engine.job_queries import JobQueries
+from perstack.engine.pages import every_id
 from perstack.engine.rewinding.whole import on_whole_files
 from perstack.engine.setup import Setup
 from perstack.engine.who import this_user
-from perstack.errors import Conflict, UsageError
+from perstack.errors import Conflict, StorageError, UsageError
 from perstack.next_steps import Look
 
 if TYPE_CHECKING:
     from perstack.engine.rewinding.rewinder import Rewind, Rewinder
 
-_LATEST = 500
-"""Jobs: whoever drives one writes its summary again and again, so that it is among those."""
+_PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,8 @@ class JobFiles(JobQueries):
         `only` are globs of paths. A Job that worked in another folder is refused unless `elsewhere`. Raises UsageError
         where there is no snapshot, Conflict while a Job is driven in the workspace, NotFound and StorageError.
         """
-        async with self._not_driven():
-            at = await self._at(job_id, checkpoint_id, elsewhere=elsewhere)
-            return await self._rewinder().seen(job_id, at, checkpoint_id, only)
+        at = await self._at(job_id, checkpoint_id, elsewhere=elsewhere)
+        return await self._rewinder().seen(job_id, at, checkpoint_id, only)
 
     async def rewind(
         self,
@@ -92,10 +91,9 @@ class JobFiles(JobQueries):
         snapshots do not know stay. `expected` is the `digest` of what `plan_rewind` has shown: then nothing else is
         done. Raises as `plan_rewind`.
         """
-        async with self._not_driven():
-            at = await self._at(job_id, checkpoint_id, elsewhere=elsewhere)
-            who = by or this_user()
-            return await self._rewinder().rewind(job_id, at, checkpoint_id, only, who, expected)
+        at = await self._at(job_id, checkpoint_id, elsewhere=elsewhere)
+        who = by or this_user()
+        return await self._rewinder().rewind(job_id, at, checkpoint_id, only, who, expected)
 
     async def write_files(self, checkpoint_id: str, folder: str | Path, *, job_id: str | None = None) -> int:
         """Write the files of a checkpoint to a folder, which is made, or is there and empty; returns how many files and
@@ -112,16 +110,26 @@ class JobFiles(JobQueries):
         """
         return await self._rewinder().settle()
 
-    def _on_whole_files(self) -> AbstractAsyncContextManager[None]:
-        """A Job is driven in this workspace, whose files nobody rewinds meanwhile. Raises Conflict and StorageError."""
-        return on_whole_files(self.storage, self._workspace, self.settle_rewind)
+    def _leased_on_whole_files(self, job_id: str, holder: str) -> AbstractAsyncContextManager[None]:
+        """The lease of a Job that is driven in this workspace, whose files nobody rewinds meanwhile."""
+        return on_whole_files(
+            self.storage, self._workspace, self.settle_rewind, lambda: self.storage.lease(job_id, holder)
+        )
 
     def _rewinder(self, workspace: Path | None = None) -> Rewinder:
         from perstack.engine.rewinding.rewinder import Rewinder
 
         workspace = self._workspace if workspace is None else workspace
         emit = Emitter(self.plugins.listeners, None)
-        return Rewinder(self.storage, workspace, self.audit, self._setup().clock, emit, self._setup().snapshots)
+        return Rewinder(
+            self.storage,
+            workspace,
+            self.audit,
+            self._setup().clock,
+            emit,
+            self._setup().snapshots,
+            self._check_not_driven,
+        )
 
     async def _at(self, job_id: str, checkpoint_id: str, *, elsewhere: bool) -> Run:
         at = await self._state_at(checkpoint_id, job_id)
@@ -131,27 +139,17 @@ class JobFiles(JobQueries):
             )
         return at
 
-    @asynccontextmanager
-    async def _not_driven(self) -> AsyncGenerator[None]:
-        """Raises Conflict, with its name, while a Job is driven in this workspace."""
-        from perstack.engine.rewinding.occupied import Occupied
-
-        await self._check_not_driven()
-        try:
-            yield
-        except Occupied:
-            await self._check_not_driven()
-            raise Conflict(
-                f"somebody is at work in {self._workspace}, a Job of another storage or another rewind: wait for it"
-            ) from None
-
     async def _check_not_driven(self) -> None:
-        for job in (await self.list(limit=_LATEST)).jobs:
-            if job.status != "running" or await self.storage.lease_info(job.id) is None:
-                continue
-            loaded = await self.load(job.id)
-            if _works_in(loaded.job.coordinator.start, self._workspace):
-                raise Conflict(f"Job {job.id} is driven in {self._workspace}: cancel it, or wait for its end")
+        """Raises Conflict, with its name, while a Job is driven in this workspace, or may be."""
+        for job_id in await every_id(lambda after: self.storage.jobs(limit=_PAGE, after=after)):
+            if await self.storage.lease_info(job_id) is not None and await self._may_work_here(job_id):
+                raise Conflict(f"Job {job_id} is driven in {self._workspace}: cancel it, or wait for its end")
+
+    async def _may_work_here(self, job_id: str) -> bool:
+        try:
+            return _works_in((await self.load(job_id)).job.coordinator.start, self._workspace)
+        except (StorageError, UsageError, LookupError):
+            return True  # it is about to begin, or does not read
 
     async def _done(self, job_id: str, what: str | None, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
         from perstack.engine.snapshots.trees import Trees

@@ -441,7 +441,7 @@ class Jobs(JobFiles):
     async def _leased(self, job_id: str) -> AsyncGenerator[None]:
         task = asyncio.current_task()
         holder = this_process()
-        async with self._on_whole_files(), self.storage.lease(job_id, holder), guarded(self.storage):
+        async with self._leased_on_whole_files(job_id, holder), guarded(self.storage):
             if task is None:
                 yield
                 return

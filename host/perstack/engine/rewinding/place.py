@@ -18,3 +18,8 @@ def journal_path(storage: Storage, workspace: Path) -> Path:
         programs = storage.programs
         return programs.with_name(programs.name.removesuffix("programs") + "rewinds") / name
     return TrustStore.of_user().folder.with_name("rewinds") / name
+
+
+def lock_path(storage: Storage, workspace: Path) -> Path:
+    """What whoever rewinds the workspace has locked."""
+    return journal_path(storage, workspace).with_suffix(".lock")

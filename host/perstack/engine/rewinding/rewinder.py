@@ -26,7 +26,7 @@ from perstack.engine.rewinding.ignored import ignored_then
 from perstack.engine.rewinding.journal import JournalFile, Rewound, Step
 from perstack.engine.rewinding.looking import Looked, mode_of
 from perstack.engine.rewinding.occupied import rewound_in
-from perstack.engine.rewinding.place import journal_path
+from perstack.engine.rewinding.place import journal_path, lock_path
 from perstack.engine.rewinding.restoring import Restorer
 from perstack.engine.session import Session
 from perstack.engine.snapshots.of_job import JobSnapshots
@@ -75,14 +75,17 @@ class Rewinder:
         clock: Clock,
         emit: Emitter,
         snapshots: Callable[[str], JobSnapshots],
+        check_not_driven: Callable[[], Awaitable[None]],
     ) -> None:
-        """`snapshots` makes what takes those of a Job."""
+        """`snapshots` makes what takes those of a Job. `check_not_driven` raises Conflict while one is driven there."""
         self._storage = storage
         self._workspace = workspace.resolve()
         self._audit = audit
         self._clock = clock
         self._emit = emit
         self._snapshots = snapshots
+        self._check_not_driven = check_not_driven
+        self._lock = lock_path(storage, self._workspace)
         self._journal = JournalFile(journal_path(storage, self._workspace), self._workspace)
 
     async def seen(self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str]) -> Rewind:
@@ -90,11 +93,11 @@ class Rewinder:
 
         Raises UsageError, StorageError, and Conflict if somebody is at work in the workspace.
         """
-        with self._alone():
-            loaded = await load_job(self._storage, job_id)
-            present = await self._present(loaded)
-            changes, _, found = await self._look(job_id, at, checkpoint_id, present, only)
-            return await self._told(job_id, checkpoint_id, present, changes, found)
+        await self._check_not_driven()
+        loaded = await load_job(self._storage, job_id)
+        present = await self._present(loaded)
+        changes, _, found = await self._look(job_id, at, checkpoint_id, present, only)
+        return await self._told(job_id, checkpoint_id, present, changes, found)
 
     async def rewind(
         self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str], by: By, expected: str | None
@@ -103,8 +106,9 @@ class Rewinder:
 
         Raises as `seen`, and Conflict if something else would be changed than was `expected`.
         """
-        async with self._storage.lease(job_id, f"a rewind ({this_process()})"):
-            with self._alone():
+        with self._alone():
+            await self._check_not_driven()
+            async with self._storage.lease(job_id, f"a rewind ({this_process()})"):
                 return await uninterrupted(self._rewind(job_id, at, checkpoint_id, only, by, expected))
 
     async def present(self, job_id: str) -> str:
@@ -132,7 +136,7 @@ class Rewinder:
         """
         if not self._journal.is_there():
             return None
-        with rewound_in(self._workspace):
+        with self._alone():
             return await uninterrupted(self._settled())
 
     async def _rewind(
@@ -313,7 +317,7 @@ class Rewinder:
         return session
 
     def _alone(self) -> AbstractContextManager[None]:
-        return rewound_in(self._workspace)
+        return rewound_in(self._workspace, self._lock)
 
     def _failed(self, error: OSError) -> StorageError:
         reason = (error.strerror or str(error)).lower()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from perstack.engine.notices import notice
-from perstack.engine.rewinding.occupied import Occupied, driven_in
-from perstack.engine.rewinding.place import journal_path
+from perstack.engine.rewinding.occupied import Occupied, is_rewound
+from perstack.engine.rewinding.place import journal_path, lock_path
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
 
@@ -23,34 +23,31 @@ Settle = Callable[[], Awaitable[str | None]]
 
 
 @asynccontextmanager
-async def on_whole_files(storage: Storage, workspace: Path, settle: Settle) -> AsyncGenerator[None]:
-    """A Job is driven in the workspace, and its files are not rewound meanwhile. Waits for a rewind that is under way.
+async def on_whole_files(
+    storage: Storage, workspace: Path, settle: Settle, lease: Callable[[], AbstractAsyncContextManager[None]]
+) -> AsyncGenerator[None]:
+    """The lease of a Job that is driven in the workspace, whose files are whole, and are not rewound meanwhile.
 
-    Raises Occupied if that takes too long, and StorageError.
+    Waits for a rewind that is under way. Raises Occupied if that takes too long, StorageError, and what `lease` does.
     """
+    journal, lock = journal_path(storage, workspace), lock_path(storage, workspace)
     until = time.monotonic() + _PATIENCE
-    with ExitStack() as held:
+    async with AsyncExitStack() as held:
         while True:
             try:
-                if await _held(storage, workspace, settle, held):
+                if journal.exists():
+                    await _settle(settle)
+                await held.enter_async_context(lease())
+                if not journal.exists() and not is_rewound(lock):
                     break
+                await held.aclose()
+                words = f"{workspace}: its files are being rewound by another process; wait for its end"
+                raise Occupied(words)
             except Occupied:
                 if time.monotonic() > until:
                     raise
                 await asyncio.sleep(_PAUSE)
         yield
-
-
-async def _held(storage: Storage, workspace: Path, settle: Settle, held: ExitStack) -> bool:
-    """Whether the workspace is held now, with whole files."""
-    journal = journal_path(storage, workspace)
-    if journal.exists():
-        await _settle(settle)
-    held.enter_context(driven_in(workspace))
-    if journal.exists():
-        held.close()
-        return False
-    return True
 
 
 async def put_right(storage: Storage, workspace: Path, settle: Settle) -> None:
