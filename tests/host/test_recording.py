@@ -272,14 +272,16 @@ def test_no_secret_is_in_a_recording(bench: Bench) -> None:
         overrides=Overrides(provider="scripted"),
         plugins=[script],
     )
-    wait_for(host.run("a", f"Use {key}", job_id="live"))
+    query = f"Use {key} and {known}, please"
+    wait_for(host.run("a", query, job_id="live"))
     data = wait_for(host.record("live")).to_bytes()
     wait_for(host.close())
     assert not [secret for secret in secrets if secret.encode() in data], data.decode()
     path = bench.workspace / "job.json"
     path.write_bytes(data)
     again = player(path, fresh(bench), bench.storage, expert("a"))
-    assert wait_for(again.run("a", f"Use {key}")).text == "Done with [redacted]"
+    assert wait_for(again.run("a", query)).text == "Done with [redacted]"
+    assert "does not have a Run of a with the query" in (wait_for(again.run("a", "Use that, please")).error or "")
 
 
 def test_calls_that_were_refused_are_refused_again(bench: Bench) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from perstack.core.overrides import RECORDED
 from perstack.dataclass import dataclass
 from perstack.engine.setup import Setup
 from perstack.errors import PerstackError
@@ -33,9 +34,13 @@ class ProviderState:
 
 
 async def provider_states(setup: Setup) -> tuple[ProviderState, ...]:
-    """In the order in which they are tried, the default first."""
+    """In the order in which they are tried, the default first.
+
+    What plays recordings has no model to choose: it is among them only where it is the default.
+    """
     factories = sorted(setup.plugins.providers.values(), key=lambda factory: factory.priority)
     default = _default(setup, factories)
+    factories = [factory for factory in factories if factory.name != RECORDED or default == RECORDED]
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(_state(one, setup.env, one.name == default)) for one in factories]
     return tuple(sorted((task.result() for task in asked), key=lambda state: not state.is_default))
@@ -51,7 +56,8 @@ def _default(setup: Setup, factories: Sequence[ProviderFactory]) -> str | None:
 
 
 async def _state(factory: ProviderFactory, env: Mapping[str, str], is_default: bool) -> ProviderState:
-    is_configured = factory.is_configured(env)
+    # a recording is named in the settings, and never in the environment
+    is_configured = factory.is_configured(env) or factory.name == RECORDED
     models, problem = tuple[OfferedModel, ...](), ""
     try:
         models = tuple(await asyncio.wait_for(asyncio.to_thread(offered_models, factory, env), _SECONDS))

@@ -142,3 +142,13 @@ def test_the_secrets_of_env_files_are_in_no_recording(terminal: Terminal) -> Non
     kept = terminal.call("record", "a", "--to", "a.json")
     assert "note: what may be secret was taken out in 1 place: [redacted] stands there" in kept.err
     assert "nobody-else" not in (terminal.workspace / "a.json").read_text()
+
+
+def test_what_plays_recordings_is_no_model_to_choose(mended: Terminal) -> None:
+    assert "recorded" not in mended.call("models").out
+    assert "recorded" not in mended.call("doctor").out
+    definition = mended.workspace / "perstack.toml"
+    definition.write_text(f'[provider]\nproviderName = "recorded"\nsetting.recording = "mend.json"\n{SERVED}')
+    assert "provider recorded" in mended.call("doctor").out
+    played = mended.call("run", "mechanic", "Mend it", "--output", "text")
+    assert (played.code, played.out) == (0, "Mended.\n"), played.err

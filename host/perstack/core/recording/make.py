@@ -158,7 +158,8 @@ def _check(source: Source, hiding: Hiding) -> None:
         raise UsageError(f"Job {source.job_id} cannot be recorded: its results have {size >> 20} MiB of files, {most}")
     for name, data in source.blobs.items():
         if hiding.is_in(data):
-            raise UsageError(f"Job {source.job_id} cannot be recorded: the file {name[:12]} of a result has a secret")
+            what = f"a file that a tool gave, {name[:12]}, has a secret of this environment in it"
+            raise UsageError(f"Job {source.job_id} cannot be recorded: {what}; record a Job without it")
 
 
 class _Reader:
@@ -238,7 +239,7 @@ class _Reader:
         for one in event.calls:
             self._update(one.id, skill=one.skill_name, kind=one.kind)
             if one.skill_name != BASE_SKILL and one.kind in ("tool", "refused") and one.tool_name in self._tools:
-                self.tools.append(_tool(self._tools[one.tool_name], one.skill_name, one.effect))
+                self.tools.append(_tool(self._tools[one.tool_name], one.skill_name, one.effect, self._hiding))
 
     def _finished(self, event: FinishToolCall) -> None:
         recorded = self._open.get(event.tool_call_id)
@@ -284,13 +285,13 @@ class _Reader:
         self.replies[step, "summary"] = _Recorded(reply)
 
 
-def _tool(shown: JsonObject, skill: str, effect: Effect) -> RecordedTool:
+def _tool(shown: JsonObject, skill: str, effect: Effect, hiding: Hiding) -> RecordedTool:
     schema: JsonValue = shown.get("inputSchema")
     return RecordedTool(
         skill=skill,
         name=str(shown.get("name")),
-        description=str(shown.get("description", "")),
-        input_schema=schema if isinstance(schema, dict) else {},
+        description=hiding.text(str(shown.get("description", ""))),
+        input_schema=hiding.args(schema) if isinstance(schema, dict) else {},
         effect=effect,
     )
 

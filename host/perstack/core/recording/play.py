@@ -9,13 +9,22 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal, TypeVar, assert_never
 
 from perstack.core.base import JsonObject
-from perstack.core.messages import ExpertMessage, Message, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, text_of
+from perstack.core.messages import (
+    REDACTED,
+    ExpertMessage,
+    Message,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    text_of,
+)
 from perstack.core.overrides import NOT_RECORDED
-from perstack.core.recording.hiding import Hiding
 from perstack.core.recording.make import digest_of_instruction
 from perstack.core.recording.model import (
     RecordedCall,
@@ -41,7 +50,6 @@ _S = TypeVar("_S", SaidText, SaidForm, SaidApproval)
 Purpose = Literal["reply", "result", "summary", "sample"]
 
 _LONGEST = 200
-_HIDING = Hiding()
 
 
 def not_recorded(message: str) -> ProviderError:
@@ -113,8 +121,15 @@ class Player:
             )
         return found
 
+    def _found(self, place: RunPlace) -> _Part | None:
+        found = self._runs.get(place)
+        if found is not None:
+            return found
+        near = ((one, part) for one, part in self._runs.items() if replace(one, query=place.query) == place)
+        return next((part for one, part in near if _is_hidden(one.query, place.query)), None)
+
     def _part(self, place: RunPlace) -> _Part:
-        part = self._runs.get(place) or self._runs.get(_hidden(place))
+        part = self._found(place)
         if part is None:
             raise not_recorded(self._no_run(place))
         expert = self.recording.experts.get(place.expert_key)
@@ -195,7 +210,7 @@ class Player:
 
     def said(self, place: RunPlace, call_id: str, step: int, kind: type[_S], number: int = 0) -> _S | None:
         """What a person said to a call, the `number`-th of its kind; None if it is not in the recording."""
-        part = self._runs.get(place) or self._runs.get(_hidden(place))
+        part = self._found(place)
         call = None if part is None else part.calls.get((step, call_id))
         said = [] if call is None else [one for one in call.said if isinstance(one, kind)]
         return said[number] if number < len(said) else None
@@ -231,9 +246,18 @@ def _spec(tool: RecordedTool) -> ToolSpec:
     )
 
 
-def _hidden(place: RunPlace) -> RunPlace:
-    """The place as a recording has it, where a query has a secret."""
-    return RunPlace(place.expert_key, _HIDING.text(place.query), place.calls, place.number)
+def _is_hidden(recorded: str, query: str) -> bool:
+    """Whether a query is what was recorded with secrets taken out."""
+    first, *others = recorded.split(REDACTED)
+    if not others or not query.startswith(first):
+        return False
+    place = len(first)
+    for part in others[:-1]:
+        place = query.find(part, place)
+        if place < 0:
+            return False
+        place += len(part)
+    return len(query) - place >= len(others[-1]) and query.endswith(others[-1])
 
 
 def _text(call: RecordedCall) -> str:
