@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 
+from perstack.ports.state_folder import FOLDER_MODE
 from perstack_filesystem.folders import Folder, explained
 
 POOL = ".blobs"
@@ -71,8 +72,11 @@ class _Pool:
         if part is None:
             return
         with suppress(OSError):
-            part.remove(name)  # a damaged one
-            os.link(name, name, src_dir_fd=blobs.fd, dst_dir_fd=part.fd, follow_symlinks=False)
+            try:
+                os.link(name, name, src_dir_fd=blobs.fd, dst_dir_fd=part.fd, follow_symlinks=False)
+            except FileExistsError:
+                part.remove(name)  # a damaged one
+                os.link(name, name, src_dir_fd=blobs.fd, dst_dir_fd=part.fd, follow_symlinks=False)
 
     def free(self, name: str, blobs: Folder) -> None:
         part = self._part(name, make=False)
@@ -88,15 +92,22 @@ class _Pool:
         if start not in self._parts:
             if self._top is None:
                 top = self._opened.enter_context(_opened(self._root))
-                found = top.make(POOL) if make else top.find(POOL)
+                found = _made(top, POOL) if make else top.find(POOL)
                 if found is None:
                     return None
                 self._top = self._opened.enter_context(found)
-            part = self._top.make(start) if make else self._top.find(start)
+            part = _made(self._top, start) if make else self._top.find(start)
             if part is None:
                 return None
             self._parts[start] = self._opened.enter_context(part)
         return self._parts[start]
+
+
+def _made(folder: Folder, name: str) -> Folder | None:
+    """A folder of the pool, whose name need not survive power loss: contents are shared less then."""
+    with suppress(OSError):
+        os.mkdir(name, FOLDER_MODE, dir_fd=folder.fd)
+    return folder.find(name)
 
 
 def _opened(root: Path) -> Folder:

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
-from perstack.ports.storage import Storage
+from perstack.ports.storage import SharesBlobs, Storage
+
+_AT_ONCE = 8
+"""So many blobs are under way to a storage that takes them one by one."""
+
+
+async def keep_blobs(storage: Storage, job_id: str, blobs: Sequence[bytes]) -> None:
+    """Keep many bytes for a Job; all of them are on disk when this returns. Raises StorageError and NotFound."""
+    if isinstance(storage, SharesBlobs):
+        await storage.put_blobs(job_id, blobs)
+        return
+    for first in range(0, len(blobs), _AT_ONCE):
+        await asyncio.gather(*(storage.put_blob(job_id, data) for data in blobs[first : first + _AT_ONCE]))
 
 
 class JobBlobs:

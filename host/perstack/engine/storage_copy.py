@@ -15,6 +15,7 @@ from perstack.core.ids import number_of_run
 from perstack.core.json_reading import read_json
 from perstack.core.owners import Owner, OwnerKind
 from perstack.dataclass import dataclass
+from perstack.engine.blobs import keep_blobs
 from perstack.engine.pages import every_id
 from perstack.engine.spaces import space_of
 from perstack.engine.who import this_process
@@ -23,6 +24,7 @@ from perstack.ports.formats import ShowsForeign
 from perstack.ports.storage import Erases, KeepsCopies, Redacts, RunRef, Storage
 
 _RECORDS = 500
+_BLOBS = 50
 """How many are in memory at a time, and then those of the append that the last belongs to."""
 
 
@@ -130,10 +132,13 @@ class _Copying:
         if not isinstance(self._source, Erases):
             raise UsageError(f"{self._source.location}: this storage cannot list its blobs: it cannot be copied from")
         there = set(await self._target.blobs(self._owner.id)) if isinstance(self._target, Erases) else set[str]()
-        for name in await self._source.blobs(self._owner.id):
-            if name not in there:
-                await self._target.put_blob(self._owner.id, await self._source.blob(self._owner.id, name))
-                self._blobs += 1
+        missing = [name for name in await self._source.blobs(self._owner.id) if name not in there]
+        for first in range(0, len(missing), _BLOBS):
+            names = missing[first : first + _BLOBS]
+            await keep_blobs(
+                self._target, self._owner.id, [await self._source.blob(self._owner.id, name) for name in names]
+            )
+            self._blobs += len(names)
 
     async def _copy_log(self, run: RunRef) -> None:
         seq = 0

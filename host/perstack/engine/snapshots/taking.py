@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from perstack.core.snapshots.events import SnapshotPolicy
+from perstack.engine.blobs import keep_blobs
 from perstack.engine.snapshots.walking import Batch, CannotTake, Taken, Walker
-from perstack.ports.storage import SharesBlobs, Storage
+from perstack.ports.storage import Erases, Storage
 from perstack.ports.uninterrupted import uninterrupted
 
 
@@ -23,7 +24,7 @@ class Recorder:
         self._job_id = job_id
         self._new_walker = partial(Walker, workspace, tuple(keep_off), policy)
         self._walker: Walker | None = None
-        self._kept: set[str] = set()
+        self._kept: set[str] | None = None
         self._turn = asyncio.Lock()
 
     async def take(self) -> Taken:
@@ -44,14 +45,12 @@ class Recorder:
             return found
 
     async def _keep(self, batch: Batch) -> None:
-        blobs = {digest: data for digest, data in batch if digest not in self._kept}
-        if not blobs:
+        if not batch:
             return
-        if isinstance(self._storage, SharesBlobs):
-            await self._storage.put_blobs(self._job_id, tuple(blobs.values()))
-        else:
-            for data in blobs.values():
-                await self._storage.put_blob(self._job_id, data)
+        if self._kept is None:  # what an earlier process has kept need not be kept again
+            self._kept = {*await self._storage.blobs(self._job_id)} if isinstance(self._storage, Erases) else set()
+        blobs = {digest: data for digest, data in batch if digest not in self._kept}
+        await keep_blobs(self._storage, self._job_id, tuple(blobs.values()))
         self._kept.update(blobs)
 
 

@@ -33,7 +33,7 @@ from perstack.engine.clock import SYSTEM
 from perstack.engine.snapshots.reading import FOLDER, Content, Stamp, check_system, read_file, read_link, stamp_of
 
 _BATCH_BYTES = 32 << 20
-_BATCH_BLOBS = 1_000
+_BATCH_BLOBS = 5_000
 _PAUSE = 0.2
 """Seconds after which a walk lets others look whether it is still wanted."""
 _TICK = 100_000_000
@@ -174,8 +174,7 @@ class _Walk:
             is_same = is_same and was is not None and now.entry is was.entry
             children[name] = now
         self._take_down(place, children)
-        if time.monotonic() - self._since > _PAUSE:
-            yield from self._hand_over()
+        yield from self._pause()
         if known is not None and is_same and len(children) == len(before):
             return _KnownFolder(known.digest, stamp, rules, children)
         blob = folder_blob(folder_of(child.entry for child in children.values()))
@@ -273,14 +272,17 @@ class _Walk:
     def _keep(self, digest: str, data: bytes) -> Generator[Batch]:
         self.batch.append((digest, data))
         self._waiting += len(data)
-        is_late = time.monotonic() - self._since > _PAUSE
-        if is_late or self._waiting >= _BATCH_BYTES or len(self.batch) >= _BATCH_BLOBS:
-            yield from self._hand_over()
+        if self._waiting >= _BATCH_BYTES or len(self.batch) >= _BATCH_BLOBS:
+            batch, self.batch, self._waiting = self.batch, [], 0
+            yield batch
+        else:
+            yield from self._pause()
 
-    def _hand_over(self) -> Generator[Batch]:
-        batch, self.batch, self._waiting = self.batch, [], 0
-        yield batch
-        self._since = time.monotonic()
+    def _pause(self) -> Generator[Batch]:
+        """Nothing to keep yet: each time that something is kept takes a sync."""
+        if time.monotonic() - self._since > _PAUSE:
+            yield []
+            self._since = time.monotonic()
 
     def _count(self, more: int) -> None:
         self._entries += more

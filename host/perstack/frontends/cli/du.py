@@ -37,7 +37,8 @@ def du_command(
 ) -> None:
     """Show how much room Jobs, tasks and iterations take, the largest first, or only JOBs.
 
-    The total is of all of them. The storage itself takes more: indexes, free pages, locks, files of all Jobs together.
+    Files of snapshots that several Jobs have count for each of them, and are stored once. The total is of all of them.
+    The storage itself takes more: indexes, free pages, locks, files of all Jobs together.
     """
     place = PlaceOptions(config, workspace, storage)
 
