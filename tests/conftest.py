@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from terminal import Terminal
 _PATIENCE = 10
 """Seconds for what has been told to end to be gone: the guard of a killed host gives its server two."""
 
+
+_SANDBOX = Path(__file__).parent / "plugins" / "bubblewrap"
 
 _SEEN: dict[tuple[int, str], str] = {}
 """Processes that were there before the test: of fixtures that live longer, or left by a test that failed for it."""
@@ -67,7 +70,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests on the embedded model take minutes each and all of the machine: they are asked for by name."""
+    """What needs Linux is skipped elsewhere, and `-m "not linux"` leaves it out here.
+
+    Tests on the embedded model take minutes each and all of the machine: they are asked for by name.
+    """
+    for item in items:
+        if _SANDBOX in item.path.parents:
+            item.add_marker("linux")
+        if sys.platform != "linux" and item.get_closest_marker("linux"):
+            item.add_marker(pytest.mark.skip(reason="needs Linux"))
     if config.getoption("--local-model"):
         return
     for item in items:

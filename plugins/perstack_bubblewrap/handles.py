@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import PurePosixPath
@@ -15,7 +16,11 @@ from pathlib import PurePosixPath
 from perstack.core.sandbox import is_below
 from perstack_bubblewrap.layout import View, inner
 
-_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+if sys.platform == "linux":
+    _PLACE = os.O_PATH
+else:  # where the runtime is refused
+    _PLACE = os.O_RDONLY
+_STEP = _PLACE | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
@@ -35,7 +40,7 @@ def held_open(view: View) -> Generator[dict[str, int]]:
 def _opened(root: str, parts: tuple[str, ...]) -> int | None:
     """One step at a time, and none through a link."""
     try:
-        handle = os.open(root, os.O_PATH | os.O_CLOEXEC)
+        handle = os.open(root, _PLACE | os.O_CLOEXEC)
     except OSError:
         return None
     for part in parts:

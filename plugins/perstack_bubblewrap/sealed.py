@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+
+from perstack.errors import UsageError
 
 
 @contextmanager
 def sealed(*contents: bytes) -> Generator[tuple[int, ...]]:
     """A descriptor for each, at its beginning, while the block runs."""
+    if sys.platform != "linux":
+        raise UsageError("the runtime bubblewrap needs Linux: use another runtime")
     with ExitStack() as held:
         found: list[int] = []
         for data in contents:

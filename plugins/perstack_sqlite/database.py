@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -142,6 +143,8 @@ class Database:
             self._check_size()
             connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             try:
+                if sys.platform == "darwin":  # where a sync alone leaves data in the cache of the disk
+                    connection.execute("PRAGMA fullfsync = 1")
                 self._prepare(connection)
             except BaseException:
                 connection.close()

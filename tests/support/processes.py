@@ -77,17 +77,28 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that waits to be reaped does not."""
+    """Whether a process runs; one that waits to be reaped does not, where the system says so."""
+    if sys.platform != "linux":
+        return _takes_signals(pid)
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
 
 
+def _takes_signals(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def at_work(folder: Path) -> dict[tuple[int, str], str]:
     """The living processes that descend from this one, or work in a folder: their ids and times of start, and commands.
 
-    One whose parent has died is no descendant any more, but still in the folder of its test.
+    One whose parent has died is no descendant any more, but still in the folder of its test. Where there is no /proc,
+    nobody is known.
     """
     stats = {int(entry.parent.name): stat for entry in Path("/proc").glob("[0-9]*/stat") if (stat := _stat(entry))}
     ours = {os.getpid()}

@@ -16,6 +16,7 @@ from perstack.core.receipts import MOST_BYTES, Record, read_record
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.ports.daemon_thread import in_daemon_thread
+from perstack.ports.durable import sync
 
 _MOST_READ = 256 << 20
 """A file of more bytes is not read."""
@@ -70,7 +71,7 @@ class FileAnchor:
             data = b"\n%b\n" % record if os.fstat(fd).st_size else b"%b\n" % record
             while data:
                 data = data[os.write(fd, data) :]
-            os.fsync(fd)
+            sync(fd)
         finally:
             os.close(fd)
 

@@ -6,6 +6,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from perstack.ports.durable import sync
+
 
 def replace_private_file(path: Path, content: bytes) -> None:
     """All of it or nothing, and what is there survives power loss; its folder has to be there. Raises OSError."""
@@ -14,7 +16,7 @@ def replace_private_file(path: Path, content: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         Path(name).replace(path)
     except OSError:
         Path(name).unlink(missing_ok=True)

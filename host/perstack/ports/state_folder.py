@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from perstack.ports.durable import sync
+
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 """State has what models were sent and tools returned: nobody else's business."""
@@ -33,6 +35,6 @@ def sync_directory(path: Path) -> None:
     """Make the names in it survive power loss. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        sync(fd)
     finally:
         os.close(fd)

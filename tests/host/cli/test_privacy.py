@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from terminal import SECONDS, Terminal, reply
 
+pytestmark = pytest.mark.linux
+
 KEY = "sk-canary-0123456789"
 NOBODY = 65534
 

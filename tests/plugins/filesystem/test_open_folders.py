@@ -19,6 +19,8 @@ from perstack.testing.opener import JOB, RUN, new_writer, wait_for
 from perstack_filesystem.handles import OpenFolders
 from perstack_filesystem.storage import FilesystemStorage
 
+pytestmark = pytest.mark.linux  # which directories are open is read from /proc
+
 SUPPORT = Path(__file__).parents[2] / "support"
 
 ONE_RUN = f"""

@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import struct
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
@@ -35,8 +36,8 @@ class Address:
     def parse(cls, text: str) -> Address:
         """`HOST:PORT`, `[::1]:PORT`, `PORT` on loopback, or `unix:PATH`. Raises UsageError."""
         if text.startswith(_UNIX):
-            if not hasattr(socket, "SO_PEERCRED"):
-                raise UsageError(f"--http {text}: this system does not say who connects: write HOST:PORT")
+            if sys.platform != "linux":
+                raise UsageError(f"--http {text}: only Linux says who connects to a socket: write HOST:PORT")
             return cls("localhost", 0, Path(text.removeprefix(_UNIX)).absolute())
         host, separator, port = text.rpartition(":")
         is_number = port.isascii() and port.isdigit() and len(port) <= 5
@@ -84,6 +85,8 @@ def place_of(address: Address, listener: socket.socket) -> str:
 
 def is_of_this_user(connection: socket.socket) -> bool:
     """Whether the process at the other end of a Unix socket runs as this user."""
+    if sys.platform != "linux":
+        return False
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", credentials)
     return bool(uid == os.geteuid())

@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from perstack.errors import UsageError
+from perstack.ports.durable import sync
 
 TOKEN_VARIABLE = "PERSTACK_MCP_TOKEN"  # noqa: S105 - the name of a variable
 SHORTEST = 32
@@ -45,7 +46,7 @@ def _make(path: Path) -> None:
         with os.fdopen(handle, "w") as file:
             file.write(secrets.token_urlsafe(SHORTEST))
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         # of two that make one at the same time, the first one's holds
         with suppress(FileExistsError):
             path.hardlink_to(name)

@@ -1,0 +1,92 @@
+"""A Python that looks like one of macOS, as far as that can be on Linux: what Linux alone has is not there.
+
+    PYTHONPATH=tests/support/as_macos .venv/bin/python -m pytest -m "not linux" tests/host
+
+It finds names that are used without a look whether they are there. It is no Mac: kernel, file system and C library are
+Linux's.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import posix
+import resource
+import signal
+import socket
+import sys
+import types
+
+LINUX_ALONE = {
+    (os, posix): (
+        *("O_PATH", "O_TMPFILE", "O_DIRECT", "O_NOATIME", "O_RSYNC", "O_LARGEFILE", "memfd_create", "fdatasync"),
+        *("pidfd_open", "eventfd", "eventfd_read", "eventfd_write", "splice", "copy_file_range", "getrandom"),
+        *("pipe2", "setns", "unshare", "posix_fadvise", "posix_fallocate", "getxattr", "setxattr", "listxattr"),
+        *("removexattr", "sched_getaffinity", "sched_setaffinity", "sched_setscheduler", "sched_getparam"),
+        *("sched_setparam", "sched_rr_get_interval", "P_PIDFD", "getresuid", "getresgid", "setresuid", "setresgid"),
+        *("login_tty",),
+    ),
+    (signal,): (
+        "SIGRTMIN",
+        "SIGRTMAX",
+        "SIGPWR",
+        "SIGSTKFLT",
+        "SIGPOLL",
+        "sigtimedwait",
+        "sigwaitinfo",
+        "pidfd_send_signal",
+    ),
+    (resource,): ("prlimit", "RLIMIT_SIGPENDING", "RLIMIT_MSGQUEUE", "RLIMIT_NICE", "RLIMIT_RTPRIO", "RLIMIT_RTTIME"),
+    (socket,): (
+        "SO_PEERCRED",
+        "SO_PASSCRED",
+        "SO_DOMAIN",
+        "SO_PROTOCOL",
+        "SOCK_CLOEXEC",
+        "SOCK_NONBLOCK",
+        "AF_NETLINK",
+    ),
+}
+F_FULLFSYNC = 51
+_fcntl = fcntl.fcntl
+
+
+def _full_sync(fd: int, command: int, argument: int | bytes = 0) -> int | bytes:
+    """macOS has this command; here a plain sync stands for it."""
+    if command == F_FULLFSYNC:
+        os.fsync(fd)
+        return 0
+    return _fcntl(fd, command, argument)
+
+
+def _no_proc(event: str, arguments: tuple[object, ...]) -> None:
+    """macOS has no /proc, no /sys and no cgroups."""
+    if event in ("open", "os.listdir", "os.scandir", "os.chdir") and arguments:
+        path = arguments[0]
+        name = os.fsdecode(path) if isinstance(path, (str, bytes)) else ""
+        if name.startswith(("/proc/", "/sys/")) or name in ("/proc", "/sys"):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+
+def look_like_macos() -> None:
+    """From now on, in this process."""
+    import sysconfig
+
+    # where Python keeps how it was built: there it is another file
+    os.environ.setdefault("_PYTHON_SYSCONFIGDATA_NAME", sysconfig._get_sysconfigdata_name())  # type: ignore[attr-defined]
+    sys.platform = "darwin"
+    for modules, names in LINUX_ALONE.items():
+        for module in modules:
+            for name in names:
+                if hasattr(module, name):
+                    delattr(module, name)
+    fcntl.F_FULLFSYNC = F_FULLFSYNC  # type: ignore[attr-defined]
+    fcntl.fcntl = _full_sync  # type: ignore[assignment]
+    proxies = types.ModuleType("_scproxy")  # what urllib asks the system settings by
+    proxies.__dict__.update(_get_proxies=dict, _get_proxy_settings=dict)
+    sys.modules["_scproxy"] = proxies
+    sys.addaudithook(_no_proc)
+
+
+look_like_macos()
