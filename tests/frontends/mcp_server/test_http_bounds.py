@@ -238,6 +238,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.linux
 def test_a_unix_socket_needs_no_token_and_lets_only_its_own_user_in(terminal: Terminal) -> None:
     terminal.project('[experts.one]\ninstruction = "x"\n')
     place = Path("/tmp") / f"perstack-test-{os.getpid()}.sock"

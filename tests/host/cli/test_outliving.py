@@ -13,6 +13,8 @@ from terminal import SECONDS, Terminal, reply
 
 from perstack.ports.processes.identity import start_of
 
+pytestmark = pytest.mark.linux  # what has outlived a host is known from /proc
+
 ONE = '[experts.solo]\ninstruction = "You work alone."\n'
 
 

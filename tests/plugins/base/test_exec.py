@@ -316,6 +316,7 @@ def test_many_commands_run_beside_each_other(tools: Any) -> None:
     assert time.monotonic() - began < 4, "they ran one after the other"
 
 
+@pytest.mark.linux
 def test_nothing_stays_open_after_a_job(tools: Any) -> None:
     tools("exec", command="true")
     before = len(list(Path("/proc/self/fd").iterdir()))

@@ -14,6 +14,7 @@ from perstack_mcp.child import running
 from perstack_mcp.launch import Launch
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize("patience", range(9))
 def test_wherever_its_start_is_cancelled_and_its_end_too_all_is_reaped_and_closed(
     tmp_path: Path, patience: int

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import types
+from collections.abc import Callable
 
 LINUX_ALONE = {
     (os, posix): (
@@ -63,10 +64,24 @@ def _full_sync(fd: int, command: int, argument: int | bytes = 0) -> int | bytes:
 def _no_proc(event: str, arguments: tuple[object, ...]) -> None:
     """macOS has no /proc, no /sys and no cgroups."""
     if event in ("open", "os.listdir", "os.scandir", "os.chdir") and arguments:
-        path = arguments[0]
-        name = os.fsdecode(path) if isinstance(path, (str, bytes)) else ""
-        if name.startswith(("/proc/", "/sys/")) or name in ("/proc", "/sys"):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        _hide(arguments[0])
+
+
+def _hide(path: object) -> None:
+    name = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+    if name.startswith(("/proc/", "/sys/")) or name in ("/proc", "/sys"):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+
+def _hiding(real: Callable[..., object]) -> Callable[..., object]:
+    def look(path: object, *args: object, **named: object) -> object:
+        _hide(path)
+        return real(path, *args, **named)
+
+    for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+        if real in able:
+            able.add(look)
+    return look
 
 
 def look_like_macos() -> None:
@@ -87,6 +102,8 @@ def look_like_macos() -> None:
     proxies.__dict__.update(_get_proxies=dict, _get_proxy_settings=dict)
     sys.modules["_scproxy"] = proxies
     sys.addaudithook(_no_proc)
+    for name in ("stat", "lstat", "readlink", "access"):  # of these no hook hears
+        setattr(os, name, _hiding(getattr(os, name)))
 
 
 look_like_macos()
