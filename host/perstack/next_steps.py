@@ -201,7 +201,7 @@ def in_words(step: NextStep) -> str:  # noqa: C901 - one case for each step
     """The step in words that suit every door."""
     match step:
         case Answer():
-            what = "a person approves of the call, or not, by the answer" if step.is_approval else "give the answer"
+            what = "a person approves the call, or not, by the answer" if step.is_approval else "give the answer"
             return f"{what} to {step.id}"
         case AnswerAgain():
             return "answer an earlier question, at its checkpoint"

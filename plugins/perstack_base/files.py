@@ -83,7 +83,7 @@ _EXPLANATIONS = {
     errno.ENAMETOOLONG: "is too long a name; use a shorter one",
     errno.ENOSPC: "cannot be written: the disk is full; delete something first",
     errno.EROFS: "cannot be written: the file system is read-only; use another path",
-    errno.EXDEV: "is on another file system; write it anew and delete the old one",
+    errno.EXDEV: "is on another file system; write it again and delete the old one",
 }
 
 

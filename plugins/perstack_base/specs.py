@@ -58,7 +58,7 @@ _CONTROL = (
     _spec(
         "attemptCompletion",
         "readOnly",
-        "Finish the task. Unfinished todos are returned instead, and the work goes on.",
+        "Finish the task. Unfinished todos are returned instead, and the work continues.",
         optional={"result": {"type": "string", "description": "What was done or found; the answer to the query"}},
         kind="attemptCompletion",
     ),

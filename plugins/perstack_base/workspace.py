@@ -131,7 +131,7 @@ class Workspace:
             self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             is_there = os.path.isdir(root)  # noqa: PTH112 - as the line above has it
-            remedy = "try again when that is mended" if is_there else "make it, or give another one"
+            remedy = "try again when that is repaired" if is_there else "make it, or give another one"
             raise SkillError(f"the workspace {root} cannot be opened ({error.strerror}): {remedy}") from error
         self.root = Path(os.path.abspath(root))  # noqa: PTH100 - resolve() would follow links
         self.real = Path(os.path.realpath(root))

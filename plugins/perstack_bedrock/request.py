@@ -45,7 +45,7 @@ from perstack_http.transcript import Turns, body_of, head_of, transcript_of
 VENDOR = "bedrock"
 """The key under which our opaque parts stand, so that no other vendor is sent them, nor we theirs."""
 
-NO_MORE_CALLS = "Answer in words now: no tool can be called any more."
+NO_MORE_CALLS = "Answer as text now: no tool can be called any more."
 """Bedrock's `toolChoice` cannot say it, and refuses results whose tools are not shown."""
 
 _NOTHING: JsonObject = {"text": "(no text)"}

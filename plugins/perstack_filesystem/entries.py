@@ -179,7 +179,7 @@ def _open(space: Folder, flags: int, lock: int) -> Generator[int]:
     while True:
         fd = space.open(_FILE, flags)
         if fd is None:
-            raise StorageError(f"{space.path / _FILE}: it was removed while it was written anew")
+            raise StorageError(f"{space.path / _FILE}: it was removed while it was rewritten")
         try:
             fcntl.flock(fd, lock)
             if os.fstat(fd).st_nlink:

@@ -74,7 +74,7 @@ def error_name(status: int) -> str:
 def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str) -> ProviderError:
     """The error for a reply that is none. `headers` have lower-case names."""
     text, words = body.decode("utf-8", "replace"), words_of(body)
-    message = words or f"HTTP {status} from {url} without a word of explanation"
+    message = words or f"HTTP {status} from {url} without an explanation"
     if status == 404:
         message = f"{message} (asked {url}: are the model's name and the base URL right?)"
     if 300 <= status < 400:

@@ -30,7 +30,7 @@ _TRY_AGAIN_IN = re.compile(r"try again in (\d+(?:\.\d+)?) ?(ms|s)\b", re.IGNOREC
 
 def stream_error(message: str, code: JsonValue) -> ProviderError:
     """The error for a code, or for a status in its place; an unknown one is taken for the server's own."""
-    words = message or "the server reported an error without a word of explanation"
+    words = message or "the server reported an error without an explanation"
     status = code if isinstance(code, int) and 400 <= code < 600 else _status_of(str(code))
     wait = _wait_in(words) if status == 429 else None
     return made_error(words, status, retry_after=wait, is_overflow=code == _OVERFLOW, is_quota=code == _QUOTA)

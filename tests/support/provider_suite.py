@@ -229,7 +229,7 @@ def tool_choice(wire: Wire) -> str:
     assert wire.tools(without) is None
     assert not wire.forbids_tools(without)
     assert not set(wire.no_tools) & set(without)
-    return "yes" if wire.no_tools else "asked in words"
+    return "yes" if wire.no_tools else "asked as text"
 
 
 @capability("Thinking, apart from text")

@@ -217,12 +217,12 @@ def accepted(asked: Asked) -> str:
         names = ", ".join(f"{name} ({schema.get('type', 'string')})" for name, schema in fields.items())
         return f"give a JSON object with {names}, or say decline"
     if asked.is_approval:
-        return f"say {', '.join(asked.options)}; words for the model may follow a no, as in «no: because …»"
+        return f"say {', '.join(asked.options)}; a text for the model may follow a no, as in «no: because …»"
     if asked.is_yes_no:
-        return "say yes or no; more words may follow a colon, as in «no: because …»"
+        return "say yes or no; a text may follow a colon, as in «no: because …»"
     if asked.options and not asked.allows_other:
         return f"say one of: {', '.join(asked.options)}"
-    return "say it in words"
+    return "type a text"
 
 
 def _are_yes_no(options: tuple[str, ...]) -> bool:

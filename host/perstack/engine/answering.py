@@ -91,7 +91,7 @@ async def answer_again(
 async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> OpenQuestion:
     job_id = base.start.job_id
     if any(call.delegation is not None for call in base.open_calls):
-        raise UsageError(f"a delegate was at work at {checkpoint_id}: only what a Coordinator asked is answered anew")
+        raise UsageError(f"a delegate was at work at {checkpoint_id}: only what a Coordinator asked is answered again")
     if base.asked is not None:
         for line in reversed(await reader.events(base.id, job_id=job_id, limit=base.head.seq)):
             match line.event:

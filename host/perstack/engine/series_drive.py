@@ -163,7 +163,9 @@ class SeriesDrive:
     async def _new_job_id(self, number: int) -> str:
         job_id = job_of_iteration(self.series.id, number)
         if await self._wiring.setup.storage.has_job(job_id):
-            raise UsageError(f"there is a Job {job_id}, which is not one of these iterations: delete it, or begin anew")
+            raise UsageError(
+                f"there is a Job {job_id}, which is not one of these iterations: delete it, or begin again"
+            )
         return job_id
 
     async def _run(self, command: RunExpert) -> StoredSeriesEvent:

@@ -188,7 +188,7 @@ def _name_what_nothing_vouches_for(check: Check) -> None:
     for run_id, chain in check.heads.items():
         vouched = max((anchor.seq for one, anchor in check.anchors if one == run_id), default=0)
         if run_id not in check.unsealed and len(chain) > vouched:
-            words = "no head kept elsewhere is of these: a cut, or a log written anew from there on, would not be seen"
+            words = "no head kept elsewhere is of these: a cut, or a log rewritten from there on, would not be seen"
             check.passed_over("heads", run_id, len(chain) - vouched, words)
 
 

@@ -74,7 +74,7 @@ def _unchecked(name: str, kept: Kept, log: CheckedLog[S]) -> list[Unchecked]:
         unchecked.append(Unchecked("content", "", len(log.lines) - first + 1, words))
     vouched = 0 if kept.head is None else kept.head.seq
     if not vouched or vouched < len(log.chain):
-        words = f"{name} has no head of these: a log written anew from there on would not be seen"
+        words = f"{name} has no head of these: a log rewritten from there on would not be seen"
         unchecked.append(Unchecked("heads", "", len(log.chain) - vouched, words))
     return unchecked
 

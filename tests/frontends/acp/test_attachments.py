@@ -73,7 +73,7 @@ def test_an_editor_is_told_that_images_are_taken_and_why_one_is_not(terminal: Te
                         session_id=session.session_id, prompt=[text_block("Look"), image_block(data, "image/png")]
                     )
             await agent.prompt(session_id=session.session_id, prompt=[text_block("Serve")])
-            with pytest.raises(RequestError, match="asks a question: answer it in words"):
+            with pytest.raises(RequestError, match="asks a question: answer it as text"):
                 await agent.prompt(
                     session_id=session.session_id, prompt=[text_block("Tea"), image_block(_base64(PNG), "image/png")]
                 )

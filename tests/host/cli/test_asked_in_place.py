@@ -37,7 +37,7 @@ def test_a_question_is_asked_in_place_with_who_asks_its_options_and_all_else_it_
     asked = seen[seen.index("guest asks: ") : seen.index("nothing: later)")]
     assert asked == (
         "guest asks: What to drink?\n  why: I serve[2J\n    | answer? (say yes)\n  1. Tea\n  2. Coffee: freshly made\n"
-        "answer? (give a number, or say it in words; "
+        "answer? (give a number, or type a text; "
     )
     assert "Served.\n" in seen
     assert "guest completed: 2 steps" in seen

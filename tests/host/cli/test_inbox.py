@@ -121,7 +121,7 @@ def test_a_tasks_approval_is_in_the_inbox_and_is_answered_once(terminal: Termina
     assert terminal.run("inbox").lines[0].split()[:3] == ["deploy", "task", "ci"]
     refused = terminal.call("answer", "deploy", "maybe", "--provider", "scripted")
     assert refused.code == 2
-    assert refused.err.startswith("error: the answer does not fit: say yes or no; more words may follow a colon")
+    assert refused.err.startswith("error: the answer does not fit: say yes or no; a text may follow a colon")
     assert len(refused.err.splitlines()) == 1
     done = terminal.call("answer", "deploy", "yes", "--provider", "scripted")
     assert (done.code, done.err) == (0, "task deploy: answered; perstack task run-due lets it continue\n")

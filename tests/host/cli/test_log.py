@@ -375,6 +375,6 @@ def test_a_skill_that_could_not_be_reached_is_shown_with_the_reason(terminal: Te
     terminal.project('[experts.a]\ninstruction = "i"\n' + skill, a=[reply("ok")])
     assert terminal.call("run", "a", "q", "--provider", "scripted").code == 0
     for args in ((), ("--errors",)):
-        (row,) = [line for line in terminal.call("log", *args).lines if " lacks " in line]
+        (row,) = [line for line in terminal.call("log", *args).lines if " missing " in line]
         assert "skill 'gone' could not be connected to: no-such-command was not found" in row
-    assert "lacks" not in terminal.call("log", "--tools").out
+    assert "missing" not in terminal.call("log", "--tools").out

@@ -89,7 +89,7 @@ def test_another_answer_is_told_from_a_branch(terminal: Terminal) -> None:
     place = asked.events[-1]["checkpointId"]
     assert terminal.call("answer", "tea", "Yes").code == 0
     assert terminal.call("resume", "tea", "--resume-from", place, "-i", "No").code == 0
-    assert f"answers anew at {place}" in terminal.call("log", "tea", "--tree").out
+    assert f"answers again at {place}" in terminal.call("log", "tea", "--tree").out
 
 
 def test_what_chooses_events_does_not_go_with_the_tree(grown: Terminal) -> None:

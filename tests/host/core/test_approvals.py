@@ -141,5 +141,5 @@ def test_an_approval_is_said_in_a_word(said: str, meant: Approval) -> None:
 
 @pytest.mark.parametrize("said", ["", "perhaps", "always: exec(*)", "yes: but to a branch", "{}", "always exec"])
 def test_what_is_no_clear_approval_is_refused_and_says_what_is_taken(said: str) -> None:
-    with pytest.raises(UsageError, match=r"say yes, always, always: exec\(git push \*\), no; words for the model"):
+    with pytest.raises(UsageError, match=r"say yes, always, always: exec\(git push \*\), no; a text for the model"):
         read_job_answer(ASKING, said)

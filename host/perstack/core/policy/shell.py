@@ -68,7 +68,7 @@ def _unreadable(script: str) -> str | None:
     if not script.isascii() and any(_is_odd(each) for each in script):
         return "the script has characters that look like spaces, or like none"
     if _JOINED.search(script) and ("'" in script or '"' in script or "<<" in script or "#" in script):
-        return "a word of the script goes on in the next line"
+        return "a word of the script continues in the next line"
     return None
 
 

@@ -345,7 +345,7 @@ def _decided(run: Run, event: DecideApproval) -> Changes:
     """An approval is of what was asked, to the letter: the digest is the same, and a rule is one that was offered."""
     call = _open_call(run, event.tool_call_id)
     if not call.waits_for_approval or call.requested is None:
-        raise IllegalFact(f"nobody was asked to approve of call {event.tool_call_id!r}")
+        raise IllegalFact(f"nobody was asked to approve call {event.tool_call_id!r}")
     if event.call_digest != call.requested:
         raise IllegalFact(f"the approval is not of call {event.tool_call_id!r} as it was asked")
     # the offers of a request that was redacted since are not known any more
@@ -366,7 +366,7 @@ def _decided(run: Run, event: DecideApproval) -> Changes:
 def _started_call(run: Run, event: StartToolCall) -> Changes:
     call = _open_call(run, event.tool_call_id)
     if call.approval is None or call.approval.denies or event.call_digest != call.requested:
-        raise IllegalFact(f"nobody has approved of call {event.tool_call_id!r} as it begins")
+        raise IllegalFact(f"nobody has approved call {event.tool_call_id!r} as it begins")
     return Changes(calls={**run.calls, event.tool_call_id: replace(call, began=True)})
 
 

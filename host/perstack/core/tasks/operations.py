@@ -155,7 +155,7 @@ class Create(OnTask[TaskState]):
     """
 
     _: KW_ONLY
-    name: Annotated[Text | None, Field(description="What it is, in a few words; the id, if not given.")] = None
+    name: Annotated[Text | None, Field(description="A short name; the id, if not given.")] = None
     description: Annotated[Text, Field(description="What is to be done, for whoever continues it.")] = ""
     agent_id: Annotated[Text, NOT_FOR_EXPERTS, Field(description="Who works on it: an Expert's key, or any name.")] = ""
     state: Annotated[State | None, Field(description="Where the work begins, as a JSON object.")] = None
@@ -276,9 +276,9 @@ class Pause(Change):
     reason: Annotated[
         Text | None,
         Through(PauseReason | Text | None),
-        Field(description="What it waits for; other words are the message, and put the task aside: `checkpoint`."),
+        Field(description="What it waits for; any other text is the message, and puts the task aside: `checkpoint`."),
     ] = None
-    message: Annotated[Text | None, Field(description="What is asked, or waited for, in words for a person.")] = None
+    message: Annotated[Text | None, Field(description="What is asked, or waited for, as a text for a person.")] = None
     _: KW_ONLY
     state: Annotated[State | None, Field(description="The whole state, kept as a checkpoint first.")] = None
     checkpoint_data: Annotated[State | None, Field(description="Notes on that checkpoint.")] = None
@@ -408,7 +408,7 @@ class Fail(Change):
     Of an error that is an object, `message` is the task's error, and the whole its `error_details`.
     """
 
-    error: Annotated[Text | State, Field(description="What went wrong, in words, or as an object with a `message`.")]
+    error: Annotated[Text | State, Field(description="What went wrong, as text, or as an object with a `message`.")]
 
     def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
         words, details = error_of(self.error)

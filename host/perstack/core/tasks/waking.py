@@ -162,7 +162,7 @@ def _closed(job: JobSummary) -> str:
 
 def query_for(task: TaskState) -> str:
     """What an Expert is told that goes on with a task."""
-    parts = [f"Go on with task {task.task_id}: {task.name}."]
+    parts = [f"Continue task {task.task_id}: {task.name}."]
     if task.description:
         parts.append(task.description)
     parts.append(f"Its state is:\n{_json(task.state)}")

@@ -101,17 +101,15 @@ def reason_of(said: str | None) -> tuple[PauseReason, str | None]:
     """
     plain = _letters(said or "")
     if said is None or not plain:
-        raise UsageError(
-            f"pause: `reason` is missing: give one of {', '.join(get_args(PauseReason))}, or say it in words"
-        )
+        raise UsageError(f"pause: `reason` is missing: give one of {', '.join(get_args(PauseReason))}, or type a text")
     reasons: dict[str, PauseReason] = {_letters(reason): reason for reason in get_args(PauseReason)}
     if plain in reasons:
         return reasons[plain], None
     near = _nearest(plain, reasons) if not said.strip().count(" ") else None
     if near is not None:
         raise UsageError(
-            f"pause: there is no reason {said!r}; did you mean {reasons[near]!r}? Other words than a reason are the"
-            " message: say them in more than one"
+            f"pause: there is no reason {said!r}; did you mean {reasons[near]!r}? Any other text is the"
+            " message: write more than one word"
         )
     return "checkpoint", said
 

@@ -49,7 +49,7 @@ class Entry:
 
     name = "its entry"
     shorter = "its log has {found} events, and its entry names {had}: put it back from a copy"
-    anew = "its log was written anew: its hash there is not the one in its entry; put it back from a copy"
+    anew = "its log was rewritten: its hash there is not the one in its entry; put it back from a copy"
 
     def __init__(self, keys: frozenset[str]) -> None:
         """`keys` are what every summary has."""
@@ -84,7 +84,7 @@ class JobFile:
 
     name = "job.json"
     shorter = "the log has {found} events, and job.json names {had}: put it back from a copy"
-    anew = "the log was written anew: its hash there is not the one in job.json; put it back from a copy"
+    anew = "the log was rewritten: its hash there is not the one in job.json; put it back from a copy"
 
     async def read(self, space: Storage, of: str) -> Kept:
         return Kept(await space.summary(of))

@@ -75,7 +75,7 @@ class Session:
             return await self._begin(text, on_event, attachments)
         if job.asking is not None:
             if attachments:
-                raise UsageError("the Job asks a question: answer it in words, and attach files to the next query")
+                raise UsageError("the Job asks a question: answer it as text, and attach files to the next query")
             by = this_user("acp", self.client)
             return await self.host.answer(text, job_id=self.id, question_id=job.asking.id, by=by, on_event=on_event)
         return await self.host.continue_job(

@@ -52,7 +52,7 @@ def given_answer(text: str | None, what: str) -> JsonValue:
     if text is None or text.startswith("@") or text == "-":
         return given_json(text, what)
     if text.startswith("{"):
-        return _json(_bytes(text), what, "give JSON, words that begin with something else, or @FILE")
+        return _json(_bytes(text), what, "give JSON, a text that begins with something else, or @FILE")
     try:
         return read_json(_bytes(text))
     except ValueError:

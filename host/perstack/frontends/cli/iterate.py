@@ -37,7 +37,7 @@ def iterate_command(
     showing: Showing,
     setup: Setup,
 ) -> None:
-    """Run EXPERT on QUERY, measure what it has made, and run it again with that, until it is good enough.
+    """Run EXPERT on QUERY, measure its result, and run it again with that, until it is good enough.
 
     In a pipe, events are JSON, one a line. QUERY `-`, or none, is read from stdin.
     """

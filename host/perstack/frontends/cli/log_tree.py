@@ -18,7 +18,7 @@ _WORDS: dict[How, str] = {
     "delegate": "called by {parent}",
     "continuation": "continues {at}",
     "branch": "branches at {at}",
-    "answer": "answers anew at {at}",
+    "answer": "answers again at {at}",
     "uncompacted": "goes back to {at}",
 }
 

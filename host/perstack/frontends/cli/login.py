@@ -72,7 +72,7 @@ def logout_command(
     workspace: str | None,
     storage: str | None,
 ) -> None:
-    """Log out of the server of a skill: its tokens are deleted here. The server does not hear of it."""
+    """Log out of the server of a skill: its tokens are deleted here. The server is not notified."""
 
     async def work(host: Host) -> bool:
         return await host.logout(skill, expert_key=expert)

@@ -24,7 +24,7 @@ from perstack.frontends.shared.words import cost, count, duration
 def report_command(
     series_id: str, iteration: int | None, as_json: bool, config: str | None, workspace: str | None, storage: str | None
 ) -> None:
-    """Show what the best of the iterations ID has made, how it was measured, and how the others did."""
+    """Show the best result of the iterations ID, how it was measured, and how the others did."""
     place = PlaceOptions(config, workspace, storage)
 
     async def look() -> SeriesState:

@@ -19,7 +19,7 @@ from perstack.frontends.cli.task_delete import delete
 from perstack.frontends.cli.task_options import ANSWER, ERROR, MOMENT, SPAN, STATE
 from perstack.frontends.cli.task_run_due import run_due
 
-_REASON = f"What it waits for: {', '.join(get_args(PauseReason))}; or in words, which put it aside."
+_REASON = f"What it waits for: {', '.join(get_args(PauseReason))}; or a text, which puts it aside."
 _AGENT = ("agent_id", "--agent", "--agent-id")
 _OF_CONFIG = ("max_retries", "timeout", "on_failure", "checkpoint_interval")
 
@@ -49,7 +49,7 @@ SAID: dict[str, Said] = {
     "create": Said(
         "Create TASK, whose id is up to 128 of A-Z a-z 0-9 _ and -.",
         {
-            "name": option("--name", metavar="TEXT", help="What it is, in a few words."),
+            "name": option("--name", metavar="TEXT", help="A short name."),
             "description": option("--description", metavar="TEXT", help="What is to be done."),
             "agent_id": option(*_AGENT, metavar="ID", help="Who works on it: an Expert, or any name."),
             "state": None,
@@ -128,7 +128,7 @@ SAID: dict[str, Said] = {
         "Let TASK wait. For an external dependency the token is shown that a webhook needs, this once.",
         {
             "reason": option("--reason", metavar="REASON", help=_REASON),
-            "message": option("--message", metavar="TEXT", help="The same in words, for a person."),
+            "message": option("--message", metavar="TEXT", help="The same as a text for a person."),
             "state": None,
             "checkpoint_data": None,
             "depends_on": None,
@@ -148,7 +148,7 @@ SAID: dict[str, Said] = {
     ),
     "answer": Said(
         "Give TASK what it waits for.\n\n"
-        "ANSWER is words, JSON, @FILE, or - for stdin. The task continues when it is resumed.",
+        "ANSWER is text, JSON, @FILE, or - for stdin. The task continues when it is resumed.",
         {"value": argument("value", metavar="ANSWER", type=ANSWER)},
     ),
     "resume": Said(
@@ -158,20 +158,20 @@ SAID: dict[str, Said] = {
                 "--checkpoint", metavar="ID", help="Go back to this checkpoint, by id or name; later ones are kept."
             ),
             "state": None,
-            "value": option("value", "--answer", type=ANSWER, help="What it waited for: words, JSON, @FILE, or -"),
+            "value": option("value", "--answer", type=ANSWER, help="What it waited for: text, JSON, @FILE, or -"),
         },
     ),
     "complete": Said(
         "Say that TASK is done, for good.",
         {
             "result": option(
-                "--result", metavar="RESULT", type=ANSWER, help="What came of it: words, JSON, @FILE, or -"
+                "--result", metavar="RESULT", type=ANSWER, help="What came of it: text, JSON, @FILE, or -"
             ),
             "state": (),
         },
     ),
     "fail": Said(
-        "Say that something went wrong in TASK: in words, or as a JSON object with a `message`.\n\n"
+        "Say that something went wrong in TASK: as text, or as a JSON object with a `message`.\n\n"
         "It is failed, paused or retried, as it was created to be.",
         {"error": argument("error", type=ERROR)},
     ),

@@ -38,7 +38,7 @@ def validate_command(
     """Check perstack.toml, and the files it includes, without running anything.
 
     Every problem is named at once, with file, line and key. Exit status 0 if the file can be used, 2 if not; with
-    --tools, 1 if an Expert could not begin, because a skill of it lacks a variable or a plugin.
+    --tools, 1 if an Expert could not begin, because a skill of it is missing a variable or a plugin.
     """
     if json_schema:
         from perstack.config.json_schema import definition_schema

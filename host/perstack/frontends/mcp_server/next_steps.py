@@ -35,7 +35,7 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
     match step:
         case Answer():
             if step.is_approval:
-                return f"a person approves of the call, or not, by: perstack answer {step.id} yes|always|no"
+                return f"a person approves the call, or not, by: perstack answer {step.id} yes|always|no"
             command = f'perstack answer {step.id} "ANSWER"'
             return f"give a person's answer with the tool answer (job {step.id}), or by: {command}"
         case Resume(kind="job"):

@@ -93,9 +93,7 @@ def _codex_http(url: str, token: str) -> str:
 
 
 CLIENTS = {
-    "claude-code": Snippet(
-        ".mcp.json in the project; Claude Code asks you to approve of it", _mcp_servers, _servers_http
-    ),
+    "claude-code": Snippet(".mcp.json in the project; Claude Code asks you to approve it", _mcp_servers, _servers_http),
     "codex": Snippet("~/.codex/config.toml", _codex, _codex_http),
     "cursor": Snippet(".cursor/mcp.json in the project, or ~/.cursor/mcp.json", _mcp_servers, _servers_http),
     "vscode": Snippet(".vscode/mcp.json in the project", _vscode, _vscode_http),

@@ -270,7 +270,7 @@ def _calls(event: CallTools, around: Around) -> list[Row]:
 
 def _generation(event: StartGeneration, around: Around) -> list[Row]:
     generates = Row("generates", "only the result's text is to be written" if event.final else "")
-    return [Row("lacks", why, "red") for why in event.unreachable.values()] + [generates] * around.full
+    return [Row("missing", why, "red") for why in event.unreachable.values()] + [generates] * around.full
 
 
 def _given_by(by: By | None) -> list[Row]:

@@ -17,7 +17,7 @@ class Decision(Arguments):
 
     answer: ApprovalWord
     rule: Annotated[str | None, Field(description="With `always`: one of the rules that are offered.")] = None
-    text: Annotated[str | None, Field(description="With `no`: words for the model.")] = None
+    text: Annotated[str | None, Field(description="With `no`: a text for the model.")] = None
     call_digest: Annotated[str | None, Field(description="Of the call that is meant; another is refused.")] = None
     wait: Annotated[bool, Field(description="Reply when the Job has ended or stopped, and not at once.")] = False
 
