@@ -73,7 +73,7 @@ class Leases:
         if held := self._held.get(key):
             held.is_lost = True
         return Conflict(
-            f"job {key.job_id}: the lease of this process ended, because the database did not hear of it in time, and"
+            f"job {key.job_id}: the lease of this process ended, because it did not reach the database in time, and"
             " another may drive the Job now: look at it, then resume it"
         )
 

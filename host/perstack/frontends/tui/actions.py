@@ -44,6 +44,6 @@ OTHER_KEYS: tuple[tuple[str, str], ...] = (
     ("PgUp, PgDn", "Scroll; Ctrl+End goes to the end, and stays there."),
     ("Tab", "To what is shown, and back: Up and Down choose there, Enter folds."),
     ("Ctrl+P", "Every action, by its name."),
-    ("y  a  n", "At an approval: yes, always in this Job, no; after n, words for the model may follow."),
+    ("y  a  n", "At an approval: yes, always in this Job, no; after n, a text for the model may follow."),
 )
 """Those that are no actions of the whole program."""

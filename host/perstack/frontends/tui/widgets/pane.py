@@ -134,7 +134,7 @@ class JobPane(Vertical):
         if session.resume_from is not None:
             words = "another answer, in a branch" if session.answers_again else "a new query, in a branch"
         elif session.asking is not None and session.asking.call_digest:
-            words = "why not? words for the model; Enter alone: just no" if self._refuses else "Tab decides"
+            words = "why not? a text for the model; Enter alone: just no" if self._refuses else "Tab decides"
         self.composer.placeholder = words
 
     def _show_experts(self) -> None:
