@@ -9,6 +9,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,12 @@ def test_a_sync_reaches_the_medium_where_fsync_alone_does_not(tmp_path: Path) ->
     assert done.stdout == "True\n['fsync']\n", done.stderr
     failed = on_macos("-c", SYNCING, str(errno.EIO), folder=tmp_path)
     assert "OSError: [Errno 5]" in failed.stderr, "an error of the disk is no missing command"
+
+
+def test_nothing_is_synced_past_the_one_place_that_knows_how() -> None:
+    modules = [file for top in ("host", "plugins") for file in (ROOT / top).rglob("*.py")]
+    found = {file.name for file in modules if re.search(r"os\.f(?:data)?sync\(", file.read_text())}
+    assert found == {"durable.py"}
 
 
 @pytest.mark.linux
