@@ -15,7 +15,8 @@ from perstack.frontends.cli.main import EXIT_CODES, perstack
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 
-ROOT = click.Context(perstack, info_name="perstack")
+# a command keeps the help option that it is first asked for: it has to be that of the program
+ROOT = click.Context(perstack, info_name="perstack", **perstack.context_settings)
 WHERE = ("config", "workspace", "storage")
 MODEL = (
     "provider",
@@ -148,7 +149,7 @@ def test_the_page_lists_the_commands_in_the_groups_of_the_help() -> None:
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_the_help_lists_each_command_on_one_line(width: int) -> None:
-    lines = perstack.get_help(click.Context(perstack, info_name="perstack", terminal_width=width)).splitlines()
+    lines = perstack.get_help(click.Context(perstack, ROOT, info_name="perstack", terminal_width=width)).splitlines()
     for group, commands in LISTED.items():
         start = lines.index(f"{group}:")
         ends = [f"  {name:<11}  {one.text}" for name, one in commands.items()]

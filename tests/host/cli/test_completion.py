@@ -132,7 +132,7 @@ def test_every_parameter_that_names_something_is_completed() -> None:
                 if (words.fullmatch(word) or param.name in names) and kind_of(name, param) is None:
                     left_out.append(f"{name} {param.name}")
 
-    look(perstack, click.Context(perstack))
+    look(perstack, click.Context(perstack, **perstack.context_settings))
     assert left_out == ["iterate series_id", "create task_id"], "which name what is not there yet"
 
 
