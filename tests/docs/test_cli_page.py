@@ -189,7 +189,7 @@ def test_every_example_is_a_command_with_options_that_exist(line: str) -> None:
     name, *args = typed(line)
     if isinstance(COMMANDS[name], click.Group):
         name, args = f"{name} {args[0]}", args[1:]
-    COMMANDS[name].make_context(name, args)
+    COMMANDS[name].make_context(name, args, ROOT)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
