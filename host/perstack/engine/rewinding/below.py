@@ -7,6 +7,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from perstack.ports.durable import sync
+
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PIECE = 1 << 20
@@ -73,6 +75,6 @@ def write_file(handle: int, name: bytes, data: bytes, mode: int) -> None:
         while rest:
             rest = rest[os.write(fd, rest) :]
         os.fchmod(fd, mode)
-        os.fsync(fd)
+        sync(fd)
     finally:
         os.close(fd)

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 
 from perstack.core.base import Fact, falsy
 from perstack.errors import StorageError
+from perstack.ports.durable import sync
 from perstack.ports.state_folder import FILE_MODE, FOLDER_MODE, sync_directory
 
 _MOST_BYTES = 1 << 30
@@ -101,7 +102,7 @@ class JournalFile:
             rest = memoryview(journal.to_json())
             while rest:
                 rest = rest[os.write(handle, rest) :]
-            os.fsync(handle)
+            sync(handle)
         finally:
             os.close(handle)
         self._new.replace(self.path)

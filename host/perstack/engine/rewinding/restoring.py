@@ -19,6 +19,7 @@ from perstack.engine.rewinding.below import FOLDER, open_root, parent_of, read_f
 from perstack.engine.rewinding.journal import Journal, JournalFile, Rewound, Step
 from perstack.engine.rewinding.steps import make, take_back
 from perstack.errors import StorageError
+from perstack.ports.durable import sync
 
 _MOST_BYTES = 1 << 40
 
@@ -66,7 +67,7 @@ class Restorer:
 
     def put_in_place(self, steps: tuple[Step, ...], rewound: Rewound | None = None) -> None:
         """Make all steps; `rewound` is to be recorded then. If a step fails, all are taken back: StorageError."""
-        os.fsync(self._at_hand)
+        sync(self._at_hand)
         self._write(self._now.model_copy(update={"phase": "forward", "steps": steps, "rewound": rewound}))
         self._forward()
 
@@ -149,7 +150,7 @@ class Restorer:
                 continue
             done.add(above)
             with suppress(OSError), parent_of(self._root, path) as (folder, _):
-                os.fsync(folder)
+                sync(folder)
 
     def _end(self, *, is_made: bool) -> None:
         ended = {"phase": "clearing", "is_made": is_made, "steps": (), "rewound": None}
