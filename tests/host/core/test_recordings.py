@@ -167,7 +167,9 @@ def test_a_call_is_shown_as_permission_rules_are_written() -> None:
     assert len(shown_call("write", {"text": "x" * 1000})) < 200
 
 
-HIDING = Hiding(known_secrets({"MY_TOKEN": "known-to-the-env", "PATH": "/usr/bin", "SHORT_KEY": "abc"}))
+HIDING = Hiding(
+    known_secrets({"PWD": "/home/ann/work", "MY_TOKEN": "known-to-the-env", "PATH": "/usr/bin", "SHORT_KEY": "abc"})
+)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +210,8 @@ def test_a_secret_in_a_text_is_taken_out(secret: str) -> None:
         "The secret of good logs is order.",
         '{"tokens": 12}',
         "key: value",
+        "PWD=/home/ann/work",
+        "in /home/ann/work/notes.txt",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:

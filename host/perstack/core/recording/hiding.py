@@ -18,6 +18,8 @@ _SHORTEST = 8
 _VALUE = r"""(?:"([^"\n]{4,})"|'([^'\n]{4,})'|([^\s"',;()\[\]{}<>]{4,}))"""
 _ASSIGNED = rf"""([A-Za-z][\w.-]{{0,99}})(["']?[ \t]{{0,9}}(?::|=>?)[ \t]{{0,9}}){_VALUE}"""
 """A name and its value, as programs print them and files have them: `API_KEY=…`, `password: …`, `"token": "…"`."""
+_FOLDERS = frozenset(("PWD", "OLDPWD"))
+"""Where a shell is and was, which are no passwords."""
 _OF_CODE = r"[A-Za-z_][A-Za-z_.]*"
 """What names something else in a program, rather than being a value."""
 _TYPES = frozenset(
@@ -27,7 +29,7 @@ _TYPES = frozenset(
 
 def known_secrets(env: Mapping[str, str]) -> tuple[str, ...]:
     """The values of those variables whose names say that they are secret, the longest first."""
-    values = {value for name, value in env.items() if is_secret_name(name) and len(value) >= _SHORTEST}
+    values = {value for name, value in env.items() if _is_secret(name) and len(value) >= _SHORTEST}
     return tuple(sorted(values, key=lambda value: (-len(value), value)))
 
 
@@ -76,9 +78,13 @@ class Hiding:
                 return value
 
 
+def _is_secret(name: str) -> bool:
+    return is_secret_name(name) and name not in _FOLDERS
+
+
 def _assigned(found: re.Match[str]) -> str:
     name, between = found[1], found[2]
-    if not is_secret_name(name) or not _is_value(name, between, found[3] or found[4], found[5] or ""):
+    if not _is_secret(name) or not _is_value(name, between, found[3] or found[4], found[5] or ""):
         return found[0]
     mark = '"' if found[3] else "'" if found[4] else ""
     return f"{name}{between}{mark}{REDACTED}{mark}"
