@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import JsonValue
-
+from perstack.core.base import JsonObject
 from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import Storage, StorageFactory
@@ -16,12 +15,13 @@ class S3Storages:
     """`storage = "s3://bucket/prefix"`: where and as whom is read from `[storageSetting]` and the usual variables."""
 
     scheme = "s3"
+    credentials = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
     def open(self, location: str, workspace: Path) -> Storage:
         """A storage in that bucket, below that prefix. Raises UsageError unless the place is `//bucket/prefix`."""
         return self.open_set(location, workspace, {})
 
-    def open_set(self, location: str, workspace: Path, setting: Mapping[str, JsonValue]) -> Storage:
+    def open_set(self, location: str, workspace: Path, setting: JsonObject) -> Storage:
         """The same, with what `[storageSetting]` says: `endpoint` and `region`."""
         try:
             from perstack_s3.objects import Objects, Place

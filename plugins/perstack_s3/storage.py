@@ -14,9 +14,10 @@ from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.appending import ends_at
 from perstack.ports.paging import check_space, is_id, newest_first, page_of, run_order
-from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
+from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageCheck
 from perstack.ports.uninterrupted import uninterrupted
 from perstack_s3.caches import Indexed, entry_bytes, place_in_time, read_entry, stamped, unstamped
+from perstack_s3.checks import checks_of
 from perstack_s3.deleting import finish_deletion, finish_deletions
 from perstack_s3.layout import Layout
 from perstack_s3.leases import Leases
@@ -204,6 +205,10 @@ class S3Storage:
     async def size(self) -> int:
         """All that is below the prefix."""
         return sum([listed.size async for listed in self._objects.list("")])
+
+    async def checks(self) -> Sequence[StorageCheck]:
+        """Whether the bucket is there, with the rights and the conditional writes that it takes."""
+        return await checks_of(self._objects)
 
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:

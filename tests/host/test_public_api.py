@@ -92,7 +92,7 @@ HOST = {
 }
 PARTS = {
     Jobs: {*HOST, "backtest", "delete_each", "find", "left_out", "list", "not_retained"}.union(
-        ("copy_to", "disk_usage", "redact", "resume_before_compaction", "tree", "under", "waiting"),
+        ("check_storage", "copy_to", "disk_usage", "redact", "resume_before_compaction", "tree", "under", "waiting"),
         ("diff", "plan_rewind", "rewind", "settle_rewind", "write_files"),
     )
     - {"open", "close", "inbox", "use", "login", "logout", "install", "tools"},

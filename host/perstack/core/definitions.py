@@ -305,6 +305,9 @@ class Project(ContextKeys):
     storage: Annotated[_Filled, Key("where state is kept, from this file's folder; `file:perstack` if not given")] = (
         "file:perstack"
     )
+    storage_setting: Annotated[JsonObject, Key("settings of that storage, as the page on storages names them")] = Field(
+        default_factory=dict
+    )
     workspace: Annotated[
         Annotated[str, NOT_EMPTY] | Workspace | None,
         Key("the folder that Experts work in, from this file's; by default where you are; a table, see `workspace`"),

@@ -22,7 +22,7 @@ from perstack.engine.plugins import Plugins
 from perstack.engine.read import JobPage, JobReader
 from perstack.engine.typed_ids import whole_id
 from perstack.errors import NotFound, StorageError
-from perstack.ports.storage import RunRef, Storage
+from perstack.ports.storage import RunRef, Storage, StorageCheck
 
 if TYPE_CHECKING:
     from perstack.core.recording.model import Recording
@@ -186,6 +186,12 @@ class JobQueries(JobReader):
         async with aclosing(copy_storage(self.storage, target, ids, since)) as copied:
             async for one in copied:
                 yield one
+
+    async def check_storage(self) -> Sequence[StorageCheck]:
+        """Whether the storage can be reached, and has what it needs. Makes no Job; what is wrong is no error."""
+        from perstack.engine.storage_checks import storage_checks
+
+        return await storage_checks(self.storage)
 
     async def disk_usage(self, ids: Sequence[str] = ()) -> DiskUsage:
         """How many bytes Jobs, tasks and series take, the largest first; only those of `ids`, if some are given.

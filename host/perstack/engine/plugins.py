@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 import pluggy
 
 from perstack.config.check import suggestion
+from perstack.core.base import JsonObject
 from perstack.dataclass import dataclass
 from perstack.engine.notices import notice
 from perstack.errors import PluginError, UsageError
@@ -23,7 +24,7 @@ from perstack.ports.listener import Listener
 from perstack.ports.provider import ProviderFactory
 from perstack.ports.runtime import RuntimeFactory
 from perstack.ports.skill import SkillFactory
-from perstack.ports.storage import Storage, StorageFactory
+from perstack.ports.storage import Storage, StorageFactory, TakesSetting
 
 GROUP = "perstack"
 EXTRA_MODULES = "PERSTACK_PLUGINS"
@@ -71,9 +72,14 @@ class Plugins:
             raise UsageError(f"no storage {scheme!r} is installed; there are: {known}{near}")
         return found
 
-    def open_storage(self, address: str, folder: Path) -> Storage:
-        """The storage of an address such as `file:perstack`, seen from a folder. Raises UsageError if there is none."""
+    def open_storage(self, address: str, folder: Path, setting: JsonObject | None = None) -> Storage:
+        """The storage of an address such as `file:perstack`, seen from a folder. Raises UsageError if there is none, or
+        if it has no such settings."""
         factory, location = self.storage_at(address)
+        if isinstance(factory, TakesSetting):
+            return factory.open_set(location, folder, setting or {})
+        if setting:
+            raise UsageError(f"storageSetting: storage {factory.scheme} has no settings: leave the table out")
         if isinstance(factory, OpensForeign):
             return factory.open_with(location, folder, tuple(self.formats.values()))
         return factory.open(location, folder)

@@ -23,15 +23,18 @@ def open_state(
 
     What a project says is seen from its `state_root`, and what is named from where one stands. Where an older version,
     which kept all state there, has left some, that is used. Raises UsageError if no such storage is installed, or if a
-    variable in its address is not set.
+    variable in its address is not set. `[storageSetting]` is for what is named too, if that is of the same kind.
     """
+    setting = project.storage_setting
     if named is not None:
-        return plugins.open_storage(_filled(plugins, named, env), place.folder), None
+        address = _filled(plugins, named, env)
+        same = address.partition(":")[0] == project.storage.partition(":")[0]
+        return plugins.open_storage(address, place.folder, setting if same else {}), None
     address = _filled(plugins, project.storage, env)
-    storage = plugins.open_storage(address, place.state_root)
+    storage = plugins.open_storage(address, place.state_root, setting)
     if place.folder == place.state_root:
         return storage, None
-    older = plugins.open_storage(address, place.folder)
+    older = plugins.open_storage(address, place.folder, setting)
     if not isinstance(older, LocalStorage) or older.location == storage.location or not older.is_there():
         return storage, None
     return older, (

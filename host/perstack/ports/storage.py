@@ -26,6 +26,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from perstack.core.base import JsonObject
 from perstack.core.chain import Head
 from perstack.dataclass import dataclass
 
@@ -366,6 +367,15 @@ class StorageFactory(Protocol):
         """A storage for what follows the colon; relative paths are seen from `workspace`, whose state it is: the folder
         of perstack.toml, or the one that one stands in.
         """
+        ...
+
+
+@runtime_checkable
+class TakesSetting(StorageFactory, Protocol):
+    """One whose storages have settings besides their address: `[storageSetting]`."""
+
+    def open_set(self, location: str, workspace: Path, setting: JsonObject) -> Storage:
+        """As `open`, with these. Raises UsageError for one that there is not."""
         ...
 
 

@@ -170,3 +170,21 @@ def test_an_edited_log_is_not_copied(kept: Terminal) -> None:
     assert done.code == 1
     assert "job first was left" in done.err
     assert done.lines[-1] == "copied: 2, left: 1"
+
+
+def test_a_storage_is_checked_and_nothing_is_made(kept: Terminal) -> None:
+    checked = kept.call("storage", "check", "file:perstack")
+    assert (checked.code, checked.err) == (0, "")
+    assert kept.call("storage", "check", "sqlite:new.db").code == 0
+    assert not (kept.workspace / "new.db").exists()
+    (kept.workspace / "text.db").write_text("no database, but a text that is long enough to be one" * 20)
+    wrong = kept.call("storage", "check", "sqlite:text.db")
+    assert wrong.code == 1
+    assert "not an SQLite database" in wrong.out
+
+
+def test_a_storage_that_has_no_settings_refuses_them(kept: Terminal) -> None:
+    kept.project('[storageSetting]\nregion = "x"\n' + EXPERTS)
+    refused = kept.call("jobs")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "storageSetting" in refused.err

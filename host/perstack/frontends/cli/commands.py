@@ -50,7 +50,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
         "delete": Listed("delete", "Remove Jobs for good."),
         "prune": Listed("prune", "Remove all Jobs of a kind for good, such as last month's."),
         "du": Listed("du", "Show how much room Jobs take, the largest first."),
-        "storage": Listed("storage", "Copy Jobs to another storage."),
+        "storage": Listed("storage", "Copy Jobs to another storage, and see whether one can be used."),
         "redact": Listed("redact", "Take a text out of a log for good, and keep who did it and why."),
     },
     "Prove": {
@@ -204,6 +204,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "du": ("perstack du --take 5", "perstack du haiku --json | jq .total.total"),
     "storage": ("perstack storage copy file:perstack sqlite:perstack/state.db",),
+    "storage check": ("perstack storage check s3://my-bucket/perstack",),
     "storage copy": (
         "perstack storage copy file:perstack sqlite:perstack/state.db",
         "perstack storage copy file:perstack s3://my-bucket/perstack --since 30d",

@@ -6,7 +6,9 @@ import asyncio
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import asdict
 
 import click
 
@@ -14,15 +16,16 @@ from perstack.core.plain import one_line
 from perstack.engine.storage_copy import Copied
 from perstack.frontends.cli.moments import moment
 from perstack.frontends.cli.options import CONFIG, PlaceOptions
-from perstack.frontends.cli.terminal import data, err, out
+from perstack.frontends.cli.terminal import Screen, data, err, out, table
 from perstack.frontends.shared.words import count
+from perstack.ports.storage import StorageCheck
 
 _WORDS = {"copied": "copied", "continued": "completed", "there": "was there", "left": "left"}
 
 
 @click.group("storage")
 def storage_command() -> None:
-    """Copy Jobs from one storage to another."""
+    """Copy Jobs from one storage to another, and see whether one can be used."""
 
 
 @storage_command.command("copy")
@@ -61,6 +64,33 @@ def copy_command(
             or "there is nothing to copy"
         )
     sys.exit(int(bool(states["left"])))
+
+
+@storage_command.command("check")
+@click.argument("place", metavar="PLACE")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--config", metavar="FILE", help=CONFIG)
+def check_command(place: str, as_json: bool, config: str | None) -> None:
+    """See whether the storage PLACE can be reached, with the rights and whatever else it takes.
+
+    No Job is made. Exit status 1 if something is in the way.
+    """
+
+    async def look() -> Sequence[StorageCheck]:
+        async with PlaceOptions(config, None, place).reader() as host:
+            return await host.jobs.check_storage()
+
+    checks = asyncio.run(look())
+    for one in checks:
+        if as_json:
+            data(json.dumps(asdict(one), ensure_ascii=False))
+    if not as_json:
+        rows = [(one.about, "ok" if one.is_there else "problem", one.text) for one in checks]
+        table(Screen.of_stdout(), ("what", "state", "here"), rows, whole=(0, 1))
+        for one in checks:
+            if not one.is_there:
+                out(f"{one.about}: {one_line(one.text)}" + (f"; {one.remedy}" if one.remedy else ""))
+    sys.exit(int(not all(one.is_there for one in checks)))
 
 
 def _print(one: Copied, *, as_json: bool) -> None:
