@@ -54,6 +54,8 @@ class Connections:
             async with self._connection(_READ_SECONDS) as connection:
                 if not self._version:
                     self._version = await version_of(connection, self.address)
+                if self._version:
+                    await self._prepare(connection)
                 return await work(connection) if self._version else nothing
 
         return await self.patiently(reading)

@@ -11,7 +11,7 @@ from perstack.errors import StorageError
 from perstack_postgres.address import Address
 
 APPLICATION = "perstack"
-VERSION = 1
+VERSION = 2
 OLDEST_SERVER = 130000
 
 # Ids are compared byte by byte wherever the database is. What is content is bytes: text of PostgreSQL has no NUL.
@@ -36,6 +36,12 @@ CREATE TABLE leases (job bigint PRIMARY KEY REFERENCES jobs (n) ON DELETE CASCAD
     holder bytea NOT NULL, expires timestamptz NOT NULL);
 CREATE SEQUENCE fences;
 CREATE SEQUENCE writings;
+""",
+    2: """
+CREATE TABLE contents (sha256 text COLLATE "C" PRIMARY KEY, data bytea NOT NULL);
+CREATE TABLE shared (job bigint NOT NULL REFERENCES jobs (n) ON DELETE CASCADE,
+    sha256 text COLLATE "C" NOT NULL REFERENCES contents (sha256), PRIMARY KEY (job, sha256));
+CREATE INDEX shared_by_content ON shared (sha256);
 """,
 }
 """What each version has more than the one before it."""

@@ -15,7 +15,7 @@ _GUARD = (
     "WITH job AS MATERIALIZED (SELECT n, {sync} FROM $.jobs WHERE space = %(space)s AND job_id = %(job)s),"
     " ours AS MATERIALIZED (SELECT n FROM job WHERE %(fence)s::bigint IS NULL"
     " OR EXISTS (SELECT FROM $.leases AS l WHERE l.job = job.n AND l.fence = %(fence)s::bigint)),"
-    " done AS ({work} RETURNING 1)"
+    " {before}done AS ({work} RETURNING 1)"
     " SELECT (SELECT count(*) FROM job), (SELECT count(*) FROM ours), (SELECT count(*) FROM done)"
 )
 
@@ -45,8 +45,8 @@ class Statements:
         """A statement; `$.` in it stands for the schema."""
         return text.replace("$.", f'"{self._schema}".').encode()
 
-    def _guarded(self, work: str, *, synced: bool = True) -> bytes:
-        return self.of(_GUARD.format(sync="1" if synced else _RELAXED, work=work))
+    def _guarded(self, work: str, *, synced: bool = True, before: str = "") -> bytes:
+        return self.of(_GUARD.format(sync="1" if synced else _RELAXED, work=work, before=before))
 
     @cached_property
     def create_job(self) -> bytes:
@@ -139,7 +139,7 @@ class Statements:
 
     @cached_property
     def rewrite(self) -> bytes:
-        tables = ("records", "blobs", "checkpoints", "runs", "jobs", "entries")
+        tables = ("records", "blobs", "shared", "contents", "checkpoints", "runs", "jobs", "entries")
         return self.of("VACUUM (FULL) " + ", ".join(f"$.{table}" for table in tables))
 
     @cached_property
@@ -230,17 +230,51 @@ class Statements:
     @cached_property
     def blob(self) -> bytes:
         return self.of(
-            "SELECT b.data FROM $.blobs AS b JOIN $.jobs AS j ON j.n = b.job"
-            " WHERE j.space = %s AND j.job_id = %s AND b.sha256 = %s"
+            "SELECT coalesce((SELECT data FROM $.blobs AS b WHERE b.job = j.n AND b.sha256 = %(id)s),"
+            " (SELECT data FROM $.shared AS s JOIN $.contents AS c ON c.sha256 = s.sha256"
+            " WHERE s.job = j.n AND s.sha256 = %(id)s)) FROM $.jobs AS j"
+            " WHERE j.space = %(space)s AND j.job_id = %(job)s"
+        )
+
+    @cached_property
+    def put_blobs(self) -> bytes:
+        return self._guarded(
+            "INSERT INTO $.shared (job, sha256) SELECT ours.n, id FROM ours, unnest(%(ids)s::text[]) AS id"
+            " ON CONFLICT DO NOTHING",
+            before="kept AS (INSERT INTO $.contents (sha256, data) SELECT id, data"
+            " FROM ours, unnest(%(ids)s::text[], %(texts)b::bytea[]) AS given (id, data) ON CONFLICT DO NOTHING), ",
+        )
+
+    @cached_property
+    def lock_contents(self) -> bytes:
+        """Whoever gives one of them to another Job waits for the end of this transaction."""
+        return self.of(
+            "SELECT c.sha256 FROM $.contents AS c WHERE c.sha256 IN (SELECT sha256 FROM $.shared"
+            " WHERE job = %(n)s::bigint AND (%(id)s::text IS NULL OR sha256 = %(id)s)) ORDER BY c.sha256 FOR UPDATE"
+        )
+
+    @cached_property
+    def drop_shared(self) -> bytes:
+        return self.of("DELETE FROM $.shared WHERE job = %(n)s::bigint AND (%(id)s::text IS NULL OR sha256 = %(id)s)")
+
+    @cached_property
+    def drop_contents(self) -> bytes:
+        """Those that no Job has any more."""
+        return self.of(
+            "DELETE FROM $.contents AS c WHERE c.sha256 = ANY (%s)"
+            " AND NOT EXISTS (SELECT FROM $.shared AS s WHERE s.sha256 = c.sha256)"
         )
 
     @cached_property
     def blobs(self) -> bytes:
-        return self.of("SELECT sha256 FROM $.blobs WHERE job = %s::bigint")
+        return self.of(
+            "SELECT sha256 FROM $.blobs WHERE job = %(n)s::bigint"
+            " UNION SELECT sha256 FROM $.shared WHERE job = %(n)s::bigint"
+        )
 
     @cached_property
     def remove_blob(self) -> bytes:
-        return self._guarded("DELETE FROM $.blobs USING ours WHERE blobs.job = ours.n AND blobs.sha256 = %(id)s")
+        return self.of("DELETE FROM $.blobs WHERE job = %(n)s::bigint AND sha256 = %(id)s")
 
     @cached_property
     def lock_job(self) -> bytes:

@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from hashlib import sha256 as new_sha256
 from typing import TypeAlias
 
@@ -16,6 +17,7 @@ from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.paging import check_space, checkpoint_order, newest_first, page_of, place_in_jobs, run_order
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageCheck
 from perstack_postgres.address import Address
+from perstack_postgres.blobs import drop, in_parts, named, put_part
 from perstack_postgres.checks import checks_of
 from perstack_postgres.connections import Connections
 from perstack_postgres.leases import JobKey, Leases
@@ -29,6 +31,7 @@ _LATEST = (1 << 63) - 1
 _ERASING_SECONDS = 3600.0
 
 Row: TypeAlias = tuple[object, ...]
+Values: TypeAlias = Sequence[object] | Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +181,22 @@ class PostgresStorage:
         await self._put(job_id, self._store.statements.put_blob, {"id": name, "data": data}, len(data))
         return name
 
+    async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
+        """Keep many bytes, each content once for all Jobs; returns their names. Synced before it returns."""
+        key, statements = self._key(job_id), self._store.statements
+        pairs = named(blobs)
+        for part in in_parts(pairs) if pairs else ([],):
+            ids, texts = [name for name, _ in part], [data for _, data in part]
+            fence = self._store.leases.fence(key)
+            given = {"space": key.space, "job": key.job_id, "fence": fence, "ids": ids, "texts": texts}
+            size = sum(map(len, texts))
+            self._check_put(key, await self._store.connections.write(partial(put_part, statements, given), size))
+        return tuple(new_sha256(data).hexdigest() for data in blobs)
+
     async def blob(self, job_id: str, sha256: str) -> bytes:
         """Raises NotFound, and StorageError if the content is not what its name says."""
-        ids = [*self._key(job_id), check_id(sha256, "blob")]
+        key = self._key(job_id)
+        ids = {"space": key.space, "job": key.job_id, "id": check_id(sha256, "blob")}
         data = await self._one(self._store.statements.blob, ids)
         if data is None:
             raise NotFound(f"job {job_id} has no blob {sha256}")
@@ -192,11 +208,26 @@ class PostgresStorage:
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
         """The names of a Job's blobs."""
-        return tuple(str(name) for (name,) in await self._rows_of_job(job_id, self._store.statements.blobs))
+        numbers = await self._rows(self._store.statements.has_job, self._key(job_id))
+        if not numbers:
+            raise self._logs.no_job(job_id)
+        names = await self._rows(self._store.statements.blobs, {"n": numbers[0][0]})
+        return tuple(str(name) for (name,) in names)
 
     async def remove_blob(self, job_id: str, sha256: str) -> None:
         """Remove a blob, if it is there."""
-        await self._put(job_id, self._store.statements.remove_blob, {"id": check_id(sha256, "blob")})
+        key, store = self._key(job_id), self._store
+        name, fence = check_id(sha256, "blob"), store.leases.fence(key)
+
+        async def work(connection: Connection, _: bool) -> None:
+            async with connection.transaction():
+                row = await (await connection.execute(store.statements.has_job, key)).fetchone()
+                if row is None:
+                    raise self._logs.no_job(job_id)
+                await self._require_fence(connection, key, fence)
+                await drop(connection, store.statements, int(row[0]), name)
+
+        await store.connections.write(work)
 
     async def erase_traces(self, job_id: str) -> None:
         """Write the tables anew, without the rows that are none any more. All who use them wait meanwhile.
@@ -265,9 +296,8 @@ class PostgresStorage:
                 run, seq = expected
                 number = next((int(n) for n, run_id in runs if run_id == run.run_id), 0)
                 await self._logs.check_length(connection, number, run, seq)
-            fence = self._store.leases.fence(key)
-            if fence is not None and await (await connection.execute(statements.has_fence, [fence])).fetchone() is None:
-                raise self._store.leases.lost(key)
+            await self._require_fence(connection, key, self._store.leases.fence(key))
+            await drop(connection, statements, int(row[0]), None)
             await connection.execute(statements.delete_job, {"space": key.space, "job": key.job_id})
 
     async def checks(self) -> Sequence[StorageCheck]:
@@ -288,20 +318,28 @@ class PostgresStorage:
             row = await (await connection.execute(query, given)).fetchone()
             return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
-        jobs, ours = await self._store.connections.write(work, size)
+        self._check_put(key, await self._store.connections.write(work, size))
+
+    def _check_put(self, key: JobKey, found: tuple[int, int]) -> None:
+        jobs, ours = found
         if not jobs:
-            raise self._logs.no_job(job_id)
+            raise self._logs.no_job(key.job_id)
         if not ours:
             raise self._store.leases.lost(key)
 
-    async def _rows(self, query: bytes, values: Sequence[object]) -> list[Row]:
+    async def _require_fence(self, connection: Connection, key: JobKey, fence: int | None) -> None:
+        query = self._store.statements.has_fence
+        if fence is not None and await (await connection.execute(query, [fence])).fetchone() is None:
+            raise self._store.leases.lost(key)
+
+    async def _rows(self, query: bytes, values: Values) -> list[Row]:
         async def work(connection: Connection) -> list[Row]:
             return list(await (await connection.execute(query, values, binary=True)).fetchall())
 
         nothing: list[Row] = []
         return await self._store.connections.read(work, nothing)
 
-    async def _one(self, query: bytes, values: Sequence[object]) -> bytes | None:
+    async def _one(self, query: bytes, values: Values) -> bytes | None:
         rows = await self._rows(query, values)
         return None if not rows or rows[0][0] is None else _bytes(rows[0][0])
 

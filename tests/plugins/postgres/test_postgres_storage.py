@@ -71,6 +71,43 @@ def test_a_schema_of_a_newer_perstack_is_refused_in_one_line(postgres: PostgresS
         wait_for(other.has_job(JOB))
 
 
+def test_an_older_schema_is_brought_to_this_version_and_keeps_what_it_has(postgres: PostgresServer) -> None:
+    address = postgres.address()
+    schema = schema_of(address)
+    older, later = opened(address), opened(address)
+    with closing(older):
+        lines = wait_for(wait_for(new_writer(older)).append("a"))
+    postgres.execute(f"DROP TABLE {schema}.shared, {schema}.contents; UPDATE {schema}.meta SET version = 1")
+    with closing(later):
+        assert wait_for(later.read(RUN)) == lines
+        (name,) = wait_for(later.put_blobs(JOB, [b"x"]))
+        assert wait_for(later.blob(JOB, name)) == b"x"
+
+
+def test_what_two_jobs_share_is_given_and_taken_at_once_without_being_lost_or_left(postgres: PostgresServer) -> None:
+    address = postgres.address()
+    storages = [opened(address) for _ in range(2)]
+    blobs = [b"%d" % n for n in range(5)]
+
+    async def again_and_again(storage: PostgresStorage, job: str) -> None:
+        for _ in range(25):
+            await storage.create_job(job)
+            names = await storage.put_blobs(job, blobs)
+            for name, data in zip(names, blobs, strict=True):
+                assert await storage.blob(job, name) == data
+            await storage.remove_blob(job, names[0])
+            await storage.delete_job(job)
+
+    async def work() -> None:
+        async with asyncio.TaskGroup() as group:
+            for number, storage in enumerate(storages):
+                group.create_task(again_and_again(storage, f"job-{number}"))
+
+    with closing(*storages):
+        wait_for(work())
+    assert postgres.execute(f"SELECT count(*) FROM {schema_of(address)}.contents") == [(0,)]
+
+
 def test_nothing_is_written_in_order_to_read(postgres: PostgresServer) -> None:
     address = postgres.address()
     storage = opened(address)
