@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from perstack.ports.uninterrupted import uninterrupted
 from perstack_postgres.address import Address
-from perstack_postgres.faults import FAILURES, is_passing, is_starting, storage_error
+from perstack_postgres.faults import FAILURES, is_passing, is_there, storage_error
 from perstack_postgres.schema import VERSION, migrate, version_of
 from perstack_postgres.session import STATEMENT_SECONDS, Connection, connect, is_idle
 
@@ -111,7 +111,7 @@ class Connections:
             try:
                 return await attempt(is_again)
             except FAILURES as error:
-                is_worth_it = is_passing(error) and (self._was_there or is_starting(error))
+                is_worth_it = is_passing(error) and (self._was_there or is_there(error))
                 if not is_worth_it or time.monotonic() + pause > end:
                     raise storage_error(self.address, error) from error
             await self._drop_idle()  # what one has met the others have too

@@ -7,8 +7,8 @@ import psycopg
 from perstack.errors import StorageError
 from perstack_postgres.address import Address, without_secrets
 
-_PASSING = {"57P01", "57P02", "57P03", "57P05", "25P03", "53300", "40001", "40P01"}
-"""The server ends or begins, was idle for too long, has no connection free, or broke a deadlock."""
+_PASSING = {"57P01", "57P02", "57P03", "57P05", "25P03", "53300", "40001", "40P01", "55P03"}
+"""The server ends or begins, was idle for too long, has no connection free, broke a deadlock, or a table is locked."""
 
 _REMEDIES = {
     "42501": "give the role its rights on the schema (docs/storages.md)",
@@ -34,9 +34,9 @@ def is_passing(error: BaseException) -> bool:
     return False
 
 
-def is_starting(error: BaseException) -> bool:
-    """Whether a server said that it is about to be there."""
-    return "starting up" in str(error)
+def is_there(error: BaseException) -> bool:
+    """Whether a server that was not connected to says that it is there, and has no time or no connection now."""
+    return any(words in str(error) for words in ("starting up", "too many clients", "connection slots"))
 
 
 def _is_of_connection(error: psycopg.Error) -> bool:

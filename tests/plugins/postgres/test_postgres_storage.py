@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 from postgres_server import PostgresServer
 
@@ -348,6 +349,24 @@ def test_a_full_disk_is_said_and_the_job_goes_on_when_there_is_room(postgres: Po
 
     with closing(storage):
         wait_for(work())
+
+
+def test_who_finds_no_connection_free_waits_for_one() -> None:
+    server = PostgresServer(settings={"max_connections": "5", "superuser_reserved_connections": "0"})
+    server.start()
+    storage = opened(server.address())
+    try:
+        held = [psycopg.connect(server.dsn()) for _ in range(5)]
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(lambda: wait_for(storage.has_job(JOB)))
+            time.sleep(0.3)  # it has been refused once; nothing tells of that
+            assert not waiting.done()
+            for one in held:
+                one.close()
+            assert waiting.result(SECONDS) is False
+    finally:
+        wait_for(storage.close())
+        server.close()
 
 
 def test_ids_are_in_the_order_of_their_bytes_and_kept_as_they_are(postgres: PostgresServer) -> None:
