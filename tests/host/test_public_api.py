@@ -100,6 +100,9 @@ PARTS = {
     Skills: {"login", "logout", "install"},
 }
 
+PARTS[Jobs] |= {"calls"}
+PARTS[Experts] |= {"test_command"}
+
 SOURCE = Path(perstack.__file__).read_text()
 
 

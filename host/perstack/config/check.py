@@ -58,6 +58,11 @@ IGNORED: Mapping[type[Fact], Mapping[str, str]] = {
 }
 """Keys of the original that have no effect here, and why."""
 
+BESIDE: Mapping[type[Fact], Mapping[str, str]] = {
+    Expert: {"tests": "queries with what is expected of them, for `perstack test`; see `tests` below"}
+}
+"""Keys that are no part of a definition: others read them, and no Run does."""
+
 _SKILLS = (McpStdioSkill, McpSseSkill, InteractiveSkill, PluginSkill, AgentSkill)
 
 _PLACES: Mapping[type[Fact], str] = {
@@ -282,16 +287,22 @@ def _unknown(name: str, model: type[Fact]) -> str:
     """What to say of a key that has no meaning here: why, the nearest one that has one, or where it belongs."""
     if name in IGNORED.get(model, ()):
         return f"has no effect: {IGNORED[model][name]}"
-    known = [*keys_of(model), *IGNORED.get(model, ())]
+    known = [*keys_of(model), *IGNORED.get(model, ()), *BESIDE.get(model, ())]
     same = _plain(name)
     for one in known:
         if _plain(one) == same:
             return f"unknown key, ignored; did you mean `{one}`?"
-    for other, place in _PLACES.items():
+    for other, place in _places().items():
         if other is not model and (name in keys_of(other) or name in IGNORED.get(other, ())):
             return f"unknown key here, ignored; `{name}` belongs {place}"
     near = suggestion(name, known)
     return f"unknown key, ignored{near or '; known here: ' + ', '.join(f'`{one}`' for one in keys_of(model))}"
+
+
+def _places() -> Mapping[type[Fact], str]:
+    from perstack.core.expert_tests import Expected, ExpertTest  # which nothing else of a plain Run needs
+
+    return {**_PLACES, ExpertTest: "in [[experts.NAME.tests]]", Expected: "in `expect` of [[experts.NAME.tests]]"}
 
 
 def suggestion(word: str, words: Iterable[str]) -> str:

@@ -32,6 +32,8 @@ class Draft:
     """The Experts that it may call, and where each is named; known when all files have been read."""
     patterns: list[tuple[Path, str]] = field(default_factory=list[tuple[Path, str]])
     """Those of its Agent Skills, each with the folder that it is seen from."""
+    tests: TomlValue | None = None
+    """As they are written: no Run reads them, and `config.expert_tests` does for those who ask."""
 
     def problem_of(self, delegate: str) -> Problem:
         """Why this Expert cannot be run if that delegate cannot."""
@@ -44,8 +46,11 @@ class Draft:
 def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     """Reads `[experts.KEY]` and everything below it."""
     at: KeyPath = ("experts", key)
+    tests: TomlValue | None = None
     if isinstance(raw, dict):
         raw = without_list(raw, at, report)
+        tests = raw.get("tests")
+        raw = {name: value for name, value in raw.items() if name != "tests"}
     expert = read_table(Expert, raw, at, report, key=key) or Expert(key=key, instruction="")
     warn_of_runtime(expert.runtime, (*at, "runtime"), report)
     check_skills(expert, (*at, "skills"), report)
@@ -57,7 +62,7 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
         expert = with_agent_skills(expert, at, report)
     check_results(expert, at, report)
     warn_of_secrets(expert, at, report)
-    return Draft(expert, report, at, patterns=patterns)
+    return Draft(expert, report, at, patterns=patterns, tests=tests)
 
 
 def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import cast, get_args
 
-from perstack.config.check import IGNORED, keys_of
+from perstack.config.check import BESIDE, IGNORED, keys_of
 from perstack.core.base import Fact, JsonObject
-from perstack.core.definitions import Project
+from perstack.core.definitions import Expert, Project
 from perstack.core.keys import InText
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -40,11 +40,21 @@ def _table(model: type[Fact], found: dict[str, JsonObject]) -> JsonObject:
             value = _plain(_object(fields[key.field]))
             _take(value, inner, found)
         properties[name] = {**value, "description": key.meaning}
+    if model is Expert:
+        _take_tests(properties, found)
     for name, why in IGNORED.get(model, {}).items():
         properties[name] = {"description": f"has no effect here: {why}", "deprecated": True}
     required = [name for name, key in keys_of(model).items() if key.is_required]
     table: JsonObject = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**table, "required": [*required]} if required else table
+
+
+def _take_tests(properties: JsonObject, found: dict[str, JsonObject]) -> None:
+    from perstack.core.expert_tests import ExpertTest
+
+    for name, meaning in BESIDE[Expert].items():
+        properties[name] = {"type": "array", "items": _tables((ExpertTest,), found, is_named=False)}
+        properties[name] = {**_object(properties[name]), "description": meaning}
 
 
 def _tables(models: tuple[type[Fact], ...], found: dict[str, JsonObject], *, is_named: bool) -> JsonObject:

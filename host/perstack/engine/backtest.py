@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from perstack.core.base import JsonObject
 from perstack.core.definitions import Expert, Project
 from perstack.core.job import JobSummary
-from perstack.core.policy.calls import PolicyCall, Resolve
 from perstack.core.policy.chain import rule_sets
 from perstack.core.policy.decide import decide_call
 from perstack.core.policy.history import PastCall, PastRun, past_run
 from perstack.core.policy.permissions import Permissions, RuleSet
 from perstack.core.policy.rulings import Ruling
-from perstack.core.tools import Subject
 from perstack.dataclass import dataclass
-from perstack.engine.known_tools import names_and_subjects
 from perstack.engine.logs.lines import run_ids
-from perstack.engine.policy_paths import resolver
+from perstack.engine.seen_calls import SeenCalls, key_of
 from perstack.errors import StorageError
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import Page, RunRef, Storage
@@ -31,9 +25,6 @@ from perstack.ports.storage import Page, RunRef, Storage
 _PAGE = 200
 _AT_ONCE = 20
 """Jobs that are in memory, and that one change of threads pays for."""
-
-_Tools = Mapping[tuple[str, str], tuple[str, Subject | None]]
-"""By skill and name as the model sees it: the tool's own name, and what its arguments are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +71,7 @@ class Backtest:
         """`rules`, with the name of their file, take the place of the project's; the Experts' own stay."""
         other = {} if rules is None else {"path": rules[0], "permissions": rules[1]}
         self._project = project.model_copy(update=other)
-        self._factories = factories
-        self._resolve: Resolve = resolver(workspace, remembers=True)
-        self._root = str(workspace)
-        self._tools: dict[str, _Tools] = {}
+        self._calls = SeenCalls(self._project, factories, workspace)
 
     async def of(self, storage: Storage, since: int = 0) -> AsyncGenerator[Tested]:
         """Every Job that was written to since then (milliseconds since 1970), the latest first."""
@@ -126,8 +114,8 @@ class Backtest:
         found: list[Otherwise] = []
         for run in runs.values():
             chain = chains[run.id] = self._chain(run, runs)
-            key = _key_of(run)
-            tools = self._tools_of(key, run.expert)
+            key = key_of(run)
+            seen = self._calls.of(run)
             for call in run.calls:
                 if call.timestamp < since:
                     continue
@@ -135,7 +123,7 @@ class Backtest:
                 if call.args is None:
                     unknown += 1
                     continue
-                ruling = decide_call(chain, self._seen(call, call.args, tools))
+                ruling = decide_call(chain, seen(call, call.args))
                 if ruling.decision != call.decision:
                     found.append(Otherwise(job_id, run.id, key, call, ruling))
         return Tested(job_id, calls, unknown, tuple(found))
@@ -147,44 +135,11 @@ class Backtest:
         seen: set[str] = set()
         while above is not None and above.id not in seen:
             seen.add(above.id)
-            key = _key_of(above)
+            key = key_of(above)
             expert = self._project.expert(key) or Expert(key=key, instruction="")
             found.update((one.source, one) for one in rule_sets(self._project, expert))
             above = runs.get(above.works_for or "")
         return list(found.values())
-
-    def _seen(self, call: PastCall, args: JsonObject, tools: _Tools) -> PolicyCall:
-        own, subject = tools.get((call.skill, call.tool), (call.target or call.tool, None))
-        is_delegate = call.kind == "delegate" or call.skill.startswith("delegate/")
-        return PolicyCall(
-            tool=(call.target or call.skill.removeprefix("delegate/")) if is_delegate else own,
-            skill="" if is_delegate else call.skill,
-            args=args,
-            kind="delegate" if is_delegate else call.kind,
-            effect=call.effect,
-            subject=subject,
-            shown=call.tool,
-            resolve=self._resolve,
-            root=self._root,
-        )
-
-    def _tools_of(self, key: str, definition: JsonObject) -> _Tools:
-        written = json.dumps([key, definition.get("skills")])
-        if written not in self._tools:
-            self._tools[written] = names_and_subjects(self._factories, _expert(definition), self._project.expert(key))
-        return self._tools[written]
-
-
-def _expert(definition: JsonObject) -> Expert:
-    """The Expert of a recorded definition, as far as its tools are concerned."""
-    with suppress(ValidationError):
-        return Expert.model_validate({"key": "a", "instruction": "", "skills": definition.get("skills") or []})
-    return Expert(key="a", instruction="")
-
-
-def _key_of(run: PastRun) -> str:
-    key = run.expert.get("key")
-    return key if isinstance(key, str) else ""
 
 
 async def _logs(storage: Storage, job_id: str) -> _Read:

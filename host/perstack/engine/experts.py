@@ -44,6 +44,26 @@ class Experts:
         setup = self._setup()
         return await run_program(setup, setup.expert(expert_key), argv)
 
+    async def test_command(
+        self,
+        expert_key: str,
+        command: str | tuple[str, ...],
+        given: str = "",
+        *,
+        timeout: int = 600_000,
+        variables: Mapping[str, str] | None = None,
+    ) -> str:
+        """Why a command that judges what a Job has left in the workspace does not agree; empty if it does.
+
+        It runs where programs of this Expert run, with `given` on stdin and few variables, these among them; exit
+        status 0 agrees. `timeout` is in milliseconds. Raises UsageError for an Expert that is not there.
+        """
+        from perstack.engine.judging_command import why_it_fails
+
+        setup = self._setup()
+        setup.expert(expert_key)
+        return await why_it_fails(setup, expert_key, command, given, timeout, variables or {})
+
     async def runtimes(self) -> tuple[RuntimeState, ...]:
         """Each runtime that is installed, and whether it can be used on this machine."""
         from perstack.engine.program_trial import runtimes

@@ -25,6 +25,7 @@ from perstack.errors import NotFound, StorageError
 from perstack.ports.storage import RunRef, Storage, StorageCheck
 
 if TYPE_CHECKING:
+    from perstack.core.policy.calls import PolicyCall
     from perstack.core.recording.model import Recording
     from perstack.core.run_tree import PlacedRun
     from perstack.core.verification import Report
@@ -207,6 +208,16 @@ class JobQueries(JobReader):
         from perstack.engine.replay import replay_job
 
         return await replay_job(self.storage, await self._job_id(job_id), self.plugins.skills, self._workspace)
+
+    async def calls(self, job_id: str | None = None) -> tuple[PolicyCall, ...]:
+        """The calls that a Job's Runs have made, Run by Run, as permission rules see them.
+
+        One that was refused, denied or not approved was not made. Raises NotFound, Damaged, and StorageError for a
+        line that does not read.
+        """
+        from perstack.engine.seen_calls import calls_made
+
+        return calls_made(await self.logs(job_id), self.plugins.skills, self._workspace)
 
     async def record(self, job_id: str | None = None) -> Recording:
         """A Job as far as it got, for the provider `recorded` to play: replies, results, answers, approvals, delegates.

@@ -11,7 +11,7 @@ from typing import get_args, get_origin
 
 import pytest
 
-from perstack.config.check import IGNORED, keys_of
+from perstack.config.check import BESIDE, IGNORED, keys_of
 from perstack.config.load import load_project
 from perstack.config.problems import describe_problems
 from perstack.core.audit import Audit
@@ -31,6 +31,7 @@ from perstack.core.definitions import (
     Project,
     ProviderSetting,
 )
+from perstack.core.expert_tests import Expected, ExpertTest
 from perstack.core.keys import InText, Rule
 from perstack.core.models import ProviderLimits
 from perstack.core.policy.permissions import Permissions
@@ -62,6 +63,7 @@ def rows(model):
     """What can be written in a table; what has no effect comes last."""
     fields = {field.alias: field for field in model.model_fields.values()}
     written = [row(name, key, fields[key.field]) for name, key in keys_of(model).items()]
+    written += [f"| `{name}` | tables | {meaning} |" for name, meaning in BESIDE.get(model, {}).items()]
     return [*written, *(f"| `{name}` | any | no effect: {why} |" for name, why in IGNORED.get(model, {}).items())]
 
 
@@ -86,6 +88,8 @@ def row(name, key, field):
         ("## `[sandbox]`", Sandbox),
         ("## `[experts.NAME]`", Expert),
         ("### `[experts.NAME.iterate]`", Iterate),
+        ("### `[[experts.NAME.tests]]`", ExpertTest),
+        ("`expect` is a table of its own", Expected),
         ("### `mcpStdioSkill`", McpStdioSkill),
         ("### `mcpSseSkill`", McpSseSkill),
         ("### `interactiveSkill`", InteractiveSkill),

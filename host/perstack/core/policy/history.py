@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, replace
 from typing import cast
 
@@ -19,7 +19,8 @@ from perstack.core.tools import Effect, ToolKind
 from perstack.dataclass import dataclass
 
 _WANTED = re.compile(rb'\{"type":"(startRun|finishGeneration|callTools|decideApproval)"')
-_RULED: tuple[ToolKind, ...] = ("tool", "delegate", "refused")
+RULED: tuple[ToolKind, ...] = ("tool", "delegate", "refused")
+"""What rules are about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ class PastRun:
     calls: list[PastCall] = field(default_factory=list[PastCall])
 
 
-def past_run(run_id: str, lines: Iterable[bytes]) -> PastRun:
-    """The Run of a log. Raises ValueError for a line that does not read."""
+def past_run(run_id: str, lines: Iterable[bytes], kinds: Collection[ToolKind] = RULED) -> PastRun:
+    """The Run of a log, with its calls of these kinds. Raises ValueError for a line that does not read."""
     found = PastRun(run_id)
     asked: Mapping[str, JsonObject] = {}
     approved: set[str] = set()
@@ -74,15 +75,17 @@ def past_run(run_id: str, lines: Iterable[bytes]) -> PastRun:
                 if event.get("decision") != "no":
                     approved.add(_text(event, "toolCallId"))
             case _:
-                found.calls += [one for call in _objects(event, "calls") if (one := _call(call, event, asked))]
+                found.calls += [one for call in _objects(event, "calls") if (one := _call(call, event, asked, kinds))]
     found.calls = [_settled(call, approved) for call in found.calls]
     return found
 
 
-def _call(call: JsonObject, event: JsonObject, asked: Mapping[str, JsonObject]) -> PastCall | None:
+def _call(
+    call: JsonObject, event: JsonObject, asked: Mapping[str, JsonObject], kinds: Collection[ToolKind]
+) -> PastCall | None:
     kind = cast("ToolKind", call.get("kind", "tool"))
     is_denied = kind == "refused" and bool(call.get("rule"))
-    if kind not in _RULED or (kind == "refused" and not is_denied):
+    if kind not in kinds or (kind == "refused" and not is_denied):
         return None
     call_id = _text(call, "id")
     part = asked.get(call_id)

@@ -61,6 +61,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
     },
     "Define Experts": {
         "validate": Listed("validate", "Check perstack.toml without running anything."),
+        "test": Listed("test", "Run the tests that perstack.toml has for its Experts."),
         "expert": Listed("expert", "List Experts, and show what the model of one is sent."),
         "record": Listed("record", "Keep a Job as a file, which is played without a model."),
         "permissions": Listed("permissions", "Try permission rules, on one call or on all that were made."),
@@ -234,6 +235,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack validate --json | jq .problems",
         "perstack validate --json-schema > .perstack.schema.json",
     ),
+    "test": ("perstack test", "perstack test writer -k haiku --repeats 10", "perstack test --junit report.xml"),
     "expert": ("perstack expert show writer",),
     "expert list": ("perstack expert list", "perstack expert list --json | jq -r .key"),
     "expert show": ("perstack expert show writer", "perstack expert show researcher --as-delegate --json"),

@@ -54,6 +54,7 @@ _BY_COMMAND: dict[tuple[str, str], Kind | None] = {
     ("resume", "typed"): "any job",
     ("report", "series_id"): "series",
     ("models", "provider"): "provider",
+    ("test", "expert"): "expert",
 }
 _OWNERS: dict[Kind, tuple[OwnerKind, ...]] = {
     "job": ("job",),

@@ -21,6 +21,10 @@ async def checked(
             what, tell = "is empty", definition.report.error
         tell((), f"{what}: write [experts.NAME] and its `instruction`")
     await _ask_plugins(definition, env, plugins)
+    if any(draft.tests is not None for draft in definition.drafts.values()):
+        from perstack.config.expert_tests import read_tests  # few definitions have any
+
+        read_tests(definition)
     try:
         return definition.loaded(strict=True).project, definition.in_order()
     except DefinitionError as error:

@@ -1,0 +1,111 @@
+"""`[[experts.NAME.tests]]` of perstack.toml: a query to an Expert, and what is expected of the Job.
+
+They are no part of an Expert's definition: no Run reads them, and no log holds them.
+"""
+
+import unicodedata
+from math import isfinite
+from posixpath import normpath
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perstack.core.base import Fact
+from perstack.core.keys import NOT_EMPTY, Key, Rule, at_least
+from perstack.core.patterns import compiled
+from perstack.core.policy.rules import wrong_rule
+
+ExpectedStatus = Literal["completed", "waiting", "step-limit", "budget", "failed"]
+"""How a Job may end that nobody interrupts, in the words of `perstack jobs --status`."""
+
+MOST_REPEATS = 10_000
+_LONGEST_NAME = 100
+
+_Text = Annotated[str, NOT_EMPTY]
+
+
+def _wrong_name(name: str) -> str | None:
+    if len(name) > _LONGEST_NAME:
+        return f"has {len(name):,} characters: shorten it to {_LONGEST_NAME}"
+    if any(unicodedata.category(char)[0] == "C" for char in name):
+        return "must be one line, without control characters"
+    return None if name == name.strip() else "must not begin or end with a blank"
+
+
+def _wrong_pattern(pattern: str) -> str | None:
+    why = compiled(pattern)
+    return f"is no pattern that can be matched in linear time: {why}" if isinstance(why, str) else None
+
+
+def _wrong_file(path: str) -> str | None:
+    whole = normpath(path) if path else ""
+    if not whole or "\0" in path or whole in (".", "..") or whole.startswith(("/", "../")):
+        return "must be a file in the workspace: write its path from there, such as `notes/out.md`"
+    return None
+
+
+def _wrong_rate(rate: float) -> str | None:
+    return None if isfinite(rate) and 0 < rate <= 1 else "must be more than 0, and at most 1"
+
+
+def _wrong_cost(dollars: float) -> str | None:
+    return None if isfinite(dollars) and dollars >= 0 else "must be US dollars"
+
+
+def _too_many(number: int) -> str | None:
+    return f"must be at most {MOST_REPEATS:,}, not {number:,}" if number > MOST_REPEATS else None
+
+
+_Rules = tuple[Annotated[str, Rule(wrong_rule)], ...]
+
+
+class Expected(Fact):
+    """What has to be true of a Job; what is not said is not looked at, but for its status."""
+
+    status: Annotated[ExpectedStatus, Key("how the Job ends; `completed` if not given")] = "completed"
+    called: Annotated[_Rules, Key("calls that were made, in any Run of the Job (permission rules)")] = ()
+    not_called: Annotated[_Rules, Key("calls that were not made (permission rules)")] = ()
+    result_contains: Annotated[tuple[_Text, ...], Key("texts that stand in the result, each of them")] = ()
+    result_matches: Annotated[
+        str | None, NOT_EMPTY, Rule(_wrong_pattern), Key("a pattern, as in a JSON schema, that is found in the result")
+    ] = None
+    files: Annotated[
+        dict[Annotated[str, Rule(_wrong_file)], str],
+        Key('files of the workspace by their paths, each with a text that stands in it; with `""` it is there'),
+    ] = Field(default_factory=dict)
+    max_steps: Annotated[int | None, at_least(0), Key("the most steps that it took, over all its Runs")] = None
+    max_cost: Annotated[
+        float | None, Rule(_wrong_cost), Key("the most that it cost in US dollars; an unknown cost is too much")
+    ] = None
+    command: Annotated[
+        _Text | Annotated[tuple[_Text, ...], NOT_EMPTY] | None,
+        Key("a line for the shell or a program, run in the workspace with the result on stdin: exit status 0 is good"),
+    ] = None
+
+
+class ExpertTest(Fact):
+    """One case: what is asked, of which model, how often, and what is expected."""
+
+    name: Annotated[_Text, Rule(_wrong_name), Key("what it is called; no two of an Expert are called the same")]
+    query: Annotated[_Text, Key("what the Expert is asked")]
+    model: Annotated[
+        str | None,
+        NOT_EMPTY,
+        Key("a script or a recording, from this file's folder; if not given, the real model is asked"),
+    ] = None
+    live: Annotated[
+        tuple[_Text, ...],
+        Key("with a recording: names of tools that are really called; by default those that write files"),
+    ] = ()
+    answers: Annotated[tuple[str, ...], Key("what its questions are answered, one after the other")] = ()
+    workspace: Annotated[
+        str | None, NOT_EMPTY, Key("a folder, from this file's, whose copy it works in; an empty one if not given")
+    ] = None
+    repeats: Annotated[int, at_least(1), Rule(_too_many), Key("how often it is run; 1 if not given")] = 1
+    pass_rate: Annotated[
+        float, Rule(_wrong_rate), Key("the share of these that has to be as expected; 1 if not given, which is all")
+    ] = 1.0
+    timeout: Annotated[
+        int, at_least(1), Key("milliseconds that the Job may take, and the command after it; 600000 if not given")
+    ] = 600_000
+    expect: Annotated[Expected, Key("what has to be true of the Job, see below")] = Field(default_factory=Expected)

@@ -1,0 +1,174 @@
+"""Whether a Job is what a test expects of it: facts in, reasons out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from math import sqrt
+
+from perstack.core.expert_tests import Expected, ExpectedStatus
+from perstack.core.job import Cost
+from perstack.core.patterns import compiled
+from perstack.core.plain import one_line
+from perstack.core.policy.calls import PolicyCall
+from perstack.core.policy.decide import decide_call
+from perstack.core.policy.permissions import Permissions, RuleSet
+from perstack.core.statuses import TYPED_STATUS, JobStatus
+from perstack.dataclass import dataclass
+
+_SHOWN_CALLS = 6
+_LONGEST_CALL = 80
+_LONGEST_TEXT = 120
+_Z = 1.959964
+"""Of the normal distribution, for 95 of 100."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A file that is not there, or not one that can be read."""
+
+    why: str
+    """In words that follow its name: `is missing`."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What a Job came to, as far as tests look at it."""
+
+    status: JobStatus
+    result: str = ""
+    because: str = ""
+    """Why it is not completed."""
+    steps: int = 0
+    cost: Cost | None = None
+    """None if nothing was spent; `unknown` too if only a part of it is known."""
+    calls: tuple[PolicyCall, ...] = ()
+    """Those that were made, in the order of the Runs; one that was refused or denied was not."""
+    files: Mapping[str, str | Unread] | None = None
+    """The contents of those that are expected, by their paths."""
+    command_failed: str = ""
+    """Why the command of the test does not agree; empty if it does, or there is none."""
+
+
+def judge(expected: Expected, facts: JobFacts) -> tuple[str, ...]:
+    """Why the Job is not what is expected; nothing if it is."""
+    return tuple(one_line(reason) for reason in _reasons(expected, facts))
+
+
+def matches_call(rule: str, call: PolicyCall) -> bool:
+    """Whether a rule would be about this call if it denied: about anything that the call does.
+
+    Unlike a permission rule it may also be about what the loop or a person answers, such as `todo`.
+    """
+    subject = None if call.subject is None or call.subject.is_nothing else call.subject
+    seen = PolicyCall(
+        tool=call.tool,
+        skill=call.skill,
+        args=call.args,
+        kind="delegate" if call.kind == "delegate" else "tool",
+        effect=call.effect,
+        subject=subject,
+        shown=call.shown,
+        resolve=call.resolve,
+        root=call.root,
+    )
+    rules = RuleSet(source="tests", permissions=Permissions(deny=(rule,)))
+    return decide_call((rules,), seen).decision == "deny"
+
+
+def shown_call(call: PolicyCall) -> str:
+    """A call in a line, shortened: `writeTextFile(path=out.md, text=…)`."""
+    name = f"delegate/{call.tool}" if call.kind == "delegate" else call.tool
+    arguments = ", ".join(f"{key}={_value(value)}" for key, value in call.args.items())
+    return _shortened(f"{name}({arguments})" if arguments else name, _LONGEST_CALL)
+
+
+def interval(passed: int, total: int) -> tuple[float, float]:
+    """Where a pass rate is with a certainty of 95 %, by Wilson's score: from, to. Of nothing, all is possible."""
+    if not total:
+        return 0.0, 1.0
+    rate, z2 = passed / total, _Z * _Z
+    middle = rate + z2 / (2 * total)
+    spread = _Z * sqrt(rate * (1 - rate) / total + z2 / (4 * total * total))
+    low, high = ((middle - spread) / (1 + z2 / total), (middle + spread) / (1 + z2 / total))
+    return (0.0 if not passed else max(0.0, low)), (1.0 if passed == total else min(1.0, high))
+
+
+def status_word(status: JobStatus) -> str:
+    """A status in the word that tests and `perstack jobs --status` have for it."""
+    return next(word for word, one in TYPED_STATUS.items() if one == status)
+
+
+def _reasons(expected: Expected, facts: JobFacts) -> Iterator[str]:
+    if facts.status != TYPED_STATUS[expected.status]:
+        yield _wrong_status(expected.status, facts)
+    yield from _calls(expected, facts.calls)
+    yield from _result(expected, facts.result)
+    yield from _files(expected.files, facts.files or {})
+    if expected.max_steps is not None and facts.steps > expected.max_steps:
+        yield f"it took {facts.steps} steps, more than {expected.max_steps}"
+    if expected.max_cost is not None:
+        yield from _cost(expected.max_cost, facts.cost)
+    if facts.command_failed:
+        yield facts.command_failed
+
+
+def _wrong_status(wanted: ExpectedStatus, facts: JobFacts) -> str:
+    because = f": {_shortened(facts.because, 4 * _LONGEST_TEXT)}" if facts.because else ""
+    return f"status is `{status_word(facts.status)}`, not `{wanted}`{because}"
+
+
+def _calls(expected: Expected, calls: Sequence[PolicyCall]) -> Iterator[str]:
+    for rule in expected.called:
+        if not any(matches_call(rule, call) for call in calls):
+            yield f"no call is `{rule}`; {_called(calls)}"
+    for rule in expected.not_called:
+        found = next((call for call in calls if matches_call(rule, call)), None)
+        if found is not None:
+            yield f"a call is `{rule}`: {shown_call(found)}"
+
+
+def _called(calls: Sequence[PolicyCall]) -> str:
+    if not calls:
+        return "there was none"
+    shown = ", ".join(dict.fromkeys(shown_call(call) for call in calls[:_SHOWN_CALLS]))
+    return f"calls: {shown}" + (f" and {len(calls) - _SHOWN_CALLS} more" if len(calls) > _SHOWN_CALLS else "")
+
+
+def _result(expected: Expected, result: str) -> Iterator[str]:
+    is_shown = f"it is: {_shortened(result, _LONGEST_TEXT)}" if result else "there is none"
+    for text in expected.result_contains:
+        if text not in result:
+            yield f'the result has no "{_shortened(text, _LONGEST_TEXT)}"; {is_shown}'
+    if expected.result_matches is not None:
+        pattern = compiled(expected.result_matches)
+        if isinstance(pattern, str):
+            yield f"resultMatches cannot be matched: {pattern}"
+        elif pattern.search(result.encode("utf-8", "replace")) is None:
+            yield f"the result does not match {_shortened(expected.result_matches, _LONGEST_TEXT)}; {is_shown}"
+
+
+def _files(expected: Mapping[str, str], found: Mapping[str, str | Unread]) -> Iterator[str]:
+    for path, text in expected.items():
+        content = found.get(path, Unread("is missing"))
+        if isinstance(content, Unread):
+            yield f"{path} {content.why}"
+        elif text not in content:
+            has = f"; it begins: {_shortened(content, _LONGEST_TEXT)}" if content else "; it is empty"
+            yield f'{path} has no "{_shortened(text, _LONGEST_TEXT)}"{has}'
+
+
+def _cost(most: float, cost: Cost | None) -> Iterator[str]:
+    if cost == "unknown":
+        yield f"its cost is unknown, so that it may be more than ${most:,.4f}: give the model's price in [prices]"
+    elif cost is not None and cost > most:
+        yield f"it cost ${cost:,.4f}, more than ${most:,.4f}"
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _shortened(text: str, most: int) -> str:
+    line = one_line(text[: most + 200])
+    return line if len(line) <= most and len(text) <= most + 200 else line[: most - 1].rstrip() + "…"
