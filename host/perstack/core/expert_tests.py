@@ -24,7 +24,8 @@ _LONGEST_NAME = 100
 _Text = Annotated[str, NOT_EMPTY]
 
 
-def _wrong_name(name: str) -> str | None:
+def wrong_name(name: str) -> str | None:
+    """What is wrong with the name of a test, in words that follow its key."""
     if len(name) > _LONGEST_NAME:
         return f"has {len(name):,} characters: shorten it to {_LONGEST_NAME}"
     if any(unicodedata.category(char)[0] == "C" for char in name):
@@ -86,7 +87,7 @@ class Expected(Fact):
 class ExpertTest(Fact):
     """One case: what is asked, of which model, how often, and what is expected."""
 
-    name: Annotated[_Text, Rule(_wrong_name), Key("what it is called; no two of an Expert are called the same")]
+    name: Annotated[_Text, Rule(wrong_name), Key("what it is called; no two of an Expert are called the same")]
     query: Annotated[_Text, Key("what the Expert is asked")]
     model: Annotated[
         str | None,

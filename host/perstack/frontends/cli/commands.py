@@ -235,7 +235,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack validate --json | jq .problems",
         "perstack validate --json-schema > .perstack.schema.json",
     ),
-    "test": ("perstack test", "perstack test writer -k haiku --repeats 10", "perstack test --junit report.xml"),
+    "test": (
+        "perstack test",
+        "perstack test writer -k haiku --repeats 10",
+        "perstack test --junit report.xml",
+        'perstack test --from haiku --name "the first haiku"',
+    ),
     "expert": ("perstack expert show writer",),
     "expert list": ("perstack expert list", "perstack expert list --json | jq -r .key"),
     "expert show": ("perstack expert show writer", "perstack expert show researcher --as-delegate --json"),

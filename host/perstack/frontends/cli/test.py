@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,13 +19,16 @@ from perstack.core.definitions import Project
 from perstack.core.expert_tests import MOST_REPEATS
 from perstack.errors import DefinitionError, UsageError
 from perstack.frontends.cli.options import CONFIG, PlaceOptions, Setup
-from perstack.frontends.cli.terminal import data, err, remark
+from perstack.frontends.cli.terminal import data, err, out, remark
 from perstack.frontends.cli.verdict_forms import junit, to_json
 from perstack.frontends.cli.verdict_table import print_failures, print_outcomes
 from perstack.frontends.shared.stopping import INTERRUPTED, on_stop_signals
 from perstack.testing.experts.attempt import Bench
 from perstack.testing.experts.models import check_models
 from perstack.testing.experts.running import AT_ONCE, Outcome, run_tests
+
+if TYPE_CHECKING:
+    from perstack.testing.experts.taking import Taken
 
 _MOST_AT_ONCE = 64
 
@@ -48,6 +52,10 @@ _MOST_AT_ONCE = 64
 )
 @click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object.")
 @click.option("--junit", metavar="FILE", help="Write JUnit's XML besides; `-` is stdout, and nothing else goes there.")
+@click.option("--from", "job", metavar="JOB", help="Run nothing: add a test of what this Job did, with its recording.")
+@click.option("--name", metavar="NAME", help="With --from: what the test is called.")
+@click.option("--files", metavar="DIR", help="With --from: a folder whose copy the test works in.")
+@click.option("--storage", metavar="SCHEME:PLACE", help="With --from: where the Job is kept.")
 @click.option("--provider", metavar="NAME", help="The provider of tests that ask the real model.")
 @click.option("--model", metavar="NAME", help="Their model.")
 @click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again.")
@@ -59,6 +67,10 @@ def test_command(
     parallel: int,
     as_json: bool,
     junit: str | None,
+    job: str | None,
+    name: str | None,
+    files: str | None,
+    storage: str | None,
     provider: str | None,
     model: str | None,
     env_path: tuple[str, ...],
@@ -69,7 +81,14 @@ def test_command(
     Each Job has a folder and a storage of its own, so that nothing of yours is touched. What failed is kept, to be
     looked at. Exit status 1 if a test fails, or there is none; 2 if a definition is wrong.
     """
-    place = PlaceOptions(config, None, None)
+    place = PlaceOptions(config, None, storage)
+    if job is not None:
+        if name is None or expert is not None or word is not None:
+            raise UsageError("--from makes one test: give it a --name, and neither EXPERT nor -k")
+        _take(place, job, name, files)
+        return
+    if name is not None or files is not None or storage is not None:
+        raise UsageError("--name, --files and --storage are for --from JOB: name the Job")
     if as_json and junit == "-":
         raise UsageError("--json and --junit - both write to stdout: give one of them a FILE")
     path = place.find().required()
@@ -87,6 +106,30 @@ def test_command(
         with suppress(OSError):
             room.rmdir()
     sys.exit(INTERRUPTED if not is_whole else 0 if all(one.is_good for one in outcomes) else 1)
+
+
+def _take(place: PlaceOptions, job: str, name: str, files: str | None) -> None:
+    """Add a test of a Job, and say what it expects."""
+    from perstack.testing.experts.taking import take_test
+
+    if files is not None and not Path(files).is_dir():
+        raise UsageError(f"--files {files}: no such directory")
+    definition = DefinitionFile(place.find().required())
+    project = definition.loaded(strict=False).project
+    env = Setup(place, Overrides(), ()).env(project)
+    host = place.host(project, env=env)
+
+    async def take() -> Taken:
+        async with host:
+            found = await host.jobs.find(job)
+            return await take_test(host, found, name, definition, env, None if files is None else Path(files))
+
+    taken = asyncio.run(take())
+    out(f"{taken.definition}: {name}, with {taken.recording}")
+    for key, value in taken.expected.items():
+        shown = value if isinstance(value, str) else ", ".join(value)
+        out(f"  {key}: ", shown)
+    out(f"next: perstack test {taken.expert}")
 
 
 def _read(path: Path) -> tuple[Project, tuple[WrittenTest, ...]]:

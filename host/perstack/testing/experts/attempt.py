@@ -8,6 +8,7 @@ import re
 import stat
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,9 +16,9 @@ from perstack.config.expert_tests import WrittenTest
 from perstack.config.settings import Overrides
 from perstack.core.base import Fact
 from perstack.core.definitions import Project
-from perstack.core.expert_tests import Expected
 from perstack.core.job import Cost, JobSummary, cost_of
 from perstack.core.judging import JobFacts, Unread, judge
+from perstack.core.policy.calls import PolicyCall
 from perstack.core.statuses import JobStatus
 from perstack.core.usage import NO_USAGE, Usage
 from perstack.dataclass import dataclass
@@ -89,7 +90,7 @@ async def attempt(written: WrittenTest, number: int, bench: Bench) -> Attempt:
     began = time.monotonic()
     tried, keeps = Attempt(number=number), False
     try:
-        tried = await _tried(written, number, bench, folder, name)
+        tried = _attempt(number, await judged(written, bench, folder, name))
         keeps = not tried.passed
     except (PerstackError, OSError) as error:
         tried = Attempt(number=number, reasons=(f"it could not be run: {error}",))
@@ -101,26 +102,39 @@ async def attempt(written: WrittenTest, number: int, bench: Bench) -> Attempt:
     return tried.model_copy(update={"milliseconds": took, **kept})
 
 
-async def _tried(written: WrittenTest, number: int, bench: Bench, folder: Path, name: str) -> Attempt:
-    workspace, test = folder / "workspace", written.test
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A Job that was driven as a test says, and judged."""
+
+    reasons: tuple[str, ...]
+    job: JobSummary | None = None
+    """None if none was begun."""
+    facts: JobFacts | None = None
+
+
+async def judged(written: WrittenTest, bench: Bench, folder: Path, job_id: str) -> Judged:
+    """Drive a test's Job in a folder that is not there yet. Raises PerstackError and OSError if it cannot begin."""
+    test = written.test
     await asyncio.to_thread(_prepare, folder, written.workspace)
-    model = model_of(written, bench.overrides)
+    played = model_of(written, bench.overrides)
     host = Host(
-        apart(bench.project, bench.room),
-        workspace=workspace,
+        apart(bench.project),
+        workspace=folder / "workspace",
         storage=storage_in(folder),
-        env=_without_key(bench.project, model.env(bench.env)),
-        overrides=model.overrides,
-        plugins=model.plugins,
+        env=without_key(bench.project, played.env(bench.env)),
+        overrides=played.overrides,
+        plugins=played.plugins,
     )
     async with host:
-        late = await _driven(host, written, name)
+        late = await _driven(host, written, job_id)
         try:
-            job = await host.job(name)
+            job = await host.job(job_id)
         except NotFound:
-            return Attempt(number=number, reasons=(late or "it could not be run: no Job was begun",))
+            return Judged((late or "it could not be run: no Job was begun",))
+        if late:
+            return Judged((late,), job)
         failed = ""
-        if test.expect.command is not None and not late:
+        if test.expect.command is not None:
             failed = await host.experts.test_command(
                 written.expert,
                 test.expect.command,
@@ -128,17 +142,25 @@ async def _tried(written: WrittenTest, number: int, bench: Bench, folder: Path, 
                 timeout=test.timeout,
                 variables={PROJECT_VARIABLE: str(written.folder)},
             )
-        facts = await facts_of(host, job, test.expect, failed)
-    reasons = (late,) if late else judge(test.expect, facts)
+        facts = facts_of(job, await host.jobs.calls(job.id))
+        files = await asyncio.to_thread(contents, host.workspace, test.expect.files)
+        facts = replace(facts, files=files, command_failed=failed)
+    return Judged(judge(test.expect, facts), job, facts)
+
+
+def _attempt(number: int, found: Judged) -> Attempt:
+    job = found.job
+    if job is None:
+        return Attempt(number=number, reasons=found.reasons)
     return Attempt(
         number=number,
-        reasons=reasons,
+        reasons=found.reasons,
         status=job.status,
         steps=job.total_steps,
         usage=job.usage,
         cost_usd=cost_of(job.usage, job.unpriced_tokens),
         unpriced_tokens=job.unpriced_tokens,
-        job=name,
+        job=job.id,
     )
 
 
@@ -160,19 +182,15 @@ async def _driven(host: Host, written: WrittenTest, job_id: str) -> str:
     return ""
 
 
-async def facts_of(host: Host, job: JobSummary, expected: Expected, command_failed: str = "") -> JobFacts:
-    """What a Job of this Host came to, as far as this is looked at. Raises StorageError."""
-    cost = cost_of(job.usage, job.unpriced_tokens)
-    needs_calls = expected.called or expected.not_called
+def facts_of(job: JobSummary, calls: tuple[PolicyCall, ...]) -> JobFacts:
+    """What a Job came to, without its files."""
     return JobFacts(
         status=job.status,
         result=job.text or "",
         because=job.error or job.exceeded or job.asks or "",
         steps=job.total_steps,
-        cost="unknown" if job.unpriced_tokens else cost,
-        calls=await host.jobs.calls(job.id) if needs_calls else (),
-        files=await asyncio.to_thread(contents, host.workspace, expected.files),
-        command_failed=command_failed,
+        cost="unknown" if job.unpriced_tokens else cost_of(job.usage, 0),
+        calls=calls,
     )
 
 
@@ -203,7 +221,7 @@ def _content(workspace: Path, path: str) -> str | Unread:
     )
 
 
-def apart(project: Project, room: Path) -> Project:
+def apart(project: Project) -> Project:
     """The project without what reaches beyond a test: nothing of its Jobs is sent to the anchor, and what tools may
     write besides the workspace they may only read."""
     update: dict[str, object] = {"audit": None, "retention": None, "workspace": None}
@@ -214,7 +232,7 @@ def apart(project: Project, room: Path) -> Project:
     return project.model_copy(update=update)
 
 
-def _without_key(project: Project, env: Environment) -> Environment:
+def without_key(project: Project, env: Environment) -> Environment:
     """Without the key that signs heads, which no tool may see."""
     key = None if project.audit is None else project.audit.signing_key
     return env if key is None or not key.startswith("env:") else env.without(key.removeprefix("env:"))

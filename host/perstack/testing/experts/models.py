@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import field, replace
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 
 from perstack.config.expert_tests import WrittenTest
 from perstack.config.settings import Overrides
+from perstack.core.recording.tools import HowToRun
 from perstack.dataclass import dataclass
 from perstack.engine.plugins import EXTRA_MODULES
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
-from perstack.testing.scripted import Script, ScriptedProvider, load_script
+from perstack.testing.recorded import read_recording, recorded
+from perstack.testing.scripted import Script, ScriptedProvider, ScriptLike, load_script
 
 _SCRIPTED = "perstack.testing.plugin"
 _MOST_BYTES = 64 << 20
@@ -44,16 +46,24 @@ def model_of(written: WrittenTest, overrides: Overrides) -> Played:
     """What plays the model: `overrides` are for the real one. Raises UsageError for a file that cannot be used."""
     if written.model is None:
         return Played(overrides)
-    script = _script(written.model)
-    if script is None:
-        return Played(recorded(written.model, written.test.live))
-    asked = replace(overrides, provider="scripted", model=None)
-    return Played(asked, (ScriptedProvider(script),), (_SCRIPTED,))
+    return played_from(written.model, written.test.live)
 
 
-def recorded(path: Path, live: Iterable[str]) -> Overrides:
-    """A recording is played; these tools are really called, besides those that write files."""
-    raise UsageError(f"{path} is a recording, which this version cannot play")
+def played_from(path: Path, live: Iterable[str] = ()) -> Played:
+    """A script, or a recording with which these tools are really called besides those that write files.
+
+    Raises UsageError.
+    """
+    script = _script(path)
+    if script is not None:
+        return played_script(script)
+    tools: dict[str, HowToRun] = dict.fromkeys(live, "live")
+    return Played(recorded(path, tools=tools or None))
+
+
+def played_script(script: ScriptLike) -> Played:
+    """A script plays the model of every Expert."""
+    return Played(Overrides(provider="scripted"), (ScriptedProvider(script),), (_SCRIPTED,))
 
 
 def check_models(tests: Iterable[WrittenTest]) -> None:
@@ -87,5 +97,6 @@ def _read(path: Path, changed: int, size: int) -> Script | None:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is neither a script nor a recording: {error}") from None
     if isinstance(found, dict) and "format" in found:
+        read_recording(path)
         return None
     return load_script(path)

@@ -1,0 +1,259 @@
+"""Experts in tests of pytest: what the fixture gives, and the tests of a definition file as pytest's own."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from perstack.config.expert_tests import WrittenTest, read_tests
+from perstack.config.load import DefinitionFile, load_usable
+from perstack.config.places import find_place
+from perstack.config.settings import Overrides
+from perstack.core.expert_tests import Expected, ExpectedStatus
+from perstack.core.job import Cost, JobSummary
+from perstack.core.judging import judge, matches_call, shown_call
+from perstack.core.keys import FROM_FILE
+from perstack.core.policy.calls import PolicyCall
+from perstack.dataclass import dataclass
+from perstack.engine.trust import environment_of
+from perstack.engine.who import this_user
+from perstack.errors import DefinitionError, UsageError
+from perstack.host import Host
+from perstack.testing.experts.attempt import Bench, apart, contents, facts_of, without_key
+from perstack.testing.experts.folders import copy_folder
+from perstack.testing.experts.models import Played, played_from, played_script
+from perstack.testing.experts.running import Outcome, run_tests
+from perstack.testing.scripted import ScriptedProvider, ScriptLike
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A Job that has ended or stopped, and what it came to."""
+
+    job: JobSummary
+    workspace: Path
+    """Where its tools worked."""
+    storage: str
+    """Where it is kept: `perstack log JOB --storage …` shows it."""
+    calls: tuple[PolicyCall, ...]
+    """Those that were made in all its Runs: `tool`, `skill`, `args`."""
+
+    @property
+    def text(self) -> str:
+        """The result; empty if there is none."""
+        return self.job.text or ""
+
+    @property
+    def cost(self) -> Cost | None:
+        """US dollars; `unknown` if a price is, None if nothing was spent."""
+        return "unknown" if self.job.unpriced_tokens else self.job.usage.cost_usd
+
+    def called(self, rule: str) -> tuple[PolicyCall, ...]:
+        """The calls that a permission rule is about, as it would be under `deny`. Raises ValueError."""
+        return tuple(call for call in self.calls if matches_call(rule, call))
+
+    def read(self, path: str) -> str:
+        """What stands in a file of the workspace. Raises AssertionError if it is none."""
+        content = contents(self.workspace, (path,))[path]
+        if not isinstance(content, str):
+            raise AssertionError(f"{path} {content.why}")
+        return content
+
+    def expect(
+        self,
+        *,
+        status: ExpectedStatus = "completed",
+        called: Sequence[str] = (),
+        not_called: Sequence[str] = (),
+        result_contains: Sequence[str] = (),
+        result_matches: str | None = None,
+        files: dict[str, str] | None = None,
+        max_steps: int | None = None,
+        max_cost: float | None = None,
+    ) -> None:
+        """Raises AssertionError with all that is not as expected. The words mean what they mean in perstack.toml.
+
+        Raises UsageError for a rule, a pattern or a path that is wrong.
+        """
+        given = {
+            "status": status,
+            "called": tuple(called),
+            "notCalled": tuple(not_called),
+            "resultContains": tuple(result_contains),
+            "resultMatches": result_matches,
+            "files": files or {},
+            "maxSteps": max_steps,
+            "maxCost": max_cost,
+        }
+        try:
+            expected = Expected.model_validate(given, context=FROM_FILE)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UsageError(f"{'.'.join(map(str, first['loc']))} {first['msg']}") from None
+        found = contents(self.workspace, expected.files)
+        reasons = judge(expected, replace(facts_of(self.job, self.calls), files=found))
+        if reasons:
+            look = f"perstack log {self.job.id} --storage {self.storage}"
+            raise AssertionError("\n".join((*reasons, f"{self}", look)))
+
+    def __str__(self) -> str:
+        calls = ", ".join(map(shown_call, self.calls)) or "none"
+        return f"Job {self.job.id} of {self.job.expert_key}: {self.job.status}; calls: {calls}"
+
+
+class HostBench:
+    """A definition, a model and a workspace of its own, on which Experts are run, each Job on a Host of its own."""
+
+    def __init__(self, config: Path, played: Played, folder: Path) -> None:
+        self.config = config
+        self.workspace = folder / "workspace"
+        self.storage = f"file:{folder / 'state'}"
+        self._played = played
+        self._numbers = count(1)
+
+    @property
+    def script(self) -> ScriptedProvider:
+        """The model that plays a script; its `requests` are what it was sent. Raises UsageError if none does."""
+        for plugin in self._played.plugins:
+            if isinstance(plugin, ScriptedProvider):
+                return plugin
+        raise UsageError("no script plays the model of these tests")
+
+    def host(self) -> Host:
+        """A Host on all of this, for what `run` does not do; to be entered and left by `async with`."""
+        project = load_usable(self.config).project
+        env = environment_of(project, find_place(self.config.parent, self.config))
+        return Host(
+            apart(project),
+            workspace=self.workspace,
+            storage=self.storage,
+            env=without_key(project, self._played.env(env)),
+            overrides=self._played.overrides,
+            plugins=self._played.plugins,
+        )
+
+    def run(self, expert: str, query: str, *, answers: Sequence[str] = ()) -> Ran:
+        """Drive a new Job to its end or stop; `answers` are given to what it asks, one after the other.
+
+        Raises what `Host.run` and `Host.answer` raise.
+        """
+        return asyncio.run(self.arun(expert, query, answers=answers))
+
+    async def arun(self, expert: str, query: str, *, answers: Sequence[str] = ()) -> Ran:
+        """The same in a coroutine."""
+        async with self.host() as host:
+            job = await host.run(expert, query, job_id=f"test-{next(self._numbers)}")
+            for text in answers:
+                if job.asking is None or job.status != "stoppedByInteractiveTool":
+                    break
+                job = await host.answer(text, question_id=job.asking.id, by=this_user("test"))
+            return Ran(job, self.workspace, self.storage, await host.jobs.calls(job.id))
+
+
+class MakeBench:
+    """Makes benches in the folder of one test."""
+
+    def __init__(self, beside: Path, folder: Path) -> None:
+        self._beside = beside
+        self._folder = folder
+        self._numbers = count(1)
+
+    def __call__(
+        self,
+        model: ScriptLike | Path | None = None,
+        *,
+        config: str | Path | None = None,
+        workspace: str | Path | None = None,
+        live: Iterable[str] = (),
+    ) -> HostBench:
+        """A bench whose model plays a script, given in Python or as the path of a file, or a recording.
+
+        A path is seen from the definition's folder.
+
+        Without `model` the real one is asked. `config` is a perstack.toml, by default that of the test's folder or
+        above it. `workspace` is a folder whose copy Experts work in, empty if none is named. `live` are tools that are
+        really called although a recording is played. Raises UsageError for what cannot be used.
+        """
+        found = find_place(self._beside, config).required()
+        folder = self._folder / f"perstack-{next(self._numbers)}"
+        folder.mkdir()
+        if workspace is None:
+            (folder / "workspace").mkdir()
+        else:
+            copy_folder(Path(workspace), folder / "workspace")
+        if model is None:
+            played = Played(Overrides())
+        elif isinstance(model, str | Path):
+            played = played_from(found.parent / model, live)
+        else:
+            played = played_script(model)
+        return HostBench(found, played, folder)
+
+
+class DefinitionItems(pytest.File):
+    """A definition file that was named on the command line."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Its tests, each a test of pytest."""
+        definition = DefinitionFile(self.path)
+        try:
+            project = definition.loaded(strict=False).project
+            tests = read_tests(definition)
+            if any(problem.severity == "error" for problem in definition.problems):
+                raise DefinitionError(definition.in_order())
+        except DefinitionError as error:
+            raise self.CollectError(str(error)) from None
+        env = environment_of(project, find_place(self.path.parent, self.path))
+        for written in tests:
+            bench = Bench(project, env, self.path.parent)
+            yield DefinitionItem.from_parent(  # pyright: ignore[reportUnknownMemberType] - as pytest declares it
+                self, name=written.title, written=written, bench=bench
+            )
+
+
+class ExpertFailed(Exception):
+    """A test of a definition file is not as expected."""
+
+
+class DefinitionItem(pytest.Item):
+    """One test of a definition file, with all its repeats."""
+
+    def __init__(self, *, written: WrittenTest, bench: Bench, **others: object) -> None:
+        super().__init__(**others)  # type: ignore[arg-type]  # pytest's own arguments, of whatever version
+        self._written = written
+        self._bench = bench
+
+    def runtest(self) -> None:
+        """Raises ExpertFailed."""
+        room = Path(tempfile.mkdtemp(prefix="perstack-test-")).resolve()
+        outcome = Outcome(self._written, self._written.test.repeats)
+        bench = Bench(self._bench.project, self._bench.env, room)
+        try:
+            asyncio.run(run_tests([outcome], bench))
+        finally:
+            with suppress(OSError):
+                room.rmdir()
+        if not outcome.is_good:
+            lines = [f"{one.number}: {reason}" for one in outcome.attempts for reason in one.reasons]
+            looks = [f"perstack log {one.job} --storage {one.storage}" for one in outcome.attempts if one.job]
+            passed = f"{outcome.passed} of {outcome.planned} passed"
+            raise ExpertFailed("\n".join((passed, *lines, *looks[:1])))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
+        """The reasons alone; of any other error the traceback."""
+        if isinstance(excinfo.value, ExpertFailed):
+            return str(excinfo.value)
+        return str(super().repr_failure(excinfo))
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Where it stands."""
+        _, _, line = self._written.place.rpartition(":")
+        return self.path, int(line) - 1, self.name

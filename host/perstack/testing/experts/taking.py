@@ -1,0 +1,157 @@
+"""A test made of a Job that is there: its recording, and what it came to."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import cast
+
+from perstack.config.added_test import add_test
+from perstack.config.expert_tests import WrittenTest, read_tests
+from perstack.config.load import DefinitionFile
+from perstack.core.expert_tests import Expected, ExpectedStatus, ExpertTest, wrong_name
+from perstack.core.job import JobSummary
+from perstack.core.judging import matches_call, status_word
+from perstack.core.policy.calls import PolicyCall
+from perstack.dataclass import dataclass
+from perstack.errors import UsageError
+from perstack.host import Host
+from perstack.ports.environment import Environment
+from perstack.testing.experts.attempt import Bench, contents, judged
+from perstack.testing.experts.folders import remove_folder
+
+_MOST_CALLS = 40
+_MOST_FILES = 20
+_LONGEST_LINE = 200
+_SPECIAL = r"([*\\,=()?\[\]])"
+_ESCAPED = r"\\\1"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A test that was added."""
+
+    expert: str
+    definition: Path
+    recording: Path
+    expected: Mapping[str, str | list[str] | Mapping[str, str]]
+
+
+async def take_test(
+    host: Host, job_id: str, name: str, definition: DefinitionFile, env: Environment, fixture: Path | None = None
+) -> Taken:
+    """Record a Job, play it in a fresh folder or a copy of `fixture`, and add a test that expects what it came to then.
+
+    Raises UsageError, before anything is kept, if it cannot be played to the same end, or the name is taken.
+    """
+    job = await host.job(job_id)
+    project = definition.loaded(strict=False).project
+    project.check_broken(job.expert_key)
+    draft = definition.drafts.get(job.expert_key)
+    if draft is None:
+        raise UsageError(f"Job {job.id} is of Expert `{job.expert_key}`, which {definition.path} does not have")
+    wrong = wrong_name(name)
+    if wrong is not None:
+        raise UsageError(f"--name {wrong}")
+    if any(one.expert == job.expert_key and one.test.name == name for one in read_tests(definition)):
+        raise UsageError(f"Expert `{job.expert_key}` has a test `{name}` already: choose another --name")
+    status = _status(job)
+    file = draft.report.source.path
+    folder = file.parent.absolute()
+    recording = folder / "tests" / f"{_file_name(job.expert_key, name)}.json"
+    if recording.exists():
+        raise UsageError(f"{recording} is there already: choose another --name")
+    data = (await host.record(job.id)).to_bytes()
+    test = ExpertTest(
+        name=name,
+        query=job.query,
+        model=str(recording.relative_to(folder)),
+        workspace=None if fixture is None else _seen_from(folder, fixture),
+        expect=Expected(status=status),
+    )
+    recording.parent.mkdir(exist_ok=True)
+    with recording.open("xb") as new:
+        new.write(data)
+    try:
+        expected = await _came_to(WrittenTest(job.expert_key, test, str(file), folder), Bench(project, env, Path()))
+        given: dict[str, str | list[str]] = {"name": name, "query": job.query, "model": test.model or ""}
+        if test.workspace is not None:
+            given["workspace"] = test.workspace
+        await asyncio.to_thread(add_test, file, job.expert_key, given, expected)
+    except BaseException:
+        recording.unlink(missing_ok=True)
+        raise
+    return Taken(job.expert_key, file, recording, expected)
+
+
+async def _came_to(written: WrittenTest, bench: Bench) -> dict[str, str | list[str] | Mapping[str, str]]:
+    """What the recording comes to when it is played as the test will play it."""
+    room = await asyncio.to_thread(_room)
+    try:
+        played = await judged(written, Bench(bench.project, bench.env, room), room / "played", "played")
+        if played.reasons:
+            raise UsageError(
+                f"the recording cannot be played in a fresh folder: {'; '.join(played.reasons)}; if it needs files that"
+                " were there, name a folder that has them with --files"
+            )
+        expected: dict[str, str | list[str] | Mapping[str, str]] = {"status": written.test.expect.status}
+        calls = () if played.facts is None else played.facts.calls
+        about = {rule_of(call): call for call in calls}
+        called = [rule for rule, call in about.items() if matches_call(rule, call)][:_MOST_CALLS]
+        if called:
+            expected["called"] = called
+        files = await asyncio.to_thread(_files, room / "played" / "workspace", calls)
+        if files:
+            expected["files"] = files
+        return expected
+    finally:
+        await asyncio.to_thread(remove_folder, room)
+
+
+def _room() -> Path:
+    return Path(tempfile.mkdtemp(prefix="perstack-test-")).resolve()
+
+
+def rule_of(call: PolicyCall) -> str:
+    """A permission rule that is about this call, and about calls like it: with its paths, and none of its texts."""
+    if call.kind == "delegate":
+        return f"delegate/{call.tool}"
+    named = {name: names[0] for name, names in call.paths().items() if len(names) == 1 and name in call.args}
+    shown = ", ".join(f"{name}={re.sub(_SPECIAL, _ESCAPED, path)}" for name, path in named.items())
+    return f"{call.tool}({shown})" if shown else call.tool
+
+
+def _files(workspace: Path, calls: Iterable[PolicyCall]) -> dict[str, str]:
+    """The files that calls with an effect name, each with its first line."""
+    named = dict.fromkeys(
+        names[0] for call in calls if call.effect != "readOnly" for names in call.paths().values() if len(names) == 1
+    )
+    inside = [path for path in named if not path.startswith("/") and path != "."][:_MOST_FILES]
+    found = contents(workspace, inside)
+    return {path: _first_line(content) for path, content in found.items() if isinstance(content, str)}
+
+
+def _first_line(content: str) -> str:
+    line = next((line for line in content.splitlines() if line.strip()), "")[:_LONGEST_LINE]
+    return line if line.isprintable() else ""
+
+
+def _status(job: JobSummary) -> ExpectedStatus:
+    if len([run for run in job.runs if run.delegated_by is None]) > 1:
+        raise UsageError(f"Job {job.id} was continued, and a test asks once: take a Job that was not")
+    word = status_word(job.status)
+    if word in ("running", "interrupted"):
+        raise UsageError(f"Job {job.id} is {word}: take one that came to an end")
+    return cast("ExpectedStatus", word)
+
+
+def _file_name(expert: str, name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._]+", "-", f"{expert}-{name}").strip("-.")[:80] or "test"
+
+
+def _seen_from(folder: Path, fixture: Path) -> str:
+    whole = fixture.resolve()
+    return str(whole.relative_to(folder.resolve())) if whole.is_relative_to(folder.resolve()) else str(whole)
