@@ -13,8 +13,6 @@ from perstack.core.ids import check_id, is_place, job_of_run, place_of
 from perstack.core.instruction import names_directory
 from perstack.core.messages import REDACTED
 from perstack.core.runs.state import Run
-from perstack.core.snapshots.difference import Change
-from perstack.core.snapshots.file_diff import FileDiff
 from perstack.dataclass import dataclass
 from perstack.engine.emit import Emitter
 from perstack.engine.job_queries import JobQueries
@@ -25,7 +23,9 @@ from perstack.engine.who import this_user
 from perstack.errors import Conflict, StorageError, UsageError
 from perstack.next_steps import Look
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # whoever only drives Jobs compares no files
+    from perstack.core.snapshots.difference import Change
+    from perstack.core.snapshots.file_diff import FileDiff
     from perstack.engine.rewinding.rewinder import Rewind, Rewinder
 
 _PAGE = 1000

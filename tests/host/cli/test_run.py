@@ -190,6 +190,7 @@ def test_the_sqlite_storage_is_one_option_away(terminal: Terminal) -> None:
 
 UNUSED = {
     *("yaml", "perstack.engine.attaching", "perstack.engine.skill_loading", "perstack.config.agents_md"),
+    *("perstack.core.line_diff", "perstack.core.snapshots.file_diff", "perstack.engine.rewinding.rewinder"),
     *(
         "httpx",
         "httpx2",
