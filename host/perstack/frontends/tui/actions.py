@@ -29,6 +29,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("close_tab", "Close the tab", "Leave a Job that is not at work; the History keeps it.", "f8", "F8"),
     Action("interrupt", "Interrupt", "Stop what is at work; it is recorded, and Enter resumes it.", "escape", "Esc"),
     Action("fold", "Fold all", "Show more, or less, of all results and delegates.", "ctrl+o", "Ctrl+O"),
+    Action("agree", "Use the changed definition", "Agree to what a changed perstack.toml executes.", "f9", "F9"),
     Action("resume", "Resume", "Continue a Job that is stopped; Enter does the same."),
     Action("copy_result", "Copy the result", "Copy what the Expert said last to the clipboard."),
     Action("copy_id", "Copy the Job's id", "Copy the id that the command line takes."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -12,17 +13,27 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
 from perstack.engine.live import LiveProject
+from perstack.errors import PerstackError
 from perstack.frontends.tui.actions import ACTIONS
+from perstack.frontends.tui.next_steps import said
 from perstack.frontends.tui.palette import Actions
 from perstack.frontends.tui.screens import screen_of
 from perstack.frontends.tui.session import Session
 from perstack.frontends.tui.theme import DARK, DEFAULTS, LIGHT
+from perstack.frontends.tui.view.problem import problem_lines
 from perstack.frontends.tui.view.spans import Span
 from perstack.frontends.tui.view.tabs import EACH, FIRST, Tab, tabs_line
 from perstack.frontends.tui.view.typed import Typed
 from perstack.frontends.tui.widgets.bar import Bar
+from perstack.frontends.tui.widgets.lines import LinesView
 from perstack.frontends.tui.widgets.pane import JobPane
 from perstack.host import Host
+
+_LOOK_AGAIN = 1.0
+"""Seconds between two looks at the definition's files, at least."""
+
+_SHARE = 50
+"""A look that takes long is followed by this many times its length of rest."""
 
 FRAME = 1 / 12
 """Seconds between two drawings, at least: a model's words come faster than they are read."""
@@ -35,7 +46,11 @@ _DROPPED = ("^J new line", "Enter send", "^P all")
 class StartApp(App[int]):
     """`perstack start`."""
 
-    CSS = "Screen { background: $background; color: $foreground; } #panes { height: 1fr; }"
+    CSS = """
+    Screen { background: $background; color: $foreground; }
+    #panes { height: 1fr; }
+    #problem { display: none; max-height: 8; margin: 0 1; padding: 0 0 0 1; border-left: thick $warning; }
+    """
     ENABLE_COMMAND_PALETTE = True
     COMMANDS = {Actions}  # noqa: RUF012 - as Textual has it
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -75,7 +90,7 @@ class StartApp(App[int]):
         self._drawn = 0.0
         self._tabs = Bar(id="tabs")
         self._body = Vertical(id="panes")
-        self._problem = Bar(id="problem")
+        self._problem = LinesView(id="problem")
         self._keys = Bar(id="keys")
         self.register_theme(DARK)
         self.register_theme(LIGHT)
@@ -94,7 +109,9 @@ class StartApp(App[int]):
     async def on_mount(self) -> None:
         """Show the first tab."""
         expert, query, job_id = self._begin_with
-        self._problem.display = False
+        self._show_problem()
+        if self.live is not None:
+            self.run_worker(self._follow_definition(self.live), group="definition")
         if job_id is not None:
             self.open_job(job_id)
         else:
@@ -161,8 +178,7 @@ class StartApp(App[int]):
 
     def _show_tabs(self) -> None:
         tabs = [Tab(one.expert_key or one.job_id or "new", one.state) for one in self.sessions]
-        place = str(self.host.workspace).replace(_home(), "~", 1)
-        self._tabs.set(tabs_line(tabs, self._shown, place, max(20, self.size.width - 2)))
+        self._tabs.set(tabs_line(tabs, self._shown, self.host.workspace.name, max(20, self.size.width - 2)))
 
     def on_resize(self) -> None:
         """The lines above and below are as wide as the screen."""
@@ -195,6 +211,47 @@ class StartApp(App[int]):
     def _tick(self) -> None:
         if self._panes:
             self.pane.tick()
+
+    # --- the definition -------------------------------------------------------------------------------------------
+
+    async def _follow_definition(self, live: LiveProject) -> None:
+        """Read it again when its files change, for ever."""
+        while True:
+            began = time.monotonic()
+            found = await asyncio.to_thread(live.matched)
+            took = time.monotonic() - began
+            if live.refresh_matched(found):
+                self._use(live)
+            self._show_problem()
+            await asyncio.sleep(max(_LOOK_AGAIN, took * _SHARE))
+
+    def _use(self, live: LiveProject) -> None:
+        self.host.use(live.loaded.project)
+        for pane in self._panes:
+            pane.update()
+
+    def _show_problem(self) -> None:
+        """What is wrong with the definition, with its place and what to do."""
+        live = self.live
+        lines = [] if live is None else problem_lines(live.problem, live.open_change, max(20, self.size.width - 5))
+        self._problem.display = bool(lines)
+        self._problem.styles.height = len(lines)
+        self._problem.show(lines)
+
+    async def action_agree(self) -> None:
+        """A change of what is executed is wanted."""
+        held = None if self.live is None else self.live.open_change
+        if self.live is None or held is None:
+            self.notify("The definition in force is the one of the file.", markup=False)
+            return
+        try:
+            is_used = await asyncio.to_thread(self.live.agree, held.digest)
+        except PerstackError as error:
+            self.notify(error.said(said), severity="error", markup=False)
+            return
+        if is_used:
+            self._use(self.live)
+        self._show_problem()
 
     # --- actions --------------------------------------------------------------------------------------------------
 
@@ -308,9 +365,3 @@ class StartApp(App[int]):
             session.interrupt()
         await asyncio.gather(*(session.ended() for session in self.sessions))
         self.exit(code)
-
-
-def _home() -> str:
-    from pathlib import Path
-
-    return str(Path.home())

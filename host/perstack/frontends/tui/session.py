@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
 from perstack.core.by import By
-from perstack.core.events import Event, Settlement
+from perstack.core.chain import open_line
+from perstack.core.events import Event, Settlement, parse_event
 from perstack.core.job import JobSummary
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.resuming import UnsettledCall
@@ -24,8 +26,19 @@ from perstack.next_steps import Resume
 
 State: TypeAlias = Literal["new", "running", "watching", "asking", "stopped", "completed"]
 
+_TIME = re.compile(rb'"timestamp":(\d+)')
+
 _AT_ONCE = 200
 """Stored events that are taken in before others have their turn."""
+
+_LONG = 2_000
+"""Stored events of a Job whose end is shown before the rest is read."""
+
+_END = 300
+"""How many of them are its end."""
+
+_SEEN = 0.15
+"""Seconds in which that is drawn."""
 
 
 class Session:
@@ -167,37 +180,60 @@ class Session:
             self._says(error)
             if self.job_id is not None:
                 self.is_watching = True
-                await self._watched(self.job_id, again=True)
+                await self._watched(self.job_id)
         except PerstackError as error:
             self._says(error)
             await self._look()
         else:
             self._says_how_it_ended(self.job)
 
-    async def _watched(self, job_id: str, *, again: bool = False) -> None:
-        """Show all of it, and then what comes."""
-        if again:
-            self.transcript = Transcript()
-        taken = 0
+    async def _watched(self, job_id: str) -> None:
+        """Show all of it, and then what comes. Of a long Job its end is seen first, while the rest is read."""
         try:
+            whole, left = Transcript(), await self._show_end(job_id)
+            if not left:
+                self.transcript = whole
+            taken = 0
             async for line in self.host.watch(job_id):
-                self._take(line.event)
                 taken += 1
+                whole.take(line.event)
+                if taken == left:
+                    self.transcript = whole
+                if taken >= left:
+                    self._on_change(self)
                 if taken % _AT_ONCE == 0:
                     await asyncio.sleep(0)
+            self.transcript = whole
         except PerstackError as error:
             self._says(error)
         await self._look()
 
+    async def _show_end(self, job_id: str) -> int:
+        """Show the end of a long Job; how many events it has, or 0 for one that is read at once."""
+        logs = await self.host.logs(job_id)
+        count = sum(len(log.lines) for log in logs)
+        if count <= _LONG:
+            return 0
+        latest = max(logs, key=lambda log: _time_of(log.lines[-1]) if log.lines else 0)
+        self.transcript = Transcript()
+        for line in latest.lines[-_END:]:
+            with suppress(ValueError):  # the whole is read as well, and says what is wrong
+                self.transcript.take(parse_event(open_line(line).payload))
+        self._on_change(self)
+        await asyncio.sleep(_SEEN)
+        return count
+
     async def _look(self) -> None:
         """How the Job stands now that nothing is at work."""
-        self.transcript.rest()
+        was_at_work = self.transcript.rest()
         if self.job_id is None:
             return
         with suppress(NotFound):
             self.job = await self.host.job(self.job_id)
             self.expert_key = self.expert_key or self.job.expert_key
             if self.job.status == "stoppedByInterrupt":
+                if was_at_work:
+                    self.transcript.remark("interrupted", "its process has ended")
                 self.unsettled = await self.host.unsettled(self.job_id)
             self._says_how_it_ended(self.job)
 
@@ -214,15 +250,18 @@ class Session:
         self.transcript.remark("error", error.said(said), "bad")
 
     def _says_how_it_ended(self, job: JobSummary) -> None:
-        step = after_job(job)
         if job.status == "completed":
             self.transcript.remark("completed", spent(job), "good")
-        elif isinstance(step, Resume):
-            self.transcript.remark("stopped", f"after {spent(job)}; {said(step)}", "warn")
 
 
 def _by() -> By:
     return this_user("start")
+
+
+def _time_of(line: bytes) -> int:
+    """When the event of a line happened; 0 for one that does not read."""
+    found = _TIME.search(line[:1_000])
+    return int(found[1]) if found else 0
 
 
 def _amount(text: str) -> float | None:

@@ -11,8 +11,9 @@ from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.resuming import UnsettledCall
 from perstack.frontends.shared.approvals import change_of, value_shown
 from perstack.frontends.shared.questions import question_shown
+from perstack.frontends.shared.words import cells
 from perstack.frontends.tui.view.items import difference
-from perstack.frontends.tui.view.spans import Line, Span, clean, wrap
+from perstack.frontends.tui.view.spans import Line, Span, clean, pieces, wrap
 
 SETTLEMENTS: dict[str, tuple[Settlement, str]] = {
     "d": ("done", "it was done"),
@@ -41,7 +42,7 @@ def asking_hint(asking: OpenQuestion) -> str:
     asked = asked_by(asking)
     if asking.call_digest:
         offers = [f"{number} {ALWAYS} {rule}" for number, rule in enumerate(asking.offers, 1)]
-        return "   ".join(("y yes", "a always in this Job", *offers, "n no, and why"))
+        return " · ".join(("y yes", "a always in this Job", *offers, "n no, and why"))
     if asked.options:
         return "type a number or an option" if not asked.allows_other else "type a number, an option, or other words"
     return accepted(asked)
@@ -72,7 +73,7 @@ def unsettled_lines(
     return found
 
 
-UNSETTLED_HINT = "d it was done   r run it again   a ask me   Enter resumes"
+UNSETTLED_HINT = "d it was done · r run it again · a ask me · Enter resumes"
 
 
 def _argument(name: str, value: str, width: int) -> list[Line]:
@@ -82,12 +83,11 @@ def _argument(name: str, value: str, width: int) -> list[Line]:
 
 
 def _in_pieces(text: str, width: int) -> list[str]:
-    """A line of a difference is approved of: none of it is left out."""
+    """A line of a difference is approved of: none of it is left out. What follows has its sign too."""
     line = clean(text).replace("\n", " ")
-    sign = line[:1]
-    first, *others = [line[at : at + max(8, width)] for at in range(0, max(1, len(line)), max(8, width))]
-    return [first, *(f"{sign}  {one}"[: width + 2] for one in others)]
+    first, *others = pieces(line, width)
+    return [first, *(f"{line[:1]}  {one}" for more in others for one in pieces(more, width - 3))]
 
 
 def _broken(line: str) -> Line:
-    return difference(line, len(line) * 2 + 2)
+    return difference(line, cells(line))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from pydantic import JsonValue
+
 from perstack.core.messages import ToolCallPart
 from perstack.frontends.shared.approvals import change_of
 from perstack.frontends.shared.live_words import whole_seconds
@@ -26,15 +28,23 @@ _LONGEST = 200_000
 """Characters of one text that are looked at."""
 
 
+_MARKS: dict[Style, str] = {"good": "✓", "bad": "✗", "warn": "!", "ask": "?"}
+
+_TELLING = ("error", "output", "stdout", "content", "text", "message", "result")
+"""Names under which results that are JSON say what a person looks for, the first of them first."""
+
+
 class Said(Node):
     """A text: a person's query, the model's, or its reasoning."""
 
-    __slots__ = ("mark", "style", "text")
+    __slots__ = ("has_gap", "mark", "style", "text")
 
     def __init__(self, text: str, *, mark: str = "", style: Style = "", is_thought: bool = False) -> None:
         super().__init__()
         self.text = text[:_LONGEST]
         self.mark = mark
+        self.has_gap = False
+        """Whether an empty line parts it from what stands before it."""
         self.style: Style = "dim" if is_thought else style
         self.is_open = not is_thought
 
@@ -53,17 +63,18 @@ class Said(Node):
             (Span("  " if at else first, "person" if self.mark else ""), Span(line, self.style))
             for at, line in enumerate(texts)
         ]
-        return [*found, ()]
+        return [(), *found, ()] if self.has_gap else [*found, ()]
 
 
 class Stream(Node):
     """A text while it comes. Lines that are whole are broken once."""
 
-    __slots__ = ("_done", "_pieces", "_rest", "_width", "is_thought")
+    __slots__ = ("_done", "_pieces", "_rest", "_width", "has_gap", "is_thought")
 
     def __init__(self, *, is_thought: bool) -> None:
         super().__init__()
         self.is_thought = is_thought
+        self.has_gap = False
         self._pieces: list[str] = []
         self._done: list[str] = []
         """Lines that are broken already."""
@@ -89,13 +100,15 @@ class Stream(Node):
             for text in whole.split("\n"):
                 self._done += wrap_line(text.rstrip(), width)
         style: Style = "dim" if self.is_thought else ""
-        return [*((Span("  "), Span(line, style)) for line in (*self._done, *wrap_line(self._rest, width))), ()]
+        texts = (*self._done, *wrap_line(self._rest, width))
+        found: list[Line] = [*((Span("  "), Span(line, style)) for line in texts), ()]
+        return [(), *found] if self.has_gap else found
 
 
 class Call(Node):
     """A call of a tool: what it is for, how long it took, and what came of it."""
 
-    __slots__ = ("_shown", "began", "change", "error", "name", "part", "progress", "result", "took", "waits")
+    __slots__ = ("_shown", "began", "change", "error", "is_own", "name", "part", "progress", "result", "took", "waits")
 
     can_fold = True
 
@@ -108,6 +121,8 @@ class Call(Node):
         self.took = 0
         self.result: str | None = None
         self.error = False
+        self.is_own = False
+        """Whether the loop itself answers it: its result says nothing new."""
         self.progress = ""
         self.waits = ""
         """What it waits for before it is run."""
@@ -122,10 +137,17 @@ class Call(Node):
         mark = "✗" if self.error else "?" if self.waits else "●" if self.result is not None else "○"
         took = self._took(looks.now)
         left = max(4, looks.width - 3 - cells(self.name) - len(took) - 1)
-        words = shorten("" if self.part is None else brief(self.part), left) if left > 4 else ""
+        words = shorten(self._words(), left) if left > 4 else ""
         name = shorten(self.name, max(4, looks.width - 3 - len(took)))
         gap = " " * max(1, looks.width - 2 - cells(name) - 1 - cells(words) - len(took))
         return (Span(f"{mark} ", style), Span(name, "strong"), Span(" "), Span(words), Span(gap), Span(took, "dim"))
+
+    def _words(self) -> str:
+        """Its arguments, but for those that stand below it as a difference."""
+        if self.part is None:
+            return ""
+        args = {name: value for name, value in self.part.args.items() if name not in self._shown}
+        return brief(self.part.model_copy(update={"args": args}) if self._shown else self.part)
 
     def _took(self, now: int) -> str:
         if self.began is not None:
@@ -138,13 +160,13 @@ class Call(Node):
             yield _under(one(self.waits, width, "ask"))
         if self.began is not None and self.progress:
             yield _under(one(self.progress, width, "dim"))
-        if self.part is not None and not self.error:
+        if not self.error and not self.waits:
             yield from self._change(width)
         if self.is_open:
             yield from self._whole(width)
-        elif self.result is not None and self.result.strip():
-            first = next(line for line in self.result.strip().split("\n") if line.strip())
-            if self.error or not self.change:
+        elif self.result is not None and (self.error or not (self.change or self.is_own)):
+            first = gist(self.result)
+            if first:
                 yield _under(one(first, width, "bad" if self.error else "dim"))
 
     def _change(self, width: int) -> Iterator[Line]:
@@ -168,21 +190,23 @@ class Call(Node):
 class Remark(Node):
     """What the host says: a retry, a limit, an answer that was given. One text, under a mark."""
 
-    __slots__ = ("is_tight", "style", "text", "word")
+    __slots__ = ("style", "text", "word")
 
-    def __init__(self, word: str, text: str, style: Style = "warn", *, is_tight: bool = True) -> None:
+    def __init__(self, word: str, text: str, style: Style = "warn") -> None:
         super().__init__()
         self.word = word
         self.text = text
         self.style: Style = style
-        self.is_tight = is_tight
 
     def make(self, looks: Looks) -> list[Line]:
         texts = wrap(self.text, max(8, looks.width - 3 - cells(self.word)))[:MOST_LINES]
-        first: Line = (Span("· ", self.style), Span(f"{self.word} ", self.style), Span(texts[0] if texts else ""))
+        first: Line = (
+            Span(f"{_MARKS.get(self.style, '·')} ", self.style),
+            Span(f"{self.word} ", self.style),
+            Span(texts[0] if texts else ""),
+        )
         pad = " " * (3 + cells(self.word))
-        found: list[Line] = [first, *((Span(pad), Span(text)) for text in texts[1:])]
-        return found if self.is_tight else [*found, ()]
+        return [first, *((Span(pad), Span(text)) for text in texts[1:])]
 
 
 class Doing(Node):
@@ -248,6 +272,21 @@ def _change_by(part: ToolCallPart | None) -> tuple[tuple[str, ...], tuple[str, .
     if part.tool_name != "writeTextFile" or not isinstance(whole, str):
         return (), ()
     return ("text",), tuple(f"+{line}" for line in whole[:_LONGEST].removesuffix("\n").split("\n"))
+
+
+def gist(result: str) -> str:
+    """The line of a result that says most; of JSON its text, or its values."""
+    text = result.strip()
+    if text.startswith("{") and len(text) <= _LONGEST:
+        try:
+            found: JsonValue = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            text = next((one for name in _TELLING if isinstance(one := found.get(name), str)), None) or " ".join(
+                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in found.values()
+            )
+    return next((line for line in text.split("\n") if line.strip()), "")
 
 
 def difference(text: str, width: int) -> Line:

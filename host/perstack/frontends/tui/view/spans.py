@@ -66,6 +66,19 @@ def wrap_line(line: str, width: int) -> list[str]:
     return found or [""]
 
 
+def pieces(line: str, width: int) -> list[str]:
+    """One clean line in pieces of at most that many cells, broken anywhere: every character is in one."""
+    found, used = [""], 0
+    for char in line:
+        wide = cells(char)
+        if used + wide > max(2, width):
+            found.append("")
+            used = 0
+        found[-1] += char
+        used += wide
+    return found
+
+
 def _fitting(text: str, width: int) -> str:
     """As much of the beginning as fits, up to the end of a word if there is one."""
     width = max(1, width)

@@ -77,6 +77,8 @@ class Transcript:
         """By Run and id: those that have no result yet."""
         self._last_text: dict[str, str] = {}
         """What a Run's model said last."""
+        self._ended_at = ""
+        """The event with which the latest Run of the Coordinator was completed."""
 
     # --- what is shown --------------------------------------------------------------------------------------------
 
@@ -113,8 +115,9 @@ class Transcript:
         """Words of this program, at the end."""
         self.root.add(Remark(word, text, style))
 
-    def rest(self) -> None:
-        """Nobody is at work: what was going on is so no longer."""
+    def rest(self) -> bool:
+        """Nobody is at work: what was going on is so no longer. Whether anything was."""
+        was_at_work = bool(self.live.lanes)
         for run_id, lane in self._lanes.items():
             self._quiet(run_id)
             if lane.status == "call" and lane is not self.root:
@@ -125,6 +128,7 @@ class Transcript:
                 call.began, call.waits = None, "has no result: it was interrupted"
                 call.changed()
         self.live.rest()
+        return was_at_work
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -215,6 +219,8 @@ class Transcript:
         """At the end of a Run's items, in place of what it was said to do."""
         lane = self._lanes.get(run_id, self.root)
         self._drop_doing(lane)
+        if isinstance(node, Said | Stream):
+            node.has_gap = bool(lane.items) and not isinstance(lane.items[-1], Said)
         lane.add(node)
 
     def _drop_doing(self, lane: RunLane) -> None:
@@ -271,9 +277,11 @@ class Transcript:
             lane = self._below(event.delegated_by.run_id, event.run_id, event.expert_key, event.query)
         if lane is None:
             lane = self._lane(event.run_id, event.expert_key)
-            lane.add(Said(event.query, mark="❯", style="strong"))
+            self._add(event.run_id, Said(event.query, mark="❯", style="strong"))
         lane.began = event.timestamp
-        self._rows(event.run_id, told[1:])
+        place = event.continued_from
+        goes_on = place is not None and place.checkpoint_id == self._ended_at and not place.answers
+        self._rows(event.run_id, [one for one in told[1:] if not (goes_on and one.row.word == "continues")])
 
     def _below(self, parent_id: str, run_id: str, expert_key: str, query: str) -> RunLane:
         lane = self._lanes[run_id] = RunLane(run_id, run_label(expert_key, run_id), query)
@@ -299,6 +307,7 @@ class Transcript:
             part = None if live is None else live.calls.get(decided.id)
             is_run = live is not None and decided.id in live.work
             call = Call(decided.tool_name, part, event.timestamp if is_run else None)
+            call.is_own = decided.kind in ("todo", "clearTodo")
             self._calls[event.run_id, decided.id] = call
             self._add(event.run_id, call)
 
@@ -330,6 +339,8 @@ class Transcript:
             self._add(event.run_id, Said(event.text))
         self._rows(event.run_id, told[1:])
         lane.ended, lane.status = event.timestamp, "good"
+        if lane is self.root:
+            self._ended_at = event.id
         lane.changed()
 
     def _stopped(self, event: Event, told: list[Told]) -> None:

@@ -19,8 +19,7 @@ from perstack.frontends.tui.view.asking import (
     asking_lines,
     unsettled_lines,
 )
-from perstack.frontends.tui.view.spans import Line, Span, one
-from perstack.frontends.tui.widgets.bar import Bar
+from perstack.frontends.tui.view.spans import Line, Span, wrap
 from perstack.frontends.tui.widgets.lines import LinesView
 
 
@@ -36,7 +35,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         padding: 0 0 0 1;
         margin: 0 1;
         & LinesView { height: auto; max-height: 100%; }
-        & Bar { padding: 0; margin: 1 0 0 0; }
+        & .hint { margin: 1 0 0 0; }
         &:focus { border-left: thick $primary; }
     }
     """
@@ -61,7 +60,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._asking: OpenQuestion | None = None
         self._chosen = 0
         self._lines = LinesView()
-        self._hint = Bar()
+        self._hint = LinesView(classes="hint")
 
     def compose(self) -> ComposeResult:
         yield self._lines
@@ -98,8 +97,10 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             hint = UNSETTLED_HINT
         self._lines.show(lines)
         self._lines.styles.height = len(lines)
-        away = "" if self.has_focus or not self.takes_keys else "Tab, then:  "
-        self._hint.set((Span(away, "warn"), *one(hint, width - len(away), "dim")))
+        away = "" if self.has_focus or not self.takes_keys else "Tab, then "
+        texts = wrap(away + hint, width)
+        self._hint.show([(Span(text, "dim"),) for text in texts])
+        self._hint.styles.height = len(texts)
 
     def on_resize(self) -> None:
         """Lines are broken anew."""

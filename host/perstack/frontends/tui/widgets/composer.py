@@ -44,7 +44,7 @@ class Composer(TextArea):
             self.text = text
 
     class Choosing(Message):
-        """Up or Down, where there is a list to choose from; or Tab and Shift+Tab in the names of files."""
+        """Up or Down, where there is a list to choose from."""
 
         def __init__(self, step: int) -> None:
             super().__init__()
@@ -59,6 +59,7 @@ class Composer(TextArea):
 
     def __init__(self, typed: Typed, workspace: Path, *, id: str | None = None) -> None:
         super().__init__(id=id, highlight_cursor_line=False)
+        self.cursor_blink = False
         self._typed = typed
         self._workspace = workspace
         self._names: list[str] = []
@@ -85,9 +86,6 @@ class Composer(TextArea):
         match event.key:
             case "enter":
                 self.post_message(self.Sent(self.text))
-                return True
-            case "tab" if self._names:
-                self._complete(self._names[0])
                 return True
             case "up" | "down" if self.chooses:
                 self.post_message(self.Choosing(-1 if event.key == "up" else 1))
@@ -122,7 +120,13 @@ class Composer(TextArea):
             self._names = names
             self.post_message(self.Completing(names))
 
-    def _complete(self, name: str) -> None:
+    def complete(self) -> bool:
+        """Take the first name of a file that may be meant; whether there was one."""
+        if self._names:
+            self._take(self._names[0])
+        return bool(self._names)
+
+    def _take(self, name: str) -> None:
         row, column = self.cursor_location
         beginning = named_at(self.document.get_line(row)[:column]) or ""
         end = "" if name.endswith("/") else " "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
 
@@ -44,6 +46,8 @@ class JobPane(Vertical):
     JobPane #names { display: none; }
     JobPane #problem { display: none; }
     """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "other", show=False, priority=True)]
 
     class Chosen(Message):
         """An Expert was chosen, or a Job begun: the tab has another name."""
@@ -88,8 +92,9 @@ class JobPane(Vertical):
             self._show_experts()
         else:
             if self._view.transcript is not session.transcript:
-                self._view.transcript = session.transcript
-            self._view.update()
+                self._view.replace(session.transcript)
+            else:
+                self._view.update()
         if self._panel.show(session) and self._panel.takes_keys and self._may_take_keys():
             self._panel.focus()
         elif not self._panel.is_shown and self._panel.has_focus:
@@ -122,7 +127,7 @@ class JobPane(Vertical):
             "new": f"what should {session.expert_key} do?"
             if session.expert_key
             else "type to find an Expert; Enter chooses it",
-            "running": "it is at work; Esc interrupts",
+            "running": "",
             "watching": "another process drives it; Esc stops looking",
             "asking": "your answer",
             "stopped": "Enter resumes; or type a new query",
@@ -134,7 +139,7 @@ class JobPane(Vertical):
         if session.resume_from is not None:
             words = "another answer, in a branch" if session.answers_again else "a new query, in a branch"
         elif session.asking is not None and session.asking.call_digest:
-            words = "why not? a text for the model; Enter alone: just no" if self._refuses else "Tab decides"
+            words = "why not? a text for the model; Enter alone: just no" if self._refuses else "y, a or n decides"
         self.composer.placeholder = words
 
     def _show_experts(self) -> None:
@@ -157,6 +162,7 @@ class JobPane(Vertical):
     def _typing(self) -> None:
         self._typed_at = time.monotonic()
         if self.session.expert_key is None and self.session.job_id is None:
+            self._chosen = None
             self._show_experts()
 
     @on(Composer.Choosing)
@@ -172,6 +178,18 @@ class JobPane(Vertical):
         self._names.display = bool(message.names)
         if message.names:
             self._names.set((Span("Tab ", "person"), *one("   ".join(message.names), self.size.width - 8, "dim")))
+
+    def action_other(self) -> None:
+        """To what asks, if it takes keys; else to what has happened, and back to the input. A file that is being named
+        is completed."""
+        if self.composer.has_focus and self.composer.complete():
+            return
+        if self._panel.takes_keys and not self._panel.has_focus and not self._refuses:
+            self._panel.focus()
+        elif self.composer.has_focus and self._view.display:
+            self._view.focus()
+        else:
+            self.composer.focus()
 
     @on(Composer.Sent)
     def _sent(self, message: Composer.Sent) -> None:

@@ -52,10 +52,21 @@ class TranscriptView(LinesView):
         self._follows = self._follows or self.scroll_offset.y >= self.max_scroll_y
         if self.size.width:
             self._measure()
-            if self._follows:
-                self.scroll_end(animate=False, immediate=True, x_axis=False)
+            if self._follows:  # `force`: there may be no scrollbar yet
+                self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
+            if self.show_vertical_scrollbar:
+                self.vertical_scrollbar.position = self.scroll_y
         self._placed_from = -1
         self.refresh()
+
+    def replace(self, transcript: Transcript) -> None:
+        """This one from now on: more of the same Job, whose end it shares."""
+        from_end = self.virtual_size.height - self.scroll_y
+        self.transcript, self._chosen = transcript, None
+        follows = self._follows
+        self.update()
+        if not follows:
+            self.scroll_to(y=max(0.0, self.virtual_size.height - from_end), animate=False, immediate=True, force=True)
 
     def _measure(self) -> None:
         self.virtual_size = Size(self.size.width, self.transcript.height(self._as))

@@ -1,0 +1,192 @@
+"""The real program in tmux, driven by keys, small and wide; and the terminal after every way out."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from processes import until
+from terminal import Terminal, reply
+from tmux import PERSTACK, Tmux, tmux
+
+SLOW = {"delayMs": 60_000}
+TOML = """
+[experts.writer]
+description = "Writes haiku"
+instruction = "You write."
+[experts.releaser]
+description = "Releases"
+instruction = "You release."
+[experts.releaser.permissions]
+ask = ["writeTextFile"]
+[experts.guest]
+description = "Asks first"
+instruction = "You ask."
+[experts.guest.skills.user]
+type = "interactiveSkill"
+[experts.guest.skills.user.tools.askUser]
+description = "Ask"
+inputJsonSchema = '{"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]}'
+"""
+START = f"{PERSTACK} start --provider scripted"
+
+
+@contextmanager
+def window(terminal: Terminal, size: tuple[int, int] = (80, 24), **env: str) -> Iterator[Tmux]:
+    with tmux(terminal, columns=size[0], lines=size[1], env=env) as found:
+        yield found
+
+
+def to_panel(win: Tmux) -> None:
+    """What asks has the keys only if nothing was typed just before."""
+    if "Tab, then" in win.screen():
+        win.press("Tab")
+
+
+def pid_of(workspace: Path) -> int:
+    """The process of the program whose workspace this is."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                command = (folder / "cmdline").read_bytes().split(b"\0")
+                if b"start" in command and b"perstack" in command and (folder / "cwd").resolve() == workspace.resolve():
+                    return int(folder.name)
+            except OSError:
+                continue
+    raise AssertionError("it does not run")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80x24", "200x50"])
+def test_a_person_chooses_types_watches_answers_approves_interrupts_resumes_and_quits(
+    terminal: Terminal, size: tuple[int, int]
+) -> None:
+    terminal.project(
+        TOML,
+        writer=[{**reply("Once upon a time"), **SLOW}],
+        releaser=[reply("", ("writeTextFile", {"path": "out.txt", "text": "version 2\n"})), reply("It is out.")],
+        guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")],
+    )
+    with window(terminal, size) as win:
+        before = win.state()
+        win.type(START)
+        win.sees("Choose an Expert", "Writes haiku")
+        win.type_on("gue")
+        win.press("Enter")
+        win.sees("what should guest do?")
+        win.type("Serve me")
+        win.sees("guest asks: Tea or coffee?", "? waits for you")
+        win.type("Tea")
+        win.sees("Served.", "✓ completed")
+        win.press("C-t")
+        win.sees("Choose an Expert")
+        win.type_on("rele")
+        win.press("Enter")
+        win.sees("what should releaser do?")
+        win.type("Release it")
+        win.sees("wants to call writeTextFile", "version 2")
+        to_panel(win)
+        win.press("y")
+        win.sees("It is out.", "✓ completed")
+        assert (terminal.workspace / "out.txt").read_text() == "version 2\n"
+        win.press("C-t")
+        win.sees("Choose an Expert")
+        win.type_on("writ")
+        win.press("Enter")
+        win.sees("what should writer do?")
+        win.type_on("First line")
+        win.press("C-j")
+        win.type("second line")
+        win.sees("❯ First line", "second line", "Once", "at work")
+        win.press("Escape")
+        win.sees("stopped by interrupt", "Enter resumes")
+        win.press("Enter")
+        win.sees("resumes after an interrupt", "● at work")
+        win.press("C-q")
+        win.sees("1 Job is at work", "keep waiting")
+        win.press("i")
+        win.sees("$ ")
+        assert win.state() == before
+        terminal.script(writer=[reply("Well, the end.")])
+        win.type(f"clear; {PERSTACK} resume; echo exit $?")
+        win.sees("Well, the end.", "exit 0")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGABRT])
+def test_after_a_signal_the_terminal_is_as_it_was_and_the_job_can_be_resumed(
+    terminal: Terminal, number: signal.Signals
+) -> None:
+    terminal.project(TOML, writer=[{**reply("Once upon a time"), **SLOW}])
+    with window(terminal) as win:
+        before = win.state()
+        win.type(f"{START} writer 'A story'")
+        win.sees("Once", "at work")
+        os.kill(pid_of(terminal.workspace), number)
+        win.sees("$ ")
+        until(lambda: "Once" not in win.screen(), "the other screen to be left")
+        assert win.state() == before
+        terminal.script(writer=[reply("Well, the end.")])
+        win.type(f"clear; {PERSTACK} resume; echo exit $?")
+        win.sees("Well, the end.", "exit 0")
+
+
+def test_what_crashed_is_shown_as_interrupted_and_resumed_by_a_key(terminal: Terminal) -> None:
+    gate = terminal.workspace / "gate"
+    waits = ("exec", {"command": "sh", "args": ["-c", f"touch began; until test -e {gate}; do sleep 0.05; done"]})
+    terminal.project(TOML, writer=[reply("I wait.", waits), reply("Well, the end.")])
+    with window(terminal) as win:
+        win.type(f"{START} writer 'A story'")
+        until((terminal.workspace / "began").exists, "the call to begin")
+        os.kill(pid_of(terminal.workspace), signal.SIGKILL)
+        win.sees("$ ")
+        gate.touch()
+        win.type(f"{START} --job @last")
+        win.sees("interrupted its process has ended", "What became of them?", "exec of writer")
+        to_panel(win)
+        win.press("d", "Enter")
+        win.sees("settled", "Well, the end.", "✓ completed")
+        win.press("C-q")
+        win.sees("$ ")
+
+
+def test_a_job_that_another_process_drives_is_followed_as_it_goes(terminal: Terminal) -> None:
+    gate = terminal.workspace / "gate"
+    waits = ("exec", {"command": "sh", "args": ["-c", f"until test -e {gate}; do sleep 0.05; done"]})
+    terminal.project(TOML, writer=[reply("I wait.", waits), reply("Well, the end.")])
+    with window(terminal) as win:
+        win.type(f"{PERSTACK} run writer 'A story' --provider scripted --job-id other > out.jsonl &")
+        until(terminal.log_of("other-1").exists, "the Job to begin")
+        win.type(f"clear; {START} --job other")
+        win.sees("I wait.", "○ exec", "another process drives it")
+        gate.touch()
+        win.sees("Well, the end.", "✓ completed")
+        win.press("C-q")
+        win.sees("$ ")
+
+
+def test_without_colours_there_are_greys_only(terminal: Terminal) -> None:
+    terminal.project(TOML, writer=[reply("Well.")])
+    with window(terminal, NO_COLOR="1") as win:
+        win.type(f"{START} writer 'A story'")
+        win.sees("✓ completed")
+        coloured = win._tmux("capture-pane", "-p", "-e")
+        import re
+
+        for red, green, blue in re.findall(r"38;2;(\d+);(\d+);(\d+)", coloured):
+            assert red == green == blue
+        assert not re.search(r"\x1b\[(?:[\d;]*;)?3[1-6]m", coloured)
+        win.press("C-q")
+        win.sees("$ ")
+
+
+def test_a_dumb_terminal_and_a_pipe_are_told_what_to_use(terminal: Terminal) -> None:
+    terminal.project(TOML)
+    piped = terminal.run("start")
+    assert (piped.code, piped.out) == (2, "")
+    assert "needs a terminal: use `perstack run` in a pipe" in piped.err
+    with window(terminal) as win:
+        win.type(f"TERM=dumb {START}; echo exit $?")
+        win.sees("TERM is dumb", "exit 2")
