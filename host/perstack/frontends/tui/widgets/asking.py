@@ -149,5 +149,5 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
 
 
 def refusal(words: str) -> str:
-    """A no, with words for the model if there are any."""
+    """A no, with a text for the model if there are any."""
     return f"{DENIES}: {words}" if words.strip() else DENIES
