@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from hosting import Bench, Seen, expert, recording, until_it_crashes, wait_for
 
+from perstack.config.load import load_project
+from perstack.core.snapshots.events import MAX_FILE_SIZE
 from perstack.core.snapshots.tree import Below, Entry, File, LeftOut, Link
 from perstack.engine.snapshots.trees import Trees
+from perstack.errors import DefinitionError
 from perstack.host import Host
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points
 from perstack.testing.scripted import text, tool, turn
@@ -85,6 +89,45 @@ def test_a_delegate_records_as_its_caller_does(bench: Bench) -> None:
     own = [event.added for event in seen.of("recordSnapshot", run="-1")]
     below = [event.added for event in seen.of("recordSnapshot", run="-2")]
     assert (own, below) == ([None, 1], [None, 1])
+
+
+def test_what_a_person_did_while_a_run_stood_still_is_no_work_of_its_next_step(bench: Bench) -> None:
+    script = [
+        turn(tool("exec", {"command": "sh", "args": ["-c", "echo x > own.txt"]}), tool("askUser", {"question": "?"})),
+        turn(tool("exec", {"command": "true", "args": []})),
+        text("done"),
+    ]
+    host, seen = recording(bench.host(script, expert("a", ask=True))), Seen()
+
+    async def work() -> None:
+        job = await host.run("a", "q", on_event=seen)
+        assert job.question is not None
+        (bench.workspace / "mine.txt").write_text("mine")
+        await host.answer("yes", job_id=job.id, on_event=seen)
+        assert (await host.replay(job.id)).ok
+
+    wait_for(work())
+    assert [one.added for one in seen.of("recordSnapshot")] == [None, 1, 1, 0]
+    types = [one for one in seen.types() if one in ("recordSnapshot", "callInteractiveTool", "resumeRun", "finishStep")]
+    assert types[:5] == ["recordSnapshot", "recordSnapshot", "callInteractiveTool", "resumeRun", "recordSnapshot"]
+
+
+def test_what_the_definition_says_of_snapshots_is_read_with_its_path_or_without(tmp_path: Path) -> None:
+    file = tmp_path / "perstack.toml"
+    for written, folder, most in (
+        ("workspace = { snapshots = true }", None, MAX_FILE_SIZE),
+        ('workspace = { path = "w", snapshots = true, maxFileSize = 7 }', str(tmp_path / "w"), 7),
+        ('workspace = { path = "w" }', str(tmp_path / "w"), None),
+        ('workspace = "w"', str(tmp_path / "w"), None),
+    ):
+        file.write_text(f'{written}\n[experts.a]\ninstruction = "x"\n')
+        project = load_project(file).project
+        assert project.folder == folder
+        assert (project.snapshots and project.snapshots.max_file_size) == most
+    for wrong in ("{ snapshots = 1 }", "{ snapshot = true }", "{ maxFileSize = 0 }", '{ path = "" }', "1"):
+        file.write_text(f'workspace = {wrong}\n[experts.a]\ninstruction = "x"\n')
+        with pytest.raises(DefinitionError, match="workspace"):
+            load_project(file)
 
 
 CRASHED = [

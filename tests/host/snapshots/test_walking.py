@@ -225,6 +225,40 @@ def test_a_walk_that_was_cancelled_is_begun_anew_and_loses_nothing(folder: Path,
     wait_for(work())
 
 
+def test_what_has_not_changed_is_not_read_again(folder: Path, storage: Storage) -> None:
+    for number in range(200):
+        (folder / f"d{number % 7}").mkdir(exist_ok=True)
+        (folder / f"d{number % 7}" / str(number)).write_text(str(number))
+    opens: list[str] = []
+
+    def watch(event: str, args: tuple[object, ...]) -> None:
+        if watching and event == "open" and isinstance(args[0], bytes):
+            opens.append(os.fsdecode(args[0]))
+
+    watching: list[bool] = []
+    sys.addaudithook(watch)
+
+    async def work() -> None:
+        recorder = Recorder(storage, "job", folder, (), SnapshotPolicy())
+        until = time.monotonic() + 10
+        while True:  # once their times are old enough
+            opens.clear()
+            watching.append(True)
+            first = await recorder.take()
+            watching.clear()
+            if not [name for name in opens if name.isdigit()] or time.monotonic() > until:
+                break
+        assert not [name for name in opens if name.isdigit()]
+        (folder / "d3" / "3").write_text("other")
+        watching.append(True)
+        second = await recorder.take()
+        watching.clear()
+        assert [name for name in opens if name.isdigit()] == ["3"]
+        assert first.tree != second.tree
+
+    wait_for(work())
+
+
 def test_what_is_never_recorded_is_not_even_under_another_name(folder: Path, storage: Storage) -> None:
     (folder / "kept").mkdir()
     (folder / "kept" / "state").write_text("of the host")

@@ -64,7 +64,7 @@ def pending(run: Run, limit: int | None = None) -> Command | None:
         case Phase.REPLIED:
             return DecideCalls(latest_reply(run).tool_calls)
         case Phase.CALLING:
-            return Snapshot() if run.snapshot_due == "before" else _pending_call(run)
+            return _pending_while_calling(run)
         case Phase.SETTLED if run.snapshot_due != "no":
             return Snapshot()
         case Phase.SETTLED:
@@ -74,6 +74,15 @@ def pending(run: Run, limit: int | None = None) -> Command | None:
             return EndStep() if repeated is None else Fail(repeated)
         case _:
             assert_never(run.phase)
+
+
+def _pending_while_calling(run: Run) -> Command:
+    """What somebody may do to the files while a person is asked is recorded apart from what the calls did."""
+    if run.snapshot_due == "before":
+        return Snapshot()
+    command = _pending_call(run)
+    waits = isinstance(command, Ask | AskApproval) and run.status == "running"
+    return Snapshot() if run.snapshot_due == "after" and waits else command
 
 
 def _after_unusable(run: Run, problem: ErrorInfo) -> Fail | Switch:
