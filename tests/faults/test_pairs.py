@@ -290,18 +290,20 @@ def outcome_of(done: object) -> Outcome:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("scheme", ["file", "sqlite", "memory"])
+@pytest.mark.parametrize("scheme", ["file", "sqlite", "memory", "postgresql"])
 def test_two_commands_at_once_come_to_what_one_after_the_other_would(
-    scheme: str, tmp_path: Path, thorough: bool
+    scheme: str, tmp_path: Path, thorough: bool, request: pytest.FixtureRequest
 ) -> None:
     def make() -> Bench:
+        if scheme == "postgresql":
+            return Bench(tmp_path, request.getfixturevalue("postgres").address())
         return Bench(tmp_path, f"{scheme}:{secrets.token_hex(4)}")
 
     TRIED.clear()
     run_state_machine_as_test(
         type("Machine", (Pairs,), {"make": staticmethod(make)}),
         settings=settings(
-            max_examples=150 if thorough else 6,
+            max_examples=150 if thorough else 2 if scheme == "postgresql" else 6,
             stateful_step_count=40 if thorough else 25,
             deadline=None,
             suppress_health_check=list(HealthCheck),
