@@ -5,15 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 import pytest
-from hosting import OPENED, Bench, wait_for
-
-if TYPE_CHECKING:
-    from postgres_server import PostgresServer
-
+from hosting import OPENED, Bench, storage_of, wait_for
 
 _ONE_IN = 10
 """Of how many tests one runs on a server too; all do with PERSTACK_POSTGRES=all."""
@@ -38,10 +33,7 @@ def _is_left_out(item: pytest.Function) -> bool:
 @pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db", "postgresql"], ids=["file", "sqlite", "postgres"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
     """A workspace, on each real storage in turn."""
-    if request.param != "postgresql":
-        return Bench(tmp_path, request.param)
-    server: PostgresServer = request.getfixturevalue("postgres")
-    return Bench(tmp_path, server.address())
+    return Bench(tmp_path, storage_of(request))
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 from perstack.config.settings import Overrides
 from perstack.core.definitions import Expert, InteractiveSkill, InteractiveTool, Price, Project, Workspace
 from perstack.core.events import Event, StoredEvent
@@ -71,6 +73,13 @@ class Seen:
 def opened(storage: str, workspace: Path) -> Storage:
     """A storage by its address."""
     return load_plugins((), {}).open_storage(storage, workspace)
+
+
+def storage_of(request: pytest.FixtureRequest) -> str:
+    """The address that a fixture's parameter stands for: of a new store, where a server keeps it."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres").address())
+    return str(request.param)
 
 
 def crashing(point: CrashPoint) -> Callable[[Storage], Storage]:

@@ -8,6 +8,7 @@ import os
 import signal
 
 import pytest
+from hosting import storage_of
 from processes import start, until
 from terminal import SECONDS, TEAM, Terminal, reply
 
@@ -17,9 +18,9 @@ from perstack.host import Host
 SLOW = [reply("", ("exec", {"command": "sh", "args": ["-c", "touch began; sleep 60"]})), reply("done")]
 
 
-@pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db"])
+@pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db", "postgresql"])
 def busy(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
-    return terminal.project(f'storage = "{request.param}"\n{TEAM}', lead=SLOW)
+    return terminal.project(f'storage = "{storage_of(request)}"\n{TEAM}', lead=SLOW)
 
 
 def begun(terminal: Terminal) -> bool:

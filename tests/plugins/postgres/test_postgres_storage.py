@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from postgres_server import PostgresServer
 
-from perstack.core.chain import EMPTY_LOG, seal
+from perstack.core.chain import EMPTY_LOG, seal, without_payload
 from perstack.errors import Damaged, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.opener import JOB, RUN, SECONDS, new_writer, payload, wait_for
@@ -364,6 +364,35 @@ def test_who_finds_no_connection_free_waits_for_one() -> None:
             for one in held:
                 one.close()
             assert waiting.result(SECONDS) is False
+    finally:
+        wait_for(storage.close())
+        server.close()
+
+
+def test_what_was_taken_out_is_in_no_file_of_the_tables() -> None:
+    server = PostgresServer().start()
+    storage = opened(server.address())
+    secret = b"hunter2-is-the-password"
+
+    def holding() -> list[str]:
+        server.execute("CHECKPOINT")
+        files = [path for path in (server.data / "base").rglob("*") if path.is_file()]
+        return [path.name for path in files if secret in path.read_bytes()]
+
+    async def work() -> None:
+        writer = await new_writer(storage)
+        (line,) = await writer.append(secret.decode())
+        name = await storage.put_blob(JOB, secret)
+        (shared,) = await storage.put_blobs(JOB, [secret + b"!"])
+        assert holding()
+        await storage.redact(RUN, 1, without_payload(line, "noted", "job1-1"))
+        await storage.remove_blob(JOB, name)
+        await storage.remove_blob(JOB, shared)
+        await storage.erase_traces(JOB)
+
+    try:
+        wait_for(work())
+        assert holding() == []
     finally:
         wait_for(storage.close())
         server.close()
