@@ -160,7 +160,8 @@ class InMemoryStorage:
     async def put_blob(self, job_id: str, data: bytes) -> str:
         """Keep bytes, once; returns their sha256 in hex."""
         name = new_sha256(data).hexdigest()
-        self._job(job_id).blobs[name] = data
+        others = (job.blobs[name] for job in self.store.jobs.values() if name in job.blobs)
+        self._job(job_id).blobs[name] = next(others, data)
         return name
 
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
@@ -244,5 +245,7 @@ def _size_of(job: InMemoryJob) -> JobSize:
 
 
 def _size_of_all(store: InMemoryStore) -> int:
-    own = sum(_size_of(job).total for job in store.jobs.values())
+    sizes = [_size_of(job) for job in store.jobs.values()]
+    blobs = {id(data): len(data) for job in store.jobs.values() for data in job.blobs.values()}
+    own = sum(size.total - size.blobs for size in sizes) + sum(blobs.values())
     return own + sum(map(_size_of_all, store.spaces.values()))

@@ -137,7 +137,7 @@ def test_a_required_skill_that_is_missing_ends_the_run_before_its_model_is_calle
         (("run", "solo", "q", "--continue-job", "a/b"), "not a valid job id"),
         (("run", "nobody", "q"), "there is no Expert 'nobody'"),
         (("run", "solo", "q", "--provider", "nope"), "no provider 'nope'"),
-        (("run", "solo", "q", "--storage", "s3:bucket"), "no storage 's3'"),
+        (("run", "solo", "q", "--storage", "s4:bucket"), "no storage 's4'"),
         (("run", "solo", "q", "--config", "none.toml"), "no such file"),
         (("run", "solo", "q", "--continue"), "no Job yet"),
         (("resume", "nothing"), "nothing"),
