@@ -21,6 +21,15 @@ SCRIPT = {
     ]
 }
 
+TEST = """
+[[experts.writer.tests]]
+name = "a haiku"
+query = "A haiku about logs, in haiku.md"
+model = "tests/haiku.json"
+expect.called = ["writeTextFile(path=haiku.md)"]
+expect.files = { "haiku.md" = "sleep" }
+"""
+
 
 def done(folder: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -99,6 +108,16 @@ def test_the_newcomers_path_in_an_empty_folder_with_no_key(perstack: str, tmp_pa
     played = ("--recording", "tests/haiku.json", "--output", "text")
     assert well(folder, perstack, *asked, *played) == told
     assert (folder / "haiku.md").read_text() == POEM
+
+    # test: the same recording is the model of a test beside the Expert
+    none = done(folder, perstack, "test")
+    assert none.returncode == 1
+    with (folder / "perstack.toml").open("a") as file:
+        file.write(TEST)
+    assert "1 of 1 test passed" in well(folder, perstack, "test", "writer")
+    definition = folder / "perstack.toml"
+    definition.write_text(definition.read_text().replace('"sleep"', '"wake"'))
+    assert done(folder, perstack, "test").returncode == 1
 
 
 def test_what_the_package_ships_besides_code_is_in_the_wheel(perstack: str, tmp_path: Path) -> None:

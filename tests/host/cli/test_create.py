@@ -110,6 +110,15 @@ def test_in_a_new_folder_a_definition_is_written_checked_and_tried(empty: Termin
     assert (again.code, again.lines[-1]) == (0, "ok: 1 Expert")
 
 
+def test_a_test_that_it_writes_is_the_next_command_and_what_it_starts_is_named(empty: Terminal) -> None:
+    case = '[[experts.lister.tests]]\nname = "a"\nquery = "q"\nexpect.command = "touch judged"\n'
+    team_that(empty, validate(GOOD + case), write("perstack.toml", GOOD + case))
+    done = empty.call(*ASKED, "--output", "human", attended=True)
+    assert done.code == 0, done.err
+    assert done.err.splitlines()[-2:] == ["next: perstack run lister 'Ann calls Bob'", "next: perstack test lister"]
+    assert "before you run it: test lister: a: touch judged" in done.err
+
+
 def test_what_it_writes_can_be_run_by_the_command_that_it_names(empty: Terminal) -> None:
     team_that(empty, write("perstack.toml", GOOD))
     assert empty.call(*ASKED).code == 0

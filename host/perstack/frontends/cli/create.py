@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from perstack.config.load import load_project, load_usable
+from perstack.config.expert_tests import read_tests
+from perstack.config.load import DefinitionFile, load_project, load_usable
 from perstack.config.templates import model_lines
 from perstack.config.toml import NotRead, read_bounded
 from perstack.core.definitions import Project
@@ -22,14 +23,13 @@ from perstack.core.plain import one_line
 from perstack.engine.emit import OnEvent
 from perstack.errors import DefinitionError, UsageError
 from perstack.frontends.cli.asking import answered_in_place, can_ask
-from perstack.frontends.cli.commands import COMMANDS
 from perstack.frontends.cli.drive import job_of, say, until_done
 from perstack.frontends.cli.given import given_query
 from perstack.frontends.cli.next_steps import command
 from perstack.frontends.cli.options import PlaceOptions, Setup, driving_options
 from perstack.frontends.cli.output import Output, Showing, showing_options
 from perstack.frontends.cli.terminal import err
-from perstack.frontends.making.reach import new_reach
+from perstack.frontends.making.reach import commands_of_tests, new_reach
 from perstack.frontends.making.team import COORDINATOR, DEFINITION, WRITES, team_for
 from perstack.frontends.making.tools import kit_for
 from perstack.frontends.making.trial import Left, Trials
@@ -197,7 +197,7 @@ def _say_written(lines: _Lines, before: Project, tried: list[tuple[str, str]]) -
     if not changed:
         lines.remark("nothing was changed")
         return 0
-    for one in new_reach(before, project):
+    for one in (*new_reach(before, project), *commands_of_tests(path)):
         err(f"note: look at what {DEFINITION} has now, before you run it: {one}")
     for one in _next_commands(lines.folder, before, project, tried):
         lines.remark(f"next: {one}")
@@ -211,6 +211,6 @@ def _next_commands(folder: Path, before: Project, project: Project, tried: list[
     key, query = next(((key, query) for key, query in reversed(tried) if key in first), (first[0], "QUERY"))
     where = "" if folder == Path.cwd() else f"cd {shlex.quote(os.path.relpath(folder))} && "
     commands = [f"perstack run {shlex.quote(key)} {shlex.quote(one_line(query))}"]
-    if "test" in COMMANDS:
+    if any(one.expert == key for one in read_tests(DefinitionFile(folder / DEFINITION))):
         commands.append(f"perstack test {shlex.quote(key)}")
     return [where + one for one in commands]
