@@ -49,3 +49,43 @@ def test_escape_interrupts_and_enter_resumes(bench: Bench) -> None:
             await screen.sees("resumes after an interrupt", "● at work")
 
     wait_for(person())
+
+
+def test_the_history_lists_jobs_newest_first_filters_and_opens_one(bench: Bench) -> None:
+    async def person() -> None:
+        host = bench.host([text("Old pond.")], WRITER, CRITIC)
+        await host.run("writer", "A haiku", job_id="pond")
+        await host.run("critic", "What is wrong?", job_id="wrong")
+        async with started(host) as screen:
+            await screen.press("f2")
+            seen = await screen.sees("critic - 1 step (wrong) (", "writer - 1 step (pond) (")
+            assert seen.index("(wrong)") < seen.index("(pond)")
+            await screen.type("haiku")
+            await screen.sees_no("(wrong)")
+            await screen.press("enter")
+            await screen.sees("❯ A haiku", "Old pond.", "✓ completed", "a follow-up")
+
+    wait_for(person())
+
+
+def test_a_broken_definition_is_shown_with_its_line_and_the_last_good_one_stays(bench: Bench) -> None:
+    from perstack.config.load import load_usable
+    from perstack.engine.live import LiveProject
+    from perstack.frontends.tui.app import StartApp
+
+    good = '[experts.writer]\ndescription = "Writes haiku"\ninstruction = "You write."\n'
+    file = bench.workspace / "perstack.toml"
+    file.write_text(good)
+
+    async def person() -> None:
+        host = bench.host([text("Hm.")], WRITER)
+        app = StartApp(host, LiveProject(load_usable(file)))
+        async with started(host, app=app) as screen:
+            await screen.sees("Writes haiku")
+            file.write_text(good + "x = [\n")
+            await screen.sees("the last good one is used", "perstack.toml:5:", "Writes haiku")
+            file.write_text(good.replace("haiku", "verse"))
+            await screen.sees("Writes verse")
+            await screen.sees_no("last good one")
+
+    wait_for(person())

@@ -21,7 +21,7 @@ from perstack.frontends.tui.screens import screen_of
 from perstack.frontends.tui.session import Session
 from perstack.frontends.tui.theme import DARK, DEFAULTS, LIGHT
 from perstack.frontends.tui.view.problem import problem_lines
-from perstack.frontends.tui.view.spans import Span
+from perstack.frontends.tui.view.spans import Line, Span
 from perstack.frontends.tui.view.tabs import EACH, FIRST, Tab, tabs_line
 from perstack.frontends.tui.view.typed import Typed
 from perstack.frontends.tui.widgets.bar import Bar
@@ -233,7 +233,10 @@ class StartApp(App[int]):
     def _show_problem(self) -> None:
         """What is wrong with the definition, with its place and what to do."""
         live = self.live
-        lines = [] if live is None else problem_lines(live.problem, live.open_change, max(20, self.size.width - 5))
+        lines: list[Line] = []
+        if live is not None:
+            folder = live.loaded.files[0].parent
+            lines = problem_lines(live.problem, live.open_change, folder, max(20, self.size.width - 5))
         self._problem.display = bool(lines)
         self._problem.styles.height = len(lines)
         self._problem.show(lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from perstack.engine.live import Held
 from perstack.frontends.tui.next_steps import said
 from perstack.frontends.tui.view.spans import Line, Span, wrap
@@ -10,8 +12,9 @@ from perstack.next_steps import Note
 _MOST = 8
 
 
-def problem_lines(problem: Note | None, held: Held | None, width: int) -> list[Line]:
-    """What is wrong, with its place; of a change of what is executed, what it is and how a person agrees to it."""
+def problem_lines(problem: Note | None, held: Held | None, folder: Path, width: int) -> list[Line]:
+    """What is wrong, with its place as seen from the folder; of a change of what is executed, what it is and how a
+    person agrees to it."""
     if held is not None:
         first, *others = held.question.splitlines()
         texts = [
@@ -23,7 +26,7 @@ def problem_lines(problem: Note | None, held: Held | None, width: int) -> list[L
         texts = problem.said(said).splitlines()
     else:
         return []
-    lines = [line for text in texts for line in wrap(text, width)]
+    lines = [line for text in texts for line in wrap(text.replace(f"{folder}/", ""), width)]
     if len(lines) > _MOST:
         lines = [*lines[: _MOST - 1], "… `perstack validate` says all of it"]
     return [(Span(line, "" if at else "warn"),) for at, line in enumerate(lines)]
