@@ -41,10 +41,12 @@ class Screen:
         """Wait until this is not on the screen."""
         return await self.until(lambda text: word not in text, f"no {word}")
 
-    async def pictured(self, plain: Callable[[str], str], wanted: str | None) -> tuple[str, str]:
+    async def pictured(
+        self, plain: Callable[[str], str], wanted: str | None, said: Callable[[str], str]
+    ) -> tuple[str, str]:
         """What is seen, and its picture, when that is the one that is wanted; else when it has long been the same."""
         found, same = "", 0
-        while same < 10 and found != wanted:
+        while same < 10 and said(found) != wanted:
             await self._pilot.pause(0.1)  # as long as a frame
             now = plain(self.app.export_screenshot(title="perstack start"))
             found, same = now, same + 1 if now == found else 0

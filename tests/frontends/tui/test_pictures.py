@@ -1,0 +1,200 @@
+"""The pictures of docs/start.md are what a person sees.
+
+`PERSTACK_KEEP_SCREENS=1` writes them anew; look at each before it is committed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hosting import Bench, expert, wait_for
+from pages import ROOT
+from starting import Screen, started
+
+from perstack.core.policy.permissions import Permissions
+from perstack.engine import generation, skills, toolrun, tries, who
+from perstack.engine.clock import SystemClock
+from perstack.host import Host
+from perstack.testing.scripted import text, tool, turn
+
+KEEPS = bool(os.environ.get("PERSTACK_KEEP_SCREENS"))
+SMALL = (80, 24)
+BEGIN = 1_800_000_000_000
+IN_DOCS = {"choose", "work", "question", "approval", "tabs", "interrupted", "help"}
+HERE = Path(__file__).parent / "pictures"
+
+EXPERTS = (
+    expert("lead", description="Plans a text, and lets the writer write its parts", delegates=("writer",)),
+    expert("writer", description="Writes a part of a text"),
+    expert("guest", description="Asks what to serve, then serves it", ask=True),
+    expert(
+        "releaser",
+        description="Releases what is ready, if you agree",
+        permissions=Permissions(ask=("exec(git push *)", "editTextFile", "writeTextFile")),
+    ),
+)
+PLAN = turn(
+    tool("todo", {"newTodos": ["the pond", "the frog"]}),
+    thinking="Two parts: the pond first, for the frog needs something to jump into. Then the frog.",
+    text="I plan two parts, and let the writer write them.",
+    usage=(1200, 40),
+)
+PARTS = turn(tool("writer", {"query": "Write the part about the old pond"}), tool("writer", {"query": "Then the frog"}))
+WRITE = turn(
+    tool("writeTextFile", {"path": "pond.md", "text": "An old pond.\nA frog jumps in.\n"}),
+    tool("todo", {"completedTodos": [0]}),
+    usage=(1500, 90),
+)
+EDIT = turn(
+    tool("editTextFile", {"path": "pond.md", "oldText": "A frog jumps in.", "newText": "A frog jumps in:\nthe sound!"}),
+    tool("nosuch", {"a": 1}),
+    usage=(1600, 80),
+)
+DONE = text("The haiku is in pond.md:\n\n- an old pond\n- a frog jumps in\n- the sound of water", usage=(1700, 60))
+SCRIPT = {
+    "lead": [PLAN, PARTS, WRITE, EDIT, DONE, text("Shorter: pond, frog, sound.", usage=(1800, 20))],
+    "writer": [turn(tool("think", {"thought": "hm"}), usage=(300, 10)), text("A part.", usage=(400, 20))],
+    "guest": [
+        turn(
+            tool("askUser", {"question": "What will you drink?", "options": ["Tea", "Coffee", "Water"]}), usage=(200, 9)
+        ),
+        text("Served.", usage=(210, 5)),
+    ],
+    "releaser": [
+        turn(tool("editTextFile", {"path": "notes.md", "oldText": "version 1", "newText": "version 2\n(stable)"})),
+        turn(tool("exec", {"command": "git", "args": ["push", "origin", "main"]}), usage=(200, 10)),
+        text("Released.", usage=(220, 5)),
+    ],
+}
+SLOW = {**SCRIPT, "lead": [PLAN, PARTS, text("The haiku begins with an old pond.", delay_ms=60_000)]}
+
+Scene = Callable[[Screen], Awaitable[None]]
+
+
+class Still:
+    """Time, which stands still but for a second at each look."""
+
+    def __init__(self) -> None:
+        self.time = BEGIN
+
+    def now(self) -> int:
+        return self.time
+
+
+async def choose(screen: Screen) -> None:
+    await screen.sees("Choose an Expert", "releaser")
+
+
+async def work(screen: Screen) -> None:
+    await _begin(screen, "lead", "Write a haiku about a frog")
+    await screen.sees("2 steps", "The", "at work")
+
+
+async def question(screen: Screen) -> None:
+    await _begin(screen, "guest", "Serve me something")
+    await screen.sees("What will you drink?", "3. Water", "? waits for you")
+
+
+async def approval(screen: Screen) -> None:
+    await _begin(screen, "releaser", "Release it")
+    await screen.sees("wants to call", "+version 2", "y yes")
+    screen.app.pane._panel.focus()  # what was typed just before keeps the keys
+
+
+async def interrupted(screen: Screen) -> None:
+    await work(screen)
+    await screen.press("escape")
+    await screen.sees("stopped", "Enter resumes")
+
+
+async def tabs(screen: Screen) -> None:
+    await question(screen)
+    await screen.press("ctrl+t")
+    await screen.sees("2 new")
+    await _begin(screen, "lead", "Write a haiku about a frog")
+    await screen.sees("✓ completed", "1 guest ?")
+
+
+async def help(screen: Screen) -> None:
+    await screen.press("f1")
+    await screen.sees("Show every key")
+
+
+async def _choose(screen: Screen, key: str) -> None:
+    await screen.type(key)
+    await screen.press("enter")
+    await screen.sees(f"what should {key} do?")
+
+
+async def _begin(screen: Screen, key: str, query: str) -> None:
+    await _choose(screen, key)
+    await screen.type(query)
+    await screen.press("enter")
+
+
+SCENES: dict[str, Scene] = {
+    one.__name__.replace("_", "-"): one
+    for one in (
+        choose, work, question, approval, interrupted, tabs, help,
+    )
+}  # fmt: skip
+SLOWLY = {"work", "interrupted"}
+
+
+def host_of(bench: Bench, script: object, clock: Still) -> Host:
+    return bench.host(script, *EXPERTS, clock=clock)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        *((name, SMALL) for name in SCENES),
+    ],
+)
+def test_a_screen_looks_as_it_did(
+    name: str, size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, clock = Bench(tmp_path / "haiku", "file:perstack"), Still()
+    bench.workspace.mkdir()
+    monkeypatch.setattr(SystemClock, "now", lambda _: clock.now())
+    monkeypatch.setattr(who, "_user", lambda: "ann")
+    for module in (generation, skills, toolrun, tries):  # what is measured takes no time
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    (bench.workspace / "notes.md").write_text("# Notes\n\nversion 1\n")
+
+    kept = (ROOT / "docs/pictures" if name in IN_DOCS and size == SMALL else HERE) / f"{name}.svg"
+    kept = kept if size == SMALL else HERE / f"{name}-wide.svg"
+    before = said(kept.read_text()) if kept.exists() and not KEEPS else None
+
+    async def person() -> tuple[str, str]:
+        host = host_of(bench, SLOW if name in SLOWLY else SCRIPT, clock)
+        async with started(host, size=size) as screen:
+            await SCENES[name](screen)
+            return await screen.pictured(plain, before, said)
+
+    seen, found = wait_for(person())
+    if KEEPS:
+        kept.parent.mkdir(exist_ok=True, parents=True)
+        kept.write_text(found)
+        print(f"──── {name} ────\n{seen}")
+    assert kept.exists(), f"{kept} is missing: PERSTACK_KEEP_SCREENS=1 writes it"
+    assert said(found) == said(kept.read_text()), f"it looks like this now:\n{seen}"
+
+
+def plain(svg: str) -> str:
+    """The picture without what differs from time to time, and without what it would fetch from elsewhere."""
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S)
+    svg = re.sub(r"terminal-\d+", "terminal", svg)
+    svg = re.sub(r"<!-- Generated .*?-->\s*", "", svg).replace("Fira Code", "monospace")
+    svg = re.sub(r"\b1m[0-9a-z]{10}(?=-\d)", "1m0000000000", svg)  # a Job's id
+    return "".join(f"{line.rstrip()}\n" for line in svg.splitlines())
+
+
+def said(svg: str) -> str:
+    """What stands in a picture."""
+    return "\n".join(re.findall(r"<text [^>]*>([^<]*)</text>", svg))
