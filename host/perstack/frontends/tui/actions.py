@@ -21,7 +21,7 @@ class Action(NamedTuple):
 
 ACTIONS: tuple[Action, ...] = (
     Action("help", "Help", "Show every key, and what it does.", "f1", "F1"),
-    Action("history", "History", "Look at past Jobs, their checkpoints and events; continue or branch.", "f2", "F2"),
+    Action("history", "History", "Look at past Jobs and their checkpoints; open one, or branch from it.", "f2", "F2"),
     Action("inbox", "Inbox", "Show every open question, of all Jobs and tasks.", "f3", "F3"),
     Action("new_tab", "New Job", "Choose an Expert in a tab of its own.", "ctrl+t", "Ctrl+T"),
     Action("next_tab", "Next tab", "Show the next Job.", "f6", "F6"),

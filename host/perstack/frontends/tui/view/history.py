@@ -1,47 +1,77 @@
-"""Past Jobs, a line each."""
+"""What History shows, as lines: Jobs, and the checkpoints of one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from perstack.core.job import JobSummary
 from perstack.core.plain import one_line
-from perstack.frontends.shared.words import cells, count, local_time, shorten
-from perstack.frontends.tui.view.spans import Line, Span, Style
+from perstack.frontends.shared.words import cells, count, local_time, pad, shorten, status_of
+from perstack.frontends.tui.view.spans import Line, Span
 
-_MARKS: dict[str, tuple[str, Style]] = {
-    "running": ("●", "call"),
-    "completed": ("✓", "good"),
-    "stoppedByError": ("✗", "bad"),
-    "stoppedByInteractiveTool": ("?", "ask"),
-}
-_STOPPED: tuple[str, Style] = ("!", "warn")
+_T = TypeVar("_T")
 
 
-def matching(jobs: Sequence[JobSummary], typed: str) -> list[JobSummary]:
-    """Those with all the words that were typed in their Expert, id, or query."""
-    words = typed.casefold().split()
-    return [one for one in jobs if all(word in f"{one.expert_key} {one.id} {one.query}".casefold() for word in words)]
+class Place(NamedTuple):
+    """A checkpoint of a Job."""
+
+    step: int
+    id: str
+    expert: str
 
 
-def history_lines(jobs: Sequence[JobSummary], chosen: int, width: int) -> list[Line]:
-    """Expert, steps, id and when it was started; the query of the one that is chosen, and of others where there is
-    room."""
+def name_of(job: JobSummary) -> str:
+    """A Job in one line: `{expertKey} - {totalSteps} steps ({jobId}) ({startedAt})`."""
+    began = f"{local_time(job.started_at):%Y-%m-%d %H:%M}"
+    return one_line(f"{job.expert_key} - {count(job.total_steps, 'step')} ({job.id}) ({began})")
+
+
+def name_of_place(place: Place) -> str:
+    """A checkpoint in one line: `Step {stepNumber} ({checkpointId})`."""
+    return one_line(f"Step {place.step} ({place.id})")
+
+
+def matching(jobs: Sequence[JobSummary], typed: str) -> tuple[JobSummary, ...]:
+    """Those in whose line or query every word that was typed stands."""
+    words = typed.lower().split()
+    return tuple(job for job in jobs if all(word in f"{name_of(job)} {one_line(job.query)}".lower() for word in words))
+
+
+def job_lines(jobs: Sequence[JobSummary], chosen: int, width: int) -> list[Line]:
+    """A line for each Job, with what it was asked and where it stands."""
     if not jobs:
-        return [(), (Span("  There is no such Job.", "dim"),)]
-    return [_line(job, number == chosen, width) for number, job in enumerate(jobs)]
+        return [(), (Span("  No Job is of these words.", "dim"),)]
+
+    def line(job: JobSummary, is_chosen: bool) -> Line:
+        status = status_of(job)
+        name = shorten(name_of(job), max(20, width - cells(status) - 6))
+        left = width - 6 - cells(name) - cells(status)
+        query = shorten(one_line(job.query), left) if left > 8 else ""
+        return (
+            Span("❯ " if is_chosen else "  ", "person"),
+            Span(name, "strong" if is_chosen else ""),
+            Span(f"  {pad(query, max(0, left))}", "dim"),
+            Span(f"  {status}", "good" if job.status == "completed" else "warn"),
+        )
+
+    return _lines(jobs, chosen, line)
 
 
-def _line(job: JobSummary, is_chosen: bool, width: int) -> Line:
-    mark, style = _MARKS.get(job.status, _STOPPED)
-    facts = f" - {count(job.total_steps, 'step')} ({job.id}) ({local_time(job.started_at):%Y-%m-%d %H:%M})"
-    expert = shorten(one_line(job.expert_key), max(8, width - 4 - cells(facts)))
-    left = width - 6 - cells(expert) - cells(facts)
-    query = shorten(job.query, left) if left > 8 else ""
-    return (
-        Span("❯ " if is_chosen else "  ", "person"),
-        Span(f"{mark} ", style),
-        Span(expert, "expert"),
-        Span(f" {one_line(facts)}", "" if is_chosen else "dim"),
-        Span(f"  {query}", "dim"),
-    )
+def place_lines(places: Sequence[Place], chosen: int, width: int) -> list[Line]:
+    """A line for each checkpoint, with the Expert whose it is."""
+    if not places:
+        return [(), (Span("  This Job has no checkpoint yet.", "dim"),)]
+
+    def line(place: Place, is_chosen: bool) -> Line:
+        return (
+            Span("❯ " if is_chosen else "  ", "person"),
+            Span(shorten(name_of_place(place), max(20, width - 24)), "strong" if is_chosen else ""),
+            Span(f"  {one_line(place.expert)}", "expert"),
+        )
+
+    return _lines(places, chosen, line)
+
+
+def _lines(those: Sequence[_T], chosen: int, line: Callable[[_T, bool], Line]) -> list[Line]:
+    return [line(one, number == chosen) for number, one in enumerate(those)]
