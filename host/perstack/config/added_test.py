@@ -13,6 +13,7 @@ from perstack.config.key_path import KeyPath, spell
 from perstack.config.source import TomlTable, TomlValue
 from perstack.config.toml import NotRead, parse_toml, read_bounded
 from perstack.errors import UsageError
+from perstack.ports.durable import sync
 
 _Value = str | int | Sequence[str] | Mapping[str, str]
 
@@ -43,7 +44,7 @@ def _with_test(path: Path, old: bytes, expert: str, test: Mapping[str, _Value], 
     gap = "" if not text or text.endswith("\n") else ending
     before = _tests(parse_toml(text), expert)
     if any(isinstance(one, dict) and one.get("name") == test["name"] for one in before):
-        raise UsageError(f"{path}: Expert `{expert}` has a test `{test['name']}` already: choose another --name")
+        raise UsageError(f"{path}: Expert `{expert}` has a test `{test['name']}` already: choose another name")
     try:
         after = _tests(parse_toml(text + gap + added), expert)
     except tomllib.TOMLDecodeError:
@@ -87,7 +88,7 @@ def _replace(path: Path, content: bytes) -> None:
             os.fchmod(handle, path.stat().st_mode & 0o777)
             file.write(content)
             file.flush()
-            os.fsync(handle)
+            sync(handle)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -59,7 +59,7 @@ IGNORED: Mapping[type[Fact], Mapping[str, str]] = {
 """Keys of the original that have no effect here, and why."""
 
 BESIDE: Mapping[type[Fact], Mapping[str, str]] = {
-    Expert: {"tests": "queries with what is expected of them, for `perstack test`; see `tests` below"}
+    Expert: {"tests": "queries with what is expected of them; see `tests` below"}
 }
 """Keys that are no part of a definition: others read them, and no Run does."""
 

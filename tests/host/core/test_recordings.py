@@ -118,7 +118,7 @@ def test_what_is_none_is_one_line_with_the_place_and_the_remedy(data: bytes, wor
     message = str(caught.value)
     assert message.startswith("job.json: ")
     assert words in message
-    assert message.endswith("record the Job again with `perstack record`")
+    assert message.endswith("record the Job again")
     assert "\n" not in message
     assert len(message) < 600
 

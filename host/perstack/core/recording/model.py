@@ -310,7 +310,7 @@ def parse_recording(data: bytes, name: str) -> Recording:
 
     Raises UsageError, one line with the place and what to do, for anything that is none.
     """
-    again = "record the Job again with `perstack record`"
+    again = "record the Job again"
     if len(data) > MOST_BYTES:
         raise UsageError(f"{name}: a recording has at most {MOST_BYTES >> 20} MiB: {again}")
     try:
