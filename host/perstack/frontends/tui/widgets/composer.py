@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
 
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
@@ -17,10 +15,6 @@ from perstack.frontends.tui.view.typed import Typed, completions, named_at
 class Composer(TextArea):
     """Enter sends, Ctrl+J makes a new line."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+j", "new_line", show=False),
-        Binding("shift+enter,alt+enter", "new_line", show=False),
-    ]
     DEFAULT_CSS = """
     Composer {
         height: auto;
@@ -66,10 +60,6 @@ class Composer(TextArea):
         self.chooses = False
         """Whether Up and Down are for a list beside it."""
 
-    def action_new_line(self) -> None:
-        """A new line, where the cursor is."""
-        self.insert("\n")
-
     async def _on_key(self, event: events.Key) -> None:
         if self._is_handled(event):
             event.stop()
@@ -86,6 +76,10 @@ class Composer(TextArea):
         match event.key:
             case "enter":
                 self.post_message(self.Sent(self.text))
+                return True
+            case "ctrl+j" | "shift+enter" | "alt+enter":
+                # here and not by a binding, which would come after what is typed next
+                self.insert("\n")
                 return True
             case "up" | "down" if self.chooses:
                 self.post_message(self.Choosing(-1 if event.key == "up" else 1))
