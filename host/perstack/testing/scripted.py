@@ -319,8 +319,9 @@ class ScriptedProvider:
         if self._decide is not None:
             return request.step, _as_turn(self._decide(request))
         progress = self._progress_of(request)
-        # each step has a reply, also one that is not shown any more
-        number = max(progress.count(request.messages), request.step - 1)
+        # each step has a reply, also one that is not shown any more; a summary is no step of its own
+        past = 0 if request.purpose == "summary" else request.step - 1
+        number = max(progress.count(request.messages), past)
         schedule = self._schedules[progress.part]
         failed = progress.failures.get(number, 0)
         failure = schedule.failure(number, failed)

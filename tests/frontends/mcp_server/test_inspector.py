@@ -90,6 +90,10 @@ def test_it_calls_every_tool(inspector: Inspector, terminal: Terminal) -> None:
         refused = inspector.call(tool, job=job, **({"answer": "x"} if tool == "answer" else {}))
         assert refused["isError"]
         assert words in refused["content"][0]["text"]
+    for tool, given in (("diff", {}), ("rewind", {"checkpoint": checkpoint})):
+        refused = inspector.call(tool, job=job, **given)
+        assert refused["isError"]
+        assert "snapshot" in refused["content"][0]["text"]
     assert inspector.call("continue_job", job=job, query="again")["content"][0]["text"] == "Two notes."
     assert inspector.call("team_lead", query="go")["content"][0]["text"] == "It is known."
     assert inspector.call("researcher", query="go")["content"][0]["text"] == "Found."

@@ -110,7 +110,7 @@ def test_no_option_that_was_given_is_left_out_of_the_settings(terminal: Terminal
     given = {
         option.opts[0]: () if option.is_flag else (values.get(str(option.name), "2"),)
         for option in mcp_command.params
-        if isinstance(option, Option) and option.name not in ("client", "address", "names", "help")
+        if isinstance(option, Option) and option.name not in ("client", "address", "names", "help", "recording")
     }
     given["--reasoning-budget"] = ("low",)
     given["--experts"] = ("solo",)

@@ -20,8 +20,6 @@ from perstack.core.overrides import Overrides
 from perstack.core.policy.widening import Widening
 from perstack.core.rules import wrong_budget
 from perstack.dataclass import dataclass
-from perstack.engine.state import state_environment
-from perstack.engine.trust import environment_of
 from perstack.engine.who import this_user
 from perstack.errors import DefinitionError, UsageError
 from perstack.frontends.cli.next_steps import said
@@ -109,6 +107,10 @@ class PlaceOptions:
 
         One that there is has to be usable, for it says which anchor is sent what changes. Raises DefinitionError.
         """
+        # an editor is greeted before any of it is needed
+        from perstack.engine.state import state_environment
+        from perstack.engine.trust import environment_of
+
         project = self.project(required=False)
         place = self.find()
         audited = project.audit is not None
