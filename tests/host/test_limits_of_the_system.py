@@ -71,7 +71,7 @@ async def main():
     except Exception as error:
         print(json.dumps([type(error).__name__, str(error), kept - 1]))
 
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (160_000, 160_000))
 asyncio.run(main())
 """
 )
