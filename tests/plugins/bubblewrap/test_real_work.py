@@ -153,7 +153,8 @@ def test_a_package_is_fetched_through_the_allowlist_and_tests_are_run_with_it(wo
     with index(workspace.parent / "index") as port:
         fetch = f"{PYTHON} -m pip install -q --no-cache-dir --retries 0 --target deps"
         fetch += f" --index-url http://localhost:{port}/simple --disable-pip-version-check tinypkg"
-        line = f"{fetch} && PYTHONPATH=deps {sys.executable} -m pytest -q -p no:cacheprovider test_answer.py"
+        pytest_there = f"{sys.executable} -m pytest -q -p no:cacheprovider -p no:perstack"
+        line = f"{fetch} && PYTHONPATH=deps {pytest_there} test_answer.py"
         seen = work(
             workspace,
             None,
