@@ -305,7 +305,7 @@ def test_an_error_inside_the_stream_keeps_its_words(
 
 def test_a_failure_without_words_is_still_a_failure() -> None:
     for event in ({"type": "response.failed"}, {"type": "error"}):
-        with pytest.raises(ProviderError, match="without a word"):
+        with pytest.raises(ProviderError, match="without an explanation"):
             _fed(event)
 
 
