@@ -9,9 +9,10 @@
     │   └── MissingCredential …no key, or no library, for the provider asked for
     ├── SkillError            a tool, or the server behind it
     ├── PluginError           the author of a plugin package
-    └── StorageError          whoever looks after the disk or the database
-        ├── Conflict          another driver wrote first, or holds the Job
-        └── Damaged           the log does not read; says where, and how far it does
+    ├── StorageError          whoever looks after the disk or the database
+    │   ├── Conflict          another driver wrote first, or holds the Job
+    │   └── Damaged           the log does not read; says where, and how far it does
+    └── DispatcherError       whoever looks after the engine that says who drives a Job
 
 Each message is one line that says what to change. `next_steps` are facts that say what may be done instead, so that
 each front door can name its own commands. `exit_code` is what the command line returns.
@@ -162,3 +163,7 @@ class Damaged(StorageError):
     def __init__(self, message: str, *, readable: int, next_steps: Sequence[NextStep] = ()) -> None:
         super().__init__(message, next_steps=next_steps)
         self.readable = readable
+
+
+class DispatcherError(PerstackError):
+    """The engine that says who drives a Job cannot be reached, or refuses."""

@@ -36,6 +36,7 @@ NAMES = {
     "NotFound",
     "NotAllowed",
     "DefinitionError",
+    "DispatcherError",
     "ProviderError",
     "MissingCredential",
     "SkillError",

@@ -19,6 +19,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.notices import notice
 from perstack.errors import PluginError, UsageError
 from perstack.ports import hooks
+from perstack.ports.dispatcher import Dispatcher, DispatcherFactory
 from perstack.ports.formats import JobFormat, OpensForeign
 from perstack.ports.listener import Listener
 from perstack.ports.provider import ProviderFactory
@@ -48,6 +49,7 @@ class PluginInfo:
     formats: tuple[str, ...] = ()
     listeners: int = 0
     runtimes: tuple[str, ...] = ()
+    dispatchers: tuple[str, ...] = ()
     error: str | None = None
 
 
@@ -62,6 +64,7 @@ class Plugins:
     listeners: Sequence[Listener]
     infos: Sequence[PluginInfo] = field(default=())
     runtimes: Mapping[str, RuntimeFactory] = field(default_factory=dict[str, RuntimeFactory])
+    dispatchers: Mapping[str, DispatcherFactory] = field(default_factory=dict[str, DispatcherFactory])
 
     def storage(self, scheme: str) -> StorageFactory:
         """Raises UsageError that lists the schemes there are."""
@@ -90,6 +93,16 @@ class Plugins:
         if not separator:
             raise UsageError(f"storage {scheme!r} names no place: write it as `file:DIRECTORY` or `sqlite:FILE`")
         return self.storage(scheme), location
+
+    def open_dispatcher(self, address: str) -> Dispatcher:
+        """The dispatcher of an address such as `postgresql://host/database`. Raises UsageError if there is none."""
+        scheme, separator, location = address.partition(":")
+        found = self.dispatchers.get(scheme) if separator else None
+        if found is None:
+            known = ", ".join(f"`{name}:`" for name in sorted(self.dispatchers)) or "none"
+            near = suggestion(scheme, self.dispatchers)
+            raise UsageError(f"no dispatcher {scheme!r} is installed; addresses begin with one of: {known}{near}")
+        return found.open(location)
 
     def format(self, name: str) -> JobFormat:
         """Raises UsageError that lists the formats there are."""
@@ -228,6 +241,7 @@ def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
     skills: dict[str, SkillFactory] = {}
     formats: dict[str, JobFormat] = {}
     runtimes: dict[str, RuntimeFactory] = {}
+    dispatchers: dict[str, DispatcherFactory] = {}
     listeners: list[Listener] = []
     infos: list[PluginInfo] = []
     for one in found:
@@ -240,6 +254,7 @@ def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
         _merge("skill", _by_name(ours.skills), skills, one)
         _merge("format", _by_name(ours.formats), formats, one)
         _merge("runtime", _by_name(ours.runtimes), runtimes, one)
+        _merge("dispatcher", {factory.scheme: factory for factory in ours.dispatchers}, dispatchers, one)
         listeners.extend(ours.listeners)
         infos.append(
             PluginInfo(
@@ -252,11 +267,12 @@ def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
                 tuple(form.name for form in ours.formats),
                 len(ours.listeners),
                 tuple(factory.name for factory in ours.runtimes),
+                tuple(factory.scheme for factory in ours.dispatchers),
             )
         )
     # the first that handles a skill provides it: what was given by hand goes before what is installed
     given_first = tuple(reversed(skills.values()))
-    return Plugins(storages, providers, given_first, formats, tuple(listeners), tuple(infos), runtimes)
+    return Plugins(storages, providers, given_first, formats, tuple(listeners), tuple(infos), runtimes, dispatchers)
 
 
 @dataclass(slots=True)
@@ -267,6 +283,7 @@ class _Registered:
     formats: list[JobFormat]
     listeners: list[Listener]
     runtimes: list[RuntimeFactory]
+    dispatchers: list[DispatcherFactory]
 
 
 def _of(manager: pluggy.PluginManager, one: _Found) -> _Registered:
@@ -289,6 +306,7 @@ def _of(manager: pluggy.PluginManager, one: _Found) -> _Registered:
         formats=call("perstack_formats"),  # type: ignore[arg-type]
         listeners=call("perstack_listeners"),  # type: ignore[arg-type]
         runtimes=call("perstack_runtimes"),  # type: ignore[arg-type]
+        dispatchers=call("perstack_dispatchers"),  # type: ignore[arg-type]
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import pluggy
 
+from perstack.ports.dispatcher import DispatcherFactory
 from perstack.ports.formats import JobFormat
 from perstack.ports.listener import Listener
 from perstack.ports.provider import ProviderFactory
@@ -41,6 +42,11 @@ def perstack_skills() -> Sequence[SkillFactory]:  # type: ignore[empty-body]  # 
 @hookspec
 def perstack_runtimes() -> Sequence[RuntimeFactory]:  # type: ignore[empty-body]  # a specification has no body
     """Fires when a Host is made: where programs of tools can run, by name."""
+
+
+@hookspec
+def perstack_dispatchers() -> Sequence[DispatcherFactory]:  # type: ignore[empty-body]  # a specification has no body
+    """Fires when a Host is made: the engines that can say which process drives a Job, by scheme."""
 
 
 @hookspec

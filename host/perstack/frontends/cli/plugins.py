@@ -46,6 +46,7 @@ def _brings(info: PluginInfo) -> str:
             ("provider", info.providers),
             ("skill", info.skills),
             ("runtime", info.runtimes),
+            ("dispatcher", info.dispatchers),
             ("format", info.formats),
         )
         if names
@@ -64,6 +65,7 @@ def _to_json(info: PluginInfo) -> dict[str, object]:
         "providers": list(info.providers),
         "skills": list(info.skills),
         "runtimes": list(info.runtimes),
+        "dispatchers": list(info.dispatchers),
         "formats": list(info.formats),
         "listeners": info.listeners,
         "error": info.error,

@@ -1,0 +1,179 @@
+"""A dispatcher that keeps its orders in memory: for tests of one process, and gone with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import field, replace
+from itertools import count
+
+from perstack.dataclass import dataclass
+from perstack.engine.clock import SYSTEM
+from perstack.ports.dispatcher import SILENT_AFTER, Claim, Load, Order, WorkerInfo
+
+Now = Callable[[], int]
+
+
+@dataclass
+class _Held:
+    claim: Claim
+    seat: int | None
+    """None: the seat was left without a release."""
+
+
+@dataclass
+class InMemoryOrders:
+    """What several dispatchers on one engine share."""
+
+    now: Now = SYSTEM.now
+    waiting: dict[str, Order] = field(default_factory=dict[str, Order])
+    """By Job, in the order of their submission."""
+    held: dict[str, _Held] = field(default_factory=dict[str, _Held])
+    """By Job."""
+    seats: dict[int, WorkerInfo] = field(default_factory=dict[int, WorkerInfo])
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def is_silent(self, seat: int | None) -> bool:
+        """Whether the claims of a seat may be taken over."""
+        info = None if seat is None else self.seats.get(seat)
+        return info is None or self.now() - info.seen > SILENT_AFTER * 1000
+
+
+class InMemoryDispatchers:
+    """`dispatcher = "memory:name"`: one engine a name, for as long as this object lives."""
+
+    scheme = "memory"
+
+    def __init__(self) -> None:
+        self.engines: dict[str, InMemoryOrders] = {}
+
+    def open(self, location: str) -> InMemoryDispatcher:
+        """A dispatcher on the engine of that name."""
+        return InMemoryDispatcher(self.engines.setdefault(location, InMemoryOrders()), location)
+
+
+class InMemoryDispatcher:
+    """One process's view of an engine."""
+
+    def __init__(self, orders: InMemoryOrders | None = None, name: str = "") -> None:
+        self._orders = orders or InMemoryOrders()
+        self.location = f"memory:{name}"
+
+    async def submit(self, order: Order) -> None:
+        orders = self._orders
+        waits = orders.waiting.get(order.job_id)
+        if waits is not None:
+            order = replace(waits, due=min(waits.due, order.due), priority=max(waits.priority, order.priority))
+        orders.waiting[order.job_id] = order
+        async with orders.changed:
+            orders.changed.notify_all()
+
+    async def withdraw(self, job_id: str) -> bool:
+        return self._orders.waiting.pop(job_id, None) is not None
+
+    async def order(self, job_id: str) -> Order | None:
+        held = self._orders.held.get(job_id)
+        return self._orders.waiting.get(job_id, None if held is None else held.claim.order)
+
+    @asynccontextmanager
+    async def seat(
+        self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1
+    ) -> AsyncGenerator[InMemorySeat]:
+        orders, now = self._orders, self._orders.now()
+        number = next(orders.numbers)
+        orders.seats[number] = WorkerInfo(name, now, now, dict(labels or {}), concurrency)
+        try:
+            yield InMemorySeat(orders, number)
+        finally:
+            del orders.seats[number]
+            for held in orders.held.values():
+                if held.seat == number:
+                    held.seat = None
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        orders = self._orders
+        found = [
+            replace(info, jobs=tuple(job for job, held in orders.held.items() if held.seat == number))
+            for number, info in orders.seats.items()
+            if not orders.is_silent(number)
+        ]
+        return sorted(found, key=lambda info: info.name)
+
+    async def load(self) -> Load:
+        now, orders = self._orders.now(), self._orders
+        due = [one for one in orders.waiting.values() if one.due <= now]
+        oldest = min((one.due or one.submitted_at for one in due), default=None)
+        return Load(len(due), len(orders.waiting) - len(due), len(orders.held), oldest)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class InMemorySeat:
+    """A worker's place."""
+
+    def __init__(self, orders: InMemoryOrders, number: int) -> None:
+        self._orders = orders
+        self._number = number
+        self._had: dict[str, Claim] = {}
+
+    async def claim(self) -> Claim | None:
+        orders, info = self._orders, self._orders.seats[self._number]
+        for job_id, held in orders.held.items():
+            if orders.is_silent(held.seat) and _fits(held.claim.order, info):
+                return self._take(job_id, held.claim.order, is_taken_over=True)
+        due = [one for one in orders.waiting.values() if one.due <= orders.now() and one.job_id not in orders.held]
+        fitting = [one for one in due if _fits(one, info)]
+        if not fitting:
+            return None
+        order = max(fitting, key=lambda one: one.priority)  # the first of them
+        del orders.waiting[order.job_id]
+        return self._take(order.job_id, order, is_taken_over=False)
+
+    def _take(self, job_id: str, order: Order, *, is_taken_over: bool) -> Claim:
+        claim = Claim(str(next(self._orders.numbers)), order, is_taken_over)
+        self._orders.held[job_id] = _Held(claim, self._number)
+        self._had[claim.id] = claim
+        return claim
+
+    async def wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds), self._orders.changed:
+                await self._orders.changed.wait()
+        except TimeoutError:
+            return
+
+    async def beat(self) -> Sequence[str]:
+        orders = self._orders
+        orders.seats[self._number] = replace(orders.seats[self._number], seen=orders.now())
+        lost = [id for id, claim in self._had.items() if not self._has(claim)]
+        for id in lost:
+            del self._had[id]
+        return lost
+
+    async def change(self, claim: Claim, order: Order) -> Claim:
+        changed = replace(claim, order=order)
+        if self._has(claim):
+            self._orders.held[order.job_id].claim = self._had[claim.id] = changed
+        return changed
+
+    async def release(self, claim: Claim, again: Order | None = None) -> None:
+        if self._had.pop(claim.id, None) is None or not self._has(claim):
+            return
+        del self._orders.held[claim.order.job_id]
+        if again is not None:
+            await InMemoryDispatcher(self._orders).submit(again)
+        async with self._orders.changed:
+            self._orders.changed.notify_all()
+
+    def _has(self, claim: Claim) -> bool:
+        held = self._orders.held.get(claim.order.job_id)
+        return held is not None and held.claim.id == claim.id
+
+
+def _fits(order: Order, worker: WorkerInfo) -> bool:
+    if worker.name in order.refused:
+        return False
+    return not worker.labels or any(order.labels.get(key) == value for key, value in worker.labels.items())
