@@ -21,6 +21,7 @@ OURS = {path.name for path in FOLDERS}
 EXTRAS = {
     "host/perstack/frontends/acp": "acp",
     "host/perstack/frontends/tui": "start",
+    "host/perstack/frontends/workers": "workers",
     "host/perstack/testing": "testing",
     "plugins/perstack_bedrock": "bedrock",
     "plugins/perstack_bubblewrap": "sandbox",

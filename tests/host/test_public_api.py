@@ -101,7 +101,7 @@ PARTS = {
     Skills: {"login", "logout", "install"},
 }
 
-PARTS[Jobs] |= {"calls"}
+PARTS[Jobs] |= {"calls", "stop_after_step"}
 PARTS[Experts] |= {"test_command"}
 
 SOURCE = Path(perstack.__file__).read_text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from perstack.config.settings import DEFAULT_RESULT_LIMIT, chosen, recalled
@@ -56,7 +56,7 @@ from perstack.core.runs.decide import (
     stopped_by_budget,
     stopped_with,
 )
-from perstack.core.runs.pending import pending
+from perstack.core.runs.pending import begins_step, pending
 from perstack.core.runs.repeats import warned
 from perstack.core.runs.results import decided
 from perstack.core.runs.resuming import limits_of_delegate
@@ -111,6 +111,8 @@ class Driver:
         """Who gave new limits."""
         self.signal: str | None = None
         """The event from outside that the Coordinator goes on by."""
+        self.is_leaving: Callable[[], bool] = bool
+        """Whether each Run is to stop, as interrupted, before its next step."""
 
     # --- beginning ------------------------------------------------------------------------------------------------
 
@@ -299,7 +301,9 @@ class Driver:
                     await self._rule_again(session, skills.catalogue)
                 around = await self._around(session)
                 while around is not None and (command := self._pending(session)) is not None:
-                    if isinstance(command, Switch):
+                    if self.is_leaving() and begins_step(session.run, command):
+                        session.note_all(interrupted(session.run, session.stamp))
+                    elif isinstance(command, Switch):
                         await switched(session, command.error, self._prices)
                     elif not (isinstance(command, Generate) and await gone_back(session, self._prices)):
                         await self._perform(session, command, skills, around)
@@ -437,7 +441,9 @@ class Driver:
     async def _await_delegates(self, session: Session, command: AwaitDelegates) -> None:
         most = self._wiring.project.result_limit or DEFAULT_RESULT_LIMIT
         stopped = await await_delegates(session, command.delegations, self._drive_delegate, self._blobs, most)
-        if stopped and pending(session.run) is not None:
+        if stopped and self.is_leaving():
+            session.note_all(interrupted(session.run, session.stamp))
+        elif stopped and pending(session.run) is not None:
             session.note(stopped_with(stopped, self._limits.max_steps or 0, session.stamp))
 
     async def _drive_delegate(self, parent: Session, delegation: Delegation) -> DelegateOutcome:

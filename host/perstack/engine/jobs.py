@@ -64,17 +64,20 @@ class Jobs(JobFiles):
         setup: Callable[[], Setup],
         tasks: Callable[[], TaskMemory],
         driving: dict[str, asyncio.Task[object]] | None = None,
+        leaving: set[str] | None = None,
     ) -> None:
-        """`setup` is what a Job that begins now is driven with; `driving` are those that are driven, by their id."""
+        """`setup` is what a Job that begins now is driven with; `driving` are those that are driven, by their id, and
+        `leaving` those of them that are to stop after the step in hand."""
         now = setup()
         super().__init__(now.storage, now.audit, now.plugins, now.workspace, now.env)
         self._setup = setup
         self._tasks = tasks
         self._driving = {} if driving is None else driving
+        self._leaving = set[str]() if leaving is None else leaving
 
     def under(self, setup: Callable[[], Setup]) -> Jobs:
         """The same Jobs; those that begin or continue by these are driven with another setup."""
-        return Jobs(setup, self._tasks, self._driving)
+        return Jobs(setup, self._tasks, self._driving, self._leaving)
 
     async def run(
         self,
@@ -289,6 +292,15 @@ class Jobs(JobFiles):
                     emit = Emitter(self.plugins.listeners, None)
                     await close_job(self.storage, loaded, emit, by or this_user(), reason, self._setup().clock)
 
+    def stop_after_step(self, job_id: str) -> bool:
+        """A Job that this process drives stops as interrupted when the step that each of its Runs is in has ended.
+
+        Whoever called `run` gets where it stands then. False for one that this process does not drive.
+        """
+        if job_id in self._driving:
+            self._leaving.add(job_id)
+        return job_id in self._driving
+
     async def _stop(self, job_id: str) -> None:
         task = self._driving.get(check_job_id(job_id))
         if task is None:
@@ -428,6 +440,7 @@ class Jobs(JobFiles):
         emit = Emitter(self.plugins.listeners, on_event)
         wiring = wired(setup, loaded.job.id, emit, self._tasks, lock, knowledge)
         session = begin(driver := Driver(wiring, loaded.job, loaded.runs))
+        driver.is_leaving = lambda: loaded.job.id in self._leaving
         start = session.run.start
         await setup.check_policies((start.sandbox,))  # before anything of it is written
         emit.display(runtime_begins(start, session.run.limits, self.storage.location, setup.clock.now()))
@@ -453,6 +466,7 @@ class Jobs(JobFiles):
             finally:
                 watching.cancel()
                 self._driving.pop(job_id, None)
+                self._leaving.discard(job_id)
 
     async def _new_job(self, job_id: str | None) -> str:
         if job_id is None:

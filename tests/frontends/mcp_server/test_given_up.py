@@ -18,8 +18,8 @@ from terminal import SECONDS
 from perstack.config.load import load_project
 from perstack.frontends.mcp_server.door import Guard
 from perstack.frontends.mcp_server.http import serve_http
-from perstack.frontends.mcp_server.listening import Address
 from perstack.frontends.mcp_server.workspaces import Offer
+from perstack.frontends.shared.listening import Address
 from perstack.host import Host
 
 SESSIONS = 200

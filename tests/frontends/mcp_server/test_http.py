@@ -13,7 +13,7 @@ from terminal import SECONDS, Terminal, reply
 
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.door import Guard
-from perstack.frontends.mcp_server.listening import Address
+from perstack.frontends.shared.listening import Address
 
 INITIALIZE = {
     "jsonrpc": "2.0",

@@ -10,6 +10,7 @@ from perstack.core.commands import (
     AwaitDelegates,
     Call,
     Command,
+    Compact,
     Complete,
     DecideCalls,
     EndRun,
@@ -19,6 +20,7 @@ from perstack.core.commands import (
     JudgeResult,
     RecordResult,
     RunTools,
+    Shrink,
     Snapshot,
     StartDelegates,
     StopAtLimit,
@@ -45,6 +47,11 @@ _TOO_DEEP = (
     "Delegation failed: there are {} delegates one below the other already, and `maxDepth` allows no more. Do this part"
     " of the work yourself."
 )
+
+
+def begins_step(run: Run, command: Command) -> bool:
+    """Whether this is the first work of a step: a Run that is stopped before it has nothing to do again."""
+    return run.phase is Phase.READY and isinstance(command, Generate | Compact | Shrink | Snapshot)
 
 
 def pending(run: Run, limit: int | None = None) -> Command | None:

@@ -82,6 +82,8 @@ GROUPS: dict[str, dict[str, Listed]] = {
     "Serve": {
         "mcp": Listed("mcp", "Serve Experts and Jobs to editors and agents over MCP."),
         "acp": Listed("acp", "Be an agent for an editor, by the Agent Client Protocol."),
+        "worker": Listed("worker", "Drive Jobs that were submitted, on as many machines as you like."),
+        "workers": Listed("workers", "List the workers that there are, and what each does."),
     },
 }
 
@@ -265,5 +267,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack mcp --print-config codex --workspace ~/notes --experts writer,critic",
     ),
     "acp": ("perstack acp --expert writer",),
+    "worker": (
+        "perstack worker --dispatcher postgresql://perstack@db/perstack",
+        "perstack worker --concurrency 20 --labels team=search,gpu=yes --http 9464 --log json",
+    ),
+    "workers": ("perstack workers", "perstack workers --json | jq -r .name"),
 }
 """By the command's name, that of its group before it, as `--help` and docs/cli.md have them."""

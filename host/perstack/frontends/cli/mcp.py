@@ -124,8 +124,8 @@ def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
 def _guard(setup: Setup, project: Project, text: str, names: tuple[str, ...]) -> Guard:
     """Who is let in at that address: on this machine by a token that is made where none is set."""
     from perstack.frontends.mcp_server.door import Guard
-    from perstack.frontends.mcp_server.listening import Address
     from perstack.frontends.mcp_server.tokens import TOKEN_VARIABLE, token_of
+    from perstack.frontends.shared.listening import Address
 
     address = Address.parse(text)
     token = None
@@ -183,7 +183,9 @@ def _print_remote(client: str, setup: Setup, text: str, names: tuple[str, ...]) 
     if guard.token is None or guard.address.port == 0:
         raise UsageError(f"--http {text}: clients need an address that stays: write HOST:PORT")
     err(f"this goes into {CLIENTS[client].file}; it holds a secret, so leave it out of git:")
-    out(CLIENTS[client].remote(guard.address.url(names[0] if names else None), guard.token))
+    from perstack.frontends.mcp_server.door import PATH
+
+    out(CLIENTS[client].remote(guard.address.url(PATH, names[0] if names else None), guard.token))
 
 
 def _places(place: PlaceOptions) -> dict[str, object]:

@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 
 from perstack.dataclass import dataclass
 from perstack.engine.notices import notice
-from perstack.frontends.mcp_server.listening import is_of_this_user
+from perstack.frontends.shared.listening import is_of_this_user
 
 TIME_FOR_REQUEST = 10.0
 """Seconds from the first byte of a request, or from connecting, to its last."""

@@ -13,10 +13,11 @@ from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.bodies import Gone, TooLarge, problem_of, read, replayed
 from perstack.frontends.mcp_server.connections import connection_of
-from perstack.frontends.mcp_server.listening import PATH, Address
 from perstack.frontends.mcp_server.tokens import SHORTEST, TOKEN_VARIABLE
+from perstack.frontends.shared.listening import Address
 from perstack.frontends.tasks.http import LARGEST, is_open
 
+PATH = "/mcp"
 LARGEST_REQUEST = 16 << 20
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")

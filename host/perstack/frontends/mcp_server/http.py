@@ -20,11 +20,11 @@ from perstack.core.job import JobSummary
 from perstack.engine.notices import notice
 from perstack.errors import UsageError
 from perstack.frontends.mcp_server.connections import Census, protocol
-from perstack.frontends.mcp_server.door import LARGEST_REQUEST, Door, Guard
-from perstack.frontends.mcp_server.listening import PATH, listening, place_of
+from perstack.frontends.mcp_server.door import LARGEST_REQUEST, PATH, Door, Guard
 from perstack.frontends.mcp_server.server import build_server
 from perstack.frontends.mcp_server.state import ServerState
 from perstack.frontends.mcp_server.workspaces import Offer, OpenRoot, Workspace, Workspaces, serving_all
+from perstack.frontends.shared.listening import listening, place_of
 from perstack.frontends.shared.stopping import on_stop_signals
 from perstack.frontends.tasks.approvals import approval_routes
 from perstack.frontends.tasks.http import routes
@@ -70,7 +70,7 @@ async def serve_http(offer: Offer, guard: Guard, idle: float = _LONGEST_IDLE) ->
                 )
             )
             with _stopped_by_signals(workspaces, server):
-                notice(f"serving MCP at {place_of(guard.address, listener)}")
+                notice(f"serving MCP at {place_of(guard.address, listener, PATH)}")
                 await server.serve([listener])
 
 

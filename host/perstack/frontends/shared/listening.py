@@ -1,4 +1,4 @@
-"""Where the HTTP server listens: an address, or a Unix socket for one's own user."""
+"""Where an HTTP server listens: an address, or a Unix socket for one's own user."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from pathlib import Path
 
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
-
-PATH = "/mcp"
 
 _UNIX = "unix:"
 _WAITING = 128
@@ -63,10 +61,10 @@ class Address:
         except ValueError:
             return False
 
-    def url(self, name: str | None = None, port: int | None = None) -> str:
+    def url(self, path: str, name: str | None = None, port: int | None = None) -> str:
         """What clients are given, with the port that was free, if any was asked for."""
         host = name or self.host
-        return f"http://{f'[{host}]' if ':' in host else host}:{port or self.port}{PATH}"
+        return f"http://{f'[{host}]' if ':' in host else host}:{port or self.port}{path}"
 
 
 @contextmanager
@@ -76,11 +74,11 @@ def listening(address: Address) -> Generator[socket.socket]:
         yield listener
 
 
-def place_of(address: Address, listener: socket.socket) -> str:
+def place_of(address: Address, listener: socket.socket, path: str) -> str:
     """What clients connect to, for a person."""
     if address.socket_path is not None:
         return f"{_UNIX}{address.socket_path}"
-    return address.url(port=listener.getsockname()[1])
+    return address.url(path, port=listener.getsockname()[1])
 
 
 def is_of_this_user(connection: socket.socket) -> bool:

@@ -1,0 +1,97 @@
+"""What becomes of the order for a Job when a worker has driven it, or could not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, assert_never
+
+from perstack.core.job import JobStatus, JobSummary
+from perstack.core.undriven import stands
+from perstack.dataclass import dataclass
+
+MOST_TAKEOVERS = 3
+"""Takeovers in a row without any work between them after which a Job is driven no more."""
+
+_FIRST_PAUSE = 250
+_LONGEST_PAUSE = 4_000
+"""Milliseconds."""
+
+_BEGINNINGS = frozenset(
+    ("resumeRun", "startGeneration", "retry", "switchModel", "startToolCall", "startSample", "startCompaction")
+)
+"""What a worker records before the work that it may die of: each that takes over records it again."""
+_BESIDE = frozenset(
+    (
+        "queueRun",
+        "stopRunByInterrupt",
+        "recordSnapshot",
+        "widenPermissions",
+        "startRewind",
+        "finishRewind",
+        "redactEvent",
+    )
+)
+"""What may be recorded and is no work of the Job."""
+
+_ENDS: frozenset[JobStatus] = frozenset(("stoppedByError", "stoppedByMaxSteps", "stoppedByBudget"))
+"""Stops that a person has to do something about."""
+
+Came = Literal["stopped", "left", "cancelled", "lost", "busy", "unreachable", "unable"]
+"""What came of driving a Job: it has come to its end or stopped · this worker leaves · somebody cancelled it · another
+worker has its order · another process drives it · its storage cannot be reached · this worker cannot drive it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The order is seen to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The order waits again."""
+
+    due: int
+    """Not before this time, in milliseconds since 1970; 0: at once."""
+    refused: str | None = None
+    """Why this worker is not to get it, if that is so."""
+
+
+def after_drive(came: Came, job: JobSummary | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Again:
+    """What becomes of the order. `job` is where the Job stands, None if there is none; `tries` is how often in a row
+    this worker has had it and could not begin; `reason` is why this worker cannot drive it.
+    """
+    if came == "unreachable":
+        return Again(now + pause(tries))  # where the Job stands is not known
+    if job is None or stands(job):
+        return Done()
+    if came in ("stopped", "left") and job.pause_reason == "rate_limit":
+        return Again(job.resume_at or 0)
+    match came:
+        case "left":
+            return Done() if job.status in _ENDS else Again(0)
+        case "busy":
+            return Again(now + pause(tries))
+        case "unable":
+            return Again(0, reason)
+        case "stopped" | "cancelled" | "lost":
+            return Done()
+        case _:
+            assert_never(came)
+
+
+def pause(tries: int) -> int:
+    """Milliseconds until a worker looks again at what it could not begin, after so many tries."""
+    return min(_FIRST_PAUSE << min(tries, 10), _LONGEST_PAUSE)
+
+
+def work_in(event_types: Iterable[str]) -> int:
+    """How much of a Job is done, by the events of all its Runs: those that are no mere beginnings."""
+    return sum(one not in _BEGINNINGS and one not in _BESIDE for one in event_types)
+
+
+def takeovers_now(before: int, work_before: int, work: int) -> int:
+    """How many takeovers in a row there were with one more, and no work of the Job between them.
+
+    `before` there were until the last one, when so much was done; `work` is done by now.
+    """
+    return before + 1 if before and work == work_before else 1

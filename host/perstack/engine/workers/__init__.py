@@ -1,0 +1,1 @@
+"""Workers: processes that drive the Jobs which a dispatcher gives them."""

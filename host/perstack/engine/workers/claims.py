@@ -1,0 +1,215 @@
+"""What a worker has claimed: each Job is driven in a task of its own, and then its order is released."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Protocol
+
+from perstack.core.ids import check_job_id
+from perstack.core.job import JobSummary
+from perstack.core.serving import MOST_TAKEOVERS, Again, Came, Done, after_drive, takeovers_now, work_in
+from perstack.core.undriven import stands
+from perstack.dataclass import dataclass
+from perstack.engine.emit import OnEvent
+from perstack.engine.jobs import Jobs
+from perstack.engine.workers.news import Tell, error_text, news_of, news_of_taken
+from perstack.engine.workers.outcome import Outcome
+from perstack.engine.workers.poison import stop_for_good
+from perstack.engine.workers.reaching import Reaching
+from perstack.engine.workers.tally import Tally
+from perstack.errors import Conflict, Damaged, NotFound, StorageError
+from perstack.ports.clock import Clock
+from perstack.ports.dispatcher import Claim, Order, Seat
+
+_MOST_REMEMBERED = 1_000
+"""Jobs of which it is known how often this worker could not begin them."""
+
+
+class Drive(Protocol):
+    """Drives a Job to its end or stop."""
+
+    def __call__(self, job_id: str, *, on_event: OnEvent) -> Awaitable[JobSummary]: ...
+
+
+@dataclass(slots=True)
+class Held:
+    """A claim, and who drives its Job."""
+
+    claim: Claim
+    task: asyncio.Future[JobSummary] | None = None
+    """None before it is driven."""
+    is_lost: bool = False
+    """Another worker has the order."""
+    is_left: bool = False
+    """It is to end because this worker leaves."""
+
+
+class Claims:
+    """Those of one worker. Whatever goes wrong with one ends nothing else."""
+
+    def __init__(
+        self, name: str, jobs: Jobs, drive: Drive, clock: Clock, tally: Tally, reaching: Reaching, tell: Tell
+    ) -> None:
+        self._name = name
+        self._jobs = jobs
+        self._drive = drive
+        self._clock = clock
+        self._tally = tally
+        self._reaching = reaching
+        self._tell = tell
+        self._tries: dict[str, int] = {}
+        self._held: dict[str, Held] = {}
+        self.freed = asyncio.Event()
+        """Set when one was seen to."""
+        self.soonest: int | None = None
+        """When the first order is due that was put back for a moment, by the clock."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """The Jobs that are held."""
+        return tuple(held.claim.order.job_id for held in self._held.values())
+
+    # --- ending what is driven ------------------------------------------------------------------------------------
+
+    def lose(self, claim_id: str) -> None:
+        """Another worker has the order, and drives the Job."""
+        held = self._held.get(claim_id)
+        if held is not None:
+            held.is_lost = True
+            if held.task is not None:
+                held.task.cancel()
+
+    def leave_after_step(self) -> None:
+        """Each Job stops when the step in hand has ended."""
+        for held in self._held.values():
+            held.is_left = True
+            if held.task is not None and not self._jobs.stop_after_step(held.claim.order.job_id):
+                held.task.cancel()
+
+    def leave_now(self) -> None:
+        """Each Job stops, and is recorded as interrupted."""
+        for held in self._held.values():
+            held.is_left = True
+            if held.task is not None:
+                held.task.cancel()
+
+    # --- one claim ------------------------------------------------------------------------------------------------
+
+    def hold(self, claim: Claim) -> Held:
+        """A claim that is to be seen to."""
+        held = self._held[claim.id] = Held(claim)
+        return held
+
+    async def see_to(self, seat: Seat, held: Held, live: Callable[[], Awaitable[frozenset[str]]]) -> None:
+        """Drive the Job, and release the order. `live` are the names of the workers that there are."""
+        try:
+            outcome = await self._outcome(seat, held)
+            after = self._after(held, outcome)
+            again = None if isinstance(after, Done) else await self._order_again(held.claim.order, after, live)
+            if not held.is_lost:
+                await self._reaching.until_done(lambda: seat.release(held.claim, again))
+            self._tell(news_of(held.claim.order, outcome, after))
+        finally:
+            del self._held[held.claim.id]
+            self.freed.set()
+
+    async def _outcome(self, seat: Seat, held: Held) -> Outcome:
+        """Drive it, if there is something to drive. Raises CancelledError only if this task is cancelled."""
+        job_id = held.claim.order.job_id
+        try:
+            job = await self._jobs.job(check_job_id(job_id))
+            if stands(job):
+                return Outcome("stopped", job)
+            if held.claim.is_taken_over:
+                await self._count_takeover(seat, held)
+            if held.claim.order.takeovers >= MOST_TAKEOVERS:
+                return Outcome("stopped", await stop_for_good(self._jobs, job_id, self._clock), is_poison=True)
+        except NotFound:
+            return Outcome("stopped")
+        except Exception as error:  # noqa: BLE001 - a storage may raise anything
+            return await self._failed(job_id, error)
+        if held.is_left or held.is_lost:
+            return Outcome("lost" if held.is_lost else "left", job)
+        return await self._driven(held, job)
+
+    async def _driven(self, held: Held, job: JobSummary) -> Outcome:
+        held.task = asyncio.ensure_future(self._drive(job.id, on_event=self._tally.of_job(job)))
+        self._tell(news_of_taken(held.claim, job))
+        began = time.monotonic()
+        self._tally.running += 1
+        try:
+            await asyncio.wait({held.task})
+        except asyncio.CancelledError:
+            held.task.cancel()
+            await asyncio.wait({held.task})
+            raise
+        finally:
+            self._tally.running -= 1
+        return replace(await self._came(held, held.task), seconds=time.monotonic() - began)
+
+    async def _came(self, held: Held, task: asyncio.Future[JobSummary]) -> Outcome:
+        job_id = held.claim.order.job_id
+        if held.is_lost:
+            if not task.cancelled():
+                task.exception()  # is the other worker's to tell
+            return Outcome("lost")
+        if task.cancelled():
+            return await self._standing("left" if held.is_left else "cancelled", job_id, None)
+        error = task.exception()
+        if error is not None:
+            return await self._failed(job_id, error)
+        return Outcome("left" if held.is_left else "stopped", task.result())
+
+    async def _failed(self, job_id: str, error: BaseException) -> Outcome:
+        if isinstance(error, Conflict):
+            return await self._standing("busy", job_id, error)
+        if isinstance(error, StorageError) and not isinstance(error, Damaged):
+            return Outcome("unreachable", error=error)
+        return await self._standing("unable", job_id, error)
+
+    async def _standing(self, came: Came, job_id: str, error: BaseException | None) -> Outcome:
+        """With where the Job stands. One that cannot be read is nobody's to drive."""
+        try:
+            return Outcome(came, await self._jobs.job(job_id), error)
+        except (NotFound, Damaged) as missing:
+            return Outcome(came, None, error or missing)
+        except Exception as unread:  # noqa: BLE001 - a storage may raise anything
+            return Outcome("unreachable", None, error or unread)
+
+    async def _count_takeover(self, seat: Seat, held: Held) -> None:
+        """Keep with the order how often it was taken over, and how much was done then."""
+        self._tally.takeovers += 1
+        order = held.claim.order
+        types: list[str] = []
+        for run in (await self._jobs.job(order.job_id)).runs:
+            types += [line.event.type for line in await self._jobs.events(run.id)]
+        work = work_in(types)
+        changed = replace(order, takeovers=takeovers_now(order.takeovers, order.events, work), events=work)
+        held.claim = await self._reaching.until_done(lambda: seat.change(held.claim, changed))
+
+    # --- what becomes of the order --------------------------------------------------------------------------------
+
+    def _after(self, held: Held, outcome: Outcome) -> Done | Again:
+        job_id, begun = held.claim.order.job_id, outcome.came not in ("busy", "unreachable")
+        tries = self._tries.pop(job_id, 0)
+        if not begun and len(self._tries) < _MOST_REMEMBERED:
+            self._tries[job_id] = tries + 1
+        reason = "" if outcome.error is None else error_text(outcome.error)
+        after = after_drive(outcome.came, outcome.job, self._clock.now(), tries=tries, reason=reason)
+        if isinstance(after, Again) and not begun:
+            self.soonest = after.due if self.soonest is None else min(self.soonest, after.due)
+        return after
+
+    async def _order_again(self, order: Order, after: Again, live: Callable[[], Awaitable[frozenset[str]]]) -> Order:
+        """The order as it waits. Of workers that have ended nobody need know what they refused."""
+        if after.refused is None:
+            return replace(order, due=after.due)
+        there = await self._reaching.until_done(live)
+        refused = {name: why for name, why in order.refused.items() if name in there}
+        return replace(order, due=after.due, refused={**refused, self._name: after.refused})

@@ -1,0 +1,107 @@
+"""What a worker says of itself, for people and for programs. Nothing in it is secret."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Literal
+
+from pydantic import JsonValue
+
+from perstack.core.job import JobSummary
+from perstack.core.plain import one_line
+from perstack.core.secret_text import masked_error
+from perstack.core.serving import Again, Came, Done
+from perstack.dataclass import dataclass
+from perstack.engine.workers.outcome import Outcome
+from perstack.ports.dispatcher import Claim, Order
+
+_LONGEST = 500
+"""Characters of an error."""
+
+Level = Literal["info", "warning", "error"]
+Kind = Literal[
+    "ready",
+    "taken",
+    "ended",
+    "again",
+    "refused",
+    "lost",
+    "poison",
+    "failed",
+    "looked-after",
+    "unreachable",
+    "reachable",
+    "draining",
+    "stopped",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """One thing that happened to a worker."""
+
+    event: Kind
+    text: str
+    """A line for a person, without the Job's id."""
+    level: Level = "info"
+    job: str | None = None
+    facts: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """The same for programs."""
+
+
+_WHY_AGAIN: dict[Came, tuple[Kind, Level, str]] = {
+    "stopped": ("again", "info", "waits, and is queued for later"),
+    "left": ("again", "info", "left for another worker"),
+    "busy": ("again", "info", "queued again"),
+    "unreachable": ("again", "warning", "queued again"),
+    "unable": ("refused", "warning", "cannot be driven here, and waits for another worker"),
+}
+
+Tell = Callable[[News], None]
+
+
+def error_text(error: BaseException | str) -> str:
+    """An error as a worker says it: one line, and nothing secret."""
+    text = one_line(masked_error(str(error))) or type(error).__name__
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def news_of_taken(claim: Claim, job: JobSummary) -> News:
+    """That a Job is driven from now on."""
+    over = " over from a worker that fell silent" if claim.is_taken_over else ""
+    facts: dict[str, JsonValue] = {"expert": job.expert_key}
+    if claim.is_taken_over:
+        facts["takeovers"] = claim.order.takeovers
+    return News(event="taken", job=job.id, text=f"taken{over} ({job.expert_key})", facts=facts)
+
+
+def news_of(order: Order, outcome: Outcome, after: Done | Again) -> News:
+    """What came of an order."""
+    event, level, text = _said(order, outcome, isinstance(after, Again))
+    facts: dict[str, JsonValue] = {"came": outcome.came}
+    if outcome.job is not None:
+        job = outcome.job
+        facts |= {"status": job.status, "expert": job.expert_key, "steps": job.total_steps}
+    if outcome.seconds is not None:
+        facts["seconds"] = round(outcome.seconds, 3)
+        text = f"{text} after {outcome.seconds:.1f} s"
+    error = outcome.error if outcome.job is None or not outcome.job.error else outcome.job.error
+    if error is not None:
+        facts["error"] = error_text(error)
+        text = f"{text}: {facts['error']}"
+    return News(event=event, job=order.job_id, text=text, level=level, facts=facts)
+
+
+def _said(order: Order, outcome: Outcome, is_again: bool) -> tuple[Kind, Level, str]:
+    job = outcome.job
+    if outcome.is_poison:
+        return "poison", "error", f"stopped: {order.takeovers} workers in a row ended or fell silent"
+    if outcome.came == "lost":
+        return "lost", "warning", "another worker has taken it over"
+    if is_again and outcome.came in _WHY_AGAIN:
+        return _WHY_AGAIN[outcome.came]
+    if job is None:
+        return "ended", "error" if outcome.error else "info", "there is no such Job to drive"
+    status = "cancelled" if outcome.came == "cancelled" else f"{job.status}"
+    return "ended", "warning" if job.error else "info", status

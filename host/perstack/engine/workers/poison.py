@@ -1,0 +1,46 @@
+"""Ending a Job that ends every worker which drives it."""
+
+from __future__ import annotations
+
+from perstack.core.commands import Fail
+from perstack.core.job import JobSummary, summarize
+from perstack.core.run_facts import ErrorInfo
+from perstack.core.runs.decide import noted, resumed
+from perstack.core.runs.transitions import ACTIVE
+from perstack.core.serving import MOST_TAKEOVERS
+from perstack.engine.emit import Emitter
+from perstack.engine.jobs import Jobs
+from perstack.engine.session import Session
+from perstack.engine.who import this_process
+from perstack.ports.clock import Clock
+from perstack.ports.storage import RunRef
+
+_WHY = ErrorInfo(
+    name="PoisonJob",
+    message=f"{MOST_TAKEOVERS} workers in a row ended or fell silent at this place of the Job: look at what it does"
+    " there, then resume it",
+)
+
+
+async def stop_for_good(jobs: Jobs, job_id: str, clock: Clock) -> JobSummary:
+    """Record in the Coordinator's log that the Job failed; a person may resume it. Raises Conflict while it is driven.
+
+    A Run that is at work no more, as its worker found the time to record, is resumed for it: only then may it fail.
+    """
+    async with jobs.storage.lease(job_id, this_process()):
+        loaded = await jobs.load(job_id)
+        run = loaded.runs[loaded.job.coordinator.start.run_id]
+        async with jobs.audit.kept(loaded.job):
+            emit = Emitter(jobs.plugins.listeners, None)
+            session = Session(jobs.storage, loaded.job, emit, RunRef(job_id, run.id), run.start.expert_key, clock=clock)
+            session.take_up(run)
+            if run.status not in ACTIVE:
+                again = resumed(
+                    run, "crash", session.stamp, limits=None, settled={}, signal=None, definition=None, permissions=()
+                )
+                session.note(again)
+            session.note_all(noted(session.run, Fail(_WHY), session.stamp, 0))
+            await session.flush()
+        summary = summarize(loaded.job, is_driven=False)
+        await jobs.storage.put_summary(job_id, summary.to_json())
+        return summary

@@ -1,0 +1,139 @@
+"""`perstack worker`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from perstack.core.labels import parse_labels
+from perstack.core.overrides import Overrides
+from perstack.errors import UsageError
+from perstack.frontends.cli.dispatching import dispatcher_of, dispatcher_option
+from perstack.frontends.cli.options import PlaceOptions, Setup, place_options
+from perstack.frontends.cli.spans import read_span
+from perstack.frontends.cli.terminal import err
+from perstack.frontends.shared.stopping import leave, on_stop_signals
+
+if TYPE_CHECKING:
+    from perstack.engine.workers.news import News
+    from perstack.engine.workers.worker import Worker, WorkerSettings
+    from perstack.host import Host
+
+_LONGEST_NAME = 64
+_PATIENCE = 15.0
+"""Seconds, once the time to drain is over, for what is in hand to be recorded."""
+
+
+@click.command("worker")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    default=8,
+    show_default=True,
+    help="Jobs at a time; those that wait for a person do not count.",
+)
+@click.option("--labels", metavar="K=V,...", help="Take only Jobs that have one of these labels.")
+@click.option("--name", metavar="NAME", help="What it is called; by default this machine's name.")
+@click.option(
+    "--drain", metavar="TIME", default="30s", show_default=True, help="On SIGTERM: how long a step may take to end."
+)
+@click.option("--http", "address", metavar="HOST:PORT", help="Serve /healthz, and /metrics for Prometheus.")
+@click.option(
+    "--log",
+    "form",
+    type=click.Choice(("text", "json")),
+    default="text",
+    show_default=True,
+    help="How stderr says what happens: lines for people, or JSON objects.",
+)
+@click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again.")
+@dispatcher_option
+@place_options
+def worker_command(
+    concurrency: int,
+    labels: str | None,
+    name: str | None,
+    drain: str,
+    address: str | None,
+    form: str,
+    env_path: tuple[str, ...],
+    dispatcher: str | None,
+    config: str | None,
+    workspace: str | None,
+    storage: str | None,
+) -> None:
+    """Drive Jobs that were submitted, until Ctrl-C or SIGTERM, and look after what is due.
+
+    Any number of workers may share one dispatcher and one storage, on as many machines. When one dies, another takes
+    over within ten seconds. SIGTERM lets the steps in hand end; a second signal ends the worker at once.
+    """
+    from perstack.engine.workers.worker import WorkerSettings
+
+    settings = WorkerSettings(
+        name=_name(name),
+        concurrency=concurrency,
+        labels=parse_labels(one.strip() for one in labels.split(",")) if labels is not None else {},
+        drain=_seconds(drain),
+    )
+    setup = Setup(PlaceOptions(config, workspace, storage), Overrides(), env_path)
+    asyncio.run(_work(setup.host(), settings, dispatcher, storage, address, as_json=form == "json"))
+
+
+def _name(given: str | None) -> str:
+    name = socket.gethostname() if given is None else given
+    if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME or " " in name:
+        raise UsageError(f"--name: use 1 to {_LONGEST_NAME} printable characters without spaces")
+    return name
+
+
+def _seconds(drain: str) -> float:
+    return 0.0 if drain == "0" else (read_span(drain, "--drain") or 0) / 1000
+
+
+async def _work(
+    host: Host, settings: WorkerSettings, given: str | None, storage: str | None, address: str | None, *, as_json: bool
+) -> None:
+    from perstack.engine.workers.worker import Worker
+    from perstack.frontends.workers.log import json_line, text_line
+
+    def tell(news: News) -> None:
+        now = host.clock.now()
+        err(json_line(news, worker.name, now) if as_json else text_line(news, now))
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(host)
+        dispatcher = dispatcher_of(host, given, storage)
+        stack.push_async_callback(dispatcher.close)
+        worker = Worker(
+            dispatcher, host.jobs, host.scheduler, host.clock, settings, drive=lambda name: host.resume, tell=tell
+        )
+        if address is not None:
+            from perstack.frontends.shared.listening import Address
+            from perstack.frontends.workers.http import app_of, served
+
+            where = Address.parse(address)
+            place = await stack.enter_async_context(served(app_of(worker, dispatcher, host.clock, where), where))
+            if not as_json:
+                err(f"figures at {place}/metrics")
+        await _until_it_left(worker, settings.drain)
+
+
+async def _until_it_left(worker: Worker, drain: float) -> None:
+    """The first signal lets it leave, the second ends the process; so does what does not end in time."""
+    loop = asyncio.get_running_loop()
+
+    def late() -> None:
+        err("error: what was in hand did not end in time: another worker takes it over")
+        leave()
+
+    def first() -> None:
+        worker.leave()
+        loop.call_later(drain + _PATIENCE, late)
+
+    with on_stop_signals(first):
+        await worker.run()

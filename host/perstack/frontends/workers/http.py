@@ -1,0 +1,87 @@
+"""`/healthz` and `/metrics` of a worker. Nothing else, and nothing that changes anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from perstack.engine.workers.worker import Worker
+from perstack.errors import DispatcherError, UsageError
+from perstack.frontends.shared.listening import Address, listening
+from perstack.ports.clock import Clock
+from perstack.ports.dispatcher import Dispatcher, Load
+
+_PATIENCE = 5.0
+"""Seconds for the dispatcher to say how much there is to do."""
+_OWN_NAMES = ("localhost", "127.0.0.1")
+_LONGEST_HEAD = 16 << 10
+_MOST_CONNECTIONS = 64
+
+
+def app_of(worker: Worker, dispatcher: Dispatcher, clock: Clock, address: Address) -> Starlette:
+    """What is served at that address. Raises UsageError if the library that writes the figures is not installed."""
+    try:
+        from perstack.frontends.workers.metrics import CONTENT_TYPE, figures
+    except ModuleNotFoundError as error:
+        raise UsageError("a worker's figures need prometheus-client: install `perstack[workers]`") from error
+
+    async def health(_: Request) -> Response:
+        problem = worker.health.problem
+        facts = {"status": "ok"} if problem is None else {"status": "unavailable", "reason": problem}
+        return JSONResponse({**facts, "worker": worker.name}, 200 if problem is None else 503)
+
+    async def metrics(_: Request) -> Response:
+        load = await _load(dispatcher)
+        return Response(figures(worker.tally, load, clock.now()), media_type=CONTENT_TYPE)
+
+    # a page in a browser of this machine may call it by a name of its own
+    names = list(_OWN_NAMES) if address.is_loopback and ":" not in address.host else ["*"]
+    guard = Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
+    return Starlette(routes=[Route("/healthz", health), Route("/metrics", metrics)], middleware=[guard])
+
+
+async def _load(dispatcher: Dispatcher) -> Load | None:
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            return await dispatcher.load()
+    except (DispatcherError, TimeoutError):
+        return None
+
+
+@asynccontextmanager
+async def served(app: Starlette, address: Address) -> AsyncGenerator[str]:
+    """Serves it meanwhile; what clients connect to. Raises UsageError if the address cannot be listened on."""
+    with listening(address) as listener:
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            h11_max_incomplete_event_size=_LONGEST_HEAD,
+            limit_concurrency=_MOST_CONNECTIONS,
+            log_level="error",  # what strangers send is no news
+            access_log=False,
+            timeout_graceful_shutdown=1,
+        )
+        server = _Server(config)
+        serving = asyncio.create_task(server.serve([listener]))
+        try:
+            yield address.url("", port=listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            await serving
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Signals are the worker's."""
+        yield

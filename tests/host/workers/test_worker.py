@@ -1,0 +1,272 @@
+"""A worker drives what it is given, once, and leaves without losing anything."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from hosting import Bench, crashing, expert, until_it_crashes, wait_for
+from working import Engine, recorded
+
+from perstack.core.job import JobSummary
+from perstack.errors import DispatcherError, MissingCredential
+from perstack.host import Host
+from perstack.testing.crashing_storage import CrashPoint
+from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
+from perstack.testing.scripted import text, tool, turn
+
+DONE = [turn(tool("todo", {"newTodos": ["a"]}), usage=(100, 10)), text("Done.", usage=(200, 20))]
+LONG = [turn(tool("todo", {"newTodos": ["a"]}), delay_ms=100, repeat=1000)]
+
+
+def test_jobs_are_driven_and_their_orders_are_gone(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        for number in range(3):
+            await recorded(bench, f"job-{number}")
+        await engine.submit("job-0", "job-1", "job-2")
+        async with engine.at_work(bench.host(DONE, expert("a")), concurrency=2) as at_work:
+            await at_work.until("ended", 3)
+            assert [(await at_work.host.job(f"job-{n}")).status for n in range(3)] == ["completed"] * 3
+            assert await engine.is_empty()
+            tally = at_work.worker.tally
+            assert (tally.steps, tally.running, tally.takeovers) == (6, 0, 0)
+            assert tally.tokens == {("input", "scripted/scripted"): 900, ("output", "scripted/scripted"): 90}
+        assert [one.event for one in at_work.news if one.job is None] == ["ready", "draining", "stopped"]
+
+    wait_for(work())
+
+
+def test_a_question_holds_no_place_and_what_is_not_there_ends_nothing(bench: Bench) -> None:
+    async def work() -> None:
+        engine, guest = Engine(), expert("a", ask=True)
+        await recorded(bench, "asks", guest)
+        await recorded(bench, "asks-too", guest)
+        await engine.submit("asks", "no-such-job", "asks-too")
+        host = bench.host([tool("askUser", {"question": "Tea?"})], guest)
+        async with engine.at_work(host, concurrency=1) as at_work:
+            await at_work.until("ended", 3)
+            assert {(await host.job(one)).question for one in ("asks", "asks-too")} == {"Tea?"}
+            assert await engine.is_empty()
+
+    wait_for(work())
+
+
+def test_a_worker_that_leaves_lets_the_step_in_hand_end_and_another_goes_on(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        await recorded(bench, "job")
+        await engine.submit("job")
+        first = bench.host(LONG, expert("a"))
+        async with engine.at_work(first, "first", drain=10) as leaving:
+            await leaving.steps(1)
+            leaving.worker.leave()
+            assert leaving.worker.health.problem == "the worker is leaving"
+            async with asyncio.timeout(5):
+                await leaving.task
+            assert (await leaving.until("again")).text.startswith("left for another worker")
+            types = [line.event.type for line in await first.events("job-1")]
+        assert types[-2:] == ["finishStep", "stopRunByInterrupt"]
+        second = bench.host(lambda request: text("Done."), expert("a"))
+        async with engine.at_work(second, "second") as at_work:
+            ended = await at_work.until("ended")
+        assert ended.facts["status"] == "completed"
+        assert not at_work.of("lost", "poison")
+        assert at_work.worker.tally.takeovers == 0
+
+    wait_for(work())
+
+
+def test_a_step_that_takes_too_long_is_recorded_as_interrupted(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        await recorded(bench, "job")
+        await engine.submit("job")
+        async with engine.at_work(bench.host([text("late", delay_ms=60_000)], expert("a")), drain=0.2) as at_work:
+            await at_work.until("taken")
+            at_work.worker.leave()
+            async with asyncio.timeout(5):
+                await at_work.task
+            assert (await at_work.host.job("job")).status == "stoppedByInterrupt"
+            assert (await engine.dispatcher.load()).queued == 1
+
+    wait_for(work())
+
+
+def test_a_job_that_this_worker_cannot_drive_waits_for_another(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        await recorded(bench, "job")
+        await engine.submit("job")
+        without, other = bench.host(DONE, expert("a")), bench.host(DONE, expert("a"))
+
+        async def resume(job_id: str, **_: object) -> None:
+            raise MissingCredential("no key: set SOME_KEY=sk-ant-REDACTED")
+
+        async with engine.at_work(without, "without", drive=resume) as refusing:
+            refused = await refusing.until("refused")
+            assert refused.level == "warning"
+            assert "sk-verysecret" not in refused.text + str(refused.facts)
+            order = await engine.dispatcher.order("job")
+            assert order is not None
+            assert list(order.refused) == [refusing.worker.name]
+            async with engine.at_work(other, "with") as at_work:
+                assert (await at_work.until("ended")).facts["status"] == "completed"
+        assert len(refusing.of("refused")) == 1
+
+    wait_for(work())
+
+
+async def _hang(job_id: str, **_: object) -> JobSummary:
+    """Drives nothing, for ever."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def _killed(engine: Engine, host: Host) -> int:
+    """A worker that dies over what it is given: how often its order was taken over by then."""
+    async with engine.at_work(host, "dying", drive=_hang) as dying:
+        await dying.until("taken")
+        dying.task.cancel()
+        await asyncio.wait({dying.task})
+    order = await engine.dispatcher.order("job")
+    assert order is not None
+    return order.takeovers
+
+
+def test_a_job_that_ends_three_workers_is_stopped(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        await recorded(bench, "job")
+        await engine.submit("job")
+        assert [await _killed(engine, bench.host(DONE, expert("a"))) for _ in range(3)] == [0, 1, 2]
+        async with engine.at_work(bench.host(DONE, expert("a")), "last") as at_work:
+            poison = await at_work.until("poison")
+            job = await at_work.host.job("job")
+            assert at_work.worker.tally.takeovers == 1
+        assert poison.level == "error"
+        assert job.status == "stoppedByError"
+        assert "workers in a row" in (job.error or "")
+        assert await engine.is_empty()
+        assert (await bench.host(DONE, expert("a")).resume("job")).status == "completed"
+
+    wait_for(work())
+
+
+def test_a_takeover_after_work_counts_from_one(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        await recorded(bench, "job")
+        await engine.submit("job")
+        assert [await _killed(engine, bench.host(DONE, expert("a"))) for _ in range(3)] == [0, 1, 2]
+        dying = bench.host([DONE[0], text("never")], expert("a"), wrap=crashing(CrashPoint("after", 3)))
+        with until_it_crashes():
+            await dying.resume("job")
+        assert await _killed(engine, bench.host(DONE, expert("a"))) == 1
+
+    wait_for(work())
+
+
+def test_a_claim_that_is_lost_ends_the_drive_and_nothing_else(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        await recorded(bench, "job")
+        await recorded(bench, "other")
+        await engine.submit("job")
+        async with engine.at_work(bench.host(DONE, expert("a")), drive=_hang) as at_work:
+            await at_work.until("taken")
+            engine.orders.held["job"].seat = None
+            async with engine.dispatcher.seat("quicker") as seat:
+                claim = await seat.claim()
+                assert claim is not None
+                assert claim.is_taken_over
+                await at_work.until("lost")
+                await seat.release(claim)
+            await engine.submit("other")
+            await at_work.until("taken", 2)
+            at_work.task.cancel()
+            await asyncio.wait({at_work.task})
+
+    wait_for(work())
+
+
+class Unreachable(InMemoryDispatcher):
+    """An engine that does not answer as long as `is_away`."""
+
+    is_away = True
+
+    def seat(self, name: str, **options: object):  # type: ignore[override]
+        if self.is_away:
+            raise DispatcherError("connection refused at postgresql://perstack:secret-word-123@db/x")
+        return super().seat(name, **options)  # type: ignore[arg-type]
+
+
+def test_a_dispatcher_that_is_away_is_asked_again_and_that_is_said_once(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        await recorded(bench, "job")
+        await engine.submit("job")
+        away = Unreachable(engine.orders)
+        async with engine.at_work(bench.host(DONE, expert("a")), dispatcher=away) as at_work:
+            told = await at_work.until("unreachable")
+            away.is_away = False
+            await at_work.until("ended")
+        assert "secret-word-123" not in told.text
+        assert [one.event for one in at_work.news][:3] == ["unreachable", "reachable", "ready"]
+
+    wait_for(work())
+
+
+def test_a_job_that_another_process_drives_is_looked_at_again_soon(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        await recorded(bench, "job")
+        await engine.submit("job")
+        other = bench.host(DONE, expert("a"))
+        async with engine.at_work(bench.host(DONE, expert("a"))) as at_work:
+            async with other.storage.lease("job", "pid 1 on another machine"):
+                await at_work.until("again", 2)
+            assert (await at_work.until("ended")).facts["status"] == "completed"
+
+    wait_for(work())
+
+
+def test_labels_and_priority_are_kept(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        for one in ("low", "high", "gpu"):
+            await recorded(bench, one)
+        await engine.submit("low", priority=1)
+        await engine.submit("high", priority=2)
+        await engine.submit("gpu", labels={"gpu": "yes"})
+        host = bench.host(DONE, expert("a"))
+        async with engine.at_work(host, concurrency=1, labels={"gpu": "yes"}) as at_work:
+            await at_work.until("ended")
+            assert (await engine.dispatcher.load()).queued == 2
+        async with engine.at_work(bench.host(DONE, expert("a")), concurrency=1) as other:
+            await other.until("ended", 2)
+        assert [one.job for one in at_work.of("taken") + other.of("taken")] == ["gpu", "high", "low"]
+
+    wait_for(work())
+
+
+def test_two_workers_share_fifty_jobs_and_each_is_driven_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        bench, engine = Bench(tmp_path, "sqlite:perstack/state.db"), Engine()
+        names = [f"job-{number}" for number in range(50)]
+        for name in names:
+            await recorded(bench, name)
+        await engine.submit(*names)
+        hosts = [bench.host(DONE, expert("a")) for _ in range(2)]
+        async with engine.at_work(hosts[0], "one") as one, engine.at_work(hosts[1], "two") as two:
+            while len(one.of("ended")) + len(two.of("ended")) < 50:
+                await one.when(lambda: bool(one.of("ended")))
+                await asyncio.sleep(0.01)
+            assert await engine.is_empty()
+            for name in names:
+                types = [line.event.type for line in await hosts[0].events(f"{name}-1")]
+                assert types.count("resumeRun") == types.count("finishRun") == 1
+        taken = [news.job for at_work in (one, two) for news in at_work.of("taken")]
+        assert sorted(taken) == sorted(names)
+
+    wait_for(work())

@@ -1,0 +1,117 @@
+"""Workers of a test, on one engine in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from hosting import Bench, expert, until_it_crashes
+
+from perstack.engine.workers.claims import Drive
+from perstack.engine.workers.news import News
+from perstack.engine.workers.worker import Worker, WorkerSettings
+from perstack.host import Host
+from perstack.ports.dispatcher import Dispatcher, Order
+from perstack.testing.crashing_storage import CrashingStorage, CrashPoint
+from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryOrders
+from perstack.testing.scripted import text
+
+
+async def recorded(bench: Bench, job_id: str, *experts: object) -> None:
+    """A Job that has begun, and that nobody drives."""
+    host = bench.host([text("never")], *(experts or (expert("a"),)), wrap=_dying)
+    with until_it_crashes():
+        await host.run("a", "q", job_id=job_id)
+
+
+def _dying(inner: object) -> CrashingStorage:
+    return CrashingStorage(inner, CrashPoint("after", 1))
+
+
+@dataclass
+class AtWork:
+    """A worker that runs in a task."""
+
+    worker: Worker
+    host: Host
+    task: asyncio.Task[None]
+    news: list[News] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def of(self, *kinds: str) -> list[News]:
+        return [one for one in self.news if one.event in kinds]
+
+    def tell(self, news: News) -> None:
+        self.news.append(news)
+        self.changed.set()
+
+    async def steps(self, count: int, seconds: float = 10) -> None:
+        """Until its Jobs have done so many steps."""
+        async with asyncio.timeout(seconds):
+            while self.worker.tally.steps < count:
+                await asyncio.sleep(0.01)  # a poll, bounded above
+
+    async def until(self, kind: str, count: int = 1, seconds: float = 10) -> News:
+        """The `count`-th news of that kind."""
+        return (await self.when(lambda: len(self.of(kind)) >= count, seconds) or self.of(kind))[count - 1]
+
+    async def when(self, there: Callable[[], bool], seconds: float = 10) -> None:
+        async with asyncio.timeout(seconds):
+            while not there():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@dataclass
+class Engine:
+    """Where the workers of a test get their orders from."""
+
+    orders: InMemoryOrders = field(default_factory=InMemoryOrders)
+
+    @property
+    def dispatcher(self) -> InMemoryDispatcher:
+        return InMemoryDispatcher(self.orders)
+
+    async def submit(self, *job_ids: str, **fields: object) -> None:
+        for job_id in job_ids:
+            await self.dispatcher.submit(Order(job_id, **fields))  # type: ignore[arg-type]
+
+    async def is_empty(self) -> bool:
+        load = await self.dispatcher.load()
+        return load.queued + load.later + load.running == 0
+
+    @asynccontextmanager
+    async def at_work(
+        self,
+        host: Host,
+        name: str = "w",
+        *,
+        dispatcher: Dispatcher | None = None,
+        drive: Drive | None = None,
+        **settings: object,
+    ) -> AsyncGenerator[AtWork]:
+        """A worker; on leaving the block it leaves too, unless it has been killed."""
+        told: list[AtWork] = []
+        worker = Worker(
+            dispatcher or self.dispatcher,
+            host.jobs,
+            host.scheduler,
+            host.clock,
+            WorkerSettings(name=name, **settings),  # type: ignore[arg-type]
+            drive=lambda name: drive or host.resume,
+            tell=lambda news: told[0].tell(news),
+        )
+        async with host:
+            at_work = AtWork(worker, host, asyncio.create_task(worker.run()))
+            told.append(at_work)
+            try:
+                yield at_work
+                worker.leave()
+                if not at_work.task.cancelled():
+                    async with asyncio.timeout(15):
+                        await at_work.task
+            finally:
+                at_work.task.cancel()
+                await asyncio.wait({at_work.task})
