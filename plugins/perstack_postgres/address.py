@@ -32,23 +32,25 @@ class Address:
     """What must not be shown, as it may stand in messages of others."""
     given: frozenset[str]
     """The settings of libpq that it names."""
+    setting: str = "storage"
+    """Where a person writes it."""
 
 
-def parse(location: str) -> Address:
+def parse(location: str, setting: str = "storage") -> Address:
     """The address whose scheme is followed by `location`. Raises UsageError, which shows nothing of it."""
     try:
         parts = urlsplit("postgresql:" + location)
         query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
-        raise UsageError(f"storage: this is not the address of a PostgreSQL database: {_FORM}") from None
+        raise UsageError(f"{setting}: this is not the address of a PostgreSQL database: {_FORM}") from None
     userinfo, _, hosts = parts.netloc.rpartition("@")
     database = parts.path.removeprefix("/")
     is_whole = location.startswith("//") and not parts.fragment and "\0" not in unquote(location)
     if not is_whole or not _HOSTS.fullmatch(hosts) or re.search(r"[/@:]", database) or "@" in userinfo:
-        raise UsageError(f"storage: this is not the address of a PostgreSQL database: {_FORM}")
+        raise UsageError(f"{setting}: this is not the address of a PostgreSQL database: {_FORM}")
     schema = dict(query).get("schema", DEFAULT_SCHEMA)
     if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
-        raise UsageError("storage: `schema` in the address is to be of a-z, 0-9 and _, at most 40, and not `pg_…`")
+        raise UsageError(f"{setting}: `schema` in the address is to be of a-z, 0-9 and _, at most 40, and not `pg_…`")
     user, _, password = userinfo.partition(":")
     kept = [(name, value) for name, value in query if name != "schema"]
     secrets = {value for name, value in kept if name not in _SHOWN and "pass" in name} | {password, unquote(password)}
@@ -59,6 +61,7 @@ def parse(location: str) -> Address:
         shown=_shown(user, hosts, database, [(name, value) for name, value in kept if name in _SHOWN], schema),
         secrets=tuple(sorted((one for one in secrets if one), key=len, reverse=True)),
         given=frozenset(given),
+        setting=setting,
     )
 
 

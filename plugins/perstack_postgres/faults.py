@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import psycopg
 
-from perstack.errors import StorageError
 from perstack_postgres.address import Address, without_secrets
 
 _PASSING = {"57P01", "57P02", "57P03", "57P05", "25P03", "53300", "40001", "40P01", "55P03"}
@@ -16,7 +15,7 @@ _REMEDIES = {
     "57014": "the server gave up after its time limit: look for what keeps it busy",
     "55P03": "another process keeps it locked: try again when it is done",
     "25006": "this server takes no writes: name the primary",
-    "3D000": "make the database, or name another in `storage`",
+    "3D000": "make the database, or name another in `{setting}`",
 }
 
 
@@ -43,21 +42,16 @@ def _is_of_connection(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
-def storage_error(address: Address, error: BaseException) -> StorageError:
-    """One line: the place, the server's words, and the remedy."""
-    return StorageError(f"{address.shown}: {reason(address, error)}")
-
-
 def reason(address: Address, error: BaseException) -> str:
-    """The server's words and the remedy."""
+    """On one line: the server's words and the remedy."""
     if isinstance(error, TimeoutError):
         return "no answer in time: see whether the server runs and can be reached"
     code = error.sqlstate if isinstance(error, psycopg.Error) else None
     text = _words(address, error)
     if code in _REMEDIES:
-        return f"{text}: {_REMEDIES[code]}"
+        return f"{text}: {_REMEDIES[code].format(setting=address.setting)}"
     if code is None or code.startswith(("08", "28")):
-        return f"{text}: {_how_to_reach(text)}"
+        return f"{text}: {_how_to_reach(text).format(setting=address.setting)}"
     return text
 
 
@@ -69,9 +63,9 @@ def _words(address: Address, error: BaseException) -> str:
 
 def _how_to_reach(text: str) -> str:
     if "password" in text or "authentication" in text or "pg_hba" in text:
-        return "give its password by a variable in `storage`, PGPASSWORD or ~/.pgpass"
+        return "give its password by a variable in `{setting}`, PGPASSWORD or ~/.pgpass"
     if "does not exist" in text:
-        return "make it, or name another in `storage`"
+        return "make it, or name another in `{setting}`"
     if "certificate" in text or "SSL" in text:
         return "see `sslmode` and `sslrootcert` in docs/storages.md"
     return "see whether the server runs and can be reached"

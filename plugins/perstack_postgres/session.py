@@ -56,11 +56,15 @@ async def connect(address: Address) -> Connection:
     return connection
 
 
+def settings_of(address: Address) -> dict[str, Any]:
+    """Deadlines and keep-alives of a connection, as far as the address does not name them."""
+    return {name: value for name, value in _DEFAULTS.items() if name not in address.given}
+
+
 async def _connect(address: Address) -> Connection:
-    settings = {name: value for name, value in _DEFAULTS.items() if name not in address.given}
     try:
         # libpq gives each host that it names its time
-        return await AsyncConnection.connect(address.conninfo, **settings)
+        return await AsyncConnection.connect(address.conninfo, **settings_of(address))
     except asyncio.CancelledError as error:
         traceback.clear_frames(error.__traceback__)  # one of them has the connection, and nobody else
         raise

@@ -281,7 +281,7 @@ def test_a_server_that_is_restarted_costs_no_running_job_anything(tmp_path: Path
 def test_a_server_that_is_gone_for_good_is_an_error_of_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack_postgres.connections.PATIENCE", 1.0)
+    monkeypatch.setattr("perstack_postgres.pool.PATIENCE", 1.0)
     server = PostgresServer().start()
     storage = opened(server.address())
     try:
