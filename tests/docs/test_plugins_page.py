@@ -118,15 +118,15 @@ def test_a_module_named_in_the_environment_is_a_plugin_too(tmp_path: Path) -> No
 
 
 def test_the_tests_on_the_page_pass(folder: Path) -> None:
-    contract, example = [
-        block for block in fenced(PAGE, "python") if "def test_" in block or "StorageContract" in block
-    ]
-    (folder / "test_dice.py").write_text(example)
-    (folder / "test_scratch.py").write_text(contract)
+    tests = ("def test_", "StorageContract", "DispatcherContract")
+    blocks = [block for block in fenced(PAGE, "python") if any(one in block for one in tests)]
+    names = ["test_scratch.py", "test_near.py", "test_dice.py"]
+    for name, block in zip(names, blocks, strict=True):
+        (folder / name).write_text(block)
     # A basetemp of its own: otherwise it deletes what earlier whole runs left, which can take minutes.
     options = ("-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'basetemp'}")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "test_dice.py", "test_scratch.py"],
+        [sys.executable, "-m", "pytest", *options, *names],
         cwd=folder,
         capture_output=True,
         text=True,

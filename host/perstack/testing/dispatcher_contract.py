@@ -1,0 +1,489 @@
+"""The dispatcher contract as tests. Every dispatcher passes all of them.
+
+    from perstack.testing.dispatcher_contract import DispatcherBed, DispatcherContract
+
+    class TestMyDispatcher(DispatcherContract):
+        @pytest.fixture
+        def bed(self):
+            place = start_my_engine()           # nothing is queued there yet
+            yield DispatcherBed(open=lambda: MyDispatcher(place))
+
+The name of each test says what it protects: one that fails names what your dispatcher would do to a Job. The tests need
+pytest, and no plugin of pytest.
+"""
+# ruff: noqa: S101 - these are tests
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import field, replace
+
+import pytest
+
+from perstack.dataclass import dataclass
+from perstack.errors import DispatcherError
+from perstack.ports.dispatcher import SILENT_AFTER, TAKEN_OVER_WITHIN, Claim, Dispatcher, Order, Seat
+from perstack.testing.opener import SECONDS, wait_for
+
+SOON = 15.0
+"""Seconds within which something must have happened that an engine may take its time for."""
+
+
+async def really(seconds: float) -> None:
+    """Let time pass by waiting."""
+    await asyncio.sleep(seconds)
+
+
+def _system_now() -> int:
+    return int(time.time() * 1000)
+
+
+@dataclass
+class HandedClock:
+    """For an engine that takes a clock: time passes when the test says so."""
+
+    milliseconds: int = 1_800_000_000_000
+
+    def now(self) -> int:
+        """Milliseconds since 1970."""
+        return self.milliseconds
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let so much of it pass."""
+        self.milliseconds += round(seconds * 1000)
+
+
+@dataclass
+class DispatcherBed:
+    """One engine, empty at first, and its time."""
+
+    open: Callable[[], Dispatcher]
+    """A dispatcher as a new process would open it on this engine."""
+    pass_time: Callable[[float], Awaitable[None]] = really
+    """For an engine that takes a clock, move it; else wait."""
+    now: Callable[[], int] = _system_now
+    """Milliseconds since 1970, by the clock that due times are compared with."""
+    cut: Callable[[], Awaitable[None]] | None = None
+    """From now on the engine cannot be reached. None: it is in this process."""
+    mend: Callable[[], Awaitable[None]] | None = None
+    """It can be reached again."""
+    opened: list[Dispatcher] = field(default_factory=list[Dispatcher])
+
+    @asynccontextmanager
+    async def dispatchers(self, count: int = 1) -> AsyncGenerator[list[Dispatcher]]:
+        """So many processes' views of it."""
+        async with AsyncExitStack() as stack:
+            found = [self.open() for _ in range(count)]
+            for one in found:
+                stack.push_async_callback(one.close)
+            yield found
+
+
+async def claimed(seat: Seat, seconds: float = SOON) -> Claim:
+    """The next claim of a seat that waits for one as a worker does."""
+    async with asyncio.timeout(seconds):
+        while (claim := await seat.claim()) is None:
+            await seat.wait(0.2)
+        return claim
+
+
+def ids(claims: list[Claim]) -> list[str]:
+    """Of their Jobs."""
+    return [claim.order.job_id for claim in claims]
+
+
+class _Base:
+    @pytest.fixture
+    def bed(self) -> DispatcherBed:
+        """To be overridden: a fresh, empty engine."""
+        raise pytest.UsageError("override the fixture `bed` of DispatcherContract")
+
+
+class WaitingContract(_Base):
+    """At most one order waits for a Job, and none is lost."""
+
+    def test_a_job_that_is_queued_often_is_driven_once(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with bed.dispatchers(2) as (one, other), one.seat("w") as seat:
+                for dispatcher in (one, other, one):
+                    await dispatcher.submit(Order("job", submitted_at=5))
+                assert (await one.load()).queued == 1
+                claim = await claimed(seat)
+                assert claim.order == Order("job", submitted_at=5)
+                assert await seat.claim() is None
+                await seat.release(claim)
+                assert await seat.claim() is None
+                assert await one.order("job") is None
+
+        wait_for(work())
+
+    def test_a_job_that_many_queue_at_once_is_driven_once(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with bed.dispatchers(2) as (one, other), one.seat("w") as seat:
+                await asyncio.gather(*(who.submit(Order("job", priority=n)) for n in range(8) for who in (one, other)))
+                claim = await claimed(seat)
+                assert claim.order.priority == 7
+                await seat.release(claim)
+                assert await seat.claim() is None
+
+        wait_for(work())
+
+    def test_a_job_that_is_queued_twice_takes_the_earlier_time_and_the_higher_priority(
+        self, bed: DispatcherBed
+    ) -> None:
+        async def work() -> None:
+            async with bed.dispatchers() as (one,):
+                later = bed.now() + 3_600_000
+                await one.submit(Order("job", due=later, priority=1))
+                await one.submit(Order("job", due=later + 5, priority=3))
+                assert await one.order("job") == Order("job", due=later, priority=3)
+                await one.submit(Order("job", due=later - 5, priority=2))
+                assert await one.order("job") == Order("job", due=later - 5, priority=3)
+                assert (await one.load()).later == 1
+                await one.submit(Order("job"))
+                async with one.seat("w") as seat:
+                    claim = await claimed(seat)
+                    assert (claim.order.due, claim.order.priority) == (0, 3)
+
+        wait_for(work())
+
+    def test_a_job_that_is_queued_while_it_stops_is_driven_again(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with bed.dispatchers(2) as (one, other), one.seat("w") as seat, other.seat("v") as second:
+                await one.submit(Order("job", submitted_at=1))
+                claim = await claimed(seat)
+                await other.submit(Order("job", submitted_at=2))
+                assert await second.claim() is None  # two workers would drive it
+                assert await other.order("job") == Order("job", submitted_at=2)
+                await seat.release(claim)
+                assert (await claimed(second)).order.submitted_at == 2
+
+        wait_for(work())
+
+    def test_an_order_that_is_given_back_waits_with_what_is_known_of_it(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with bed.dispatchers() as (one,), one.seat("first") as seat, one.seat("second") as second:
+                await one.submit(Order("job", priority=4, labels={"a": "b"}, submitted_at=9))
+                claim = await claimed(seat)
+                again = replace(claim.order, refused={"first": "no key"}, takeovers=2, events=7)
+                await seat.release(claim, again)
+                assert await one.order("job") == again
+                assert await seat.claim() is None
+                assert (await claimed(second)).order == again
+
+        wait_for(work())
+
+    def test_an_order_that_is_given_back_and_one_submitted_meanwhile_become_one(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with bed.dispatchers() as (one,), one.seat("w") as seat:
+                later = bed.now() + 3_600_000
+                await one.submit(Order("job"))
+                claim = await claimed(seat)
+                await one.submit(Order("job", due=later))
+                await seat.release(claim, replace(claim.order, due=later - 7, priority=2))
+                load = await one.load()
+                assert (load.queued, load.later, load.running) == (0, 1, 0)
+                waits = await one.order("job")
+                assert waits is not None
+                assert (waits.due, waits.priority) == (later - 7, 2)
+
+        wait_for(work())
+
+    def test_an_order_that_is_withdrawn_is_given_to_nobody(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with bed.dispatchers() as (one,), one.seat("w") as seat:
+                assert not await one.withdraw("job")
+                await one.submit(Order("job"))
+                assert await one.withdraw("job")
+                assert not await one.withdraw("job")
+                assert await seat.claim() is None
+                await one.submit(Order("job"))
+                claim = await claimed(seat)
+                assert not await one.withdraw("job")
+                assert await one.order("job") == claim.order
+
+        wait_for(work())
+
+
+class ChoosingContract(_Base):
+    """Each order goes to one seat: the right one, at the right time, in the right order."""
+
+    def test_no_two_seats_drive_the_same_job(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with (
+                bed.dispatchers(2) as (one, other),
+                one.seat("w", concurrency=20) as seat,
+                other.seat("v") as second,
+            ):
+                names = [f"job-{n}" for n in range(20)]
+                await asyncio.gather(*(one.submit(Order(name)) for name in names))
+
+                async def take(who: Seat) -> list[Claim]:
+                    found: list[Claim] = []
+                    while (claim := await who.claim()) is not None:
+                        found.append(claim)
+                    return found
+
+                taken = await asyncio.gather(take(seat), take(second), take(seat), take(second))
+                claims = [claim for found in taken for claim in found]
+                assert sorted(ids(claims)) == sorted(names)
+                assert len({claim.id for claim in claims}) == 20
+                assert not any(claim.is_taken_over for claim in claims)
+
+        wait_for(work())
+
+    def test_the_urgent_comes_first_and_of_those_who_waited_longest(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with bed.dispatchers() as (one,), one.seat("w") as seat:
+                for name, priority in (("a", 0), ("b", 2), ("c", 0), ("d", 2), ("e", -1)):
+                    await one.submit(Order(name, priority=priority))
+                assert ids([await claimed(seat) for _ in range(5)]) == ["b", "d", "a", "c", "e"]
+
+        wait_for(work())
+
+    def test_nothing_is_driven_before_its_time_and_a_seat_that_waits_gets_it_then(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with bed.dispatchers() as (one,), one.seat("w") as seat:
+                due = bed.now() + 1_500
+                await one.submit(Order("job", due=due))
+                assert await seat.claim() is None
+                assert (await one.load()).later == 1
+                await bed.pass_time(1.5)
+                assert (await claimed(seat)).order.due == due
+                assert bed.now() >= due - 50  # two clocks may be a moment apart
+
+        wait_for(work())
+
+    def test_a_seat_with_labels_takes_jobs_that_have_one_of_them_and_one_without_takes_all(
+        self, bed: DispatcherBed
+    ) -> None:
+        async def work() -> None:
+            async with (
+                bed.dispatchers() as (one,),
+                one.seat("labelled", labels={"gpu": "yes", "region": "eu"}) as labelled,
+                one.seat("any") as any_,
+            ):
+                for name, labels in (
+                    ("plain", {}),
+                    ("other", {"gpu": "no", "region": "us"}),
+                    ("like", {"gpu": "yes,region=eu", "gpu=yes": ""}),
+                    ("gpu", {"gpu": "yes", "team": "a"}),
+                    ("eu", {"region": "eu"}),
+                ):
+                    await one.submit(Order(name, labels=labels))
+                assert ids([await claimed(labelled), await claimed(labelled)]) == ["gpu", "eu"]
+                assert await labelled.claim() is None
+                assert ids([await claimed(any_) for _ in range(3)]) == ["plain", "other", "like"]
+
+        wait_for(work())
+
+    def test_a_worker_that_cannot_serve_a_job_does_not_get_it_again(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with (
+                bed.dispatchers() as (one,),
+                one.seat("first", labels={"a": "b"}) as first,
+                one.seat("second") as second,
+                one.seat("third") as third,
+            ):
+                await one.submit(
+                    Order("job", labels={"a": "b"}, refused={"first": "no key\0\ud800", "second": "no file"})
+                )
+                await one.submit(Order("more", labels={"a": "b"}))
+                assert (await claimed(second)).order.job_id == "more"
+                assert await first.claim() is None
+                assert await second.claim() is None
+                refused = (await claimed(third)).order.refused
+                assert list(refused) == ["first", "second"]
+                assert refused["second"] == "no file"
+
+        wait_for(work())
+
+    def test_an_order_outlives_the_process_that_submitted_it(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            order = Order("job", due=5, priority=-3, labels={"ä": "ö ="}, submitted_at=3, takeovers=1, events=2)
+            async with bed.dispatchers() as (one,):
+                await one.submit(order)
+            async with bed.dispatchers() as (one,), one.seat("w") as seat:
+                assert (await claimed(seat)).order == order
+
+        wait_for(work())
+
+    def test_who_waits_gets_what_is_submitted_at_once(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with bed.dispatchers(2) as (one, other), one.seat("w") as seat:
+                await other.submit(Order("first"))
+                await claimed(seat)
+                assert await seat.claim() is None
+
+                async def got() -> Claim:
+                    while (claim := await seat.claim()) is None:
+                        await seat.wait(SECONDS)
+                    return claim
+
+                async with asyncio.timeout(SOON), asyncio.TaskGroup() as group:
+                    getting = group.create_task(got())
+                    await asyncio.sleep(0.05)
+                    await other.submit(Order("second"))
+                assert getting.result().order.job_id == "second"
+                began = time.monotonic()
+                assert await seat.claim() is None
+                await seat.wait(0.05)
+                assert time.monotonic() - began < 2.0
+
+        wait_for(work())
+
+
+class HoldingContract(_Base):
+    """A claim is its seat's until it is released, or the seat falls silent."""
+
+    def test_a_job_of_a_worker_that_died_is_taken_over_and_it_sees_that_if_it_was_not_dead(
+        self, bed: DispatcherBed
+    ) -> None:
+        async def work() -> None:
+            async with bed.dispatchers(2) as (one, other), one.seat("silent") as silent, other.seat("next") as next_:
+                await one.submit(Order("job", submitted_at=1))
+                await one.submit(Order("another"))
+                mine = await claimed(silent)
+                mine = await silent.change(mine, replace(mine.order, takeovers=1, events=12))
+                assert await other.order("job") == mine.order
+                theirs = await claimed(next_)
+                assert theirs.order.job_id == "another"
+                await bed.pass_time(SILENT_AFTER / 2)
+                assert (await silent.beat(), await next_.beat()) == ([], [])
+                assert await next_.claim() is None
+                await bed.pass_time(SILENT_AFTER - 1)
+                assert await next_.beat() == []
+                assert await next_.claim() is None
+                await bed.pass_time(1.5)
+                taken = await claimed(next_, TAKEN_OVER_WITHIN - SILENT_AFTER)
+                assert taken.is_taken_over
+                assert taken.order == mine.order
+                assert taken.id != mine.id
+                # who held it may say nothing of it any more
+                await silent.release(mine)
+                await silent.change(mine, replace(mine.order, events=99))
+                assert await other.order("job") == mine.order
+                assert await silent.claim() is None
+                assert (await other.load()).running == 2
+                await next_.release(taken)
+                assert await other.order("job") is None
+
+        wait_for(work())
+
+    def test_who_was_silent_sees_at_its_next_beat_what_it_lost(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with bed.dispatchers(2) as (one, other), one.seat("silent") as silent, other.seat("next") as next_:
+                await one.submit(Order("lost"))
+                lost = await claimed(silent)
+                await bed.pass_time(SILENT_AFTER + 0.5)
+                assert [info.name for info in await one.workers()] == []
+                await next_.beat()
+                taken = await claimed(next_, TAKEN_OVER_WITHIN)
+                assert await silent.beat() == [lost.id]
+                assert await silent.beat() == []
+                assert await next_.beat() == []
+                await other.submit(Order("new"))
+                kept = await claimed(silent)
+                assert kept.order.job_id == "new"
+                assert not kept.is_taken_over
+                await next_.release(taken, taken.order)
+                back = await claimed(silent)
+                assert (back.order.job_id, back.is_taken_over) == ("lost", False)
+                assert await silent.beat() == []
+
+        wait_for(work())
+
+    def test_a_worker_that_leaves_leaves_its_jobs_to_others_at_once(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with bed.dispatchers(2) as (one, other), other.seat("next", labels={"a": "b"}) as next_:
+                async with one.seat("leaver") as seat:
+                    await one.submit(Order("fits", labels={"a": "b"}))
+                    await one.submit(Order("fits not"))
+                    assert ids([await claimed(seat), await claimed(seat)]) == ["fits", "fits not"]
+                claim = await claimed(next_)
+                assert (claim.order.job_id, claim.is_taken_over) == ("fits", True)
+                assert await next_.claim() is None
+
+        wait_for(work())
+
+    def test_a_claim_that_is_released_twice_takes_nothing_from_the_next(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with bed.dispatchers() as (one,), one.seat("w") as seat, one.seat("v") as second:
+                await one.submit(Order("job"))
+                first = await claimed(seat)
+                await seat.release(first, first.order)
+                held = await claimed(second)
+                await seat.release(first)
+                await seat.release(first, replace(first.order, priority=9))
+                await seat.change(first, replace(first.order, priority=9))
+                assert (await one.load()).running == 1
+                assert await one.order("job") == held.order
+                assert await seat.beat() == []
+
+        wait_for(work())
+
+    def test_people_see_who_works_on_what_and_how_much_there_is_to_do(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with bed.dispatchers(2) as (one, other):
+                before = bed.now()
+                async with one.seat("b", labels={"gpu": "yes"}, concurrency=3) as seat, other.seat("a"):
+                    for n in range(3):
+                        await one.submit(Order(f"job-{n}", labels={"gpu": "yes"}, submitted_at=before - 1000 + n))
+                    await one.submit(Order("due", due=before - 500, submitted_at=before - 5000))
+                    await one.submit(Order("later", due=before + 3_600_000))
+                    await claimed(seat)
+                    first, second = await other.workers()
+                    assert (first.name, first.labels, first.concurrency, first.jobs) == ("a", {}, 1, ())
+                    assert (second.name, second.labels, second.concurrency) == ("b", {"gpu": "yes"}, 3)
+                    assert second.jobs == ("job-0",)
+                    assert before - 1000 <= second.since <= second.seen <= bed.now() + 1000
+                    load = await other.load()
+                    assert (load.queued, load.later, load.running) == (3, 1, 1)
+                    assert load.oldest == before - 999
+                assert await other.workers() == []
+
+        wait_for(work())
+
+
+class ReachingContract(_Base):
+    """An engine that is away for a while ends nothing."""
+
+    def test_an_engine_that_cannot_be_reached_is_an_error_and_the_same_call_works_later(
+        self, bed: DispatcherBed
+    ) -> None:
+        cut, mend = bed.cut, bed.mend
+        if cut is None or mend is None:
+            pytest.skip("this engine is in the process")
+
+        async def work() -> None:
+            async with bed.dispatchers() as (one,), one.seat("w") as seat:
+                await one.submit(Order("job"))
+                claim = await claimed(seat)
+                await cut()
+                calls: list[Callable[[], Awaitable[object]]] = [
+                    lambda: one.submit(Order("more")),
+                    lambda: one.order("job"),
+                    seat.beat,
+                    seat.claim,
+                    lambda: seat.release(claim),
+                ]
+                for call in calls:
+                    with pytest.raises(DispatcherError) as error:
+                        await call()
+                    assert "\n" not in str(error.value)
+                await seat.wait(0.05)
+                await mend()
+                assert await seat.beat() == []
+                await seat.release(claim)
+                assert await one.order("job") is None
+                await one.submit(Order("more"))
+                assert (await claimed(seat)).order.job_id == "more"
+
+        wait_for(work())
+
+
+class DispatcherContract(WaitingContract, ChoosingContract, HoldingContract, ReachingContract):
+    """Every promise of `perstack.ports.dispatcher`; override the fixture `bed`."""
