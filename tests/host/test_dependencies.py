@@ -26,6 +26,7 @@ EXTRAS = {
     "plugins/perstack_bedrock": "bedrock",
     "plugins/perstack_bubblewrap": "sandbox",
     "plugins/perstack_postgres": "postgres",
+    "plugins/perstack_procrastinate": "workers",
     "plugins/perstack_s3": "s3",
     "plugins/perstack_vertex": "vertex",
     "plugins/perstack_local": "local",

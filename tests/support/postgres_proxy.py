@@ -33,6 +33,7 @@ class Proxy:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.folder / ".s.PGSQL.5432"))
         self._listener.listen(64)
+        self._is_open = True
         self._lit = threading.Event()
         self._lit.set()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -52,6 +53,14 @@ class Proxy:
 
     def lighten(self) -> None:
         self._lit.set()
+
+    def shut(self) -> None:
+        """From now on nobody can connect, and nobody is."""
+        self._is_open = False
+        self.cut_all()
+
+    def open(self) -> None:
+        self._is_open = True
 
     def cut_all(self) -> None:
         """End every connection."""
@@ -76,6 +85,8 @@ class Proxy:
                 return
             server = socket.socket(socket.AF_UNIX)
             try:
+                if not self._is_open:
+                    raise ConnectionRefusedError
                 server.connect(str(self.server / ".s.PGSQL.5432"))
             except OSError:
                 server.close()

@@ -1,0 +1,1 @@
+"""procrastinate, an engine of queues in PostgreSQL, as the dispatcher that says which worker drives a Job."""

@@ -1,0 +1,91 @@
+"""The dispatcher: orders as jobs of procrastinate. What takes time to import is imported at the first use."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+from perstack.errors import DispatcherError
+from perstack.ports.dispatcher import SILENT_AFTER, Load, Order, WorkerInfo
+from perstack_postgres.address import Address
+
+if TYPE_CHECKING:
+    from psycopg.rows import TupleRow
+
+    from perstack_postgres.session import Connection
+    from perstack_procrastinate.engine import Engine
+    from perstack_procrastinate.seat import ProcrastinateSeat
+
+
+class ProcrastinateDispatcher:
+    """One process's view of the orders in a database. Each call takes a bounded time."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self.location = address.shown
+
+    @cached_property
+    def _engine(self) -> Engine:
+        from perstack_procrastinate.engine import Engine
+
+        return Engine(self._address)
+
+    async def submit(self, order: Order) -> None:
+        engine = self._engine
+        await engine.use(lambda connection: engine.submit_on(connection, order))
+
+    async def withdraw(self, job_id: str) -> bool:
+        from procrastinate.manager import JobManager
+
+        waiting = await self._engine.call(lambda manager: manager.list_jobs_async(queueing_lock=job_id, status="todo"))
+        for job in waiting:
+            remove = partial(JobManager.cancel_job_by_id_async, job_id=job.id or 0, delete_job=True)
+            if await self._engine.call(remove):
+                return True
+        return False
+
+    async def order(self, job_id: str) -> Order | None:
+        from perstack_procrastinate.orders import order_of
+
+        found = await self._engine.call(lambda manager: manager.list_jobs_async(lock=job_id))
+        jobs = sorted((job for job in found if job.status in ("todo", "doing")), key=lambda job: job.status == "doing")
+        if not jobs:
+            return None
+        order = order_of(jobs[0].task_kwargs)
+        if order is None:
+            raise DispatcherError(f"{self.location}: the order of Job {job_id} does not read: remove it, or upgrade")
+        return order
+
+    @asynccontextmanager
+    async def seat(
+        self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1
+    ) -> AsyncGenerator[ProcrastinateSeat]:
+        from perstack_procrastinate.seat import ProcrastinateSeat
+
+        seat = ProcrastinateSeat(self._engine, name, dict(labels or {}), concurrency)
+        await seat.enter()
+        try:
+            yield seat
+        finally:
+            await seat.leave()
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        from perstack_procrastinate import statements
+
+        async def work(connection: Connection) -> list[TupleRow]:
+            return await (await connection.execute(statements.WORKERS, {"silent_after": SILENT_AFTER})).fetchall()
+
+        rows = await self._engine.use(work)
+        return [WorkerInfo(row[0], row[1], row[2], row[3], row[4], tuple(row[5])) for row in rows]
+
+    async def load(self) -> Load:
+        from perstack_procrastinate import statements
+
+        row = await self._engine.row(statements.LOAD)
+        return Load() if row is None else Load(*row)
+
+    async def close(self) -> None:
+        if "_engine" in vars(self):
+            await self._engine.close()

@@ -1,0 +1,203 @@
+"""A worker's seat: claims, beats and releases, each checked by the server against who holds the order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from procrastinate.exceptions import ConnectorException, UniqueViolation
+from procrastinate.jobs import Notification, Status
+from psycopg.errors import ForeignKeyViolation
+from psycopg.types.json import Jsonb
+
+from perstack.errors import DispatcherError
+from perstack.ports.dispatcher import BEATS_EACH, SILENT_AFTER, Claim, Order
+from perstack.ports.uninterrupted import uninterrupted
+from perstack_postgres.background import end
+from perstack_postgres.faults import FAILURES
+from perstack_postgres.session import Connection
+from perstack_procrastinate import statements
+from perstack_procrastinate.engine import Engine, attempted, row_on
+from perstack_procrastinate.orders import PLAIN, arguments_of, labels_of, order_of
+
+_LEAVE_SECONDS = 5.0
+_FORGOTTEN_AFTER = 3600.0
+"""Seconds after which a seat that fell silent is swept."""
+_PAUSE = 1.0
+"""Seconds until a server that does not let us listen is asked again."""
+_LOOK_EACH = BEATS_EACH
+"""How long nothing is looked for at most: nobody says that a seat fell silent."""
+
+
+class ProcrastinateSeat:
+    """One seat."""
+
+    def __init__(self, engine: Engine, name: str, labels: Mapping[str, str], concurrency: int) -> None:
+        self._engine = engine
+        self._name = name
+        self._labels = labels
+        self._concurrency = concurrency
+        self._number = 0
+        self._had: dict[str, Claim] = {}
+        self._releasing: set[str] = set()
+        self._claiming = asyncio.Lock()
+        self._is_unsure = False
+        self._heard = self._seen = 0
+        self._news = asyncio.Event()
+        self._listening: asyncio.Task[None] | None = None
+
+    async def enter(self) -> None:
+        """Take the seat, and listen."""
+        await self._engine.call(lambda manager: manager.prune_stalled_workers(_FORGOTTEN_AFTER))
+        await self._engine.row(statements.SWEEP, {"plain": PLAIN})
+        await self._sit()
+        self._listening = asyncio.create_task(self._listen())
+
+    async def leave(self) -> None:
+        """Free the seat, for so long: one that cannot be freed falls silent."""
+        try:
+            with suppress(DispatcherError, TimeoutError):
+                await uninterrupted(asyncio.wait_for(self._stand_up(), _LEAVE_SECONDS))
+        finally:
+            await end(self._listening)
+
+    async def claim(self) -> Claim | None:
+        async with self._claiming:
+            heard, was_unsure, self._is_unsure = self._heard, self._is_unsure, True
+            claim = await self._engine.patiently(lambda is_again: self._attempt(is_again or was_unsure))
+            self._is_unsure = False  # else the server may have given us an order, and its answer was lost
+            if claim is None:
+                self._seen = heard
+            else:
+                self._had[claim.id] = claim
+            return claim
+
+    async def wait(self, seconds: float) -> None:
+        self._news.clear()
+        if self._heard != self._seen:
+            return
+        seconds = min(seconds, _LOOK_EACH)
+        with suppress(*FAILURES, DispatcherError):
+            row = await self._engine.row_once(statements.NEXT_DUE)
+            if row is not None and row[0] is not None:
+                seconds = min(seconds, row[0])
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+
+    async def beat(self) -> Sequence[str]:
+        had = [id for id in self._had if id not in self._releasing]
+        row = await self._engine.row(statements.BEAT, {"seat": self._number})
+        if row is None:
+            await self._sit()  # it was silent for so long that it was swept
+        held = set[str](() if row is None else row[0])
+        lost = [id for id in had if id not in held and id in self._had and id not in self._releasing]
+        for id in lost:
+            del self._had[id]
+        return lost
+
+    async def change(self, claim: Claim, order: Order) -> Claim:
+        changed = Claim(claim.id, order, claim.is_taken_over)
+        if claim.id in self._had:
+            await self._engine.row(statements.CHANGE, {**self._holding(claim), "args": Jsonb(arguments_of(order))})
+            self._had[claim.id] = changed
+        return changed
+
+    async def release(self, claim: Claim, again: Order | None = None) -> None:
+        if claim.id not in self._had:
+            return
+
+        async def work(connection: Connection) -> None:
+            async with connection.transaction():
+                if await row_on(connection, statements.RELEASE, self._holding(claim)) is None:
+                    return
+                if again is None:
+                    await row_on(connection, statements.WAKE, {"job_id": claim.order.job_id})
+                else:
+                    await self._engine.submit_on(connection, again)
+
+        self._releasing.add(claim.id)
+        try:
+            await uninterrupted(self._engine.use(work))
+            self._had.pop(claim.id, None)
+        finally:
+            self._releasing.discard(claim.id)
+
+    async def _attempt(self, is_unsure: bool) -> Claim | None:
+        try:
+            return await self._claim(is_unsure)
+        except ForeignKeyViolation:
+            await self._sit()  # it was silent for so long that it was swept
+            return await self._claim(is_unsure)
+
+    async def _claim(self, is_unsure: bool) -> Claim | None:
+        if is_unsure and (claim := await self._unknown()) is not None:
+            return claim
+        row = await self._engine.row_once(statements.QUEUES, {"name": self._name, "labels": [*labels_of(self._labels)]})
+        queues = None if row is None else row[0]
+        if queues == []:
+            return None
+        values = {"seat": self._number, "queues": queues, "silent_after": SILENT_AFTER}
+        row = await self._engine.row_once(statements.TAKE_OVER, values)
+        if row is not None:
+            return await self._claim_of(row[0], row[1], row[2])
+        manager = await self._engine.manager()
+        with suppress(UniqueViolation):  # another has claimed an order of the same Job in this moment
+            job = await attempted(manager.fetch_job(queues, self._number))
+            if job is not None:
+                return await self._claim_of(job.id or 0, job.attempts, job.task_kwargs)
+        return None
+
+    async def _unknown(self) -> Claim | None:
+        """An order that is ours, and of which we were not told."""
+        manager = await self._engine.manager()
+        for job in await attempted(manager.list_jobs_async(worker_id=self._number, status="doing")):
+            if _id(job.id or 0, job.attempts) not in self._had:
+                return await self._claim_of(job.id or 0, job.attempts, job.task_kwargs)
+        return None
+
+    async def _claim_of(self, number: int, attempts: int, arguments: object) -> Claim | None:
+        """The claim of a job. One that is none of ours is set aside, so that it is in nobody's way."""
+        order = order_of(arguments)
+        if order is None:
+            manager = await self._engine.manager()
+            await attempted(manager.finish_job_by_id_async(number, Status.FAILED, delete_job=False))
+            return None
+        return Claim(_id(number, attempts), order, attempts > 0)
+
+    def _holding(self, claim: Claim) -> dict[str, object]:
+        number, _, attempts = claim.id.partition(".")
+        return {"id": int(number), "attempts": int(attempts), "seat": self._number}
+
+    async def _sit(self) -> None:
+        number = await self._engine.call(lambda manager: manager.register_worker())
+        values = {"seat": number, "name": self._name, "labels": Jsonb(dict(self._labels))}
+        await self._engine.row(statements.SIT, {**values, "concurrency": self._concurrency})
+        self._number = number
+
+    async def _stand_up(self) -> None:
+        await self._engine.call(lambda manager: manager.unregister_worker(self._number))
+        if self._had:
+            await self._engine.row(statements.WAKE_ALL)
+
+    async def _listen(self) -> None:
+        while True:
+            # anybody may send to the channel: a notice that does not read says no less that there is something
+            with suppress(ConnectorException, *FAILURES, ValueError, LookupError, TypeError):
+                manager = await self._engine.manager()
+                await manager.listen_for_jobs(on_notification=self._on_notification)
+            self._hear()
+            await asyncio.sleep(_PAUSE)
+
+    async def _on_notification(self, *, channel: str, notification: Notification) -> None:
+        self._hear()
+
+    def _hear(self) -> None:
+        self._heard += 1
+        self._news.set()
+
+
+def _id(number: int, attempts: int) -> str:
+    """Each claim of a job has its own."""
+    return f"{number}.{attempts}"
