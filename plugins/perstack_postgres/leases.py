@@ -107,26 +107,28 @@ class Leases:
 
     async def _take(self, key: JobKey, holder: str) -> None:
         words = holder.encode()[:_LONGEST_HOLDER]
+        tried = set[int]()
         async with self._turn():
-            fence = await self._do(lambda connection, is_again: self._taken(connection, key, words, is_again))
+            fence = await self._do(lambda connection: self._taken(connection, key, words, tried))
             self._held[key] = _Held(fence)
         if self._beating is None or self._beating.done():
             self._beating = asyncio.create_task(self._beat())
 
-    async def _taken(self, connection: Connection, key: JobKey, words: bytes, is_again: bool) -> int:
+    async def _taken(self, connection: Connection, key: JobKey, words: bytes, tried: set[int]) -> int:
+        """The number of the lease. `tried` are those of tries before, whose answers were lost: they may be in force."""
         values = {"space": key.space, "job": key.job_id, "key": self._key}
         async with connection.transaction():
-            row = await (await connection.execute(self._statements.lease_to_take, values)).fetchone()
+            row = await (await connection.execute(self._statements.job_to_lease, values)).fetchone()
             if row is None:
                 raise NotFound(f"there is no Job {key.job_id} in {self._connections.address.shown}")
-            number, holder, is_live = row
-            # an answer that was lost may have been that the lease is ours
-            if is_live and not (is_again and bytes(holder) == words and key not in self._held):
-                other = _words(holder)
+            values = {"n": row[0], "key": self._key, "holder": words, "seconds": EXPIRY}
+            lease = await (await connection.execute(self._statements.lease, values)).fetchone()
+            if lease is not None and lease[2] and int(lease[1]) not in tried:
+                other = _words(lease[0])
                 raise Conflict(f"job {key.job_id} is being driven by {other}: wait until it ends, or stop it")
-            taking = {"n": number, "holder": words, "seconds": EXPIRY}
-            taken = await (await connection.execute(self._statements.take_lease, taking)).fetchone()
+            taken = await (await connection.execute(self._statements.take_lease, values)).fetchone()
             fence = 0 if taken is None else int(taken[0])
+            tried.add(fence)
             await self._lock(connection, fence)
         return fence
 
@@ -150,7 +152,7 @@ class Leases:
             await asyncio.sleep(_BEAT)
             with suppress(StorageError):  # whoever writes meets it too
                 async with self._turn():
-                    await self._do(lambda connection, _: self._kept(connection), _BEAT_PATIENCE)
+                    await self._do(self._kept, _BEAT_PATIENCE)
 
     async def _kept(self, connection: Connection) -> None:
         fences = {held.fence: held for held in self._held.values() if not held.is_lost}
@@ -161,13 +163,13 @@ class Leases:
         for fence, held in fences.items():
             held.is_lost = fence not in kept
 
-    async def _do(self, work: Callable[[Connection, bool], Awaitable[T]], seconds: float = EXPIRY) -> T:
+    async def _do(self, work: Callable[[Connection], Awaitable[T]], seconds: float = EXPIRY) -> T:
         """What `work` returns, on the connection of the leases. Raises StorageError."""
 
-        async def attempt(is_again: bool) -> T:
+        async def attempt(_: bool) -> T:
             try:
                 async with asyncio.timeout(seconds):
-                    return await work(await self._connected(), is_again)
+                    return await work(await self._connected())
             finally:
                 if self._connection is not None and not is_idle(self._connection):
                     await self._drop()

@@ -46,6 +46,11 @@ CREATE INDEX shared_by_content ON shared (sha256);
 }
 """What each version has more than the one before it."""
 
+_HAS_META: LiteralString = (
+    "SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+    " WHERE n.nspname = %s AND c.relname = 'meta'"
+)
+
 
 def key_of(schema: str) -> int:
     """The first half of the advisory locks of a schema."""
@@ -57,10 +62,8 @@ async def version_of(connection: AsyncConnection[tuple[object, ...]], address: A
 
     Writes nothing.
     """
-    found = await (
-        await connection.execute("SELECT to_regclass(%s) IS NOT NULL", [f"{address.schema}.meta"])
-    ).fetchone()
-    if found is None or not found[0]:
+    # the catalogue itself: to_regclass() may still answer by what this session knew before another made the tables
+    if await (await connection.execute(_HAS_META, [address.schema])).fetchone() is None:
         return 0
     query = sql.SQL("SELECT application, version FROM {}.meta").format(sql.Identifier(address.schema))
     row = await (await connection.execute(query)).fetchone()

@@ -293,11 +293,14 @@ class Statements:
         )
 
     @cached_property
-    def lease_to_take(self) -> bytes:
-        return self.of(
-            f"SELECT j.n, l.holder, {_LIVE} FROM $.jobs AS j LEFT JOIN $.leases AS l ON l.job = j.n"
-            " WHERE j.space = %(space)s AND j.job_id = %(job)s FOR NO KEY UPDATE OF j"
-        )
+    def job_to_lease(self) -> bytes:
+        """Whoever else would take its lease waits for the end of this transaction."""
+        return self.of("SELECT n FROM $.jobs WHERE space = %(space)s AND job_id = %(job)s FOR NO KEY UPDATE")
+
+    @cached_property
+    def lease(self) -> bytes:
+        """A statement of its own: the one that waited for another's lease does not see it yet."""
+        return self.of(f"SELECT l.holder, l.fence, {_LIVE} FROM $.leases AS l WHERE l.job = %(n)s::bigint")
 
     @cached_property
     def take_lease(self) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 from postgres_proxy import Cut, Pooler, Proxy
 from postgres_server import PostgresServer
@@ -22,7 +23,7 @@ from perstack.ports.storage import RunRef, Storage
 from perstack.testing.opener import JOB, RUN, SECONDS, new_writer, payload, wait_for
 from perstack_postgres.plugin import perstack_storages
 
-THOROUGH = os.environ.get("PERSTACK_POSTGRES") == "all"
+THOROUGH = os.environ.get("PERSTACK_FAULTS") == "all"
 CUTS: tuple[Cut, ...] = ("before", "middle", "after")
 
 
@@ -75,8 +76,9 @@ async def a_life(storage: Storage) -> list[bytes]:
 def test_a_connection_that_is_cut_in_any_statement_loses_and_repeats_nothing(
     postgres: PostgresServer, proxy: Proxy, cut: Cut
 ) -> None:
-    at, was_reached = 1, True
+    at, cuts, was_reached = 1, -1, True
     while was_reached:
+        cuts += 1
         address = postgres.address()
         storage, plain = opened(through(proxy, address)), opened(address)
         with closing(storage, plain):
@@ -89,6 +91,7 @@ def test_a_connection_that_is_cut_in_any_statement_loses_and_repeats_nothing(
             assert wait_for(plain.entries()) == {JOB: b"{}"}
             assert wait_for(plain.lease_info(JOB)) is None
         at += 1 if cut == "after" or THOROUGH else 4
+    print(f"{cuts} connections of {at} statements cut {cut}: nothing lost, nothing repeated")
     assert at > 20
 
 
@@ -231,6 +234,58 @@ def test_a_lease_outlives_its_connection_unless_another_takes_it(postgres: Postg
 
     with closing(ours, other):
         wait_for(ours.create_job(JOB))
+        wait_for(work())
+
+
+def test_of_two_who_wait_for_a_lease_at_once_one_has_it(postgres: PostgresServer) -> None:
+    address = postgres.address()
+    storages = [opened(address) for _ in range(2)]
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    taken: list[str] = []
+
+    async def take(storage: Storage, name: str) -> str:
+        try:
+            async with storage.lease(JOB, name):
+                taken.append(name)
+                async with asyncio.timeout(SECONDS):
+                    while not refused:
+                        await asyncio.sleep(0.01)
+                await (await new_writer(storage)).append("ours")
+                return "driven"
+        except Conflict as error:
+            refused.append(str(error))
+            return "refused"
+
+    async def work() -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            with psycopg.connect(postgres.dsn()) as first:
+                first.execute(f"SELECT 1 FROM {address.rpartition('=')[2]}.jobs FOR UPDATE")
+                both = [group.create_task(take(one, f"number {n}")) for n, one in enumerate(storages)]
+                async with asyncio.timeout(SECONDS):
+                    while await asyncio.to_thread(postgres.execute, waiting) != [(2,)]:
+                        await asyncio.sleep(0.01)
+        return sorted(one.result() for one in both)
+
+    refused: list[str] = []
+    with closing(*storages):
+        wait_for(storages[0].create_job(JOB))
+        assert wait_for(work()) == ["driven", "refused"]
+    assert taken[0] in refused[0]
+
+
+def test_processes_that_begin_at_once_on_a_new_schema_make_it_once(postgres: PostgresServer) -> None:
+    address = postgres.address()
+    storages = [opened(address) for _ in range(4)]
+
+    async def work() -> None:
+        for one in storages:
+            assert not await one.has_job(JOB)  # their sessions know that there is nothing
+        async with asyncio.TaskGroup() as group:
+            for n, one in enumerate(storages):
+                group.create_task(one.create_job(f"{n}"))
+        assert sorted((await storages[0].jobs()).ids) == ["0", "1", "2", "3"]
+
+    with closing(*storages):
         wait_for(work())
 
 
