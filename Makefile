@@ -10,7 +10,7 @@ DEV    := $(VENV)/.dev-installed
 # where this is set, each of the thousand programs that tests start would compile every module anew
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo install test test-local-model check bench faults fuzz soak docs matrix lock clean
+.PHONY: demo install test test-local-model check bench faults storages fuzz soak docs matrix lock clean
 
 ## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
 demo: $(RUN)
@@ -44,7 +44,13 @@ bench: $(RUN)
 
 ## faults: kill and fail at every boundary, damage every byte; an hour and more
 faults: $(DEV)
-	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -v -rP --timeout 7200 tests/faults $(ARGS)
+	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -v -rP --timeout 7200 tests/faults \
+	  tests/plugins/postgres tests/plugins/s3 $(ARGS)
+
+## storages: every test of the host on PostgreSQL and on S3 as well; a quarter of an hour
+storages: $(DEV)
+	PERSTACK_STORAGES=all $(BIN)/python -m pytest -n 2 tests/host tests/plugins/postgres tests/plugins/s3 \
+	  -k "postgres or s3" $(ARGS)
 
 ## fuzz: a million inputs and more, of every kind that comes from outside; a quarter of an hour and more
 fuzz: $(DEV)

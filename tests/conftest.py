@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from postgres_fixture import postgres as postgres
 from processes import at_work
+from s3_fixture import s3_server as s3_server
+from s3_fixture import s3_store as s3_store
 from terminal import Terminal
 
 _PATIENCE = 10
@@ -24,7 +26,7 @@ _SANDBOX = Path(__file__).parent / "plugins" / "bubblewrap"
 _SEEN: dict[tuple[int, str], str] = {}
 """Processes that were there before the test: of fixtures that live longer, or left by a test that failed for it."""
 
-_OF_SERVER = re.compile("^postgres: |/postgres -D ")
+_OF_SERVER = re.compile("^postgres: |/postgres -D | -m moto.server ")
 
 # under nohup every program that a test starts would ignore it, and what is promised of it could not be seen
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

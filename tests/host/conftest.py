@@ -8,15 +8,15 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from hosting import OPENED, Bench, storage_of, wait_for
+from hosting import OPENED, STORAGES, Bench, storage_of, wait_for
 
-_ONE_IN = 10
-"""Of how many tests one runs on a server too; all do with PERSTACK_POSTGRES=all."""
+_ONE_IN = {"postgresql": 10, "s3": 100}
+"""Of how many tests one runs on a server too; all do with PERSTACK_STORAGES=all."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out those that are run on a server by request only."""
-    if os.environ.get("PERSTACK_POSTGRES") == "all":
+    if os.environ.get("PERSTACK_STORAGES") == "all":
         return
     left_out = [one for one in items if isinstance(one, pytest.Function) and _is_left_out(one)]
     if left_out:
@@ -27,10 +27,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_left_out(item: pytest.Function) -> bool:
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    return params.get("bench") == "postgresql" and crc32(item.originalname.encode()) % _ONE_IN != 0
+    server = next((one for one in params.values() if one in ("postgresql", "s3")), "")
+    return crc32(item.originalname.encode()) % _ONE_IN.get(server, 1) != 0
 
 
-@pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db", "postgresql"], ids=["file", "sqlite", "postgres"])
+@pytest.fixture(params=STORAGES)
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
     """A workspace, on each real storage in turn."""
     return Bench(tmp_path, storage_of(request))

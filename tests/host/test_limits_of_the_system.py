@@ -15,6 +15,7 @@ from perstack.engine.slots import Slots, slots_for
 from perstack.errors import StorageError
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
+ITS_OWN_DISK = "a server has a disk of its own"
 SUPPORT = Path(__file__).parents[1] / "support"
 
 START = f"""
@@ -119,6 +120,7 @@ def test_four_hundred_jobs_at_once_keep_to_the_usual_limit_of_open_files(bench: 
 
 
 def test_a_disk_without_room_stops_a_job_in_a_line_and_it_goes_on_when_there_is_some(bench: Bench) -> None:
+    bench.needs_files(ITS_OWN_DISK)
     kind, message = in_a_process(bench, FULL)
     assert kind == "StorageError"
     assert "\n" not in message
@@ -134,6 +136,7 @@ def test_a_disk_without_room_stops_a_job_in_a_line_and_it_goes_on_when_there_is_
 
 
 def test_a_disk_without_room_stops_a_task_in_a_line_and_what_was_kept_stays(bench: Bench) -> None:
+    bench.needs_files(ITS_OWN_DISK)
     kind, message, kept = in_a_process(bench, FULL_FOR_A_TASK)
     assert kind == "StorageError"
     assert "\n" not in message
@@ -149,6 +152,7 @@ def test_a_disk_without_room_stops_a_task_in_a_line_and_what_was_kept_stays(benc
 
 
 def test_a_file_of_a_tool_that_has_no_room_is_an_error_that_the_model_sees(bench: Bench) -> None:
+    bench.needs_files(ITS_OWN_DISK)
     status, findings, told = in_a_process(bench, FULL_FOR_A_BLOB)
     assert (status, findings) == ("completed", 0)
     assert "\n" not in told

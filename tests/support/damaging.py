@@ -1,14 +1,19 @@
-"""Logs that were edited behind perstack's back, on each real storage."""
+"""What a storage keeps, seen and edited behind perstack's back, on each real storage."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perstack.core.chain import EMPTY_LOG, open_line, seal
 from perstack.ports.storage import RunRef
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
 
 
 def edit(workspace: Path, storage: str, old: bytes, new: bytes) -> None:
@@ -16,6 +21,9 @@ def edit(workspace: Path, storage: str, old: bytes, new: bytes) -> None:
     scheme, _, place = storage.partition(":")
     if scheme == "postgresql":
         assert _edit_on_server(storage, "", (old, new)), old
+        return
+    if scheme == "s3":
+        assert _edit_objects(place, "logs/", lambda _, data: data.replace(old, new)), old
         return
     edited = _edit_rows if scheme == "sqlite" else _edit_files
     assert edited(workspace / place, old, new), old
@@ -54,6 +62,9 @@ def replace_line(workspace: Path, storage: str, run: RunRef, seq: int, line: byt
         )
         assert _edit_on_server(storage, where, None, line, *run, seq) == 1
         return
+    if scheme == "s3":
+        assert _edit_objects(place, f"jobs/logs/{run.job_id}/", _puts(run, seq, line)) == 1
+        return
     path = workspace / place / "jobs" / run.job_id / "runs" / run.run_id / "events.jsonl"
     lines = path.read_bytes().splitlines()
     lines[seq - 1] = line
@@ -76,6 +87,74 @@ def _edit_on_server(address: str, where: str, texts: tuple[bytes, bytes] | None,
             query = "UPDATE records SET line = %s WHERE run = %s AND seq = %s AND line <> %s"
             changed += database.execute(query, (line, run, seq, line)).rowcount
     return changed
+
+
+def _edit_objects(place: str, part: str, change: Callable[[str, bytes], bytes]) -> int:
+    """Change each object that has this in its name: how many were."""
+    import obstore  # takes time, and few tests need it
+
+    store, changed = _objects_of(place), 0
+    for name, data in _all_objects(place):
+        if part in name and (other := change(name, data)) != data:
+            obstore.put(store, name, other)
+            changed += 1
+    return changed
+
+
+def _puts(run: RunRef, seq: int, line: bytes) -> Callable[[str, bytes], bytes]:
+    """A change of the appends of a Run, as they come: each has a line of its own before its records."""
+    past = 0
+
+    def change(name: str, data: bytes) -> bytes:
+        nonlocal past
+        if f"/{run.run_id}/a" not in name:
+            return data
+        lines = data.split(b"\n")
+        at, past = seq - past, past + len(lines) - 2
+        if 0 < at < len(lines) - 1:
+            lines[at] = line
+        return b"\n".join(lines)
+
+    return change
+
+
+def _all_objects(place: str) -> Iterator[tuple[str, bytes]]:
+    """Each object of a store, by name."""
+    import obstore  # takes time, and few tests need it
+
+    store = _objects_of(place)
+    names = sorted(meta["path"] for page in obstore.list(store) for meta in page)
+    for name in names:
+        yield name, bytes(obstore.get(store, name).bytes())
+
+
+def _objects_of(place: str) -> S3Store:
+    from s3_server import bucket
+
+    return bucket(os.environ["AWS_ENDPOINT_URL_S3"], place.removeprefix("//").partition("/")[2])
+
+
+def kept_in(workspace: Path, storage: str) -> Iterator[tuple[str, bytes]]:
+    """All that there is below a workspace, and on the server of its storage: a name, and the bytes."""
+    for path in workspace.rglob("*"):
+        if path.is_file():
+            yield path.name, path.read_bytes()
+    scheme, _, place = storage.partition(":")
+    if scheme == "postgresql":
+        yield from _all_rows(storage)
+    if scheme == "s3":
+        yield from _all_objects(place)
+
+
+def _all_rows(address: str) -> Iterator[tuple[str, bytes]]:
+    import psycopg  # takes time, and few tests need it
+
+    server, _, schema = address.partition("&schema=")
+    with psycopg.connect(server, autocommit=True) as database:
+        tables = database.execute("SELECT tablename::text FROM pg_tables WHERE schemaname = %s", [schema]).fetchall()
+        for (table,) in tables:
+            for row in database.execute(f"SELECT * FROM {schema}.{table}"):
+                yield table, b"\n".join(one if isinstance(one, bytes) else str(one).encode() for one in row)
 
 
 def reseal(log: Path, change: Callable[[bytes], bytes]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
@@ -51,6 +52,13 @@ def project_of(*experts: Expert) -> Project:
     return Project(experts={one.key: one for one in experts})
 
 
+def storage_line(request: pytest.FixtureRequest, env: dict[str, str]) -> str:
+    """For perstack.toml: the address of `storage_of`. What a command needs to find its server is added to `env`."""
+    address = storage_of(request)
+    env |= {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    return f'storage = "{address}"\n'
+
+
 @dataclass
 class Seen:
     """Collects events."""
@@ -75,11 +83,24 @@ def opened(storage: str, workspace: Path) -> Storage:
     return load_plugins((), {}).open_storage(storage, workspace)
 
 
+STORAGES = [
+    pytest.param("file:perstack", id="file"),
+    pytest.param("sqlite:perstack/state.db", id="sqlite"),
+    pytest.param("postgresql", id="postgres"),
+    pytest.param("s3", id="s3"),
+]
+"""The parameters of a fixture that `storage_of` gives an address for."""
+
+
 def storage_of(request: pytest.FixtureRequest) -> str:
     """The address that a fixture's parameter stands for: of a new store, where a server keeps it."""
-    if request.param == "postgresql":
-        return str(request.getfixturevalue("postgres").address())
-    return str(request.param)
+    match request.param:
+        case "postgresql":
+            return str(request.getfixturevalue("postgres").address())
+        case "s3":
+            return str(request.getfixturevalue("s3_store"))
+        case address:
+            return str(address)
 
 
 def crashing(point: CrashPoint) -> Callable[[Storage], Storage]:
@@ -121,8 +142,16 @@ class Bench:
 
     def beside(self, workspace: Path) -> Bench:
         """Another workspace, with a store of its own of the same kind."""
-        server, separator, _ = self.storage.partition("&schema=")
-        return Bench(workspace, f"{server}{separator}t_{secrets.token_hex(6)}" if separator else self.storage)
+        for scheme, separator, name in (("postgresql:", "=", "t_"), ("s3:", "/", "")):
+            if self.storage.startswith(scheme):
+                server = self.storage.rpartition(separator)[0]
+                return Bench(workspace, f"{server}{separator}{name}{secrets.token_hex(6)}")
+        return Bench(workspace, self.storage)
+
+    def needs_files(self, why: str) -> None:
+        """Skip a test that is about the storages which keep files on this machine."""
+        if not self.storage.startswith(("file:", "sqlite:")):
+            pytest.skip(why)
 
     def host(
         self,

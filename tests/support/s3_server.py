@@ -51,10 +51,11 @@ def _make_bucket(endpoint: str, process: subprocess.Popen[bytes]) -> None:
             return
 
 
-def bucket(endpoint: str) -> S3Store:
-    """The bucket itself, past the storage."""
+def bucket(endpoint: str, prefix: str = "") -> S3Store:
+    """The bucket itself, or what is below a prefix of it, past the storage."""
     return S3Store(
         BUCKET,
+        prefix=prefix or None,
         endpoint=endpoint,
         region=KEYS["AWS_REGION"],
         access_key_id=KEYS["AWS_ACCESS_KEY_ID"],

@@ -8,7 +8,7 @@ import os
 import signal
 
 import pytest
-from hosting import storage_of
+from hosting import STORAGES, storage_line
 from processes import start, until
 from terminal import SECONDS, TEAM, Terminal, reply
 
@@ -18,9 +18,9 @@ from perstack.host import Host
 SLOW = [reply("", ("exec", {"command": "sh", "args": ["-c", "touch began; sleep 60"]})), reply("done")]
 
 
-@pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db", "postgresql"])
+@pytest.fixture(params=STORAGES)
 def busy(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
-    return terminal.project(f'storage = "{storage_of(request)}"\n{TEAM}', lead=SLOW)
+    return terminal.project(storage_line(request, terminal.env) + TEAM, lead=SLOW)
 
 
 def begun(terminal: Terminal) -> bool:

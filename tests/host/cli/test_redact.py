@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hosting import storage_of
+from hosting import STORAGES, storage_line
 from processes import start, until
 from terminal import SECONDS, TEAM, Terminal, reply
 
@@ -13,10 +13,10 @@ SECRET = "hunter2-is-the-password"
 SCRIPT = [reply("", ("todo", {"newTodos": [SECRET]})), reply(f"It was {SECRET}.")]
 
 
-@pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db", "postgresql"])
+@pytest.fixture(params=STORAGES)
 def told(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
     """A Job that was told a secret."""
-    terminal.project(f'storage = "{storage_of(request)}"\n{TEAM}', lead=SCRIPT)
+    terminal.project(storage_line(request, terminal.env) + TEAM, lead=SCRIPT)
     assert terminal.call("run", "lead", SECRET, "--job-id", "job").code == 0
     return terminal
 

@@ -171,7 +171,7 @@ def test_wherever_a_process_dies_the_last_snapshot_is_what_is_there_and_the_log_
         folder = tmp_path / f"{point.moment}-{point.append}"
         folder.mkdir()
         (folder / "a.txt").write_text("first\n")
-        one = Bench(folder, bench.storage)
+        one = bench.beside(folder)
         wait_for(_live(one, point))
         for _ in range(3):
             if _stands(one) != "completed":

@@ -41,7 +41,7 @@ class TestPostgresStorage(StorageContract):
         return lambda: opener_on(postgres)
 
 
-@pytest.mark.skipif(os.environ.get("PERSTACK_POSTGRES") != "all", reason="takes a minute more: PERSTACK_POSTGRES=all")
+@pytest.mark.skipif(os.environ.get("PERSTACK_STORAGES") != "all", reason="takes a minute more: PERSTACK_STORAGES=all")
 class TestPostgresSpace(StorageContract):
     """A space of it keeps every promise too."""
 

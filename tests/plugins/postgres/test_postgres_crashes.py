@@ -18,7 +18,7 @@ from perstack.host import Host
 from perstack.testing.opener import wait_for
 
 SECONDS = 60
-THOROUGH = os.environ.get("PERSTACK_POSTGRES") == "all"
+THOROUGH = os.environ.get("PERSTACK_FAULTS") == "all"
 KILLS = 2
 """Statements at which a process is killed, in an ordinary run of the tests."""
 
@@ -110,11 +110,14 @@ def test_a_job_ends_the_same_whichever_statement_its_process_dies_at(
     plain.check_end()
     statements = proxy.statements
     assert statements > 40
+    tried = 0
     for at in workload.spread(statements, statements if THOROUGH else KILLS):
         team = Team(tmp_path / f"{at}", postgres, proxy)
         proxy.arm(at, cut)
         assert lives(team) >= 2
         team.check_end()
+        tried += 1
+    print(f"{tried} of {statements} statements, {cut}: 0 lost, 0 repeated")
 
 
 def test_of_two_processes_on_one_job_the_second_is_refused(

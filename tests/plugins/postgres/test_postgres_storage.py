@@ -177,7 +177,7 @@ def test_a_watcher_hears_at_once_of_what_another_process_writes(postgres: Postgr
     ],
 )
 def test_what_somebody_changed_in_the_database_is_damage_with_its_place(postgres: PostgresServer, change: str) -> None:
-    if "repeat" in change and os.environ.get("PERSTACK_POSTGRES") != "all":
+    if "repeat" in change and os.environ.get("PERSTACK_STORAGES") != "all":
         change = change.replace("repeat('00', 300000000)", "repeat('00', 30)")
     address = postgres.address()
     storage = opened(address)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from s3_server import known, serving
+from s3_server import known
 
 
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def s3(s3_server: str) -> Iterator[str]:
     """The address of a server that this process and its children find."""
-    with serving(tmp_path_factory.mktemp("s3") / "log") as endpoint, known(endpoint):
-        yield endpoint
+    with known(s3_server):
+        yield s3_server
