@@ -34,7 +34,7 @@ class Indexed:
     async def all(self) -> Mapping[str, bytes]:
         """Every object there is, by Job."""
         prefix = self._layout.below(self._kind)
-        tags = {listed.key.removeprefix(prefix): listed.tag async for listed in self._objects.list(prefix)}
+        tags = {listed.key.removeprefix(prefix): listed.tag for listed in await self._objects.list(prefix)}
         if len(tags) > _WORTH_KEEPING and not self._has_read_index:
             await self._read_index()
         stale = [name for name, tag in tags.items() if self._known.get(name, ("", b""))[0] != tag]

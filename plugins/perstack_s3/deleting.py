@@ -15,7 +15,7 @@ async def finish_deletion(objects: Objects, layout: Layout, job_id: str, incarna
         await objects.remove([layout.of_job(kind, job_id) for kind in ("entries", "summaries")])
     for kind in ("logs", "blobs"):
         prefix = layout.of_incarnation(kind, job_id, incarnation)
-        keys = [listed.key async for listed in objects.list(prefix)]
+        keys = [listed.key for listed in await objects.list(prefix)]
         for start in range(0, len(keys), _AT_ONCE):
             await objects.remove(keys[start : start + _AT_ONCE])
     await objects.remove([layout.deleting(job_id, incarnation)])
@@ -24,7 +24,7 @@ async def finish_deletion(objects: Objects, layout: Layout, job_id: str, incarna
 async def finish_deletions(objects: Objects, layout: Layout) -> None:
     """Finish those that were cut short."""
     prefix = layout.below("deleting")
-    left = [listed.key.removeprefix(prefix) async for listed in objects.list(prefix)]
+    left = [listed.key.removeprefix(prefix) for listed in await objects.list(prefix)]
     for name in left:
         job_id, _, incarnation = name.rpartition(".")
         await finish_deletion(objects, layout, job_id, incarnation)

@@ -1,7 +1,8 @@
 """Who drives a Job: an object that its holder writes anew every few seconds, each time only if nobody else has.
 
 A clean end frees it at once; a holder that is silent for EXPIRY seconds, by the server's clock, has lost it. The
-number of the lease, which grows with each holder, is in every append.
+number of the lease, which grows with each holder, is in every append. Whoever takes one from a silent holder fences the
+logs before anything else (`S3Storage`), for the write that the other was about to make when it fell silent.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ _BEAT = 2.5
 _SURE = 7.0
 """For how many seconds after it was written last a holder need not look whether the lease is still its own."""
 
+_LAST = 3.0
+"""Seconds that a server which is gone is waited for to give a lease up: it expires by itself."""
+
 _CLOCK = "clock"
 _TRIES = 5
 _LONGEST_HOLDER = 1000
@@ -48,6 +52,8 @@ class Held:
     tag: str
     renewed: float
     is_lost: bool = False
+    is_fenced: bool = True
+    """Whether nobody who had it before can write any more."""
 
     @property
     def is_sure(self) -> bool:
@@ -58,7 +64,14 @@ class Held:
         """The object; every writing of it has other bytes."""
         words = self.holder if holder is None else holder
         beat = secrets.token_hex(8)
-        return LeaseState(holder=words[:_LONGEST_HOLDER], fence=self.fence, nonce=self.nonce, beat=beat).to_bytes()
+        state = LeaseState(
+            holder=words[:_LONGEST_HOLDER],
+            fence=self.fence,
+            nonce=self.nonce,
+            beat=beat,
+            unfenced=not self.is_fenced,
+        )
+        return state.to_bytes()
 
     def is_in(self, state: LeaseState) -> bool:
         """Whether the object that was read is of this lease."""
@@ -95,13 +108,17 @@ class Leases:
         return found is not None and not held.is_lost and held.is_in(_state(found))
 
     @asynccontextmanager
-    async def hold(self, job_id: str, holder: str) -> AsyncGenerator[None]:
+    async def hold(self, job_id: str, holder: str) -> AsyncGenerator[Held]:
         """Hold it. Raises Conflict, naming the holder, if another does."""
-        held = await uninterrupted(self._taken(job_id, holder))
-        self._held[job_id] = held
+        try:
+            held = await uninterrupted(self._take(job_id, holder))
+        except asyncio.CancelledError:
+            if (taken := self._held.pop(job_id, None)) is not None:
+                await uninterrupted(self._freed(job_id, taken))
+            raise
         beating = asyncio.create_task(self._beat(job_id, held))
         try:
-            yield
+            yield held
         finally:
             beating.cancel()
             with suppress(asyncio.CancelledError):
@@ -112,6 +129,11 @@ class Leases:
     async def forget(self, job_id: str) -> None:
         """Remove what is left of the leases of a Job that is gone."""
         await self._objects.remove([self._key(job_id)])
+
+    async def _take(self, job_id: str, holder: str) -> Held:
+        held = await self._taken(job_id, holder)
+        self._held[job_id] = held
+        return held
 
     async def _taken(self, job_id: str, holder: str) -> Held:
         key = self._key(job_id)
@@ -126,6 +148,7 @@ class Leases:
                 if state.holder and not await self._is_expired(found):
                     raise Conflict(f"job {job_id} is being driven by {state.holder}: wait until it ends, or stop it")
                 held = Held(state.fence + 1, secrets.token_hex(8), holder, "", now)
+                held.is_fenced = not state.holder and not state.unfenced
                 tag = await self._objects.replace(key, held.bytes(), found.tag)
             if tag is not None:
                 held.tag = tag
@@ -137,20 +160,26 @@ class Leases:
             await asyncio.sleep(_BEAT)
             now = elapsed()
             with suppress(StorageError):  # the next beat may get through; meanwhile appends look for themselves
-                tag = await self._objects.replace(self._key(job_id), held.bytes(), held.tag)
-                if tag is None:
-                    held.is_lost = True
-                else:
+                tag = await self._objects.replace(self._key(job_id), held.bytes(), held.tag, patience=0)
+                if tag is not None:
                     held.tag, held.renewed = tag, now
+                    continue
+                # a beat whose answer was lost may have written it
+                found = await self._objects.get(self._key(job_id), patience=0)
+                if found is not None and held.is_in(_state(found)):
+                    held.tag = found.tag
+                else:
+                    held.is_lost = True
 
     async def _freed(self, job_id: str, held: Held) -> None:
         with suppress(StorageError):  # it expires by itself
-            if held.is_lost or await self._objects.replace(self._key(job_id), held.bytes(""), held.tag) is not None:
+            key = self._key(job_id)
+            if held.is_lost or await self._objects.replace(key, held.bytes(""), held.tag, patience=_LAST) is not None:
                 return
             # a beat was cut off, and has written it all the same
-            found = await self._objects.get(self._key(job_id))
+            found = await self._objects.get(key, patience=_LAST)
             if found is not None and held.is_in(_state(found)):
-                await self._objects.replace(self._key(job_id), held.bytes(""), found.tag)
+                await self._objects.replace(key, held.bytes(""), found.tag, patience=_LAST)
 
     async def _is_expired(self, found: Found, *, by_old_clock: bool = False) -> bool:
         return await self._now(may_be_old=by_old_clock) - _seconds(found.written) >= EXPIRY

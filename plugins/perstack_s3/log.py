@@ -27,6 +27,7 @@ from perstack_s3.records import (
     read_merged,
 )
 
+_TRIES = 5
 _AHEAD = 16
 """How many appends are asked for at a time, at most."""
 
@@ -78,7 +79,8 @@ class Log:
         if self.end.seq:
             return True
         async for _, append in self._walk(0):
-            return bool(append.records)
+            if append.records:
+                return True
         return False
 
     async def refresh(self) -> bool:
@@ -105,6 +107,24 @@ class Log:
         self._fence = fence
         self._recent[number] = body
         return number
+
+    async def put_fence(self, fence: int) -> None:
+        """Take the place of the next append, without records, so that whoever believes to be its next writer is not.
+
+        A log that has ended for its deletion, or is damaged, has none.
+        """
+        with suppress(Damaged):
+            for _ in range(_TRIES):
+                if await self.refresh():
+                    return
+                number, body = len(self._starts) - 1, append_bytes((), fence)
+                if await self._objects.create(self._key(number), body) is not None:
+                    self._learn(number, self.end)
+                    self._fence = fence
+                    self._recent[number] = body
+                    await self.merge(number)
+                    return
+            raise Conflict(f"{self.place}: others write to this run: try again")
 
     async def take_back(self, number: int) -> None:
         """Remove an append that turned out to be none: the Job was deleted, or others are merged in its place."""

@@ -24,7 +24,8 @@ class S3Storages:
     def open_set(self, location: str, workspace: Path, setting: JsonObject) -> Storage:
         """The same, with what `[storageSetting]` says: `endpoint` and `region`."""
         try:
-            from perstack_s3.objects import Objects, Place
+            from perstack_s3.client import Place
+            from perstack_s3.objects import Objects
             from perstack_s3.storage import S3Storage
         except ModuleNotFoundError as error:
             raise UsageError(

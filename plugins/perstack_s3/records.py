@@ -18,7 +18,7 @@ class NotAnAppend(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """The records of one append; none, if the log has been ended for its deletion."""
+    """The records of one append; none, if it only fences the log, or the log has been ended for its deletion."""
 
     records: tuple[bytes, ...]
     is_end: bool = False

@@ -20,7 +20,7 @@ from perstack_s3.caches import Indexed, entry_bytes, place_in_time, read_entry, 
 from perstack_s3.checks import checks_of
 from perstack_s3.deleting import finish_deletion, finish_deletions
 from perstack_s3.layout import Layout
-from perstack_s3.leases import Leases
+from perstack_s3.leases import Held, Leases
 from perstack_s3.log import Log
 from perstack_s3.objects import Listed, Objects, at_once
 from perstack_s3.stored import EntryHeader, Marker, RunList, read
@@ -99,11 +99,13 @@ class S3Storage:
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
         """Put a record without content in the place of one. Raises NotFound and Conflict."""
         check_id(run.run_id, "run")
+        await self._check_lease(run.job_id)
         await uninterrupted(self._log(run, await self._required(run.job_id)).redact(seq, record))
 
     async def put_summary(self, job_id: str, summary: bytes) -> None:
         """Replace the Job's summary."""
         await self._required(job_id)
+        await self._check_lease(job_id)
         await self._objects.put(self._layout.of_job("summaries", job_id), stamped(time.time_ns(), summary))
 
     async def summary(self, job_id: str) -> bytes | None:
@@ -122,6 +124,7 @@ class S3Storage:
         """Replace a Job's entry, unless it is of a later place, or the log is not the expected one."""
         if expected is not None and not await self._has_record(*expected):
             return
+        await self._check_lease(job_id)
         key, nonce = self._layout.of_job("entries", job_id), secrets.token_hex(8)
         for _ in range(_TRIES):
             found = await self._objects.get(key)
@@ -162,6 +165,7 @@ class S3Storage:
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
         """Keep bytes, once; returns their sha256 in hex. They are in the bucket when this returns."""
+        await self._check_lease(job_id)
         name = new_sha256(data).hexdigest()
         key = self._layout.blob(job_id, await self._required(job_id), name)
         if await self._objects.create(key, data) is None:
@@ -181,7 +185,7 @@ class S3Storage:
     async def blobs(self, job_id: str) -> tuple[str, ...]:
         """The names of a Job's blobs."""
         prefix = self._layout.of_incarnation("blobs", job_id, await self._required(job_id))
-        return tuple([listed.key.removeprefix(prefix) async for listed in self._objects.list(prefix)])
+        return tuple([listed.key.removeprefix(prefix) for listed in await self._objects.list(prefix)])
 
     async def remove_blob(self, job_id: str, sha256: str) -> None:
         """Remove a blob, if it is there."""
@@ -204,7 +208,7 @@ class S3Storage:
 
     async def size(self) -> int:
         """All that is below the prefix."""
-        return sum([listed.size async for listed in self._objects.list("")])
+        return sum([listed.size for listed in await self._objects.list("")])
 
     async def checks(self) -> Sequence[StorageCheck]:
         """Whether the bucket is there, with the rights and the conditional writes that it takes."""
@@ -215,8 +219,10 @@ class S3Storage:
         """The right to drive a Job, free 11 seconds after its holder died. Raises Conflict, naming the holder."""
         await self._ready()
         await self._required(job_id)
-        async with self._leases.hold(job_id, holder):
-            await self._required(job_id)
+        async with self._leases.hold(job_id, holder) as held:
+            incarnation = await self._required(job_id)
+            if not held.is_fenced:
+                await uninterrupted(self._fence(job_id, incarnation, held))
             yield
 
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
@@ -235,7 +241,8 @@ class S3Storage:
         await self._leases.forget(job_id)
 
     async def close(self) -> None:
-        """Nothing is open but connections, which close by themselves."""
+        """Connections close by themselves."""
+        self._objects.close()
 
     async def _deleted(self, job_id: str, incarnation: str) -> None:
         await self._objects.create(self._layout.deleting(job_id, incarnation), secrets.token_hex(8).encode())
@@ -243,10 +250,25 @@ class S3Storage:
         await finish_deletion(self._objects, self._layout, job_id, incarnation)
         self._logs = {key: log for key, log in self._logs.items() if key[1] != incarnation}
 
+    async def _check_lease(self, job_id: str) -> Held | None:
+        """The lease of this process, if it has one. Raises Conflict if it has lost it."""
+        held = self._leases.held(job_id)
+        if held is not None and not held.is_sure and not await self._leases.is_still(job_id, held):
+            raise Conflict(f"job {job_id}: the lease was lost: another process may be driving it")
+        return held
+
+    async def _fence(self, job_id: str, incarnation: str, held: Held) -> None:
+        """See to it that one which had the lease before, and was silent for too long, appends nothing any more.
+
+        The place of its next append is taken in every log, and the list of Runs has another tag than it knows.
+        """
+        await self._list_run(job_id, incarnation)
+        names, _ = await self._runs(job_id, incarnation)
+        await at_once(self._log(RunRef(job_id, one), incarnation).put_fence(held.fence) for one in names if is_id(one))
+        held.is_fenced = True
+
     async def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        held = self._leases.held(run.job_id)
-        if held is not None and not held.is_sure and not await self._leases.is_still(run.job_id, held):
-            raise Conflict(f"job {run.job_id}: the lease was lost: another process may be driving it")
+        held = await self._check_lease(run.job_id)
         # without a lease the marker is looked at when the append is there, which is what counts
         incarnation = (self._seen.get(run.job_id) if held is None else None) or await self._required(run.job_id)
         try:
@@ -261,36 +283,37 @@ class S3Storage:
         held = self._leases.held(run.job_id)
         log = self._log(run, incarnation)
         if expected_seq == 0:
-            await self._register(run, incarnation)
+            await self._list_run(run.job_id, incarnation, run.run_id)
         number = await log.append(expected_seq, records, 0 if held is None else held.fence)
         if held is None or not held.is_sure:
             await self._confirm(run, incarnation, log, number)
         await log.merge(number)
 
     async def _confirm(self, run: RunRef, incarnation: str, log: Log, number: int) -> None:
-        """Whether an append counts that was made without a lease, or with one that may be lost by now."""
-        held = self._leases.held(run.job_id)
+        """Whether an append counts that was made without a lease, or with one that may be lost by now: then it came
+        before its log was fenced, and whoever fenced it has read it."""
         marker, is_merged = await asyncio.gather(self._marker(run.job_id), log.is_merged(number))
-        is_held = held is None or held.is_sure or await self._leases.is_still(run.job_id, held)
-        if marker == incarnation and is_held and not is_merged:
+        if marker == incarnation and not is_merged:
             return
         await log.take_back(number)
         if marker != incarnation:
             raise NotFound(f"job {run.job_id} was deleted")
         raise Conflict(f"{log.place}: another process has written to this run")
 
-    async def _register(self, run: RunRef, incarnation: str) -> None:
-        """Put a Run on the list of a Job's Runs, before its first record."""
-        key = self._layout.runs(run.job_id, incarnation)
+    async def _list_run(self, job_id: str, incarnation: str, run_id: str | None = None) -> None:
+        """Put a Run on the list of a Job's Runs, before its first record; without one only write the list again."""
+        key = self._layout.runs(job_id, incarnation)
         for _ in range(_TRIES):
-            names, tag = await self._runs(run.job_id, incarnation)
-            if run.run_id in names:
+            names, tag = await self._runs(job_id, incarnation)
+            await self._check_lease(job_id)  # after the list was read: whoever has it by then has not written it yet
+            if run_id in names:
                 return
-            data = RunList(runs=(*names, run.run_id), nonce=secrets.token_hex(8)).to_bytes()
+            runs = names if run_id is None else (*names, run_id)
+            data = RunList(runs=runs, nonce=secrets.token_hex(8)).to_bytes()
             written = await (self._objects.create(key, data) if tag is None else self._objects.replace(key, data, tag))
             if written is not None:
                 return
-        raise StorageError(f"{self.location}: too many begin a Run of job {run.job_id} at once: try again")
+        raise StorageError(f"{self.location}: too many begin a Run of job {job_id} at once: try again")
 
     async def _runs(self, job_id: str, incarnation: str) -> tuple[tuple[str, ...], str | None]:
         found = await self._objects.get(self._layout.runs(job_id, incarnation))
@@ -343,7 +366,7 @@ class S3Storage:
     async def _listed(self, kind: str) -> dict[str, Listed]:
         await self._checked()
         prefix = self._layout.below(kind)
-        return {listed.key.removeprefix(prefix): listed async for listed in self._objects.list(prefix)}
+        return {listed.key.removeprefix(prefix): listed for listed in await self._objects.list(prefix)}
 
     async def _times(self, latest: Mapping[str, Listed], with_summary: set[str]) -> dict[str, int]:
         """When each was written; of those that were within one second, by what they say themselves."""
@@ -360,7 +383,7 @@ class S3Storage:
 
     async def _bytes_of(self, kind: str, job_id: str) -> int:
         prefix = f"{self._layout.below(kind)}{check_job_id(job_id)}/"
-        return sum([listed.size async for listed in self._objects.list(prefix)])
+        return sum([listed.size for listed in await self._objects.list(prefix)])
 
     async def _checked(self) -> None:
         await check_version(self._objects, is_for_writing=False)

@@ -44,6 +44,8 @@ class LeaseState(Stored):
     fence: int = Field(ge=0, le=1 << 53)
     nonce: str
     beat: str = ""
+    unfenced: bool = False
+    """Whether one that lost it may still write: whoever has it next fences the logs first."""
 
 
 class EntryHeader(Stored):

@@ -98,6 +98,7 @@ def number_of_appends(bench: Bench) -> int:
     return wait_for(live(bench, None))
 
 
+@pytest.mark.timeout(600)
 def test_a_job_that_crashes_at_any_append_goes_on_and_ends_the_same(tmp_path: Path, bench: Bench) -> None:
     appends = number_of_appends(bench.beside(_folder(tmp_path, "plain")))
     assert appends > 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
@@ -13,6 +13,9 @@ from urllib.parse import urlsplit
 Way = Literal["lost", "unanswered", "busy"]
 """The request is cut off before it is passed on; its answer is; it is refused with 503, and not passed on."""
 
+Kill = Literal["kill before", "kill after"]
+"""The client ends by SIGKILL right before a write is passed on, or when it was done."""
+
 
 class Cutting:
     """Counts requests, and fails the one of a number, from 1 on; none at first."""
@@ -20,20 +23,41 @@ class Cutting:
     def __init__(self, server: str) -> None:
         self.server = urlsplit(server)
         self.requests = 0
+        self.kill: Callable[[], None] = lambda: None
+        """Ends the client."""
         self._fails_at = 0
-        self._way: Way = "lost"
+        self._way: Way | Kill = "lost"
+        self._is_gone = False
         self._lock = threading.Lock()
 
-    def fail(self, number: int, way: Way) -> None:
-        """Count anew, and fail the request of that number once."""
+    def fail(self, number: int, way: Way | Kill) -> None:
+        """Count anew, and fail the request of that number once; those that kill count writes only."""
         with self._lock:
             self.requests, self._fails_at, self._way = 0, number, way
 
-    def way(self) -> Way | None:
+    @contextmanager
+    def gone(self) -> Iterator[None]:
+        """Meanwhile no request is passed on, and no answer: all are cut off, as by a server that is not there."""
+        self._is_gone = True
+        try:
+            yield
+        finally:
+            self._is_gone = False
+
+    def way(self, command: str) -> Way | Kill | None:
         """What is done to the next request."""
         with self._lock:
+            if self._is_gone:
+                return "lost"
+            if self._way in ("kill before", "kill after") and command in ("GET", "HEAD"):
+                return None
             self.requests += 1
             return self._way if self.requests == self._fails_at else None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether answers are cut off too."""
+        return self._is_gone
 
 
 @contextmanager
@@ -51,8 +75,10 @@ def cutting(server: str) -> Iterator[tuple[str, Cutting]]:
 
         def _pass_on(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            way = state.way()
-            if way == "lost":
+            way = state.way(self.command)
+            if way == "kill before":
+                state.kill()
+            if way in ("lost", "kill before"):
                 self.close_connection = True
                 return
             if way == "busy":
@@ -63,7 +89,9 @@ def cutting(server: str) -> Iterator[tuple[str, Cutting]]:
             answer = there.getresponse()
             data = answer.read()
             there.close()
-            if way == "unanswered":
+            if way == "kill after":
+                state.kill()
+            if way in ("unanswered", "kill after") or state.is_gone:
                 self.close_connection = True
                 return
             kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in _OURS]

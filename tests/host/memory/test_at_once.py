@@ -130,6 +130,9 @@ def test_of_a_job(bench: Bench, pair: tuple[str, str]) -> None:
             question = (await hosts[0].job(job_id)).asking
             works = on_job(job_id, question.id if question is not None else None)
             done = await at_once(hosts, [works[name] for name in in_turn(pair, number)])
+            if asks and len(refused(done)) == 2:
+                # the other had the lease just to see that there is nothing to resume: a person answers again
+                done[0] = await works["answer"](hosts[0])
             assert len(refused(done)) <= 1, done
             if "run-due" not in pair:
                 assert refused(done), "one of the two had nothing to do"

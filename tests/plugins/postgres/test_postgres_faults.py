@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +12,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from frozen import check_frozen, driver, lease_once, take_over
 from postgres_proxy import Cut, Pooler, Proxy
 from postgres_server import PostgresServer
 
-from perstack.core.chain import EMPTY_LOG, Head, open_line, seal
+from perstack.core.chain import EMPTY_LOG, seal
 from perstack.errors import Conflict, StorageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.opener import JOB, RUN, SECONDS, new_writer, payload, wait_for
@@ -95,95 +94,13 @@ def test_a_connection_that_is_cut_in_any_statement_loses_and_repeats_nothing(
     assert at > 20
 
 
-_DRIVER = """
-import asyncio, importlib, sys
-from pathlib import Path
-from perstack.core.chain import Head, seal
-from perstack.errors import PerstackError
-from perstack.ports.storage import RunRef
-location = sys.argv[1]
-storage = importlib.import_module("perstack_postgres.plugin").perstack_storages()[0].open(location, Path.cwd())
-
-async def main():
-    run, head = RunRef("job1", "job1-1"), Head()
-    async with storage.lease("job1", "the frozen"):
-        try:
-            while True:
-                lines, after = seal(head, [b'{"by":"frozen"}'])
-                await storage.append(run, head.seq, lines)
-                await storage.put_summary("job1", b'{"by":"frozen"}')
-                head = after
-                print(head.seq, flush=True)
-                if sys.stdin.readline() == "":
-                    return
-        except PerstackError as error:
-            print(type(error).__name__, error, flush=True)
-    await storage.close()
-
-asyncio.run(main())
-"""
-
-
-@contextmanager
-def driver(address: str) -> Iterator[subprocess.Popen[str]]:
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    command = [sys.executable, "-c", _DRIVER, address.partition(":")[2]]
-    env = {**os.environ, "PYTHONPATH": path}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
-def step(child: subprocess.Popen[str]) -> str:
-    assert child.stdin is not None
-    assert child.stdout is not None
-    child.stdin.write("go\n")
-    child.stdin.flush()
-    return child.stdout.readline()
-
-
-async def take_over(storage: Storage) -> tuple[float, list[bytes]]:
-    """Wait until the Job is free, and write to it; returns how long that took."""
-    began = time.monotonic()
-    while True:
-        try:
-            async with storage.lease(JOB, "the next"):
-                took, records = time.monotonic() - began, await storage.read(RUN)
-                head = Head(len(records), open_line(records[-1]).hash)
-                await storage.append(RUN, head.seq, seal(head, [b'{"by":"next"}'])[0])
-                return took, await storage.read(RUN)
-        except Conflict:
-            assert time.monotonic() < began + SECONDS
-            await asyncio.sleep(0.2)
-
-
 def test_a_driver_that_was_frozen_writes_nothing_once_another_took_over(postgres: PostgresServer) -> None:
     address = postgres.address()
     storage = opened(address)
-    with closing(storage), driver(address) as child:
+    with closing(storage):
         wait_for(storage.create_job(JOB))
-        assert child.stdout is not None
-        while (said := child.stdout.readline().strip()) != "3":
-            assert said in ("1", "2"), said
-            assert child.stdin is not None
-            child.stdin.write("go\n")
-            child.stdin.flush()
-        child.send_signal(signal.SIGSTOP)
-        with pytest.raises(Conflict, match="the frozen"):
-            wait_for(_lease_once(storage))
-        took, records = wait_for(take_over(storage))
-        assert took <= 10.5
-        child.send_signal(signal.SIGCONT)
-        assert step(child).startswith("Conflict")
-        assert wait_for(storage.read(RUN)) == records
-        assert wait_for(storage.summary(JOB)) == b'{"by":"frozen"}'
-
-
-async def _lease_once(storage: Storage) -> None:
-    async with storage.lease(JOB, "me"):
-        pass
+        with driver(("perstack_postgres.plugin", address.partition(":")[2])) as frozen:
+            assert check_frozen(frozen, storage) <= 10.5
 
 
 def test_a_driver_that_was_cut_off_writes_nothing_once_another_took_over(
@@ -224,7 +141,7 @@ def test_a_lease_outlives_its_connection_unless_another_takes_it(postgres: Postg
                 while await other.lease_info(JOB) is None:
                     await asyncio.sleep(0.05)
             with pytest.raises(Conflict, match="ours"):
-                await _lease_once(other)
+                await lease_once(other)
             await writer.append("b")
             proxy.cut_all()
             async with other.lease(JOB, "quicker"):
@@ -375,7 +292,7 @@ def test_times_of_leases_are_the_servers(postgres: PostgresServer, monkeypatch: 
         async with storage.lease(JOB, "ahead"):
             monkeypatch.setattr(time, "time", lambda: 4e9)
             with pytest.raises(Conflict, match="ahead"):
-                await _lease_once(other)
+                await lease_once(other)
 
     with closing(storage, other):
         wait_for(storage.create_job(JOB))

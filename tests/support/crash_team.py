@@ -1,0 +1,113 @@
+"""A project whose processes die, on a storage that a server keeps, and what must hold in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import workload
+
+from perstack.errors import NotFound
+from perstack.host import Host
+
+SECONDS = 60
+OPTIONS = ("--provider", "scripted")
+RUN = ("run", "boss", "go", "--job-id", "job", *OPTIONS)
+_MOST_LIVES = 20
+
+
+class Team:
+    """A project whose Job asks, delegates and writes files, in a store of its own.
+
+    `storage` is where its processes keep it, by way of something that fails; `direct` is the way past that.
+    """
+
+    def __init__(self, folder: Path, storage: str, direct: str, env: Mapping[str, str] | None = None) -> None:
+        self.folder = folder / "project"
+        self.folder.mkdir(parents=True)
+        self._direct = direct
+        self._env = {**workload.env(folder), **(env or {})}
+        self._child: subprocess.Popen[str] | None = None
+        workload.team(self.folder, folder, storage)
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """One command, which the caller waits for."""
+        command = [sys.executable, "-m", "perstack", *args]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, cwd=self.folder, env=self._env, text=True, **pipes)
+
+    def perstack(self, *args: str) -> str:
+        """One command to its end: what it wrote to stderr."""
+        with self.start(*args) as child:
+            self._child = child
+            return child.communicate(timeout=SECONDS)[1]
+
+    def kill(self) -> None:
+        """End the command that runs now, by SIGKILL."""
+        if self._child is not None:
+            self._child.kill()
+
+    def status(self) -> str | None:
+        """What became of the Job; None if there is none. Waits until nobody has its lease."""
+
+        async def look() -> str | None:
+            until = time.monotonic() + SECONDS
+            async with self._host() as host:
+                while await host.storage.lease_info("job") is not None:
+                    assert time.monotonic() < until, "its lease does not expire"
+                    await asyncio.sleep(0.3)  # a poll of the server, bounded above
+                try:
+                    return (await host.job("job")).status
+                except NotFound:
+                    return None
+
+        return asyncio.run(look())
+
+    def go_on(self) -> str:
+        """The next command of a person who wants it done: what it wrote to stderr."""
+        match self.status():
+            case None:
+                return self.perstack(*RUN)
+            case "stoppedByInteractiveTool":
+                return self.perstack("answer", "job", "yes", *OPTIONS)
+            case _:
+                return self.perstack("resume", "job", *OPTIONS)
+
+    def lives(self) -> int:
+        """Go on until it is done; returns how many processes that took."""
+        err = ""
+        for number in range(1, _MOST_LIVES):
+            err = self.go_on()
+            assert "Traceback" not in err, err
+            if self.status() == "completed":
+                return number
+        raise AssertionError(err)
+
+    def check_end(self) -> None:
+        """Everything was done once, and the log says so."""
+        for name in workload.FILES:
+            assert (self.folder / name).read_text() == f"{name.removesuffix('.txt')}\n", name
+
+        async def look() -> None:
+            async with self._host() as host:
+                assert (await host.verify("job")).findings == ()
+                assert (await host.replay("job")).findings == ()
+
+        asyncio.run(look())
+
+    def two_at_once(self) -> str:
+        """Two processes that begin the same Job: what the one that was refused wrote to stderr."""
+        both = [self.start(*RUN) for _ in range(2)]
+        ends = [(*one.communicate(timeout=SECONDS), one.returncode) for one in both]
+        assert sorted(code for _, _, code in ends) in ([1, 3], [2, 3]), ends
+        (refused,) = [err for _, err, code in ends if code != 3]
+        assert "job" in refused
+        assert "Traceback" not in refused
+        return refused
+
+    def _host(self) -> Host:
+        return Host.open(workspace=self.folder, storage=self._direct, env=self._env)
