@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from perstack.engine.attaching import Attachable
     from perstack.engine.emit import OnEvent
     from perstack.errors import (
+        CannotServe,
         Conflict,
         Damaged,
         DefinitionError,
@@ -51,6 +52,7 @@ __all__ = [
     "Attachable",
     "Blob",
     "By",
+    "CannotServe",
     "Conflict",
     "Damaged",
     "DefinitionError",
@@ -84,6 +86,7 @@ _HOMES = {
     "perstack.engine.attaching": ("Attachable",),
     "perstack.engine.emit": ("OnEvent",),
     "perstack.errors": (
+        "CannotServe",
         "Conflict",
         "Damaged",
         "DefinitionError",

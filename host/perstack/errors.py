@@ -3,7 +3,8 @@
     PerstackError
     ├── UsageError            the person who called: wrong option, id, or moment
     │   ├── NotFound          …asked for a Job, Run, task or checkpoint that is not there
-    │   └── NotAllowed        …or for what a task's status does not allow
+    │   ├── NotAllowed        …or for what a task's status does not allow
+    │   └── CannotServe       …or for a Job that needs what this worker does not have
     ├── DefinitionError       the author of perstack.toml; carries every problem found
     ├── ProviderError         the model's endpoint; keeps its status and its own words
     │   └── MissingCredential …no key, or no library, for the provider asked for
@@ -72,6 +73,10 @@ class NotAllowed(UsageError):
     def __init__(self, message: str, allowed: Sequence[str] = (), *, next_steps: Sequence[NextStep] = ()) -> None:
         super().__init__(message, next_steps=next_steps)
         self.allowed = tuple(allowed)
+
+
+class CannotServe(UsageError):
+    """A worker has not what a Job needs: a key, a plugin, a program. Nothing was written; another may have it."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from perstack.config.settings import Overrides
 from perstack.core.definitions import Project
 from perstack.engine.audit import Auditing
 from perstack.engine.clock import SYSTEM
+from perstack.engine.dispatching import dispatching_of
 from perstack.engine.experts import Experts
 from perstack.engine.jobs import Jobs
 from perstack.engine.plugins import load_plugins
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from perstack.engine.iterate import Iterations
     from perstack.engine.memory import ExecutionMemory
     from perstack.engine.scheduler import Scheduler
+    from perstack.ports.dispatcher import Dispatcher
 
 _Part = TypeVar("_Part")
 _P = ParamSpec("_P")
@@ -94,9 +96,11 @@ class Host:
         plugins: Iterable[object] = (),
         place: ProjectPlace | None = None,
         clock: Clock | None = None,
+        dispatcher: str | Dispatcher | None = None,
     ) -> None:
         """The workspace `.` is the project's own, or if it names none the folder that one stands in. A relative storage
         of the project is seen from its `place`, and from the workspace if none is given. `clock` None is the system's.
+        `dispatcher` takes precedence over that of `[workers]`.
         """
         place = place or ProjectPlace(named_or_own(project, workspace), None)
         folder = place.workspace(project, workspace)
@@ -104,6 +108,7 @@ class Host:
         loaded = load_plugins(plugins, given)
         self.notice: str | None = None
         """What a person should be told of where the state is, if anything."""
+        address = project.storage if storage is None else storage if isinstance(storage, str) else ""
         if storage is None or isinstance(storage, str):
             storage, self.notice = open_state(loaded, project, place, storage, given)
         clock = SYSTEM if clock is None else clock
@@ -119,6 +124,7 @@ class Host:
             providers=ProviderPool(loaded, kept),
             audit=audit,
             clock=clock,
+            dispatching=dispatching_of(loaded, project, dispatcher, address, given),
         )
         self.jobs = Jobs(self._now, lambda: self.tasks)
         self.experts = Experts(self._now)
@@ -134,6 +140,7 @@ class Host:
         env: Mapping[str, str] | None = None,
         overrides: Overrides | None = None,
         plugins: Iterable[object] = (),
+        dispatcher: str | Dispatcher | None = None,
     ) -> Host:
         """A Host on the perstack.toml given, or found from the workspace upward, with its `.env` files unless `env` is
         given. The state is beside a perstack.toml that was found, and in the workspace with one that was given.
@@ -154,6 +161,7 @@ class Host:
             overrides=overrides,
             plugins=plugins,
             place=place,
+            dispatcher=dispatcher,
         )
         told = given.warnings if isinstance(given, Environment) else ()
         for text in (*told, *([host.notice] if host.notice is not None else ())):
@@ -172,6 +180,7 @@ class Host:
     async def close(self) -> None:
         """Close the storage and the providers. Jobs that are being driven are to be cancelled first."""
         await self._setup.providers.close()
+        await self._setup.dispatching.close()
         await self._setup.storage.close()
 
     # --- what it works with ---------------------------------------------------------------------------------------
@@ -190,6 +199,11 @@ class Host:
     def storage(self) -> Storage:
         """Where the logs are."""
         return self._setup.storage
+
+    @property
+    def dispatcher(self) -> Dispatcher | None:
+        """The engine that says which worker drives a Job, if there is one. Raises UsageError for one that is none."""
+        return self._setup.dispatching.dispatcher
 
     @property
     def clock(self) -> Clock:
@@ -248,6 +262,7 @@ class Host:
     # --- short names ----------------------------------------------------------------------------------------------
 
     run = _Short(_jobs_of, Jobs.run)
+    submit = _Short(_jobs_of, Jobs.submit)
     continue_job = _Short(_jobs_of, Jobs.continue_job)
     answer = _Short(_jobs_of, Jobs.answer)
     resume = _Short(_jobs_of, Jobs.resume)

@@ -17,6 +17,7 @@ Listing = Literal["log", "questions", "tasks", "series", "inbox", "plugins", "pr
 
 Option = Literal[
     "config",
+    "dispatcher",
     "expert",
     "job_id",
     "env_file",
@@ -181,6 +182,7 @@ _PLACES: dict[Listing, str] = {
 }
 _OPTIONS: dict[Option, str] = {
     "config": "name one",
+    "dispatcher": "name one",
     "expert": "name the Expert",
     "job_id": "choose another id for the Job",
     "env_file": "name the file as one with variables",

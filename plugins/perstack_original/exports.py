@@ -37,6 +37,7 @@ from perstack_original import shapes as theirs
 
 _STATUS = {
     "running": "proceeding",
+    "queued": "proceeding",
     "stoppedByMaxSteps": "stoppedByExceededMaxSteps",
     "stoppedByBudget": "stoppedByExceededMaxSteps",
     "stoppedByInterrupt": "stoppedByError",
@@ -93,7 +94,7 @@ class _Export:
         for index, event in enumerate(log[1:], 1):
             was = at.state
             if was.status != "running" and not isinstance(
-                event, ours.CloseRun | ours.StartRewind | ours.FinishRewind | ours.RedactEvent
+                event, ours.QueueRun | ours.CloseRun | ours.StartRewind | ours.FinishRewind | ours.RedactEvent
             ):
                 self._go_on(at, event)
             at.state = evolve(was, event, Head(index + 1))
@@ -179,6 +180,8 @@ class _Export:
                 return  # nor compaction: what the model was shown stands among the messages
             case ours.CompactHistory():
                 at.ids = [_id(at.state.id, f"after {event.id}", n) for n in range(len(at.state.messages))]
+            case ours.QueueRun():
+                return  # nor workers
             case ours.CloseRun() | ours.StartRewind() | ours.FinishRewind() | ours.RedactEvent():
                 return  # nor an end for good, nor redactions: what is left of an event was written in its place
             case ours.RecordSnapshot():

@@ -146,7 +146,7 @@ def test_every_event_but_those_of_starts_and_stops_is_recorded_by_a_command() ->
     _, commands = _tables_of_the_loop()
     recorded = {word for row in rows(commands) for word in _words(row[2])}
     others = {"startRun", "resumeRun", "answerQuestion", "stopRunByInterrupt"}
-    others |= {"closeRun", "redactEvent", "widenPermissions", "startRewind", "finishRewind"}
+    others |= {"closeRun", "queueRun", "redactEvent", "widenPermissions", "startRewind", "finishRewind"}
     assert recorded == set(STORED) - others
 
 

@@ -37,6 +37,7 @@ NAMES = {
     "NotAllowed",
     "DefinitionError",
     "DispatcherError",
+    "CannotServe",
     "ProviderError",
     "MissingCredential",
     "SkillError",
@@ -55,9 +56,10 @@ RUN = (
 )
 
 HOST = {
-    "open": ("config", "workspace", "storage", "env", "overrides", "plugins"),
+    "open": ("config", "workspace", "storage", "env", "overrides", "plugins", "dispatcher"),
     "close": (),
     "run": ("expert_key", "query", "job_id", "attachments", "labels", "on_event"),
+    "submit": ("expert_key", "query", "at", "priority", "labels", "attachments", "job_id", "by"),
     "continue_job": ("expert_key", "query", "job_id", "resume_from", "attachments", "labels", "on_event"),
     "answer": ("text", "job_id", "question_id", "resume_from", "signal", "by", "on_event"),
     "signal": ("job_id", "event", "by", "on_event"),
@@ -101,7 +103,7 @@ PARTS = {
     Skills: {"login", "logout", "install"},
 }
 
-PARTS[Jobs] |= {"calls", "stop_after_step"}
+PARTS[Jobs] |= {"calls", "serve", "order_again", "stop_after_step"}
 PARTS[Experts] |= {"test_command"}
 
 SOURCE = Path(perstack.__file__).read_text()

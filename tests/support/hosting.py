@@ -20,6 +20,7 @@ from perstack.engine.clock import SYSTEM
 from perstack.engine.plugins import load_plugins
 from perstack.host import Host
 from perstack.ports.clock import Clock
+from perstack.ports.dispatcher import Dispatcher
 from perstack.ports.storage import Storage
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
@@ -161,6 +162,7 @@ class Bench:
         prices: tuple[Price, ...] = (),
         wrap: Callable[[Storage], Storage] | None = None,
         clock: Clock | None = None,
+        dispatcher: Dispatcher | None = None,
         **overrides,
     ) -> Host:
         """`wrap` puts another storage around the one that there is: its Host knows no other.
@@ -176,6 +178,7 @@ class Bench:
             overrides=Overrides(provider="scripted", **overrides),
             plugins=[provider, *plugins],
             clock=clock or self.clock,
+            dispatcher=dispatcher,
         )
         OPENED.append(host)
         return host

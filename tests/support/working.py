@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from hosting import Bench, expert, until_it_crashes
 
@@ -100,7 +101,7 @@ class Engine:
             host.scheduler,
             host.clock,
             WorkerSettings(name=name, **settings),  # type: ignore[arg-type]
-            drive=lambda name: drive or host.resume,
+            drive=lambda name: drive or partial(host.jobs.serve, worker=name),
             tell=lambda news: told[0].tell(news),
         )
         async with host:

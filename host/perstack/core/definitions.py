@@ -38,6 +38,7 @@ from perstack.core.skill_definitions import PluginSkill as PluginSkill
 from perstack.core.skill_definitions import Skill as Skill
 from perstack.core.skill_definitions import is_base_skill as is_base_skill
 from perstack.core.snapshots.events import MAX_FILE_SIZE, SnapshotPolicy
+from perstack.core.workers import Workers
 from perstack.errors import DefinitionError, Problem
 
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
@@ -324,6 +325,7 @@ class Project(ContextKeys):
     retention: Annotated[
         Retention | None, Key("which Jobs `perstack task run-due` and `perstack prune` remove, see `[retention]`")
     ] = None
+    workers: Annotated[Workers | None, Key("who drives what is queued, see `[workers]`")] = None
     permissions: Annotated[
         Permissions | None, Key("which calls run, ask a person, or never run, see `[permissions]`")
     ] = None

@@ -29,6 +29,7 @@ from perstack.core.model_events import SwitchModel as SwitchModel
 from perstack.core.policy.approvals import Approval, ApprovalDecision
 from perstack.core.policy.widening import Widening
 from perstack.core.questions import Answer, Question
+from perstack.core.queueing import QueueRun as QueueRun
 from perstack.core.result_events import FinishRun as FinishRun
 from perstack.core.result_events import RejectResult as RejectResult
 from perstack.core.run_event import RunEvent as RunEvent
@@ -383,6 +384,7 @@ StoredEvent = (
     | StopRunByExceededMaxSteps
     | StopRunByExceededBudget
     | StopRunByInterrupt
+    | QueueRun
     | CloseRun
     | StartRewind
     | FinishRewind

@@ -16,6 +16,7 @@ from perstack.core.ids import number_of_run
 from perstack.core.models import full_name
 from perstack.core.policy.approvals import Standing
 from perstack.core.policy.widening import Widening
+from perstack.core.queueing import Queued, QueueRun
 from perstack.core.run_facts import BudgetName
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.state import Run, RunStatus, promised
@@ -84,6 +85,8 @@ class JobSummary(Fact):
     """Who closed it for good, if somebody did: its status is the one that it had, and nothing continues it."""
     resume_at: int | None = None
     """From when on a paused Job may be resumed, in milliseconds since 1970."""
+    queued: Queued | None = Field(default=None, exclude_if=lambda value: value is None)
+    """How it was given to workers last, if it was; `status` says whether it still waits for one."""
     total_steps: int = 0
     max_steps: int | None = None
     budget: Budget | None = None
@@ -161,6 +164,8 @@ class RunTally:
     """What was laid over its rules."""
     closed: CloseRun | None
     """That it was closed for good."""
+    queued: QueueRun | None
+    """How it was queued last."""
 
     @classmethod
     def of(cls, run: Run) -> "RunTally":
@@ -188,6 +193,7 @@ class RunTally:
             standing=run.standing,
             widenings=run.widenings,
             closed=run.closed,
+            queued=run.queued,
         )
 
 
@@ -332,7 +338,8 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
             status, waits_for_limit=last.waits_for_limit, is_approval=question is not None and question.approval
         ),
         closed=closed,
-        resume_at=last.resume_at if closed is None else None,
+        resume_at=_resume_at(last, status) if closed is None else None,
+        queued=None if last.queued is None else Queued.of(last.queued),
         total_steps=job.total_steps,
         max_steps=last.start.limits.max_steps,
         budget=last.budget,
@@ -384,7 +391,7 @@ def lifecycle_of(status: JobStatus) -> Lifecycle:
             return "completed"
         case "stoppedByError":
             return "failed"
-        case "stoppedByInteractiveTool" | "stoppedByMaxSteps" | "stoppedByBudget" | "stoppedByInterrupt":
+        case "stoppedByInteractiveTool" | "stoppedByMaxSteps" | "stoppedByBudget" | "stoppedByInterrupt" | "queued":
             return "paused"
         case _:
             assert_never(status)
@@ -400,7 +407,15 @@ def pause_reason_of(
         return "rate_limit"
     if status == "stoppedByInteractiveTool":
         return "human_input"
+    if status == "queued":
+        return "scheduled_wait"
     return "checkpoint" if lifecycle_of(status) == "paused" else None
+
+
+def _resume_at(last: RunTally, status: JobStatus) -> int | None:
+    if status == "queued":
+        return (last.queued and last.queued.due) or None
+    return last.resume_at
 
 
 def _job_status(status: RunStatus, is_driven: bool) -> JobStatus:

@@ -53,15 +53,15 @@ def removable(
 ) -> list[JobSummary]:
     """Those that may be removed, of all Jobs there are.
 
-    Never one that runs or is damaged, and one that waits for a person only with `include_waiting`. Of each Expert the
-    `keep_last` that were written to last are kept, counted among all its Jobs.
+    Never one that runs, waits for a worker or is damaged, and one that waits for a person only with `include_waiting`.
+    Of each Expert the `keep_last` that were written to last are kept, counted among all its Jobs.
     """
     newest: Counter[str] = Counter()
     found: list[JobSummary] = []
     for job in sorted(jobs, key=lambda job: job.updated_at, reverse=True):
         newest[job.expert_key] += 1
         waits = job.question is not None and not include_waiting
-        if newest[job.expert_key] > keep_last and not (job.damaged or job.status == "running" or waits):
+        if newest[job.expert_key] > keep_last and not (job.damaged or job.status in ("running", "queued") or waits):
             found.append(job)
     return [job for job in found if choice.has(job)]
 

@@ -16,6 +16,7 @@ from perstack.core.definition_secrets import with_secrets, without_secrets
 from perstack.core.definitions import Budget, Expert, Project, ProviderSetting, ReasoningBudget, ToolSearch
 from perstack.core.overrides import Overrides
 from perstack.core.policy.permissions import Permissions
+from perstack.core.price import Price
 from perstack.core.sandbox import Sandbox
 from perstack.core.teams import with_delegates
 
@@ -42,6 +43,8 @@ class SeriesDefinition(ContextKeys):
     """The project's, which hold besides today's; an Expert has its own."""
     budget: Budget | None = None
     agents_md: bool | None = None
+    prices: tuple[Price, ...] = Field(default=(), exclude_if=falsy)
+    """They precede today's."""
     chosen: Overrides = Overrides()
 
 
@@ -65,6 +68,7 @@ def definition_of(project: Project, expert: Expert, chosen: Overrides) -> Series
         permissions=project.permissions,
         budget=project.budget,
         agents_md=project.agents_md,
+        prices=project.prices,
         chosen=chosen.recorded(),
         **_context_keys(project),
     )
@@ -95,6 +99,7 @@ def in_force(definition: SeriesDefinition, today: Project) -> Project:
             "recorded_permissions": definition.permissions,
             "budget": definition.budget,
             "agents_md": definition.agents_md,
+            "prices": (*definition.prices, *today.prices),
             **_context_keys(definition),
         }
     )
@@ -112,6 +117,17 @@ def for_begun(definition: SeriesDefinition) -> SeriesDefinition:
         max_time=None,
         max_tool_calls=None,
         compaction=None,
+    )
+    return definition.model_copy(update={"chosen": chosen})
+
+
+def for_queued(definition: SeriesDefinition) -> SeriesDefinition:
+    """The same for a Job whose Coordinator has begun, and which begins delegates by what was chosen then.
+
+    What all its Runs share stands in its log, and may have been raised since.
+    """
+    chosen = replace(
+        definition.chosen, max_steps=None, max_cost=None, max_tokens=None, max_time=None, max_tool_calls=None
     )
     return definition.model_copy(update={"chosen": chosen})
 

@@ -45,6 +45,7 @@ from perstack.core.events import (
     FinishRun,
     FinishStep,
     FinishToolCall,
+    QueueRun,
     RecordSnapshot,
     RedactEvent,
     RejectResult,
@@ -83,8 +84,8 @@ def difference(run: Run, event: StoredEvent) -> str | None:
     """
     if isinstance(event, StopRunByInterrupt | ErrorRun | StopRunByExceededMaxSteps | StopRunByExceededBudget):
         return None
-    if isinstance(event, WidenPermissions | CloseRun | StartRewind | FinishRewind | RedactEvent):
-        return None  # a person may do that at any time
+    if isinstance(event, WidenPermissions | QueueRun | CloseRun | StartRewind | FinishRewind | RedactEvent):
+        return None  # a person may do that at any time, or a worker that ends
     if isinstance(event, ResumeRun):
         return _resumption(run, event)
     if isinstance(event, StopRunByInteractiveTool):

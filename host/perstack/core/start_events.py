@@ -22,7 +22,7 @@ Settlement = Literal["done", "retry", "ask"]
 """What becomes of a call that began and has no result: `done` (it had its effect), `retry` (run it again), `ask` (the
 model sees that it was interrupted, and decides)."""
 
-ResumeReason = Literal["answer", "interrupt", "maxSteps", "budget", "error", "crash", "parent"]
+ResumeReason = Literal["answer", "interrupt", "maxSteps", "budget", "error", "crash", "parent", "queued"]
 
 
 class StartRun(RunEvent):
@@ -82,6 +82,8 @@ class ResumeRun(RunEvent):
     """Today's, for a Run that failed before anything was generated: nothing that it has done rests on the old one."""
     permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)
     """Today's rules, as far as they are others than those in force, which hold besides them."""
+    worker: str = Field(default="", exclude_if=falsy)
+    """The name of the worker that drives it from here on; empty: whoever resumed it."""
 
 
 def started_as(start: StartRun, event: ResumeRun) -> StartRun:

@@ -12,6 +12,7 @@ JobStatus = Literal[
     "stoppedByBudget",
     "stoppedByInterrupt",
     "stoppedByError",
+    "queued",
 ]
 
 TYPED_STATUS: dict[str, JobStatus] = {
@@ -22,5 +23,6 @@ TYPED_STATUS: dict[str, JobStatus] = {
     "budget": "stoppedByBudget",
     "interrupted": "stoppedByInterrupt",
     "failed": "stoppedByError",
+    "queued": "queued",
 }
 """Each status by what people type."""

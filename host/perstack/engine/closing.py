@@ -1,10 +1,11 @@
-"""Closing a Job for good."""
+"""Closing a Job for good, and taking back one that waits for a worker."""
 
 from __future__ import annotations
 
 from perstack.core.by import By, cleaned
 from perstack.core.closing import CloseRun
-from perstack.core.job import summarize
+from perstack.core.job import Job, summarize
+from perstack.core.runs.decide import interrupted
 from perstack.core.runs.state import Run
 from perstack.engine.emit import Emitter
 from perstack.engine.logs.runs import LoadedJob
@@ -28,9 +29,7 @@ async def close_job(storage: Storage, loaded: LoadedJob, emit: Emitter, by: By, 
     others = (run for run in loaded.runs.values() if run is not last)
     open_runs = [run for run in (last, *others) if run.closed is None and run.status != "completed"]
     if open_runs:
-        # until all is written job.json says that more has happened: whoever reads it looks at the logs
-        unsure = summarize(job, is_driven=False).model_copy(update={"status": "running", "lifecycle": "running"})
-        await storage.put_summary(job.id, unsure.to_json())
+        await _put_unsure(storage, job)
     for run in open_runs:
         await _close(storage, loaded, run, emit, by, cleaned(reason), clock)
     await storage.put_summary(job.id, summarize(job, is_driven=False).to_json())
@@ -43,3 +42,21 @@ async def _close(
     session.take_up(run)
     session.note(CloseRun(**session.stamp(), by=by, reason=reason))
     await session.flush()
+
+
+async def take_back(storage: Storage, loaded: LoadedJob, run: Run, emit: Emitter, clock: Clock) -> None:
+    """Record that the Coordinator's Run, which waits for a worker, is interrupted. The caller holds the lease."""
+    job = loaded.job
+    await _put_unsure(storage, job)
+    session = Session(storage, job, emit, RunRef(job.id, run.id), run.start.expert_key, clock=clock)
+    session.take_up(run)
+    session.note_all(interrupted(run, session.stamp))
+    await session.flush()
+    await session.write_checkpoint()
+    await storage.put_summary(job.id, summarize(job, is_driven=False).to_json())
+
+
+async def _put_unsure(storage: Storage, job: Job) -> None:
+    """Until all is written job.json says that more has happened: whoever reads it looks at the logs."""
+    unsure = summarize(job, is_driven=False).model_copy(update={"status": "running", "lifecycle": "running"})
+    await storage.put_summary(job.id, unsure.to_json())

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
-from perstack.config.settings import DEFAULT_RESULT_LIMIT, chosen, recalled
+from perstack.config.settings import DEFAULT_RESULT_LIMIT, chosen
 from perstack.core.by import By
 from perstack.core.commands import (
     Ask,
@@ -42,7 +42,8 @@ from perstack.core.policy.chain import rule_sets
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import begun_under
 from perstack.core.questions import Answer
-from perstack.core.run_facts import ContinuedFrom, Definition, DelegatedBy, Delegation, ErrorInfo
+from perstack.core.queueing import QueueFields, QueueRun
+from perstack.core.run_facts import ContinuedFrom, DelegatedBy, Delegation, ErrorInfo
 from perstack.core.runs.decide import (
     answered,
     approval_asked,
@@ -50,7 +51,6 @@ from perstack.core.runs.decide import (
     has_ended,
     interrupted,
     noted,
-    redefined,
     result_of,
     resumed,
     stopped_by_budget,
@@ -71,7 +71,16 @@ from perstack.engine.delegation import DelegateOutcome, await_delegates
 from perstack.engine.generation import generate
 from perstack.engine.groups import leaves
 from perstack.engine.kept_summary import KeptSummary
-from perstack.engine.new_runs import as_started, sandbox_of, settings_of, snapshots_of, strict, stricter_today, told
+from perstack.engine.new_runs import (
+    as_started,
+    of_today,
+    sandbox_of,
+    settings_of,
+    snapshots_of,
+    strict,
+    stricter_today,
+    told,
+)
 from perstack.engine.prices import Prices
 from perstack.engine.ruling import Rulings
 from perstack.engine.session import Session, uninterrupted
@@ -90,13 +99,17 @@ from perstack.version import VERSION
 class Driver:
     """Drives all Runs of one Job, from wherever their logs leave off."""
 
-    def __init__(self, wiring: Wiring, job: Job, runs: dict[str, Run] | None = None) -> None:
+    def __init__(
+        self, wiring: Wiring, job: Job, runs: dict[str, Run] | None = None, *, drives_here: bool = True
+    ) -> None:
+        """With `drives_here` false it only records how Runs begin: what they need is another's to have."""
         self._wiring = wiring
+        self._drives_here = drives_here
         self.job = job
-        self._runs = runs or {}
+        self.runs = runs or {}
         self._blobs = JobBlobs(wiring.storage, job.id)
         self._prices = Prices(wiring.providers.factories, wiring.project.prices)
-        self._kept = KeptSummary(wiring.storage, job)
+        self.kept = KeptSummary(wiring.storage, job)
         self._limits = Limits()
         self._spending: Spending | None = None
         """None where there is no budget."""
@@ -113,6 +126,10 @@ class Driver:
         """The event from outside that the Coordinator goes on by."""
         self.is_leaving: Callable[[], bool] = bool
         """Whether each Run is to stop, as interrupted, before its next step."""
+        self.worker = ""
+        """The name of the worker that this process is, if it is one."""
+        self.handed_on: Callable[[Run], QueueFields | None] = lambda run: None
+        """How a Coordinator's Run that is interrupted is queued for another worker, if it is."""
 
     # --- beginning ------------------------------------------------------------------------------------------------
 
@@ -138,8 +155,11 @@ class Driver:
         of_job = None if delegated_by is None else self._limits
         settings = settings_of(self._wiring, expert, of_job, self.job.total_steps)
         output = self._wiring.overrides.output if delegated_by is None else None
+        if base is not None:  # the rules of the Run that it continues hold, and today's
+            above = self.runs.get(base.id, base).permissions
         parent = None if delegated_by is None else self.job.runs.get(delegated_by.run_id)
-        self._wiring.providers.check(settings, self._wiring.project, expert)
+        if self._drives_here:
+            self._wiring.providers.check(settings, self._wiring.project, expert)
         ref = RunRef(self.job.id, run_id or run_id_of(self.job.id, self.job.next_number))
         session = self._session(ref, expert.key)
         session.base = base
@@ -159,7 +179,7 @@ class Driver:
                 runtime_version=VERSION,
                 labels=dict(labels or {}),
                 overrides=chosen(self._wiring.overrides),
-                permissions=self._permissions(expert, above, base),
+                permissions=begun_under(above, rule_sets(self._wiring.project, expert), self.job.widenings),
                 depth=0 if parent is None else parent.start.depth + 1,
                 sandbox=sandbox_of(self._wiring, expert, within, base),
                 output=output,
@@ -170,12 +190,6 @@ class Driver:
         if delegated_by is None:  # what it starts has what it has
             self._widen(session)
         return session
-
-    def _permissions(self, expert: Expert, above: tuple[RuleSet, ...], base: Run | None) -> tuple[RuleSet, ...]:
-        """The rules for a new Run: those of the Run that it works for or continues, and today's, the Expert's own."""
-        if base is not None:
-            above = self._runs.get(base.id, base).permissions
-        return begun_under(above, rule_sets(self._wiring.project, expert), self.job.widenings)
 
     def _widen(self, session: Session) -> None:
         overrides = self._wiring.overrides
@@ -197,9 +211,9 @@ class Driver:
         today's definition and settings.
         """
         definition = None
-        if run.may_be_redefined:
-            definition, limits = self._of_today(run, limits)
-        if definition is None and not run.stands_in:
+        if run.may_be_redefined and self._drives_here:
+            definition, limits = of_today(self._wiring, self.job, run, limits)
+        if definition is None and not run.stands_in and self._drives_here:
             self._wiring.providers.for_run(run, self._wiring.project, self._wiring.overrides)
         session = self._session(RunRef(self.job.id, run.id), run.start.expert_key)
         session.take_up(run)
@@ -214,31 +228,12 @@ class Driver:
                 signal=self.signal,
                 definition=definition,
                 permissions=stricter_today(self._wiring, self.job, run, above),
+                worker="" if reason == "parent" else self.worker,
             )
         )
         self._widen(session)
         self._record_answer(session)
         return session
-
-    def _of_today(self, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
-        """The definition of a Run's Expert and its limits, where they are others than it has."""
-        expert = self._wiring.project.expert(run.start.expert_key)
-        if expert is None:
-            return None, limits
-        expert = as_started(self._wiring, expert)
-        overrides = recalled(self._wiring.overrides, run.start)
-        steps_before = self.job.total_steps - run.step
-        settings = self._wiring.providers.settings(self._wiring.project, expert, overrides, steps_before=steps_before)
-        self._wiring.providers.check(settings, self._wiring.project, expert)
-        today = Definition(
-            model=settings.model,
-            provider=settings.provider.provider_name,
-            **told(self._wiring, expert, run.start.output, is_coordinator=run.is_coordinator),
-            expert=without_secrets(expert),
-            reasoning_budget=settings.reasoning_budget,
-            fallbacks=settings.fallbacks,
-        )
-        return redefined(run, today, settings.limits, limits)
 
     def _record_answer(self, session: Session) -> None:
         """Record a person's answer, if there is one to the question that the Run is stopped at."""
@@ -260,24 +255,24 @@ class Driver:
         """
         self._limits = session.run.limits
         await self._count_spending(session)
-        await self._kept.write(is_driven=True)
+        await self.kept.write(is_driven=True)
         await session.flush()
         try:
-            async with self._kept.followed():
+            async with self.kept.followed():
                 await self._drive_in_time(session, None)
         except asyncio.CancelledError:
-            await uninterrupted(self._kept.write(is_driven=False))
+            await uninterrupted(self.kept.write(is_driven=False))
             raise
         except BaseExceptionGroup as group:
             raise leaves(group)[0] from group  # what failed first speaks: a person can act on one line
-        return await self._kept.write(is_driven=False)
+        return await self.kept.write(is_driven=False)
 
     async def _count_spending(self, session: Session) -> None:
         """Begin to count what is spent, if there is a budget. Raises UnknownPrice before anything is written."""
-        experts = (*self._wiring.project.experts.values(), *(run.start.expert for run in self._runs.values()))
+        experts = (*self._wiring.project.experts.values(), *(run.start.expert for run in self.runs.values()))
         if self._limits.budget is None and all(expert.budget is None for expert in experts):
             return
-        others = (run for run in self._runs.values() if run.id != session.run.id)
+        others = (run for run in self.runs.values() if run.id != session.run.id)
         self._spending = Spending(self._limits.budget, self._prices, (*others, session.run))
         await self._spending.known_price(session.run)
         self._deadlines = Deadlines(self.job, self._spending)
@@ -302,7 +297,7 @@ class Driver:
                 around = await self._around(session)
                 while around is not None and (command := self._pending(session)) is not None:
                     if self.is_leaving() and begins_step(session.run, command):
-                        session.note_all(interrupted(session.run, session.stamp))
+                        self._note_interrupt(session)
                     elif isinstance(command, Switch):
                         await switched(session, command.error, self._prices)
                     elif not (isinstance(command, Generate) and await gone_back(session, self._prices)):
@@ -320,9 +315,15 @@ class Driver:
             over = None if self._deadlines is None else self._deadlines.over(session.run)
             if over is not None and session.run.status in ACTIVE:
                 session.note(stopped_by_budget(over, session.stamp))
-            session.note_all(interrupted(session.run, session.stamp))
+            self._note_interrupt(session)
             await session.flush()
             await session.write_checkpoint()
+
+    def _note_interrupt(self, session: Session) -> None:
+        """The Coordinator's waits for another worker then, if this process is one that leaves."""
+        session.note_all(interrupted(session.run, session.stamp))
+        if session.run.is_coordinator and (how := self.handed_on(session.run)) is not None:
+            session.note(QueueRun(**session.stamp(), **how))
 
     async def _skills(self, session: Session) -> RunSkills | None:
         start = session.run.start
@@ -442,13 +443,13 @@ class Driver:
         most = self._wiring.project.result_limit or DEFAULT_RESULT_LIMIT
         stopped = await await_delegates(session, command.delegations, self._drive_delegate, self._blobs, most)
         if stopped and self.is_leaving():
-            session.note_all(interrupted(session.run, session.stamp))
+            self._note_interrupt(session)
         elif stopped and pending(session.run) is not None:
             session.note(stopped_with(stopped, self._limits.max_steps or 0, session.stamp))
 
     async def _drive_delegate(self, parent: Session, delegation: Delegation) -> DelegateOutcome:
         """Drive one delegate from wherever its log leaves off; an error to set it up is its failure."""
-        known = self._runs.pop(delegation.run_id, None)
+        known = self.runs.pop(delegation.run_id, None)
         if known is not None and has_ended(known):
             return DelegateOutcome.of(known)
         try:
@@ -493,7 +494,7 @@ class Driver:
 
     def _session(self, ref: RunRef, expert_key: str) -> Session:
         """A Run at work; job.json is behind whenever something of it was written."""
-        wiring, changed = self._wiring, self._kept.changed
+        wiring, changed = self._wiring, self.kept.changed
         session = Session(wiring.storage, self.job, wiring.emit, ref, expert_key, changed, wiring.clock)
         if self._spending is not None:
             self._spending.writes(ref.run_id, session.flush)

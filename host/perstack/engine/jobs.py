@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from perstack.config.lock import Lock
 from perstack.config.settings import with_one_model
 from perstack.core.by import By
 from perstack.core.events import Settlement
@@ -16,68 +14,42 @@ from perstack.core.ids import check_job_id, event_id_of, place_of
 from perstack.core.job import Job, JobSummary
 from perstack.core.job_choice import not_retained
 from perstack.core.labels import check_labels
-from perstack.core.messages import ResultContent
 from perstack.core.owners import Owner
 from perstack.core.run_facts import ContinuedFrom
 from perstack.core.runs.resuming import (
     UnsettledCall,
-    check_not_closed,
     check_same_expert,
     resumption,
     unsettled_calls,
 )
-from perstack.core.runs.state import Run
-from perstack.engine.clock import new_ids
-from perstack.engine.emit import Emitter, OnEvent, runtime_begins
-from perstack.engine.guarding import guarded
-from perstack.engine.job_files import JobFiles
-from perstack.engine.knowledge import Knowledge
+from perstack.engine.driven_jobs import coordinator_of
+from perstack.engine.emit import Emitter, OnEvent
+from perstack.engine.job_queue import JobQueue
 from perstack.engine.logs.runs import LoadedJob
-from perstack.engine.own_task import in_own_task
 from perstack.engine.pages import pages
-from perstack.engine.played_answers import played_again, played_answer, plays
+from perstack.engine.played_answers import played_again, played_answer
 from perstack.engine.setup import Setup
-from perstack.engine.slots import job_slots
 from perstack.engine.stop_requests import StopRequests
 from perstack.engine.who import this_process, this_user
-from perstack.errors import Conflict, NotFound, StorageError, UsageError
-from perstack.next_steps import Continue, Give
+from perstack.errors import NotFound, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from perstack.core.attachments import Attached
     from perstack.core.cloudevents import CloudEvent
     from perstack.core.redaction import Redaction
     from perstack.engine.attaching import Attachable  # what a Run without attachments does not need
     from perstack.engine.driver import Driver  # whoever only looks at Jobs drives none
     from perstack.engine.session import Session
-    from perstack.ports.tasks import TaskMemory
     from perstack.ports.toolkit.context import Blob
 
 _PAGE = 500
 
 
-class Jobs(JobFiles):
+class Jobs(JobQueue):
     """The Jobs of one storage. Several may be driven at once, each in a task of its own."""
-
-    def __init__(
-        self,
-        setup: Callable[[], Setup],
-        tasks: Callable[[], TaskMemory],
-        driving: dict[str, asyncio.Task[object]] | None = None,
-        leaving: set[str] | None = None,
-    ) -> None:
-        """`setup` is what a Job that begins now is driven with; `driving` are those that are driven, by their id, and
-        `leaving` those of them that are to stop after the step in hand."""
-        now = setup()
-        super().__init__(now.storage, now.audit, now.plugins, now.workspace, now.env)
-        self._setup = setup
-        self._tasks = tasks
-        self._driving = {} if driving is None else driving
-        self._leaving = set[str]() if leaving is None else leaving
 
     def under(self, setup: Callable[[], Setup]) -> Jobs:
         """The same Jobs; those that begin or continue by these are driven with another setup."""
-        return Jobs(setup, self._tasks, self._driving, self._leaving)
+        return Jobs(setup, self._tasks, self._driving)
 
     async def run(
         self,
@@ -96,29 +68,8 @@ class Jobs(JobFiles):
         images, PDFs and texts that the model sees with the query. Raises UsageError if `job_id` exists and has begun,
         and for an attachment that cannot be read, or be shown to the model.
         """
-        setup, labels = self._setup(), check_labels(labels or {})
-        expert = setup.check_ready(expert_key)
-        self.audit.check()
-        await setup.check_sandbox(expert)
-        lock = setup.lock()
-        knowledge = await setup.knowledge(expert.key, lock)
-        knowledge.informed(expert)
-        added = await self._attached(setup, expert.key, attachments)
-
-        async def work() -> JobSummary:
-            async with job_slots().taken():
-                made = await self._new_job(job_id)
-                async with self._leased(made):
-                    if made == job_id:
-                        await self._check_not_begun(made)  # again, now that nobody else can begin it
-                    contents = await self._kept(made, added)
-
-                    def begin(driver: Driver) -> Session:
-                        return driver.begin_run(expert, query, labels=labels, attachments=contents)
-
-                    return await self._drive(setup, LoadedJob(Job(made)), begin, on_event, lock, knowledge)
-
-        return await in_own_task(work())
+        begun = self._begin(self._setup(), expert_key, query, job_id, attachments, check_labels(labels or {}), on_event)
+        return await begun
 
     async def continue_job(
         self,
@@ -178,7 +129,7 @@ class Jobs(JobFiles):
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
             if resume_from is None:
-                return answer_open(loaded, _coordinator(loaded), given, setup.overrides)
+                return answer_open(loaded, coordinator_of(loaded), given, setup.overrides)
             base = await self._base(loaded, resume_from)
             return await answer_again(self, base, resume_from, setup.expert(base.start.expert_key), given)
 
@@ -210,7 +161,7 @@ class Jobs(JobFiles):
         asked = setup.overrides if max_cost is None else replace(setup.overrides, max_cost=max_cost)
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
-            run = _coordinator(loaded)
+            run = coordinator_of(loaded)
             if (played := played_answer(setup, loaded)) is not None:
                 return played
             settled: dict[str, Settlement] = {**settle} if settle else {}
@@ -246,7 +197,7 @@ class Jobs(JobFiles):
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
             from perstack.engine.uncompacting import before_compaction
 
-            run = _coordinator(loaded)
+            run = coordinator_of(loaded)
             expert = setup.expert(run.start.expert_key)
             place = await before_compaction(self, run)
             base = await self._state_at(place.checkpoint_id, job_id)
@@ -273,14 +224,15 @@ class Jobs(JobFiles):
     async def cancel(self, job_id: str, *, final: bool = False, by: By | None = None, reason: str = "") -> None:
         """Stop a Job, wherever it is driven. On return its Runs are recorded as interrupted, its skills have ended.
 
-        Whoever called `run` sees CancelledError; the rest of that task is not waited for. Raises UsageError if nobody
-        drives the Job, Conflict if another process does and does not stop it, and what kept it from being recorded.
+        Whoever called `run` sees CancelledError; the rest of that task is not waited for. A Job that waits for a worker
+        waits no more. Raises UsageError if nobody drives the Job, Conflict if another process does and does not stop
+        it, and what kept it from being recorded.
 
         With `final` it is closed for good after that, or at once if nobody drives it: its status stays, its lifecycle
         is `failed`, and nothing answers, resumes or continues it any more. `by`, or this process's user, and `reason`
         are recorded. Doing it again changes nothing. Raises UsageError for a Job that is completed.
         """
-        is_driven = job_id in self._driving or await self.storage.lease_info(check_job_id(job_id)) is not None
+        is_driven = job_id in self._driving.tasks or await self.storage.lease_info(check_job_id(job_id)) is not None
         if is_driven or not final:
             await self._stop(job_id)
         if final:
@@ -291,25 +243,30 @@ class Jobs(JobFiles):
                 async with self.audit.kept(loaded.job):
                     emit = Emitter(self.plugins.listeners, None)
                     await close_job(self.storage, loaded, emit, by or this_user(), reason, self._setup().clock)
+            await self._withdraw(job_id)
 
     def stop_after_step(self, job_id: str) -> bool:
         """A Job that this process drives stops as interrupted when the step that each of its Runs is in has ended.
 
-        Whoever called `run` gets where it stands then. False for one that this process does not drive.
+        One that is served is queued again with that. Whoever called gets where it stands then.
+        False for one that this process does not drive.
         """
-        if job_id in self._driving:
-            self._leaving.add(job_id)
-        return job_id in self._driving
+        if job_id in self._driving.tasks:
+            self._driving.leaving.add(job_id)
+        return job_id in self._driving.tasks
 
     async def _stop(self, job_id: str) -> None:
-        task = self._driving.get(check_job_id(job_id))
+        task = self._driving.tasks.get(check_job_id(job_id))
         if task is None:
             info = await self.storage.lease_info(job_id)
+            if info is None and await self._take_back(job_id):
+                return
+            info = info or await self.storage.lease_info(job_id)
             if info is None:
                 raise UsageError(f"Job {job_id} cannot be stopped: nobody drives it")
             await StopRequests(self.storage).stop(job_id, info.holder)
             return
-        task.cancel()
+        self._driving.stop(job_id)
         await asyncio.wait({task})
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
@@ -360,26 +317,6 @@ class Jobs(JobFiles):
         every = [job async for page in pages(lambda after: self.list(limit=_PAGE, after=after)) for job in page.jobs]
         return not_retained(every, retention, setup.clock.now())
 
-    async def _go_on(
-        self,
-        setup: Setup,
-        job_id: str,
-        begin: Callable[[LoadedJob], Awaitable[Callable[[Driver], Session]]],
-        on_event: OnEvent | None,
-    ) -> JobSummary:
-        self.audit.check()
-        lock = setup.lock()
-
-        async def work() -> JobSummary:
-            async with job_slots().taken(), self._leased(job_id):
-                loaded = await self.load(job_id)
-                check_not_closed(loaded.job)
-                started = await begin(loaded)
-                knowledge = await setup.knowledge(loaded.job.coordinator.start.expert_key, lock)
-                return await self._drive(setup, loaded, started, on_event, lock, knowledge)
-
-        return await in_own_task(work())
-
     async def attachment(self, place: str) -> Blob:
         """A file of the workspace, by its path or a `file:` address, for a caller who may read no others.
 
@@ -388,122 +325,3 @@ class Jobs(JobFiles):
         from perstack.engine.attaching import in_workspace
 
         return await in_workspace(self._setup(), place)
-
-    async def _attached(self, setup: Setup, expert_key: str, attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
-        """What was attached, read, if the Expert's model takes it. Raises UsageError."""
-        if not attachments:
-            return ()
-        from perstack.engine.attaching import attached, check_taken
-
-        found = await attached(attachments)
-        check_taken(setup, expert_key, found)
-        return found
-
-    async def _kept(self, job_id: str, added: tuple[Attached, ...]) -> tuple[ResultContent, ...]:
-        if not added:
-            return ()
-        from perstack.engine.attaching import keep
-
-        return await keep(self.storage, job_id, added)
-
-    async def _drive(
-        self,
-        setup: Setup,
-        loaded: LoadedJob,
-        begin: Callable[[Driver], Session],
-        on_event: OnEvent | None,
-        lock: Lock,
-        knowledge: Knowledge,
-    ) -> JobSummary:
-        """Drive a Job, and on while a recording that it plays answers what it asks."""
-        job = await self._drive_once(setup, loaded, begin, on_event, lock, knowledge)
-        while job.asking is not None and plays(loaded.job):
-            loaded = await self.load(job.id)
-            played = played_answer(setup, loaded)
-            if played is None:
-                break
-            job = await self._drive_once(setup, loaded, played, on_event, lock, knowledge)
-        return job
-
-    async def _drive_once(
-        self,
-        setup: Setup,
-        loaded: LoadedJob,
-        begin: Callable[[Driver], Session],
-        on_event: OnEvent | None,
-        lock: Lock,
-        knowledge: Knowledge,
-    ) -> JobSummary:
-        from perstack.engine.driver import Driver
-        from perstack.engine.wiring import wired
-
-        emit = Emitter(self.plugins.listeners, on_event)
-        wiring = wired(setup, loaded.job.id, emit, self._tasks, lock, knowledge)
-        session = begin(driver := Driver(wiring, loaded.job, loaded.runs))
-        driver.is_leaving = lambda: loaded.job.id in self._leaving
-        start = session.run.start
-        await setup.check_policies((start.sandbox,))  # before anything of it is written
-        emit.display(runtime_begins(start, session.run.limits, self.storage.location, setup.clock.now()))
-        async with self.audit.kept(loaded.job):
-            try:
-                return await driver.drive_coordinator(session)
-            finally:
-                await wiring.skills.close()
-
-    @asynccontextmanager
-    async def _leased(self, job_id: str) -> AsyncGenerator[None]:
-        task = asyncio.current_task()
-        holder = this_process()
-        async with self._leased_on_whole_files(job_id, holder), guarded(self.storage):
-            if task is None:
-                yield
-                return
-            self._driving[job_id] = task
-            watching = asyncio.create_task(StopRequests(self.storage).asked(job_id, holder))
-            watching.add_done_callback(lambda done: done.cancelled() or task.cancel())
-            try:
-                yield
-            finally:
-                watching.cancel()
-                self._driving.pop(job_id, None)
-                self._leaving.discard(job_id)
-
-    async def _new_job(self, job_id: str | None) -> str:
-        if job_id is None:
-            ids = new_ids(self._setup().clock.now())
-            while True:
-                job_id = next(ids)
-                try:
-                    await self.storage.create_job(job_id)
-                except Conflict:
-                    continue
-                return job_id
-        try:
-            await self.storage.create_job(check_job_id(job_id))
-        except Conflict:
-            await self._check_not_begun(job_id)
-        return job_id
-
-    async def _check_not_begun(self, job_id: str) -> None:
-        """Raises UsageError for a Job that has begun. One whose process ended before its first event can be taken over.
-
-        Where a head of a log is known that is not there, somebody removed the log: that id is not used again.
-        """
-        begun = await self._begun(job_id)
-        if begun == "begun":
-            raise UsageError(f"Job {job_id} exists", next_steps=(Continue(job_id), Give("job_id")))
-        if begun == "removed":
-            words = f"Job {job_id} had events, and its logs are gone: put them back"
-            raise UsageError(words, next_steps=(Give("job_id"),))
-
-    async def _base(self, loaded: LoadedJob, resume_from: str | None) -> Run:
-        if resume_from is None:
-            return _coordinator(loaded)
-        base = await self._state_at(resume_from, loaded.job.id)
-        if not base.is_coordinator:
-            raise UsageError(f"{resume_from} is a delegate's checkpoint; only the Coordinator's can be branched from")
-        return base
-
-
-def _coordinator(loaded: LoadedJob) -> Run:
-    return loaded.runs[loaded.job.coordinator.start.run_id]

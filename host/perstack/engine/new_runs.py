@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypedDict
 
-from perstack.config.settings import resolve_sandbox
+from perstack.config.settings import recalled, resolve_sandbox
 from perstack.core.agents_md import AgentsMdFile
 from perstack.core.base import JsonObject
+from perstack.core.definition_secrets import without_secrets
 from perstack.core.definitions import Expert, Limits, with_skills_required
 from perstack.core.events import StartRun
 from perstack.core.instruction import render_instruction
@@ -15,6 +16,8 @@ from perstack.core.job import Job
 from perstack.core.policy.chain import rule_sets
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import missing_from, not_in_force
+from perstack.core.run_facts import Definition
+from perstack.core.runs.decide import moved, redefined
 from perstack.core.runs.results import wanted_schema
 from perstack.core.runs.state import Run
 from perstack.core.sandbox import SandboxPolicy, narrowed
@@ -89,3 +92,29 @@ def settings_of(wiring: Wiring, expert: Expert, of_job: Limits | None, steps_bef
         return settings
     shared = {name: getattr(of_job, name) for name in ("max_steps", "max_depth", "budget")}
     return replace(settings, limits=settings.limits.model_copy(update=shared))
+
+
+def of_today(wiring: Wiring, job: Job, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
+    """The definition of an Expert and its limits, where they are others than those of its Run, which may be redefined.
+
+    Of one that waits for a worker what is recorded holds: only its folder is another.
+    """
+    expert = wiring.project.expert(run.start.expert_key)
+    if expert is None:
+        return None, limits
+    expert = as_started(wiring, expert)
+    overrides = recalled(wiring.overrides, run.start)
+    steps_before = job.total_steps - run.step
+    settings = wiring.providers.settings(wiring.project, expert, overrides, steps_before=steps_before)
+    wiring.providers.check(settings, wiring.project, expert)
+    today = Definition(
+        model=settings.model,
+        provider=settings.provider.provider_name,
+        **told(wiring, expert, run.start.output, is_coordinator=run.is_coordinator),
+        expert=without_secrets(expert),
+        reasoning_budget=settings.reasoning_budget,
+        fallbacks=settings.fallbacks,
+    )
+    if run.status == "queued":
+        return moved(run, today, wiring.directory), limits
+    return redefined(run, today, settings.limits, limits)

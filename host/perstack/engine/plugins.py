@@ -96,13 +96,18 @@ class Plugins:
 
     def open_dispatcher(self, address: str) -> Dispatcher:
         """The dispatcher of an address such as `postgresql://host/database`. Raises UsageError if there is none."""
+        factory, location = self.dispatcher_at(address)
+        return factory.open(location)
+
+    def dispatcher_at(self, address: str) -> tuple[DispatcherFactory, str]:
+        """Which dispatcher an address means, and where in it. Raises UsageError if there is none."""
         scheme, separator, location = address.partition(":")
         found = self.dispatchers.get(scheme) if separator else None
         if found is None:
             known = ", ".join(f"`{name}:`" for name in sorted(self.dispatchers)) or "none"
             near = suggestion(scheme, self.dispatchers)
             raise UsageError(f"no dispatcher {scheme!r} is installed; addresses begin with one of: {known}{near}")
-        return found.open(location)
+        return found, location
 
     def format(self, name: str) -> JobFormat:
         """Raises UsageError that lists the formats there are."""

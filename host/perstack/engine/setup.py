@@ -17,6 +17,7 @@ from perstack.core.sandbox import SandboxPolicy
 from perstack.core.teams import with_delegates
 from perstack.dataclass import dataclass
 from perstack.engine.audit import Auditing
+from perstack.engine.dispatching import Dispatching
 from perstack.engine.guarding import programs_of
 from perstack.engine.knowledge import Knowledge, reachable
 from perstack.engine.notices import notice
@@ -54,6 +55,7 @@ class Setup:
     providers: ProviderPool
     audit: Auditing
     clock: Clock
+    dispatching: Dispatching
 
     def under(self, definition: SeriesDefinition) -> Setup:
         """The same with the Experts of a recorded definition alone, and today's secrets."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -11,6 +11,7 @@ from perstack.config.places import ProjectPlace
 from perstack.core.definitions import Project
 from perstack.engine.plugins import Plugins
 from perstack.engine.trust import environment_of
+from perstack.ports import dispatcher
 from perstack.ports.environment import refuse_redirected
 from perstack.ports.storage import LocalStorage, SendsCredentials, Storage
 from perstack.ports.variables import filled_address, variables_in
@@ -27,10 +28,10 @@ def open_state(
     """
     setting = project.storage_setting
     if named is not None:
-        address = _filled(plugins, named, env)
+        address = storage_address(plugins, named, env)
         same = address.partition(":")[0] == project.storage.partition(":")[0]
         return plugins.open_storage(address, place.folder, setting if same else {}), None
-    address = _filled(plugins, project.storage, env)
+    address = storage_address(plugins, project.storage, env)
     storage = plugins.open_storage(address, place.state_root, setting)
     if place.folder == place.state_root:
         return storage, None
@@ -44,25 +45,39 @@ def open_state(
 
 
 def state_environment(project: Project, place: ProjectPlace, named: str | None) -> Mapping[str, str]:
-    """The environment, with the `.env` files if the address of the storage names a variable."""
-    if variables_in([project.storage if named is None else named]):
+    """The environment, with the `.env` files if the address of the storage, or of the dispatcher, names a variable."""
+    workers = () if project.workers is None or project.workers.dispatcher is None else (project.workers.dispatcher,)
+    if variables_in([project.storage if named is None else named, *workers]):
         return environment_of(project, place)
     return os.environ
 
 
-def _filled(plugins: Plugins, address: str, env: Mapping[str, str]) -> str:
+def storage_address(plugins: Plugins, address: str, env: Mapping[str, str]) -> str:
     """The address with the values of its variables.
 
     Raises UsageError if a person's own credential would go with it to where only a workspace's `.env` says.
     """
-    names = variables_in([address])
     filled = filled_address(address, env)
-    if names:
+    if variables_in([address]):
         factory, _ = plugins.storage_at(filled)
-        sent = factory.credentials if isinstance(factory, SendsCredentials) else ()
-        for name in sorted(names):
-            refuse_redirected(env, name, (*sorted(names - {name}), *sent))
+        _refuse_redirected(address, env, factory.credentials if isinstance(factory, SendsCredentials) else ())
     return filled
+
+
+def dispatcher_address(plugins: Plugins, address: str, env: Mapping[str, str]) -> str:
+    """The same for the address of a dispatcher."""
+    filled = filled_address(address, env, "dispatcher")
+    if variables_in([address]):
+        factory, _ = plugins.dispatcher_at(filled)
+        sent = factory.credentials if isinstance(factory, dispatcher.SendsCredentials) else ()
+        _refuse_redirected(address, env, sent)
+    return filled
+
+
+def _refuse_redirected(address: str, env: Mapping[str, str], sent: Sequence[str]) -> None:
+    names = variables_in([address])
+    for name in sorted(names):
+        refuse_redirected(env, name, (*sorted(names - {name}), *sent))
 
 
 def places_of(storage: Storage) -> tuple[Path, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from perstack.core.chain import BrokenSeal, open_line
 from perstack.core.digests import tools_blob
-from perstack.core.events import RedactEvent, StartGeneration, StoredEvent, contents_of
+from perstack.core.events import QueueRun, RedactEvent, StartGeneration, StoredEvent, contents_of
 from perstack.core.ids import event_id_of
 from perstack.core.messages import BlobPart
 from perstack.core.redaction import fields_taken, texts_taken
@@ -198,6 +198,8 @@ async def _users(storage: Storage, event: StoredEvent, names: Sequence[str]) -> 
 def _refers_to(event: StoredEvent) -> frozenset[str]:
     """The blobs that are content of an event, or the tools that a model was offered."""
     match event:
+        case QueueRun() if event.definition is not None:
+            return frozenset((event.definition,))
         case StartGeneration() if event.tools_digest is not None:
             return frozenset(filter(None, (tools_blob(event.tools_digest),)))
         case _:

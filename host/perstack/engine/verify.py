@@ -10,6 +10,7 @@ from perstack.core.checkpoint import checkpoint_file
 from perstack.core.events import (
     CallDelegate,
     FinishToolCall,
+    QueueRun,
     RedactEvent,
     ShrinkResults,
     StartGeneration,
@@ -100,7 +101,7 @@ def _say_how_far(check: Check, ref: RunRef, log: CheckedLog[Run]) -> None:
         check.digests += len(log.chain)
 
 
-def _take_down(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:
+def _take_down(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:  # noqa: C901 - one case a kind
     if isinstance(event, StartRun):
         check.starts[ref.run_id] = event
         _take_down_blobs(check, ref, seq, event.attachments)
@@ -116,6 +117,8 @@ def _take_down(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:
             check.offers.append((ref.run_id, seq, event))
         case FinishToolCall():
             _take_down_result(check, ref, seq, event)
+        case QueueRun() if event.definition is not None:
+            check.names_blob(event.definition, ref.run_id, seq)
         case ShrinkResults():
             for shrunk in event.results:
                 check.names_blob(shrunk.blob, ref.run_id, seq)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from perstack.dataclass import dataclass
 
@@ -163,4 +163,14 @@ class DispatcherFactory(Protocol):
 
     def open(self, location: str) -> Dispatcher:
         """A dispatcher at what follows the colon. Nothing is connected before the first use. Raises UsageError."""
+        ...
+
+
+@runtime_checkable
+class SendsCredentials(DispatcherFactory, Protocol):
+    """One whose dispatchers send to the address that they are given what variables of the environment hold."""
+
+    @property
+    def credentials(self) -> Sequence[str]:
+        """The names of these variables."""
         ...

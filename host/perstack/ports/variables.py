@@ -21,10 +21,10 @@ def filled(values: Mapping[str, str], env: Mapping[str, str], skill: str, what: 
     return {name: _with_values(text, env) for name, text in values.items()}
 
 
-def filled_address(address: str, env: Mapping[str, str]) -> str:
-    """The same for the address of a storage. Raises UsageError that names each variable that is not set."""
+def filled_address(address: str, env: Mapping[str, str], of: str = "storage") -> str:
+    """The same for the address of a storage, or of what is named. Raises UsageError that names each that is not set."""
     if missing := ", ".join(sorted(name for name in variables_in([address]) if not env.get(name))):
-        raise UsageError(f"`storage` needs {missing}: set it in the environment or in a .env file")
+        raise UsageError(f"`{of}` needs {missing}: set it in the environment or in a .env file")
     return _with_values(address, env)
 
 

@@ -66,7 +66,7 @@ def test_a_worker_that_leaves_lets_the_step_in_hand_end_and_another_goes_on(benc
                 await leaving.task
             assert (await leaving.until("again")).text.startswith("left for another worker")
             types = [line.event.type for line in await first.events("job-1")]
-        assert types[-2:] == ["finishStep", "stopRunByInterrupt"]
+        assert types[-3:] == ["finishStep", "stopRunByInterrupt", "queueRun"]
         second = bench.host(lambda request: text("Done."), expert("a"))
         async with engine.at_work(second, "second") as at_work:
             ended = await at_work.until("ended")
@@ -87,7 +87,7 @@ def test_a_step_that_takes_too_long_is_recorded_as_interrupted(bench: Bench) -> 
             at_work.worker.leave()
             async with asyncio.timeout(5):
                 await at_work.task
-            assert (await at_work.host.job("job")).status == "stoppedByInterrupt"
+            assert (await at_work.host.job("job")).status == "queued"
             assert (await engine.dispatcher.load()).queued == 1
 
     wait_for(work())

@@ -11,6 +11,7 @@ from perstack.core.messages import History
 from perstack.core.policy.approvals import Standing
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
+from perstack.core.queueing import QueueRun
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.context_state import ContextState
@@ -55,6 +56,7 @@ class Changes(TypedDict, total=False):
     is_tightened: bool
     standing: tuple[Standing, ...]
     closed: CloseRun | None
+    queued: QueueRun | None
     repeats: Repeats
     reserved: Charge | None
     sampled: dict[str, Charge]

@@ -47,6 +47,7 @@ from perstack.core.events import (
     StoredEvent,
 )
 from perstack.core.ids import event_id_of, run_id_of
+from perstack.core.instruction import names_directory
 from perstack.core.messages import TextPart, estimated_tokens
 from perstack.core.policy.approvals import UNATTENDED, Approval, call_digest
 from perstack.core.policy.budget import Exceeded
@@ -295,8 +296,8 @@ def stopped_with(delegates: Sequence[Run], max_steps: int, stamp: Stamps) -> Sto
 
 
 def interrupted(run: Run, stamp: Stamps) -> tuple[StoredEvent, ...]:
-    """The interrupt of a Run that is at work; one that has stopped is left as it is."""
-    return (StopRunByInterrupt(**at_checkpoint(stamp())),) if run.status in ACTIVE else ()
+    """The interrupt of a Run that is at work, or waits for a worker; one that has stopped is left as it is."""
+    return (StopRunByInterrupt(**at_checkpoint(stamp())),) if run.status in ACTIVE or run.status == "queued" else ()
 
 
 # --- going on -----------------------------------------------------------------------------------------------------
@@ -313,6 +314,7 @@ def resumed(
     signal: str | None,
     definition: Definition | None,
     permissions: tuple[RuleSet, ...],
+    worker: str = "",
 ) -> ResumeRun:
     """A Run continues; `settled` is by the key or the id of a call. A signal is for the Coordinator.
 
@@ -328,6 +330,7 @@ def resumed(
         signal=None if reason == "parent" else signal,
         definition=definition,
         permissions=permissions,
+        worker=worker,
     )
 
 
@@ -354,6 +357,13 @@ def redefined(
     if limits is not None and limits.max_steps != run.limits.max_steps:
         wanted = wanted.model_copy(update={"max_steps": limits.max_steps})
     return None if is_same else today, None if wanted == run.limits else wanted
+
+
+def moved(run: Run, today: Definition, directory: str) -> Definition | None:
+    """The definition that a Run which waits for a worker continues with: in another folder it is another."""
+    of_run = today.model_copy(update={name: getattr(run.start, name) for name in Definition.model_fields})
+    is_same = of_run.model_copy(update={"instruction": today.instruction}) == today
+    return None if is_same and names_directory(run.start.instruction, directory) else today
 
 
 def has_ended(delegate: Run) -> bool:

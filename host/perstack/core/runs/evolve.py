@@ -25,6 +25,7 @@ from perstack.core.events import (
     FinishRun,
     FinishStep,
     FinishToolCall,
+    QueueRun,
     RecordSnapshot,
     RedactEvent,
     RejectResult,
@@ -226,6 +227,8 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
                 }
             )
             return changes
+        case QueueRun():
+            return Changes(status="queued", queued=event)
         case CloseRun():
             return Changes(closed=event, asked=None, questions={})
         case StartRewind() | FinishRewind():
@@ -268,6 +271,7 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
         back_at=0 if event.reason == "error" else run.back_at,
         stand_in=run.stand_in if event.definition is None else "",
         snapshot_due=due_on_resume(run),
+        queued=None if run.status == "stoppedByError" and not run.has_generated else run.queued,
     )
 
 

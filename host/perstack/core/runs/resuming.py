@@ -94,6 +94,8 @@ def _reason(job_id: str, run: Run) -> ResumeReason:
             return "budget"
         case "stoppedByError":
             return "error"
+        case "queued":
+            return "queued"
         case _:
             assert_never(run.status)
 

@@ -31,6 +31,7 @@ from perstack.core.models import full_name, parts_of
 from perstack.core.policy.approvals import Standing
 from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import Widening
+from perstack.core.queueing import QueueRun
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.context_state import EMPTY_CONTEXT, ContextState
@@ -47,6 +48,7 @@ RunStatus = Literal[
     "stoppedByBudget",
     "stoppedByInterrupt",
     "stoppedByError",
+    "queued",
 ]
 
 SnapshotDue = Literal["no", "before", "after"]
@@ -188,6 +190,8 @@ class Run:
     """It was completed, and its Expert declares that its work has an effect: there was none."""
     closed: CloseRun | None = None
     """It was closed for good: nothing of it continues."""
+    queued: QueueRun | None = None
+    """How it was queued last, whether it waits still or not; its definition holds from then on."""
     rejections: int = 0
     """How many results did not fit it. A Run that is resumed after the second may try once more."""
     rejected_for: str = ""
@@ -229,8 +233,14 @@ class Run:
     @property
     def may_be_redefined(self) -> bool:
         """Whether it failed before the model replied, so that a definition put right since can take the place of its
-        own."""
-        return self.status == "stoppedByError" and not self.has_generated
+        own; or waits for a worker, which has a folder of its own."""
+        return self.status in ("stoppedByError", "queued") and not self.has_generated
+
+    @property
+    def definition(self) -> str | None:
+        """The blob with the Experts and settings that it was queued with, and continues with."""
+        is_put_right = self.status == "stoppedByError" and not self.has_generated
+        return None if self.queued is None or is_put_right else self.queued.definition
 
     @property
     def may_delegate(self) -> bool:

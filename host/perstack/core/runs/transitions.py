@@ -12,6 +12,7 @@ from perstack.dataclass import dataclass
 ACTIVE: frozenset[RunStatus] = frozenset(("running", "stoppedByDelegate"))
 """A Run that its driver works on; it may do so by driving the Run's delegates."""
 _RUNNING: frozenset[RunStatus] = frozenset(("running",))
+_LEFT: frozenset[RunStatus] = frozenset(("running", "stoppedByInterrupt"))
 _ALL: frozenset[RunStatus] = frozenset(get_args(RunStatus))
 _OPEN = _ALL - {"completed"}
 _ALWAYS = frozenset(("startRewind", "finishRewind", "redactEvent"))
@@ -73,6 +74,7 @@ TRANSITIONS: dict[str, Transition] = {
     "stopRunByExceededBudget": _transition(_ANY, ACTIVE, status="stoppedByBudget"),
     # earlier versions recorded an interrupt also of a Run that had stopped for another reason in that moment
     "stopRunByInterrupt": _transition(_ANY, _OPEN, status="stoppedByInterrupt"),
+    "queueRun": _transition(_ANY, _LEFT, status="queued"),
     "closeRun": _transition(_ANY, _OPEN),
     "startRewind": _transition(_ANY, _ALL),
     "finishRewind": _transition(_ANY, _ALL),

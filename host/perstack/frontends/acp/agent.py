@@ -264,7 +264,7 @@ def _reason(job: JobSummary) -> StopReason:
             return "end_turn"
         case "stoppedByMaxSteps" | "stoppedByBudget":
             return "max_turn_requests"
-        case "stoppedByInterrupt" | "running":
+        case "stoppedByInterrupt" | "running" | "queued":
             return "cancelled"
         case "stoppedByError":
             raise RequestError(-32000, job.error or "the Job failed")

@@ -28,6 +28,7 @@ EXIT_STATUS: dict[JobStatus, int] = {
     "stoppedByBudget": 4,
     "stoppedByInterrupt": INTERRUPTED,
     "running": 1,
+    "queued": 0,
 }
 
 
@@ -114,10 +115,19 @@ def standing(job: JobSummary, then: str | None = None) -> str:
         "stoppedByBudget": f"stopped by its budget ({did}): {job.exceeded}",
         "stoppedByInterrupt": f"{_why_stopped(job)} after {did}",
         "running": f"is still running: {did}",
+        "queued": f"waits for a worker{_since_when(job)}",
     }[job.status]
     step = after_job(job)
     text = f"{job.expert_key} {text}"
     return f"{text}; {then or said(step)}" if step is not None and job.status != "completed" else text
+
+
+def _since_when(job: JobSummary) -> str:
+    if job.queued is None:
+        return ""
+    if job.queued.due:
+        return f", not before {local_time(job.queued.due):%Y-%m-%d %H:%M}"
+    return f" since {local_time(job.queued.since):%Y-%m-%d %H:%M}"
 
 
 def _why_stopped(job: JobSummary) -> str:

@@ -29,6 +29,7 @@ _STATUS_COLOURS: dict[JobStatus, str] = {
     "stoppedByBudget": "yellow",
     "stoppedByInterrupt": "yellow",
     "stoppedByError": "red",
+    "queued": "cyan",
 }
 
 _MOST_RUNS = 6

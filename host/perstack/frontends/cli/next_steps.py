@@ -29,6 +29,7 @@ Command: TypeAlias = Answer | Resume | Retry | GoOnWithout | Continue | Start | 
 
 _OPTIONS: dict[Option, str] = {
     "config": "name one with --config",
+    "dispatcher": "name one with --dispatcher",
     "env_file": "name the file with --env-path",
     "expert": "name one with --expert",
     "job_id": "choose another --job-id",

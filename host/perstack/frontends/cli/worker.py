@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -110,7 +111,13 @@ async def _work(
         dispatcher = dispatcher_of(host, given, storage)
         stack.push_async_callback(dispatcher.close)
         worker = Worker(
-            dispatcher, host.jobs, host.scheduler, host.clock, settings, drive=lambda name: host.resume, tell=tell
+            dispatcher,
+            host.jobs,
+            host.scheduler,
+            host.clock,
+            settings,
+            drive=lambda name: partial(host.jobs.serve, worker=name),
+            tell=tell,
         )
         if address is not None:
             from perstack.frontends.shared.listening import Address

@@ -48,7 +48,7 @@ def after_series(series: SeriesState) -> tuple[Answer | Resume, ...]:
 
 def _after(job_id: str, status: JobStatus, expert_key: str | None = None) -> AfterJob | None:
     match status:
-        case "running":
+        case "running" | "queued":
             return None
         case "completed":
             return Continue(job_id, expert_key)

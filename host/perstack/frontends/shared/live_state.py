@@ -28,6 +28,7 @@ from perstack.core.events import (
     FinishStep,
     FinishToolCall,
     InitializeRuntime,
+    QueueRun,
     RecordSnapshot,
     RedactEvent,
     RejectResult,
@@ -277,7 +278,7 @@ class LiveState:
                 | RecordSnapshot()
             ):
                 pass
-            case CloseRun() | StartRewind() | FinishRewind() | RedactEvent():
+            case QueueRun() | CloseRun() | StartRewind() | FinishRewind() | RedactEvent():
                 if not lane.began[0]:  # nobody works on it
                     del self.lanes[event.run_id]
             case _:

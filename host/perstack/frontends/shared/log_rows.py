@@ -23,6 +23,7 @@ from perstack.core.events import (
     FinishRun,
     FinishStep,
     FinishToolCall,
+    QueueRun,
     RecordSnapshot,
     RedactEvent,
     RejectResult,
@@ -49,7 +50,7 @@ from perstack.core.messages import BlobPart, ResultContent, TextPart, ThinkingPa
 from perstack.core.policy.approvals import DECISION_WORDS
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.usage import Usage
-from perstack.frontends.shared.words import WITHOUT_EFFECT, cost, count, duration, switch_words
+from perstack.frontends.shared.words import WITHOUT_EFFECT, cost, count, duration, local_time, switch_words
 
 QUIET_TYPES = frozenset({"startGeneration", "stopRunByDelegate"})
 """Events that only mark a place; people are shown them on request."""
@@ -154,6 +155,9 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
             return [Row("compacts", f"{event.first} to {event.through}, by {event.model}")] if around.full else []
         case CompactHistory():
             return _compaction(event, around)
+        case QueueRun():
+            due = f", not before {local_time(event.due):%Y-%m-%d %H:%M}" if event.due else ""
+            return [Row("queued", f"for a worker{due}, by {event.by}", "cyan")]
         case CloseRun():
             why = f": {event.reason}" if event.reason else ""
             return [Row("closed", f"for good, by {event.by}{why}", "yellow")]

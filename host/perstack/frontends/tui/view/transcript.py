@@ -25,6 +25,7 @@ from perstack.core.events import (
     FinishStep,
     FinishToolCall,
     InitializeRuntime,
+    QueueRun,
     RecordSnapshot,
     RedactEvent,
     RejectResult,
@@ -195,6 +196,7 @@ class Transcript:
                 | CompactHistory()
                 | RecordSnapshot()
                 | RejectResult()
+                | QueueRun()
                 | CloseRun()
                 | StartRewind()
                 | FinishRewind()

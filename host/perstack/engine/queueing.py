@@ -1,0 +1,72 @@
+"""What a Job is left to a worker with: recorded once, and in force wherever it is driven."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from pydantic import ValidationError
+
+from perstack.core.by import By
+from perstack.core.job import JobSummary
+from perstack.core.queueing import QueueFields, QueueRun
+from perstack.core.recorded import SeriesDefinition, for_queued
+from perstack.core.runs.state import Phase, Run
+from perstack.dataclass import dataclass
+from perstack.engine.driver import Driver
+from perstack.engine.session import Session
+from perstack.engine.wiring import Wiring
+from perstack.errors import StorageError
+from perstack.ports.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Queueing:
+    """That a Job is only recorded, for a worker to drive."""
+
+    by: By
+    definition: SeriesDefinition | None = None
+    """What it is to be driven with, if it has none yet; None: by whatever its worker has."""
+    due: int = 0
+    priority: int = 0
+
+
+async def leave_to_a_worker(driver: Driver, wiring: Wiring, session: Session, queueing: Queueing) -> JobSummary:
+    """Record what was begun of a Job, and that it waits for a worker.
+
+    The definition is on disk before the event that names it. Until all is written the summary says that more has
+    happened, so that whoever reads it looks at the logs.
+    """
+    run = session.run
+    digest = run.definition
+    if digest is None and queueing.definition is not None:
+        digest = await wiring.storage.put_blob(driver.job.id, queueing.definition.to_json())
+    if run.snapshot_due == "before" and run.phase is Phase.READY and run.step == 0:
+        session.note(await wiring.snapshots.record(run, session.stamp))
+    await driver.kept.write(is_driven=True)
+    how = QueueFields(by=queueing.by, definition=digest, due=queueing.due, priority=queueing.priority)
+    session.note(QueueRun(**session.stamp(), **how))
+    await session.flush()
+    for run_id in tuple(driver.answers):
+        await _record_answer_of(driver, driver.runs[run_id])
+    await session.write_checkpoint()
+    return await driver.kept.write(is_driven=False)
+
+
+async def _record_answer_of(driver: Driver, asks: Run) -> None:
+    """The answer to what a delegate asks, in its own log: the Coordinator's says already that the Job continues."""
+    parent = asks if asks.start.delegated_by is None else driver.runs[asks.start.delegated_by.run_id]
+    session = driver.take_up(asks, "parent", above=parent.permissions)
+    await session.flush()
+    await session.write_checkpoint()
+
+
+async def definition_kept(storage: Storage, job_id: str, digest: str) -> SeriesDefinition:
+    """What a Job was queued with. Raises StorageError if that is gone, or is not what was recorded."""
+    data = await storage.blob(job_id, digest)
+    if sha256(data).hexdigest() != digest:
+        raise StorageError(f"Job {job_id}: the definition that it was queued with was changed: put {digest} back")
+    try:
+        return for_queued(SeriesDefinition.model_validate_json(data))
+    except ValidationError as error:
+        words = f"Job {job_id}: the definition that it was queued with does not read: a newer version has written it"
+        raise StorageError(words) from error
