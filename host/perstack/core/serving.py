@@ -36,9 +36,10 @@ _BESIDE = frozenset(
 _ENDS: frozenset[JobStatus] = frozenset(("stoppedByError", "stoppedByMaxSteps", "stoppedByBudget"))
 """Stops that a person has to do something about."""
 
-Came = Literal["stopped", "left", "cancelled", "lost", "busy", "unreachable", "unable"]
+Came = Literal["stopped", "left", "cancelled", "lost", "busy", "unreachable", "unable", "missing", "damaged"]
 """What came of driving a Job: it has come to its end or stopped · this worker leaves · somebody cancelled it · another
-worker has its order · another process drives it · its storage cannot be reached · this worker cannot drive it."""
+worker has its order · another process drives it · its storage cannot be reached · this worker cannot drive it · this
+worker's storage does not have it · its log does not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,13 @@ class Again:
 
 
 def after_drive(came: Came, job: JobSummary | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Again:
-    """What becomes of the order. `job` is where the Job stands, None if there is none; `tries` is how often in a row
-    this worker has had it and could not begin; `reason` is why this worker cannot drive it.
+    """What becomes of the order. `job` is where the Job stands, None if that is not known; `tries` is how often in a
+    row this worker has had it and could not begin; `reason` is why this worker cannot drive it.
     """
     if came == "unreachable":
-        return Again(now + pause(tries))  # where the Job stands is not known
+        return Again(now + pause(tries))
+    if came == "missing":
+        return Again(0, reason)  # a worker on another storage must not take away what is not its own
     if job is None or stands(job):
         return Done()
     if came in ("stopped", "left") and job.pause_reason == "rate_limit":
@@ -73,7 +76,7 @@ def after_drive(came: Came, job: JobSummary | None, now: int, *, tries: int = 0,
             return Again(now + pause(tries))
         case "unable":
             return Again(0, reason)
-        case "stopped" | "cancelled" | "lost":
+        case "stopped" | "cancelled" | "lost" | "damaged":
             return Done()
         case _:
             assert_never(came)

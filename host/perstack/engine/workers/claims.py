@@ -15,7 +15,7 @@ from perstack.core.undriven import stands
 from perstack.dataclass import dataclass
 from perstack.engine.emit import OnEvent
 from perstack.engine.jobs import Jobs
-from perstack.engine.workers.news import Tell, error_text, news_of, news_of_taken
+from perstack.engine.workers.news import News, Tell, error_text, news_of, news_of_taken
 from perstack.engine.workers.outcome import Outcome
 from perstack.engine.workers.poison import stop_for_good
 from perstack.engine.workers.reaching import Reaching
@@ -115,6 +115,9 @@ class Claims:
             if not held.is_lost:
                 await self._reaching.until_done(lambda: seat.release(held.claim, again))
             self._tell(news_of(held.claim.order, outcome, after))
+        except Exception as error:  # noqa: BLE001 - no fault with one Job ends the others
+            text = f"its order stays with this worker until that ends: {error_text(error)}"
+            self._tell(News(event="failed", level="error", job=held.claim.order.job_id, text=text))
         finally:
             del self._held[held.claim.id]
             self.freed.set()
@@ -130,8 +133,6 @@ class Claims:
                 await self._count_takeover(seat, held)
             if held.claim.order.takeovers >= MOST_TAKEOVERS:
                 return Outcome("stopped", await stop_for_good(self._jobs, job_id, self._clock), is_poison=True)
-        except NotFound:
-            return Outcome("stopped")
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
             return await self._failed(job_id, error)
         if held.is_left or held.is_lost:
@@ -167,18 +168,25 @@ class Claims:
         return Outcome("left" if held.is_left else "stopped", task.result())
 
     async def _failed(self, job_id: str, error: BaseException) -> Outcome:
-        if isinstance(error, Conflict):
-            return await self._standing("busy", job_id, error)
-        if isinstance(error, StorageError) and not isinstance(error, Damaged):
-            return Outcome("unreachable", error=error)
-        return await self._standing("unable", job_id, error)
+        match error:
+            case NotFound():
+                text = f"{self._jobs.storage.location} has no such Job; was it deleted, or is that another storage?"
+                return Outcome("missing", error=NotFound(text))
+            case Damaged():
+                return Outcome("damaged", error=error)
+            case Conflict():
+                return await self._standing("busy", job_id, error)
+            case StorageError():
+                return Outcome("unreachable", error=error)
+            case _:
+                return await self._standing("unable", job_id, error)
 
     async def _standing(self, came: Came, job_id: str, error: BaseException | None) -> Outcome:
-        """With where the Job stands. One that cannot be read is nobody's to drive."""
+        """With where the Job stands."""
         try:
             return Outcome(came, await self._jobs.job(job_id), error)
-        except (NotFound, Damaged) as missing:
-            return Outcome(came, None, error or missing)
+        except (NotFound, Damaged) as unread:
+            return await self._failed(job_id, unread)
         except Exception as unread:  # noqa: BLE001 - a storage may raise anything
             return Outcome("unreachable", None, error or unread)
 

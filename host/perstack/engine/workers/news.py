@@ -55,6 +55,7 @@ _WHY_AGAIN: dict[Came, tuple[Kind, Level, str]] = {
     "left": ("again", "info", "left for another worker"),
     "busy": ("again", "info", "queued again"),
     "unreachable": ("again", "warning", "queued again"),
+    "missing": ("refused", "warning", "waits for another worker"),
     "unable": ("refused", "warning", "cannot be driven here, and waits for another worker"),
 }
 
@@ -102,6 +103,6 @@ def _said(order: Order, outcome: Outcome, is_again: bool) -> tuple[Kind, Level, 
     if is_again and outcome.came in _WHY_AGAIN:
         return _WHY_AGAIN[outcome.came]
     if job is None:
-        return "ended", "error" if outcome.error else "info", "there is no such Job to drive"
+        return "ended", "error", "cannot be driven by anybody"
     status = "cancelled" if outcome.came == "cancelled" else f"{job.status}"
     return "ended", "warning" if job.error else "info", status

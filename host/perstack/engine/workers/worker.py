@@ -30,6 +30,7 @@ _LOOKS_EACH = 1.0
 """Seconds after which a worker asks for a Job, whether it was notified of one or not."""
 _LOOKS_AFTER_EACH = 10_000
 """Milliseconds between two looks for tasks, iterations and schedules that are due."""
+_BEAT_PATIENCE = 5.0
 _PATIENCE = 5.0
 """Seconds for an order to be given back when the worker leaves."""
 
@@ -96,11 +97,12 @@ class Worker:
             }
             self._tell(News(event="ready", text=f"takes jobs from {self._dispatcher.location}", facts=facts))
             async with asyncio.TaskGroup() as group:
-                beside = [group.create_task(self._beat(seat)), group.create_task(self._look_after())]
-                beside.append(group.create_task(self.health.watch()))
+                beside = [group.create_task(self._beat(seat)), group.create_task(self.health.watch())]
+                looking = group.create_task(self._look_after())
                 async with asyncio.TaskGroup() as driving:
                     seeing = set[asyncio.Task[None]]()
                     await self._take(seat, driving, seeing)
+                    looking.cancel()
                     await self._drain(seeing)
                 for one in beside:
                     one.cancel()
@@ -185,9 +187,12 @@ class Worker:
         while True:
             began = time.monotonic()
             try:
-                lost = await seat.beat()
+                async with asyncio.timeout(_BEAT_PATIENCE):
+                    lost = await seat.beat()
             except DispatcherError as error:
                 self._reaching.failed(error)
+            except TimeoutError:
+                self._reaching.failed(DispatcherError(f"{self._dispatcher.location} does not answer"))
             else:
                 self._reaching.answered()
                 self.health.beaten()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from contextlib import AsyncExitStack
 from functools import partial
@@ -12,6 +13,7 @@ import click
 
 from perstack.core.labels import parse_labels
 from perstack.core.overrides import Overrides
+from perstack.engine.slots import slots_for
 from perstack.errors import UsageError
 from perstack.frontends.cli.dispatching import dispatcher_of, dispatcher_option
 from perstack.frontends.cli.options import PlaceOptions, Setup, place_options
@@ -77,12 +79,23 @@ def worker_command(
 
     settings = WorkerSettings(
         name=_name(name),
-        concurrency=concurrency,
+        concurrency=_possible(concurrency),
         labels=parse_labels(one.strip() for one in labels.split(",")) if labels is not None else {},
         drain=_seconds(drain),
     )
     setup = Setup(PlaceOptions(config, workspace, storage), Overrides(), env_path)
     asyncio.run(_work(setup.host(), settings, dispatcher, storage, address, as_json=form == "json"))
+
+
+def _possible(concurrency: int) -> int:
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = slots_for(files)
+    if concurrency > most:
+        raise UsageError(
+            f"--concurrency {concurrency}: {files} open files, which this process may have, are enough for {most} Jobs:"
+            " raise the limit (ulimit -n), or start more workers"
+        )
+    return concurrency
 
 
 def _name(given: str | None) -> str:

@@ -1,0 +1,82 @@
+"""What becomes of an order, decided from what came of its Job."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perstack.core.job import JobStatus, JobSummary, lifecycle_of
+from perstack.core.serving import MOST_TAKEOVERS, Again, Came, Done, after_drive, pause, takeovers_now, work_in
+
+NOW = 1_000_000
+
+
+def job(status: JobStatus, **fields: object) -> JobSummary:
+    return JobSummary(
+        id="j",
+        expert_key="a",
+        query="q",
+        status=status,
+        lifecycle=lifecycle_of(status),
+        coordinator_run_id="j-1",
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("came", "status", "after"),
+    [
+        ("stopped", "completed", Done()),
+        ("stopped", "stoppedByInteractiveTool", Done()),
+        ("stopped", "stoppedByError", Done()),
+        ("left", "stoppedByInterrupt", Again(0)),
+        ("left", "completed", Done()),
+        ("left", "stoppedByBudget", Done()),
+        ("cancelled", "stoppedByInterrupt", Done()),
+        ("busy", "running", Again(NOW + 1_000)),
+        ("busy", "completed", Done()),
+        ("unable", "running", Again(0, "no key")),
+        ("unable", "completed", Done()),
+        ("lost", "running", Done()),
+    ],
+)
+def test_an_order_waits_again_only_where_somebody_is_to_drive_its_job(
+    came: Came, status: JobStatus, after: Done | Again
+) -> None:
+    assert after_drive(came, job(status), NOW, tries=2, reason="no key") == after
+
+
+def test_a_pause_for_the_providers_rate_is_over_when_it_says_so() -> None:
+    paused = job("stoppedByInterrupt", pause_reason="rate_limit", resume_at=NOW + 60_000)
+    for came in ("stopped", "left"):
+        assert after_drive(came, paused, NOW) == Again(NOW + 60_000)
+
+
+def test_what_cannot_be_read_waits_and_what_is_not_there_is_left_to_others() -> None:
+    assert after_drive("unreachable", None, NOW) == Again(NOW + pause(0))
+    assert after_drive("missing", None, NOW, reason="no such Job") == Again(0, "no such Job")
+    assert after_drive("damaged", None, NOW) == Done()
+
+
+@given(st.sampled_from(get_args(Came)), st.sampled_from(get_args(JobStatus)), st.integers(0, 10**6))
+def test_a_job_that_needs_nobody_has_no_order(came: Came, status: JobStatus, tries: int) -> None:
+    after = after_drive(came, job(status), NOW, tries=tries)
+    if status in ("completed", "stoppedByInteractiveTool") and came not in ("unreachable", "missing"):
+        assert after == Done()
+    if isinstance(after, Again):
+        assert after.due <= NOW + 4_000
+
+
+def test_takeovers_count_only_without_work_between_them() -> None:
+    begun = ["startRun", "resumeRun", "startGeneration"]
+    before = work_in(begun)
+    assert work_in([*begun, "resumeRun", "startGeneration", "retry", "stopRunByInterrupt"]) == before
+    assert work_in([*begun, "finishGeneration"]) == before + 1
+    takeovers = 0
+    for count in range(1, MOST_TAKEOVERS + 1):
+        takeovers = takeovers_now(takeovers, before, before)
+        assert takeovers == count
+    assert takeovers_now(takeovers, before, before + 1) == 1
