@@ -43,6 +43,9 @@ class KeptSummary:
             self._has_changed.clear()
             with suppress(StorageError):  # a cache; the logs and the last summary say what is wrong with the disk
                 await uninterrupted(self.write(is_driven=True))
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                return  # a write that failed hides that it was to end
             await asyncio.sleep(_EVERY)
 
     async def write(self, *, is_driven: bool) -> JobSummary:

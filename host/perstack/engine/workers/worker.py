@@ -22,7 +22,7 @@ from perstack.engine.workers.reaching import Reaching
 from perstack.engine.workers.tally import Tally
 from perstack.errors import DispatcherError
 from perstack.ports.clock import Clock
-from perstack.ports.dispatcher import BEATS_EACH, Dispatcher, Seat
+from perstack.ports.dispatcher import BEATS_EACH, Claim, Dispatcher, Seat
 
 _T = TypeVar("_T")
 
@@ -136,7 +136,7 @@ class Worker:
                 await self._until_leaving(self._claims.freed.wait())
                 continue
             try:
-                claim = await seat.claim()
+                claim = await self._claimed(seat, driving, seeing)
             except DispatcherError as error:
                 await self._until_leaving(asyncio.sleep(self._reaching.failed(error)))
                 continue
@@ -145,10 +145,28 @@ class Worker:
                 await self._until_leaving(self._waited(seat))
                 continue
             held = self._claims.hold(claim)
-            held.is_left = self._leaving.is_set()
             one = driving.create_task(self._claims.see_to(seat, held, self._names))
             seeing.add(one)
             one.add_done_callback(seeing.discard)
+
+    async def _claimed(self, seat: Seat, driving: asyncio.TaskGroup, seeing: set[asyncio.Task[None]]) -> Claim | None:
+        """The next claim. One that comes when the worker leaves already is given back: a claim is never cancelled."""
+        asked = asyncio.ensure_future(seat.claim())
+        leaving = asyncio.ensure_future(self._leaving.wait())
+        try:
+            await asyncio.wait({asked, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            if not asked.done() or self._leaving.is_set():
+                late = driving.create_task(self._give_back(seat, asked))
+                seeing.add(late)
+        return None if self._leaving.is_set() else asked.result()
+
+    async def _give_back(self, seat: Seat, asked: asyncio.Future[Claim | None]) -> None:
+        with suppress(DispatcherError):
+            claim = await asked
+            if claim is not None:
+                await seat.release(claim, claim.order)
 
     async def _waited(self, seat: Seat) -> None:
         """Until there may be something to claim."""
@@ -169,9 +187,10 @@ class Worker:
         self._claims.leave_after_step()
         await self._emptied(self._settings.drain)
         self._claims.leave_now()
-        await self._emptied(_PATIENCE)
-        for one in seeing:
-            one.cancel()
+        if seeing:
+            _, late = await asyncio.wait(seeing, timeout=_PATIENCE)
+            for one in late:
+                one.cancel()
 
     async def _emptied(self, seconds: float) -> None:
         """Until nothing is in hand, and at the longest so many seconds."""
