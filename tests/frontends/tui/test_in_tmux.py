@@ -182,11 +182,8 @@ def test_without_colours_there_are_greys_only(terminal: Terminal) -> None:
         win.sees("$ ")
 
 
-def test_a_dumb_terminal_and_a_pipe_are_told_what_to_use(terminal: Terminal) -> None:
+def test_a_pipe_is_refused_with_what_to_use(terminal: Terminal) -> None:
     terminal.project(TOML)
     piped = terminal.run("start")
     assert (piped.code, piped.out) == (2, "")
     assert "needs a terminal: use `perstack run` in a pipe" in piped.err
-    with window(terminal) as win:
-        win.type(f"TERM=dumb {START}; echo exit $?")
-        win.sees("TERM is dumb", "exit 2")

@@ -10,6 +10,7 @@ import click
 
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Setup, driving_options
+from perstack.frontends.cli.terminal import err
 
 
 @click.command("start")
@@ -17,27 +18,39 @@ from perstack.frontends.cli.options import Setup, driving_options
 @click.argument("query", required=False)
 @click.option("--job", metavar="JOB", help="Show this Job: resume it, answer it, or ask for more.")
 @click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
+@click.option(
+    "--plain", is_flag=True, help="Line by line, for screen readers; a terminal without a cursor gets it too."
+)
 @driving_options
-def start_command(expert: str | None, query: str | None, job: str | None, no_mouse: bool, setup: Setup) -> None:
+def start_command(
+    expert: str | None, query: str | None, job: str | None, no_mouse: bool, plain: bool, setup: Setup
+) -> None:
     """Work with Experts in a full-screen program: choose one, watch it, answer it, look at past Jobs.
 
     With EXPERT and QUERY it begins at once.
     """
-    if find_spec("textual") is None:
-        raise UsageError("`perstack start` needs the library that draws it: pip install 'perstack[start]'")
-    _check_terminal()
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("`perstack start` needs a terminal: use `perstack run` in a pipe")
+    if not plain and _is_dumb():
+        err("note: this terminal cannot be drawn on (TERM is dumb), so this is --plain")
+        plain = True
+    if not plain and find_spec("textual") is None:
+        raise UsageError(
+            "`perstack start` needs the library that draws it: pip install 'perstack[start]'; or use --plain"
+        )
     loaded = setup.place.load()
     host = setup.host(loaded.project)
     if expert is not None:
         host.experts.get(expert)
+    if plain:
+        from perstack.frontends.tui.plain.run import run_plain
+
+        sys.exit(run_plain(host, loaded, expert=expert, query=query, job=job))
     from perstack.frontends.tui.run import run_start
 
     sys.exit(run_start(host, loaded, expert=expert, query=query, job=job, mouse=not no_mouse))
 
 
-def _check_terminal() -> None:
-    """Raises UsageError where nothing can be drawn."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("`perstack start` needs a terminal: use `perstack run` in a pipe")
-    if os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
-        raise UsageError("this terminal cannot be drawn on (TERM is dumb): use `perstack run`")
+def _is_dumb() -> bool:
+    """Whether nothing can be drawn: the terminal takes line after line only."""
+    return os.environ.get("TERM", "dumb") in ("dumb", "unknown", "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -15,6 +14,7 @@ from textual.containers import Vertical
 from perstack.engine.live import LiveProject
 from perstack.errors import PerstackError
 from perstack.frontends.tui.actions import ACTIONS
+from perstack.frontends.tui.definition import changes_of
 from perstack.frontends.tui.next_steps import said
 from perstack.frontends.tui.palette import Actions
 from perstack.frontends.tui.screens import screen_of
@@ -28,12 +28,6 @@ from perstack.frontends.tui.widgets.bar import Bar
 from perstack.frontends.tui.widgets.lines import LinesView
 from perstack.frontends.tui.widgets.pane import JobPane
 from perstack.host import Host
-
-_LOOK_AGAIN = 1.0
-"""Seconds between two looks at the definition's files, at least."""
-
-_SHARE = 50
-"""A look that takes long is followed by this many times its length of rest."""
 
 FRAME = 1 / 12
 """Seconds between two drawings, at least: a model's words come faster than they are read."""
@@ -216,14 +210,10 @@ class StartApp(App[int]):
 
     async def _follow_definition(self, live: LiveProject) -> None:
         """Read it again when its files change, for ever."""
-        while True:
-            began = time.monotonic()
-            found = await asyncio.to_thread(live.matched)
-            took = time.monotonic() - began
-            if live.refresh_matched(found):
+        async for is_new in changes_of(live):
+            if is_new:
                 self._use(live)
             self._show_problem()
-            await asyncio.sleep(max(_LOOK_AGAIN, took * _SHARE))
 
     def _use(self, live: LiveProject) -> None:
         self.host.use(live.loaded.project)

@@ -50,3 +50,16 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return in_words(step)
         case _:
             assert_never(step)
+
+
+def said_plainly(step: NextStep) -> str:
+    """The same in the linear mode, which has commands in place of keys."""
+    match step:
+        case Answer():
+            return "answer here, or from /inbox"
+        case Start():
+            return "start a new Job with /new"
+        case AnswerAgain():
+            return "answer an earlier question from /checkpoints"
+        case _:
+            return said(step)

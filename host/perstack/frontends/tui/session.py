@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from perstack.core.by import By
 from perstack.core.chain import open_line
@@ -18,11 +18,13 @@ from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, NotFound, PerstackError
 from perstack.frontends.shared.following import after_job
+from perstack.frontends.shared.live_state import Told
 from perstack.frontends.shared.words import spent
 from perstack.frontends.tui.next_steps import said
+from perstack.frontends.tui.view.spans import Style
 from perstack.frontends.tui.view.transcript import Transcript
 from perstack.host import Host
-from perstack.next_steps import Resume
+from perstack.next_steps import NextStep, Resume
 
 State: TypeAlias = Literal["new", "running", "watching", "asking", "stopped", "completed"]
 
@@ -41,11 +43,30 @@ _SEEN = 0.15
 """Seconds in which that is drawn."""
 
 
+class Listener(Protocol):
+    """Whoever takes what happens as it comes, rather than look at the transcript."""
+
+    def heard(self, event: Event, told: Sequence[Told]) -> None:
+        """An event, with the rows that the log has of it; of a Job that is opened the stored ones too, in order."""
+        ...
+
+    def remarked(self, word: str, text: str) -> None:
+        """Words of this program."""
+        ...
+
+
 class Session:
     """One Job, or one to be."""
 
-    def __init__(self, host: Host, expert_key: str | None, on_change: Callable[[Session], None]) -> None:
-        """`on_change` is called at each event: it is to be quick."""
+    def __init__(
+        self,
+        host: Host,
+        expert_key: str | None,
+        on_change: Callable[[Session], None],
+        listener: Listener | None = None,
+        said: Callable[[NextStep], str] = said,
+    ) -> None:
+        """`on_change` is called at each event: it is to be quick. `said` names what may be done next."""
         self.host = host
         self.expert_key = expert_key
         self.transcript = Transcript()
@@ -62,7 +83,11 @@ class Session:
         self.began: int | None = None
         """When the work in hand did, in milliseconds since 1970."""
         self.is_watching = False
+        self.is_reading = False
+        """Whether what is heard was stored before the Job was opened."""
         self._on_change = on_change
+        self._listener = listener
+        self._said = said
         self._work: asyncio.Task[None] | None = None
 
     # --- how it stands --------------------------------------------------------------------------------------------
@@ -76,6 +101,11 @@ class Session:
     def is_driven(self) -> bool:
         """Whether it is driven here: who leaves interrupts it."""
         return self._work is not None and not self.is_watching
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it has been interrupted, and is not yet at rest."""
+        return self._work is not None and self._work.cancelling() > 0
 
     @property
     def asking(self) -> OpenQuestion | None:
@@ -149,8 +179,8 @@ class Session:
     def watch(self, job_id: str) -> None:
         """Show a Job that there is, and follow it while somebody drives it."""
         self.job_id = job_id
-        self.is_watching = True
-        self._begin(self._watched(job_id))
+        self.is_watching = self.is_reading = True
+        self._begin(lambda: self._watched(job_id))
 
     # --- at work --------------------------------------------------------------------------------------------------
 
@@ -158,18 +188,21 @@ class Session:
         if self._work is None:
             self.unsettled, self.settled = (), {}
             self.began = self.host.clock.now()
-            self._begin(self._driven(work))
+            self._begin(lambda: self._driven(work))
 
-    def _begin(self, work: Awaitable[None]) -> None:
-        async def until_ended() -> None:
-            try:
-                await work
-            finally:
-                self._work, self.is_watching, self.began = None, False, None
-                self._on_change(self)
+    def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def done() -> None:
+            await work()
 
-        self._work = asyncio.create_task(until_ended())
+        self._work = asyncio.create_task(done())
+        self._work.add_done_callback(self._ended)  # it is called of work too that was stopped before it began
         self._on_change(self)
+
+    def _ended(self, work: asyncio.Task[None]) -> None:
+        self._work, self.is_watching, self.is_reading, self.began = None, False, False, None
+        self._on_change(self)
+        if not work.cancelled():
+            work.result()
 
     async def _driven(self, work: Callable[[OnEvent], Awaitable[JobSummary]]) -> None:
         try:
@@ -189,14 +222,18 @@ class Session:
 
     async def _watched(self, job_id: str) -> None:
         """Show all of it, and then what comes. Of a long Job its end is seen first, while the rest is read."""
+        self.is_reading = True
+        self._on_change(self)
         try:
-            whole, left = Transcript(), await self._show_end(job_id)
+            whole, stored = Transcript(), await self._show_end(job_id)
+            left = stored if stored > _LONG else 0
             if not left:
                 self.transcript = whole
             taken = 0
             async for line in self.host.watch(job_id):
+                self.is_reading = taken < stored
                 taken += 1
-                whole.take(line.event)
+                self._hear(line.event, whole)
                 if taken == left:
                     self.transcript = whole
                 if taken >= left:
@@ -209,11 +246,11 @@ class Session:
         await self._look()
 
     async def _show_end(self, job_id: str) -> int:
-        """Show the end of a long Job; how many events it has, or 0 for one that is read at once."""
+        """How many events a Job has; the end of a long one is shown."""
         logs = await self.host.logs(job_id)
         count = sum(len(log.lines) for log in logs)
         if count <= _LONG:
-            return 0
+            return count
         latest = max(logs, key=lambda log: _time_of(log.lines[-1]) if log.lines else 0)
         self.transcript = Transcript()
         for line in latest.lines[-_END:]:
@@ -233,7 +270,7 @@ class Session:
             self.expert_key = self.expert_key or self.job.expert_key
             if self.job.status == "stoppedByInterrupt":
                 if was_at_work:
-                    self.transcript.remark("interrupted", "its process has ended")
+                    self._remark("interrupted", "its process has ended")
                 self.unsettled = await self.host.unsettled(self.job_id)
             self._says_how_it_ended(self.job)
 
@@ -242,16 +279,26 @@ class Session:
 
     def _take(self, event: Event) -> None:
         self.job_id = self.job_id or event.job_id
-        self.transcript.take(event)
+        self._hear(event, self.transcript)
         self._on_change(self)
+
+    def _hear(self, event: Event, transcript: Transcript) -> None:
+        told = transcript.take(event)
+        if self._listener is not None:
+            self._listener.heard(event, told)
+
+    def _remark(self, word: str, text: str, style: Style = "warn") -> None:
+        self.transcript.remark(word, text, style)
+        if self._listener is not None:
+            self._listener.remarked(word, text)
 
     def _says(self, error: PerstackError) -> None:
         self.transcript.rest()
-        self.transcript.remark("error", error.said(said), "bad")
+        self._remark("error", error.said(self._said), "bad")
 
     def _says_how_it_ended(self, job: JobSummary) -> None:
         if job.status == "completed":
-            self.transcript.remark("completed", spent(job), "good")
+            self._remark("completed", spent(job), "good")
 
 
 def _by() -> By:

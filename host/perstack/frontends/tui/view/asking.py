@@ -48,6 +48,17 @@ def asking_hint(asking: OpenQuestion) -> str:
     return accepted(asked)
 
 
+def decision(asking: OpenQuestion, key: str) -> str | None:
+    """What a key says to a call: a yes, or one for more than this call; None for any other key."""
+    if key in ("y", "Y"):
+        return asked_by(asking).options[0]
+    if key in ("a", "A"):
+        return ALWAYS
+    if key.isascii() and key.isdecimal() and len(key) < 4 and 0 < int(key) <= len(asking.offers):
+        return f"{ALWAYS}: {asking.offers[int(key) - 1]}"
+    return None
+
+
 def unsettled_lines(
     calls: Sequence[UnsettledCall], settled: Mapping[str, Settlement], chosen: int, width: int
 ) -> list[Line]:

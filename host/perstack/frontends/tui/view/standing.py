@@ -5,13 +5,24 @@ from __future__ import annotations
 from perstack.frontends.shared.live_state import LiveState
 from perstack.frontends.shared.live_words import context_words, todos_words, whole_seconds
 from perstack.frontends.shared.words import cells, cost, count, shorten
-from perstack.frontends.tui.view.spans import Line, Span, Style
+from perstack.frontends.tui.view.spans import Line, Span
+from perstack.frontends.tui.view.tabs import MARKS
 
 _GAP = "  ·  "
 
+STATES: dict[str, str] = {
+    "new": "new",
+    "running": "at work",
+    "watching": "another process drives it",
+    "asking": "waits for you",
+    "stopped": "stopped",
+    "completed": "completed",
+}
+"""How a Job stands, for a person."""
 
-def standing_line(state: LiveState, word: tuple[str, Style], now: int, width: int, began: int | None = None) -> Line:
-    """How it stands, then todos, steps, tokens, cost, context and time, as many as fit."""
+
+def standing_line(state: LiveState, stands: str, now: int, width: int, began: int | None = None) -> Line:
+    """How it stands, one of `STATES`, then todos, steps, tokens, cost, context and time, as many as fit."""
     lane = next(iter(state.lanes.values()), None) or state.latest
     parts: list[str] = []
     if lane is not None and lane.todos:
@@ -27,7 +38,8 @@ def standing_line(state: LiveState, word: tuple[str, Style], now: int, width: in
         parts.append(context_words(lane))
     if began is not None:
         parts.append(whole_seconds(now - began))
-    text, style = word
+    mark, style = MARKS[stands]
+    text = f"{mark} {STATES[stands]}".lstrip()
     found: list[Span] = [Span(f"{text}", style)]
     left = width - cells(text)
     for at, part in enumerate(filter(None, parts)):

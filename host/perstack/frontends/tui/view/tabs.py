@@ -10,7 +10,7 @@ from perstack.frontends.shared.words import cells, shorten
 from perstack.frontends.tui.view.spans import Line, Span, Style
 
 MARKS: dict[str, tuple[str, Style]] = {
-    "new": ("", ""),
+    "new": ("", "dim"),
     "running": ("●", "call"),
     "watching": ("◌", "call"),
     "asking": ("?", "ask"),

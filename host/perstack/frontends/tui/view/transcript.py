@@ -133,8 +133,8 @@ class Transcript:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def take(self, event: Event) -> None:  # noqa: C901 - one case for each kind of event
-        """An event has happened."""
+    def take(self, event: Event) -> list[Told]:  # noqa: C901 - one case for each kind of event
+        """An event has happened; returns the rows that the log has of it."""
         told = self.live.take(event)
         match event:
             case InitializeRuntime() | SkillStarting() | SkillConnected() | SkillStderr():
@@ -207,6 +207,7 @@ class Transcript:
                 assert_never(event)
         if event.run_id:
             self._does(event.run_id)
+        return told
 
     def _lane(self, run_id: str, expert_key: str) -> RunLane:
         """Where the items of a Run go: a Coordinator's into the whole, a delegate's into its own lane."""

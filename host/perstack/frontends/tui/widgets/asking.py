@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
-from perstack.core.answers import ALWAYS, DENIES, asked_by
+from perstack.core.answers import DENIES
 from perstack.core.runs.asking import OpenQuestion
 from perstack.frontends.tui.session import Session
 from perstack.frontends.tui.view.asking import (
@@ -17,6 +17,7 @@ from perstack.frontends.tui.view.asking import (
     UNSETTLED_HINT,
     asking_hint,
     asking_lines,
+    decision,
     unsettled_lines,
 )
 from perstack.frontends.tui.view.spans import Line, Span, wrap
@@ -126,13 +127,9 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         event.stop()
 
     def _decide(self, asking: OpenQuestion, key: str) -> None:
-        yes = asked_by(asking).options[0]
-        if key in ("y", "Y"):
-            self.post_message(self.Answered(yes))
-        elif key in ("a", "A"):
-            self.post_message(self.Answered(ALWAYS))
-        elif key.isdecimal() and 0 < int(key) <= len(asking.offers):
-            self.post_message(self.Answered(f"{ALWAYS}: {asking.offers[int(key) - 1]}"))
+        found = decision(asking, key)
+        if found is not None:
+            self.post_message(self.Answered(found))
         elif key in ("n", "N"):
             self.post_message(self.Refusing())
 

@@ -15,7 +15,8 @@ from perstack.core.answers import asked_by
 from perstack.frontends.shared.questions import chosen
 from perstack.frontends.tui.session import Session
 from perstack.frontends.tui.view.experts import expert_lines, filtered
-from perstack.frontends.tui.view.spans import Line, Span, Style, one
+from perstack.frontends.tui.view.hints import hint_of
+from perstack.frontends.tui.view.spans import Line, Span, one
 from perstack.frontends.tui.view.standing import standing_line
 from perstack.frontends.tui.view.typed import Typed
 from perstack.frontends.tui.widgets.asking import AskPanel, refusal
@@ -26,15 +27,6 @@ from perstack.frontends.tui.widgets.transcript import TranscriptView
 
 _QUIET = 0.7
 """Seconds without a key after which what asks may take the keys: what is being typed is no answer to it."""
-
-STANDING: dict[str, tuple[str, Style]] = {
-    "new": ("new", "dim"),
-    "running": ("● at work", "call"),
-    "watching": ("◌ another process drives it", "call"),
-    "asking": ("? waits for you", "ask"),
-    "stopped": ("! stopped", "warn"),
-    "completed": ("✓ completed", "good"),
-}
 
 
 class JobPane(Vertical):
@@ -106,9 +98,7 @@ class JobPane(Vertical):
     def show_standing(self) -> None:
         """The line below."""
         session, width = self.session, max(20, self.size.width - 2)
-        line = standing_line(
-            session.transcript.live, STANDING[session.state], session.host.clock.now(), width, session.began
-        )
+        line = standing_line(session.transcript.live, session.state, session.host.clock.now(), width, session.began)
         self._standing.set(line)
 
     def tick(self) -> None:
@@ -122,25 +112,7 @@ class JobPane(Vertical):
         return not self.composer.text and time.monotonic() - self._typed_at > _QUIET
 
     def _say_what_enter_does(self) -> None:
-        session = self.session
-        words = {
-            "new": f"what should {session.expert_key} do?"
-            if session.expert_key
-            else "type to find an Expert; Enter chooses it",
-            "running": "",
-            "watching": "another process drives it; Esc stops looking",
-            "asking": "your answer",
-            "stopped": "Enter resumes; or type a new query",
-            "completed": "a follow-up: the next Run of this Job",
-        }[session.state]
-        step = session.resumption
-        if step is not None and step.needs is not None:
-            words = "a higher limit, then Enter resumes; or a new query"
-        if session.resume_from is not None:
-            words = "another answer, in a branch" if session.answers_again else "a new query, in a branch"
-        elif session.asking is not None and session.asking.call_digest:
-            words = "why not? a text for the model; Enter alone: just no" if self._refuses else "y, a or n decides"
-        self.composer.placeholder = words
+        self.composer.placeholder = hint_of(self.session, refuses=self._refuses)
 
     def _show_experts(self) -> None:
         experts = filtered(self.session.host.experts.all(), self.composer.text)

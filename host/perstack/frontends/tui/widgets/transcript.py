@@ -54,8 +54,7 @@ class TranscriptView(LinesView):
             self._measure()
             if self._follows:  # `force`: there may be no scrollbar yet
                 self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
-            if self.show_vertical_scrollbar:
-                self.vertical_scrollbar.position = self.scroll_y
+            self._show_place()
         self._placed_from = -1
         self.refresh()
 
@@ -70,6 +69,13 @@ class TranscriptView(LinesView):
 
     def _measure(self) -> None:
         self.virtual_size = Size(self.size.width, self.transcript.height(self._as))
+
+    def _show_place(self) -> None:
+        """The scrollbar is set by a layout, which more lines do not always cause."""
+        if self.show_vertical_scrollbar:
+            bar = self.vertical_scrollbar
+            bar.window_virtual_size, bar.window_size = self.virtual_size.height, self.size.height
+            bar.position = self.scroll_y
 
     def on_resize(self) -> None:
         """Lines are broken anew."""
@@ -90,6 +96,10 @@ class TranscriptView(LinesView):
             return self.strip(())
         placed = self._placed[y]
         return self.strip(placed.line, has_cursor=self.has_focus and placed.node is self._chosen)
+
+    def watch_show_vertical_scrollbar(self) -> None:
+        """One that has just come stands at its beginning, wherever this is scrolled to."""
+        self._show_place()
 
     # --- folding --------------------------------------------------------------------------------------------------
 
@@ -114,6 +124,7 @@ class TranscriptView(LinesView):
         self._follows = False
         self._placed_from = -1
         self._measure()
+        self._show_place()
         self.refresh()
 
     def fold_all(self) -> None:

@@ -1,0 +1,186 @@
+"""What happens in a Job as plain lines: what the model says as it comes, line by line, and else the rows of its log."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from perstack.core.events import (
+    CallInteractiveTool,
+    CallTools,
+    ErrorRun,
+    Event,
+    FinishGeneration,
+    FinishRun,
+    FinishStep,
+    RequestApproval,
+    SkillDisconnected,
+    StartRun,
+    StopRunByInteractiveTool,
+    StopRunByInterrupt,
+    StreamText,
+)
+from perstack.core.messages import TextPart, ToolCallPart
+from perstack.dataclass import dataclass
+from perstack.frontends.shared.approvals import change_of
+from perstack.frontends.shared.live_state import Told
+from perstack.frontends.shared.log_rows import Row, run_label
+from perstack.frontends.shared.words import count, shorten
+from perstack.frontends.tui.next_steps import said_plainly
+
+_WIDEST = 300
+"""Cells of a row. What the model and a person say is never cut."""
+
+_MOST_CHANGE = 40
+"""Lines of an edit."""
+
+_END = 30
+"""Lines of what was stored before a Job was opened."""
+
+_LONGEST = 100_000
+"""Characters of the last text that was cut, which is kept."""
+
+
+@dataclass(slots=True)
+class Coming:
+    """A reply that is coming: what of it has been printed, and what is no whole line yet."""
+
+    printed: str = ""
+    left: str = ""
+
+
+class Printer:
+    """The lines of one Job. What comes from elsewhere is indented, so that it is never taken for a line of ours."""
+
+    def __init__(self, put: Callable[[str], None]) -> None:
+        self._put = put
+        self._is_shown = True
+        self._held: deque[str] = deque(maxlen=_END)
+        self._left_out = 0
+        self._delegates: set[str] = set()
+        self._calls: dict[str, dict[str, ToolCallPart]] = {}
+        self._coming: dict[str, Coming] = {}
+        self._said_last: dict[str, str] = {}
+        self.cut = ""
+        """The whole of the text that was cut last."""
+
+    # --- whether it is shown --------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Keep the end of what comes until `show`."""
+        self._is_shown = False
+
+    def show(self) -> None:
+        """Print what was held, and from now on what comes."""
+        self._is_shown = True
+        if self._left_out:
+            self._put(f"{count(self._left_out, 'line')} before these left out; `perstack log` shows all of it")
+        for line in self._held:
+            self._put(line)
+        self._held.clear()
+        self._left_out = 0
+
+    def line(self, text: str) -> None:
+        """A line, now or when it is shown."""
+        if self._is_shown:
+            self._put(text)
+            return
+        self._left_out += len(self._held) == _END
+        self._held.append(text)
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def remarked(self, word: str, text: str) -> None:
+        """Words of this program."""
+        self.line(f"{word}: {text}")
+
+    def heard(self, event: Event, told: Sequence[Told]) -> None:
+        """An event has happened."""
+        if isinstance(event, StartRun) and event.delegated_by is not None:
+            self._delegates.add(event.run_id)
+        if isinstance(event, ErrorRun | StopRunByInterrupt):
+            self._break_off(event.run_id)
+        match event:
+            case StreamText():
+                self._hear(event)
+            case FinishGeneration():
+                self._reply(event, told)
+            case CallTools():
+                self._call(event, told)
+            case FinishRun():
+                self._finish(event, told)
+            case SkillDisconnected() if event.reason:
+                self.line(f"skill: {event.said(said_plainly)}")
+            case FinishStep() | RequestApproval() | CallInteractiveTool() | StopRunByInteractiveTool():
+                pass  # a person is asked below, with all of it
+            case _:
+                self._rows(told)
+
+    def _rows(self, told: Sequence[Told]) -> None:
+        for one in told:
+            self._row(one.run_id, one.label, one.row)
+
+    def _row(self, run_id: str, label: str, row: Row) -> None:
+        shown = shorten(row.text, _WIDEST)
+        if shown.endswith("…") and not row.text.endswith("…"):
+            self.cut = row.text[:_LONGEST]
+        self.line(f"{self._of(run_id, label)}{row.word}: {shown}".rstrip(": "))
+
+    def _of(self, run_id: str, label: str) -> str:
+        """Whose line it is, if it is a delegate's."""
+        return f"{label} " if run_id in self._delegates else ""
+
+    def _text(self, prefix: str, lines: Sequence[str]) -> None:
+        for one in lines:
+            self.line(f"  {prefix}{one}" if one.strip() else "")
+
+    def _hear(self, event: StreamText) -> None:
+        coming = self._coming.setdefault(event.run_id, Coming())
+        whole, end, coming.left = (coming.left + event.delta).rpartition("\n")
+        if end:
+            coming.printed += whole + end
+            self._text(self._of(event.run_id, run_label(event.expert_key, event.run_id)), whole.split("\n"))
+
+    def _break_off(self, run_id: str) -> None:
+        """What was coming does not come any more."""
+        coming = self._coming.pop(run_id, None)
+        if coming is not None and coming.left.strip():
+            self._text("", [f"{coming.left} …"])
+
+    def _reply(self, event: FinishGeneration, told: Sequence[Told]) -> None:
+        label = run_label(event.expert_key, event.run_id)
+        coming = self._coming.pop(event.run_id, Coming())
+        self._calls[event.run_id] = {part.tool_call_id: part for part in event.message.tool_calls}
+        self._rows([one for one in told if one.row.word == "thinks"])
+        text = "".join(part.text for part in event.message.contents if isinstance(part, TextPart))
+        rest = text.removeprefix(coming.printed)
+        if coming.printed and rest == text:  # another text has come of it: a stream was cut off, and begun again
+            self._row(event.run_id, label, Row("again", "the whole of the reply"))
+        if rest.strip():
+            self._text(self._of(event.run_id, label), rest.strip("\n").split("\n"))
+        if text.strip():
+            self._said_last[event.run_id] = text
+        self._rows([one for one in told if one.row.word not in ("thinks", "says")])
+
+    def _call(self, event: CallTools, told: Sequence[Told]) -> None:
+        rows = [one for one in told if one.row.word == "calls"]
+        calls = [call for call in event.calls if call.kind not in ("delegate", "interactive")]
+        for one, call in zip(rows, calls, strict=False):
+            part = self._calls.get(event.run_id, {}).get(call.id)
+            change = () if part is None or part.raw_args is not None else change_of(part.tool_name, part.args)[1]
+            if not change or part is None:
+                self._row(one.run_id, one.label, one.row)
+                continue
+            self._row(one.run_id, one.label, Row("calls", f"{part.tool_name} {part.args.get('path')}, which changes"))
+            more = len(change) - _MOST_CHANGE
+            self._text("", [*change[:_MOST_CHANGE], *([f"… {count(more, 'more line')}"] if more > 0 else [])])
+            if more > 0:
+                self.cut = "\n".join(change)[:_LONGEST]
+
+    def _finish(self, event: FinishRun, told: Sequence[Told]) -> None:
+        is_said = event.text == self._said_last.pop(event.run_id, None)
+        if event.run_id in self._delegates:
+            self._rows([one._replace(row=one.row._replace(text="")) for one in told[:1]])
+        elif not is_said and event.text.strip():
+            self._text("", event.text.strip("\n").split("\n"))
+        self._rows(told[1:])

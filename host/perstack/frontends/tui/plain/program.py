@@ -1,0 +1,420 @@
+"""The linear mode of the terminal program: what a typed line does, by how the Job that is shown stands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from perstack.core.answers import DENIES, asked_by
+from perstack.core.definitions import Expert
+from perstack.core.plain import one_line
+from perstack.core.runs.asking import OpenQuestion
+from perstack.engine.live import LiveProject
+from perstack.errors import PerstackError
+from perstack.frontends.shared.approvals import call_shown
+from perstack.frontends.shared.questions import chosen, question_shown
+from perstack.frontends.shared.words import count
+from perstack.frontends.tui.next_steps import said_plainly
+from perstack.frontends.tui.plain.commands import COMMANDS, OTHERS
+from perstack.frontends.tui.plain.lists import Lists
+from perstack.frontends.tui.plain.printer import Printer
+from perstack.frontends.tui.plain.standing import at_work
+from perstack.frontends.tui.session import Session
+from perstack.frontends.tui.view.asking import SETTLEMENTS, asking_hint, decision
+from perstack.frontends.tui.view.experts import filtered
+from perstack.frontends.tui.view.hints import hint_of
+from perstack.frontends.tui.view.spans import clean
+from perstack.frontends.tui.view.standing import STATES
+from perstack.host import Host
+
+NAMES = {one.name: one for one in COMMANDS}
+_STOPS = "Ctrl-C"
+
+
+class Room:
+    """A Job that is open here, or one to be."""
+
+    def __init__(self, host: Host, put: Callable[[str], None], on_change: Callable[[Session], None]) -> None:
+        self.printer = Printer(put)
+        self.session = Session(host, None, on_change, self.printer, said_plainly)
+        self.was_busy = False
+        self.asked: str | None = None
+        """The question that has been shown."""
+
+    @property
+    def name(self) -> str:
+        return self.session.expert_key or self.session.job_id or "new"
+
+
+class PlainProgram:
+    """Takes lines, and puts lines: nothing else is known of the terminal."""
+
+    def __init__(
+        self,
+        host: Host,
+        live: LiveProject | None,
+        put: Callable[[str], None],
+        *,
+        discard: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`discard` drops what was typed before a person is asked something."""
+        self.host = host
+        self.live = live
+        self.left: asyncio.Event = asyncio.Event()
+        """Set when it is to end; nothing is at work by then."""
+        self._write = put
+        self._discard = discard
+        self._rooms: list[Room] = []
+        self._front = 0
+        self._draft: list[str] = []
+        self._experts: list[Expert] = []
+        """Those that were listed last."""
+        self._lists = Lists(host)
+        self._settles: int | None = None
+        """Which of the open calls is asked about."""
+        self._asks_to_leave = False
+
+    # --- what is shown --------------------------------------------------------------------------------------------
+
+    def put(self, text: str) -> None:
+        """Lines, whatever is in them."""
+        for line in clean(text).split("\n"):
+            self._write(line.rstrip())
+
+    @property
+    def room(self) -> Room:
+        """The one that is shown."""
+        return self._rooms[self._front]
+
+    @property
+    def sessions(self) -> list[Session]:
+        """Those of all Jobs that are open here."""
+        return [room.session for room in self._rooms]
+
+    def begin(self, expert: str | None = None, query: str | None = None, job_id: str | None = None) -> None:
+        """Begin with the Expert, or the Job, if one is named; at once with the query, if there is one."""
+        self.put("perstack start, line by line; /help lists what can be done")
+        if job_id is not None:
+            self._open(job_id)
+            return
+        self._add()
+        if expert is None:
+            self._choose("")
+            return
+        self._take(expert, says=query is None)
+        if query is not None:
+            self.room.session.send(query)
+
+    def _add(self) -> Room:
+        """Another one, which is shown."""
+        if self._rooms:
+            self.room.printer.hold()
+        room = Room(self.host, self.put, self._on_change)
+        self._rooms.append(room)
+        self._front = len(self._rooms) - 1
+        return room
+
+    def _on_change(self, session: Session) -> None:
+        room = next((one for one in self._rooms if one.session is session), None)
+        if room is None:
+            return
+        was_busy, room.was_busy = room.was_busy, session.is_busy
+        is_shown = room is self.room
+        if session.is_reading or not is_shown:
+            room.printer.hold()
+        else:
+            room.printer.show()
+        if was_busy and not session.is_busy and is_shown:
+            self._say_what_next()
+        elif was_busy and not session.is_busy:
+            number = self._rooms.index(room) + 1
+            self.put(f"Job {number}, {room.name}: {STATES[session.state]}; /job {number} shows it")
+
+    def _say_what_next(self) -> None:
+        """What a person may do now; of a question all of it, once."""
+        session, room = self.room.session, self.room
+        asking = session.asking
+        if asking is None:
+            if session.expert_key is None and session.job_id is None:
+                self._choose("")
+            elif session.unsettled and self._settles is None:
+                self.put(f"{count(len(session.unsettled), 'call')} had begun and has no result; Enter asks about them")
+            else:
+                self.put(f"> {hint_of(session, stops=_STOPS)}")
+            return
+        if room.asked != asking.id:
+            self._discard()
+            room.asked = asking.id
+            self.put(call_shown(asking, self.host.workspace) if asking.call_digest else question_shown(asking))
+        self.put(f"> {asking_hint(asking)}")
+
+    # --- what is typed --------------------------------------------------------------------------------------------
+
+    async def typed(self, line: str) -> None:
+        """A line, without its end."""
+        if self.left.is_set():
+            return
+        if line.endswith("\\"):
+            self._draft.append(line[:-1])
+            return
+        text = "\n".join([*self._draft, line])
+        self._draft = []
+        if self._asks_to_leave:
+            await self._leave_or_stay(text)
+        elif text.startswith("/") and not text.startswith("//"):
+            await self._do(text[1:])
+        else:
+            self._say(text[1:] if text.startswith("//") else text)
+
+    async def ended(self) -> None:
+        """The end of what is typed: a person wants to leave, the second time whatever is at work."""
+        self._draft = []
+        await (self.leave() if self._asks_to_leave else self.do_quit())
+
+    def cut(self) -> None:
+        """A line was longer than the terminal takes: what has come of it is not what was typed."""
+        self._draft = []
+        self.put(
+            "that line was too long for the terminal, which cut it: it was not sent; end lines with \\ to continue"
+        )
+
+    def interrupt(self) -> bool:
+        """Ctrl-C. Whether anything was at work that is not being stopped already."""
+        self._draft = []
+        self._asks_to_leave = False
+        if self._settles is not None:
+            self._settles = None
+            self._say_what_next()
+            return True
+        session = self.room.session
+        if not session.is_busy:
+            self.put("nothing is at work; /quit leaves")
+            return True
+        if session.is_stopping:
+            return False
+        self.put("interrupting" if session.is_driven else "no longer watched")
+        session.interrupt()
+        return True
+
+    async def leave(self) -> None:
+        """Interrupt what is at work, and leave when that is recorded."""
+        for session in self.sessions:
+            session.interrupt()
+        await asyncio.gather(*(session.ended() for session in self.sessions))
+        self.left.set()
+
+    def _say(self, text: str) -> None:
+        session = self.room.session
+        if self._settles is not None:
+            self._settle(self._settles, text.strip())
+        elif session.expert_key is None and session.job_id is None:
+            self._choose(text.strip())
+        elif session.is_busy:
+            if text.strip():
+                self.put(f"not sent, for the Job is at work: {_STOPS} interrupts it")
+            self.do_status()
+        elif session.asking is not None and session.resume_from is None:
+            self._answer(session.asking, text)
+        elif not text.strip():
+            self.do_resume()
+        else:
+            session.send(text)
+
+    def _choose(self, typed: str) -> None:
+        """By its number in what was listed last, by its name, or by words of its description."""
+        every = self.host.experts.all()
+        if typed in every:
+            self._take(typed)
+            return
+        if typed.isascii() and typed.isdecimal() and len(typed) < 6 and 0 < int(typed) <= len(self._experts):
+            self._take(self._experts[int(typed) - 1].key)
+            return
+        found = filtered(every, typed)
+        if len(found) == 1 and typed:
+            self._take(found[0].key)
+            return
+        if not found:
+            self.put("no Expert has these words" if typed else "perstack.toml has no Expert")
+            return
+        self._experts = found
+        self.put("Choose an Expert by its number or name:")
+        for number, one in enumerate(found, 1):
+            self.put(f"{number}. {one_line(f'{one.key}: {one.description}').rstrip(': ')}")
+
+    def _take(self, key: str, *, says: bool = True) -> None:
+        self.room.session.expert_key = key
+        if says:
+            self._say_what_next()
+
+    def _answer(self, asking: OpenQuestion, text: str) -> None:
+        text = text.strip()
+        if not text:
+            self._say_what_next()
+        elif asking.call_digest:
+            is_no = text in ("n", "N")
+            self.room.session.send(DENIES if is_no else decision(asking, text) or text)
+        else:
+            self.room.session.send(chosen(asked_by(asking), text))
+
+    def _settle(self, number: int, key: str) -> None:
+        session = self.room.session
+        if key and key not in SETTLEMENTS:
+            self._ask_what_became(number)
+            return
+        if key:
+            session.settled[session.unsettled[number].key] = SETTLEMENTS[key][0]
+        if number + 1 < len(session.unsettled):
+            self._ask_what_became(number + 1)
+            return
+        self._settles = None
+        session.resume()
+
+    def _ask_what_became(self, number: int) -> None:
+        self._settles = number
+        call = self.room.session.unsettled[number]
+        keys = ", ".join(f"{key} {words}" for key, (_, words) in SETTLEMENTS.items())
+        self.put(f"{one_line(f'{call.tool_name} of {call.expert_key}')}: its process ended while it was at work")
+        self.put("\n".join(f"  {line}" for line in call.args.split("\n")))
+        self.put(f"> {keys}; Enter: the model sees that it was interrupted")
+
+    async def _leave_or_stay(self, text: str) -> None:
+        self._asks_to_leave = False
+        if text.strip().lower() in ("i", "interrupt", "y", "yes"):
+            await self.leave()
+        else:
+            self.put("stays")
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    async def _do(self, text: str) -> None:
+        name, _, rest = text.partition(" ")
+        command = NAMES.get(name)
+        if command is None:
+            self.put(f"there is no /{one_line(name)}; /help lists what there is, and a text may begin with //")
+            return
+        try:
+            await self._doing(name, rest.strip())
+        except PerstackError as error:
+            self.put(f"error: {error.said(said_plainly)}")
+
+    async def _doing(self, name: str, rest: str) -> None:  # noqa: C901 - one case for each command
+        session = self.room.session
+        match name:
+            case "help":
+                self.put("\n".join(help_lines()))
+            case "new":
+                self.do_new()
+            case "jobs":
+                self.do_jobs()
+            case "job":
+                self.do_job(rest)
+            case "history":
+                self.put("\n".join(await self._lists.history(rest)))
+            case "inbox":
+                self.put("\n".join(await self._lists.inbox()))
+            case "open":
+                await self.do_open(rest)
+            case "checkpoints":
+                self.put("\n".join(await self._lists.checkpoints(session.job_id)))
+            case "branch" | "again":
+                self.do_branch(rest, answers_again=name == "again")
+            case "resume":
+                self.do_resume(rest)
+            case "status":
+                self.do_status()
+            case "more":
+                self.put(self.room.printer.cut or "nothing was cut")
+            case "agree":
+                await self.do_agree()
+            case _:
+                await self.do_quit()
+
+    def do_new(self) -> None:
+        if self.room.name != "new":
+            self._add()
+        self._choose("")
+
+    def do_jobs(self) -> None:
+        for number, room in enumerate(self._rooms, 1):
+            here = ", shown" if room is self.room else ""
+            self.put(f"{number}. {one_line(room.name)}: {STATES[room.session.state]}{here}")
+
+    def do_job(self, rest: str) -> None:
+        if not (rest.isascii() and rest.isdecimal() and len(rest) < 6 and 0 < int(rest) <= len(self._rooms)):
+            self.put("which? a number of /jobs")
+            return
+        self._show(int(rest) - 1)
+
+    def _show(self, at: int) -> None:
+        self.room.printer.hold()
+        self._front, self._settles = at, None
+        session = self.room.session
+        self.room.asked = None
+        self.put(f"Job {at + 1}, {one_line(self.room.name)}: {STATES[session.state]}")
+        if not session.is_reading:
+            self.room.printer.show()
+        if not session.is_busy:
+            self._say_what_next()
+
+    async def do_open(self, rest: str) -> None:
+        job_id = self._lists.job(rest) or await self.host.jobs.find(rest or None)
+        if job_id is None:
+            self.put("which? a number of /history or /inbox, or a Job's id")
+            return
+        await self.host.job(job_id)
+        self._open(job_id)
+
+    def _open(self, job_id: str) -> None:
+        for at, room in enumerate(self._rooms):
+            if room.session.job_id == job_id:
+                self._show(at)
+                return
+        room = self.room if self._rooms and self.room.name == "new" else self._add()
+        self.put(f"Job {one_line(job_id)}")
+        room.session.watch(job_id)
+
+    def do_branch(self, rest: str, *, answers_again: bool) -> None:
+        session, place = self.room.session, self._lists.place(rest, self.room.session.job_id)
+        if place is None or session.is_busy:
+            self.put("the Job is at work" if session.is_busy else "where? a number of /checkpoints")
+            return
+        session.resume_from, session.answers_again = place, answers_again
+        self.put(f"> {hint_of(session)}, from {one_line(place)}")
+
+    def do_resume(self, rest: str = "") -> None:
+        session, resumption = self.room.session, self.room.session.resumption
+        if resumption is None or resumption.needs is not None:
+            if rest and resumption is not None:
+                session.send(rest)
+            else:
+                self._say_what_next()
+        elif session.unsettled:
+            self._ask_what_became(0)
+        else:
+            session.resume()
+
+    def do_status(self) -> None:
+        session = self.room.session
+        self.put("\n".join(at_work(session, self.host.clock.now())))
+
+    async def do_agree(self) -> None:
+        held = None if self.live is None else self.live.open_change
+        if self.live is None or held is None:
+            self.put("the definition in force is the one of the file")
+        elif await asyncio.to_thread(self.live.agree, held.digest):
+            self.host.use(self.live.loaded.project)
+            self.put("the changed definition is in force")
+
+    async def do_quit(self) -> None:
+        jobs = sum(session.is_driven for session in self.sessions)
+        if not jobs:
+            await self.leave()
+            return
+        self._asks_to_leave = True
+        self.put(f"{count(jobs, 'Job')} {'is' if jobs == 1 else 'are'} at work.")
+        self.put("> w keep waiting, i interrupt, which is recorded, and leave")
+
+
+def help_lines() -> Sequence[str]:
+    """Every command, and what else can be typed."""
+    return [f"/{' '.join(filter(None, (one.name, one.takes)))}: {one.text}" for one in COMMANDS] + [*OTHERS]
