@@ -19,6 +19,10 @@ _REMEDIES = {
 }
 
 
+_POOLING = "pooling mode"
+_LASTING = (_POOLING, "certificate", "does not support SSL")
+"""Of messages that come with the code of a connection that was lost, and will come again."""
+
 FAILURES = (psycopg.Error, TimeoutError, OSError)
 """What an attempt may fail with."""
 
@@ -27,7 +31,7 @@ def is_passing(error: BaseException) -> bool:
     """Whether the same may work in a moment, on another connection."""
     if isinstance(error, TimeoutError | OSError):
         return True
-    if isinstance(error, psycopg.Error):
+    if isinstance(error, psycopg.Error) and not any(words in str(error) for words in _LASTING):
         code = error.sqlstate
         return code in _PASSING or (code or "").startswith("08") or (code is None and _is_of_connection(error))
     return False
@@ -62,10 +66,12 @@ def _words(address: Address, error: BaseException) -> str:
 
 
 def _how_to_reach(text: str) -> str:
+    if _POOLING in text:
+        return "set `pool_mode = session` (pgbouncer) for this database, or connect past it"
     if "password" in text or "authentication" in text or "pg_hba" in text:
         return "give its password by a variable in `{setting}`, PGPASSWORD or ~/.pgpass"
-    if "does not exist" in text:
-        return "make it, or name another in `{setting}`"
     if "certificate" in text or "SSL" in text:
         return "see `sslmode` and `sslrootcert` in docs/storages.md"
+    if "does not exist" in text:
+        return "make it, or name another in `{setting}`"
     return "see whether the server runs and can be reached"

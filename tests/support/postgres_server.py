@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 
 SECONDS = 30.0
-_NOBODY = 65534
+NOBODY = 65534
 """Who runs it where the tests are run by root, for whom it does not."""
 
 
@@ -35,8 +35,8 @@ class PostgresServer:
         self.folder.chmod(0o755)
         self._as: dict[str, object] = {}
         if os.getuid() == 0:
-            os.chown(self.folder, _NOBODY, _NOBODY)
-            self._as = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
+            os.chown(self.folder, NOBODY, NOBODY)
+            self._as = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
         self.port = 5432
         command = [self._programs / "initdb", "-U", "postgres", "--auth=trust", "--encoding=utf8", "--no-sync"]
         self._run([*command, "--locale=C", "-D", self.data])
