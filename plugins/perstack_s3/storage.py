@@ -25,6 +25,7 @@ from perstack_s3.log import Log
 from perstack_s3.objects import Listed, Objects, at_once
 from perstack_s3.stored import EntryHeader, Marker, RunList, read
 from perstack_s3.version import check_version
+from perstack_s3.watching import Watching
 
 _TRIES = 20
 """How often something is tried that others write as well."""
@@ -229,6 +230,13 @@ class S3Storage:
         """Who holds the lease now; None if nobody does."""
         check_job_id(job_id)
         return await self._leases.info(job_id)
+
+    @asynccontextmanager
+    async def watch(self, job_id: str) -> AsyncGenerator[Watching]:
+        """Tells soon that something of a Job was written, for a request or so a second."""
+        watching = Watching(self._objects, self._layout.of_job("summaries", job_id))
+        await watching.has_changed()
+        yield watching
 
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
         """Remove a Job. Raises NotFound, and Conflict while it is driven or if its log is not as expected."""

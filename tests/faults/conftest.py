@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import workload
+from hosting import STORAGES, server_variables, storage_of
 
 from perstack.testing.chaos.victims import Victims
 
@@ -24,8 +25,16 @@ def storage(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=STORAGES)
+def any_storage(request: pytest.FixtureRequest, thorough: bool) -> str:
+    """Each storage in turn, a server's only where everything is tried."""
+    if request.param in ("postgresql", "s3") and not thorough:
+        pytest.skip("a server's lease has to expire after each kill: PERSTACK_FAULTS=all")
+    return storage_of(request)
+
+
 @pytest.fixture
 def victims(tmp_path: Path) -> Iterator[Victims]:
     """What starts commands that are killed, on the script beside the project."""
-    with Victims(workload.env(tmp_path)) as victims:
+    with Victims({**workload.env(tmp_path), **server_variables()}) as victims:
         yield victims

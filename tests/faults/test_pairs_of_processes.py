@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import time
+import tomllib
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,6 +19,7 @@ from typing import TypeVar
 
 import pytest
 import workload
+from hosting import elsewhere, server_variables
 
 from perstack.errors import Conflict, NotFound
 from perstack.host import Host
@@ -40,6 +42,7 @@ COMMANDS = {
 }
 EVENT = b'{"specversion": "1.0", "id": "1", "source": "/test", "type": "go", "data": "yes"}'
 ENDS = {"cancel": signal.SIGINT, "kill": signal.SIGKILL}
+MOST_SECONDS = 60
 MOST = 20
 """Processes, after which a Job does not come to an end."""
 
@@ -77,7 +80,29 @@ class Two:
 
     room: Path
     victims: tuple[Victims, Victims]
+    storage: str
     _numbers: Iterator[int] = field(default_factory=count)
+
+    def copied(self, state: Path, folder: Path) -> None:
+        """A state of the workspace once more, with a store of its own."""
+        shutil.copytree(state, folder)
+        theirs = elsewhere(self.storage)
+        if theirs != self.storage:
+            toml = folder / "perstack.toml"
+            storage = tomllib.loads(toml.read_text())["storage"]
+            self.wait_until_free(folder)
+            assert self.one(folder, "storage", "copy", storage, theirs).code == 0
+            toml.write_text(toml.read_text().replace(storage, theirs))
+
+    def wait_until_free(self, folder: Path) -> None:
+        """Until nobody has the Job: on a server the lease of a process that was killed has to expire."""
+
+        async def free(host: Host) -> None:
+            async with asyncio.timeout(MOST_SECONDS):
+                while await host.storage.lease_info(JOB) is not None:
+                    await asyncio.sleep(0.3)
+
+        self.ask(folder, free)
 
     def one(self, folder: Path, *argv: str, fault: Fault | None = None) -> Victim:
         """One alone."""
@@ -128,6 +153,7 @@ class Two:
         lives = list[Victim]()
         while (now := self.seen(folder)).status != "completed":
             assert len(lives) < MOST, lives[-1]
+            self.wait_until_free(folder)
             name = "run" if now.status is None else "answer" if now.question is not None else "resume"
             lives.append(self.one(folder, *COMMANDS[name]))
         return lives
@@ -137,10 +163,10 @@ class Two:
 
 
 @pytest.fixture
-def two(tmp_path: Path, victims: Victims) -> Iterator[Two]:
+def two(tmp_path: Path, any_storage: str, victims: Victims) -> Iterator[Two]:
     (tmp_path / "room").mkdir()
-    with Victims(workload.env(tmp_path)) as others:
-        yield Two(tmp_path / "room", (victims, others))
+    with Victims({**workload.env(tmp_path), **server_variables()}) as others:
+        yield Two(tmp_path / "room", (victims, others), any_storage)
 
 
 def fair(one: Victim, name: str) -> bool:
@@ -153,12 +179,12 @@ def fair(one: Victim, name: str) -> bool:
 
 
 @pytest.mark.timeout(3600)
-def test_two_processes_on_a_job_come_to_what_one_would(two: Two, tmp_path: Path, storage: str, thorough: bool) -> None:
+def test_two_processes_on_a_job_come_to_what_one_would(two: Two, tmp_path: Path, thorough: bool) -> None:
     states = {name: tmp_path / name for name in ("new", "plain", "killed", "asking")}
     states["new"].mkdir()
-    workload.team(states["new"], tmp_path, storage)
+    workload.team(states["new"], tmp_path, two.storage)
     for name in ("plain", "killed", "asking"):
-        shutil.copytree(states["new"], states[name])
+        two.copied(states["new"], states[name])
     plain = two.to_the_end(states["plain"])
     end, longest = two.seen(states["plain"]), max(life.seconds for life in plain)
     before: dict[str, list[Victim]] = {
@@ -170,7 +196,7 @@ def test_two_processes_on_a_job_come_to_what_one_would(two: Two, tmp_path: Path,
     for state, left, right in PAIRS if thorough else SOME:
         for number in range(8 if thorough else 2):
             folder = two.room / f"{tried}"
-            shutil.copytree(states[state], folder)
+            two.copied(states[state], folder)
             was = two.seen(folder)
             delay = chance.uniform(0, longest) if number or right in ENDS else 0
             pair = two.at_once(folder, left, right, delay)
@@ -190,10 +216,10 @@ def test_two_processes_on_a_job_come_to_what_one_would(two: Two, tmp_path: Path,
 
 
 @pytest.mark.timeout(3600)
-def test_two_processes_on_a_task_wake_it_once(two: Two, tmp_path: Path, storage: str, thorough: bool) -> None:
+def test_two_processes_on_a_task_wake_it_once(two: Two, tmp_path: Path, thorough: bool) -> None:
     due = tmp_path / "due"
     due.mkdir()
-    workload.worker(due, tmp_path, storage)
+    workload.worker(due, tmp_path, two.storage)
     for argv in (
         ("create", "t", "--agent", "worker", "--description", "go", "--start"),
         ("pause", "t", "--reason", "human_input", "--message", "go on?"),
@@ -203,7 +229,7 @@ def test_two_processes_on_a_task_wake_it_once(two: Two, tmp_path: Path, storage:
     for left, right in TASK_PAIRS if thorough else TASK_PAIRS[:2]:
         for _ in range(8 if thorough else 2):
             folder = two.room / f"{tried}"
-            shutil.copytree(due, folder)
+            two.copied(due, folder)
             if right != "task answer":
                 assert two.one(folder, *COMMANDS["task answer"]).code == 0
             pair = two.at_once(folder, left, right, chance.uniform(0, 0.3))

@@ -56,8 +56,21 @@ def project_of(*experts: Expert) -> Project:
 def storage_line(request: pytest.FixtureRequest, env: dict[str, str]) -> str:
     """For perstack.toml: the address of `storage_of`. What a command needs to find its server is added to `env`."""
     address = storage_of(request)
-    env |= {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    env |= server_variables()
     return f'storage = "{address}"\n'
+
+
+def server_variables() -> dict[str, str]:
+    """What a process of its own needs to find the server of `storage_of`, where there is one."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+
+
+def elsewhere(storage: str) -> str:
+    """The address of a new store of the same kind; the same for one that is in the workspace."""
+    for scheme, separator, name in (("postgresql:", "=", "t_"), ("s3:", "/", "")):
+        if storage.startswith(scheme):
+            return f"{storage.rpartition(separator)[0]}{separator}{name}{secrets.token_hex(6)}"
+    return storage
 
 
 @dataclass
@@ -143,11 +156,7 @@ class Bench:
 
     def beside(self, workspace: Path) -> Bench:
         """Another workspace, with a store of its own of the same kind."""
-        for scheme, separator, name in (("postgresql:", "=", "t_"), ("s3:", "/", "")):
-            if self.storage.startswith(scheme):
-                server = self.storage.rpartition(separator)[0]
-                return Bench(workspace, f"{server}{separator}{name}{secrets.token_hex(6)}")
-        return Bench(workspace, self.storage)
+        return Bench(workspace, elsewhere(self.storage))
 
     def needs_files(self, why: str) -> None:
         """Skip a test that is about the storages which keep files on this machine."""

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import obstore
 import pytest
+from cutting import Cutting, cutting
 from s3_server import BUCKET, KEYS, bucket
 from terminal import Terminal, reply
 
 from perstack.errors import Conflict, Damaged, StorageError, UsageError
 from perstack.ports.storage import Storage
-from perstack.testing.opener import JOB, RUN, new_writer, wait_for
+from perstack.testing.opener import JOB, RUN, SECONDS, new_writer, wait_for
 from perstack_s3.plugin import S3Storages
 
 EXPERT = """
@@ -159,6 +160,24 @@ def test_a_holder_that_was_frozen_writes_nothing_once_another_has_the_job(s3: st
         assert await other.read(RUN) == writer.written
 
     wait_for(work())
+
+
+def test_a_watcher_asks_for_one_object_and_looks_when_it_has_changed(s3: str, place: str) -> None:
+    async def work(endpoint: str, state: Cutting) -> None:
+        storage = opened(place)
+        watching = S3Storages().open_set(place.removeprefix("s3:"), Path.cwd(), {"endpoint": endpoint})
+        await storage.create_job(JOB)
+        async with watching.watch(JOB) as watch:  # type: ignore[attr-defined]
+            before = state.requests
+            await watch.wait(1.0)
+            assert 0 < state.requests - before <= 4
+            await storage.put_summary(JOB, b"{}")
+            began = asyncio.get_running_loop().time()
+            await watch.wait(SECONDS)
+            assert asyncio.get_running_loop().time() - began < SECONDS / 2
+
+    with cutting(s3) as (endpoint, state):
+        wait_for(work(endpoint, state))
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"{}", b"[" * 100_000, b"\xff\xfe", b'{"writer":"x","records":9}\n'])
