@@ -57,6 +57,11 @@ class Again:
     """Why this worker is not to get it, if that is so."""
 
 
+def needs_nobody(job: JobSummary) -> bool:
+    """Whether there is nothing for a worker to do: a Job that is at its end, or waits for a person."""
+    return stands(job) or job.status in _ENDS
+
+
 def after_drive(came: Came, job: JobSummary | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Again:
     """What becomes of the order. `job` is where the Job stands, None if that is not known; `tries` is how often in a
     row this worker has had it and could not begin; `reason` is why this worker cannot drive it.
@@ -65,13 +70,13 @@ def after_drive(came: Came, job: JobSummary | None, now: int, *, tries: int = 0,
         return Again(now + pause(tries))
     if came == "missing":
         return Again(0, reason)  # a worker on another storage must not take away what is not its own
-    if job is None or stands(job):
+    if job is None or needs_nobody(job):
         return Done()
-    if came in ("stopped", "left") and job.pause_reason == "rate_limit":
+    if came in ("stopped", "left") and (job.pause_reason == "rate_limit" or job.status == "queued"):
         return Again(job.resume_at or 0)
     match came:
         case "left":
-            return Done() if job.status in _ENDS else Again(0)
+            return Again(0)
         case "busy":
             return Again(now + pause(tries))
         case "unable":

@@ -107,8 +107,10 @@ class Scheduler:
         done = [done for one in work if (done := one.result()) is not None]
         return (*done, *[one async for one in self._not_retained()])
 
-    async def watch(self, interval: int, on_woken: Callable[[ScheduledWork], None]) -> None:
+    async def watch(self, interval: int, on_woken: Callable[[ScheduledWork], None], *, with_jobs: bool = True) -> None:
         """The same again every `interval` milliseconds, until it is cancelled. A long Job holds up nothing else.
+
+        Without `with_jobs` Jobs that pause and belong to no task are left to others, and need not be listed.
 
         What goes wrong with one ends nothing else: it is tried again at the next look. What goes wrong in the same way
         again and again is told once.
@@ -129,7 +131,7 @@ class Scheduler:
         async with asyncio.TaskGroup() as group:
             cleaned = 0
             while True:
-                for one in await self._candidates():
+                for one in await self._candidates(with_jobs=with_jobs):
                     if one not in self._busy:
                         self._busy.add(one)
                         group.create_task(look_after(one))
@@ -149,15 +151,15 @@ class Scheduler:
         async for job_id, why in self._jobs.delete_each(job.id for job in gone):
             yield ScheduledWork(did="deleted" if why is None else "failed", job_id=job_id, error=why)
 
-    async def _candidates(self) -> list[_Due]:
+    async def _candidates(self, *, with_jobs: bool = True) -> list[_Due]:
         """Whatever may be due. A list that cannot be had is one of them, with what is wrong with it."""
         now = self._now()
         rows, no_rows = await _had("tasks", self._memory.log.rows())
         due = [*no_rows, *map(_due_task, to_look_after(rows, now))]
         paused, no_series = await _had("iterations", self._due_iterations(now))
         due += [*no_series, *(_Due(one.id, "iterations", one.message if one.damaged else None) for one in paused)]
-        if no_rows or no_series:
-            return due  # whose the Jobs are is not known
+        if no_rows or no_series or not with_jobs:
+            return due  # whose the Jobs are is not known, or they are others'
         of_tasks = {row.get("jobId") for row in rows}
         of_series = tuple(f"{one.id}-" for one in paused)
         jobs, no_jobs = await _had("Jobs", self._due_jobs(now))
@@ -168,7 +170,8 @@ class Scheduler:
         """Those that pause for a limit of their provider's rate, and may go on."""
         found: list[str] = []
         async for page in pages(lambda after: self._jobs.list(limit=_PAGE, after=after)):
-            found += [job.id for job in page.jobs if is_over(job, now)]
+            # one that was submitted is its workers'
+            found += [job.id for job in page.jobs if is_over(job, now) and job.queued is None]
             if are_old(page.jobs, now):
                 break
         return found

@@ -34,7 +34,7 @@ def test_health_and_figures_are_served_and_change_with_the_work(tmp_path: Path) 
         await recorded(bench, "job")
         await engine.submit("job")
         await engine.submit("later", due=1 << 50)
-        host, address = bench.host(DONE, expert("a")), Address.parse("127.0.0.1:0")
+        host, address = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), Address.parse("127.0.0.1:0")
         async with engine.at_work(host) as at_work:
             await at_work.until("ended")
             worker = at_work.worker

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hosting import opened, until_it_crashes, wait_for
+from hosting import wait_for
 from postgres_server import PostgresServer
 from terminal import Terminal, reply
 
 from perstack.host import Host
-from perstack.ports.dispatcher import TAKEN_OVER_WITHIN, Order
-from perstack.testing.crashing_storage import CrashingStorage, CrashPoint
+from perstack.ports.dispatcher import TAKEN_OVER_WITHIN
 
 TOML = """
 storage = "{storage}"
@@ -83,28 +82,18 @@ class Cluster:
 
     def submit(self, *job_ids: str) -> None:
         async def work() -> None:
-            for job_id in job_ids:
-                host = self.host()
-                dying = CrashingStorage(opened(self.storage, self.terminal.workspace), CrashPoint("after", 1))
-                begun = Host(host.project, workspace=host.workspace, storage=dying, env=self.terminal.env)
-                await host.close()
-                with until_it_crashes():
-                    await begun.run("a", "q", job_id=job_id)
-                await begun.close()
             async with self.host() as host:
-                dispatcher = host.jobs.plugins.open_dispatcher(self.storage)
                 for job_id in job_ids:
-                    await dispatcher.submit(Order(job_id))
-                await dispatcher.close()
+                    await host.submit("a", "q", job_id=job_id)
 
         wait_for(work())
 
     @contextmanager
-    def worker(self, *options: str, name: str = "w") -> Iterator[Process]:
+    def worker(self, *options: str, name: str = "w", env: dict[str, str] | None = None) -> Iterator[Process]:
         popen = subprocess.Popen(
             [sys.executable, "-m", "perstack", "worker", "--log", "json", "--name", name, *options],
             cwd=self.terminal.workspace,
-            env=self.terminal.env,
+            env=self.terminal.env if env is None else env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -210,6 +199,31 @@ def test_a_worker_outlives_a_restart_of_its_server(terminal: Terminal) -> None:
         assert cluster.status("job") == "completed"
     finally:
         server.close()
+
+
+def test_what_one_worker_cannot_drive_another_does(cluster: Cluster) -> None:
+    cluster.submit("job")
+    without = {key: value for key, value in cluster.terminal.env.items() if key != "PERSTACK_PLUGINS"}
+    with cluster.worker(name="without", env=without) as refusing:
+        assert "no provider 'scripted' is installed" in refusing.until_event("refused")["error"]
+        with cluster.worker(name="with") as worker:
+            assert worker.until_event("ended")["status"] == "completed"
+        assert len(refusing.of("taken")) == 1
+    assert cluster.status("job") == "completed"
+
+
+def test_a_job_that_was_recorded_and_never_ordered_is_found(cluster: Cluster) -> None:
+    cluster.submit("job")
+
+    async def lose() -> None:
+        async with cluster.host() as host:
+            assert host.dispatcher is not None
+            assert await host.dispatcher.withdraw("job")
+
+    wait_for(lose())
+    with cluster.worker() as worker:
+        assert worker.until_event("ended")["status"] == "completed"
+        assert worker.of("again")[0]["text"] == "had no order, and is queued again"
 
 
 def test_workers_are_listed_and_a_second_signal_ends_one_at_once(cluster: Cluster) -> None:

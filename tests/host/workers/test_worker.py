@@ -25,7 +25,9 @@ def test_jobs_are_driven_and_their_orders_are_gone(bench: Bench) -> None:
         for number in range(3):
             await recorded(bench, f"job-{number}")
         await engine.submit("job-0", "job-1", "job-2")
-        async with engine.at_work(bench.host(DONE, expert("a")), concurrency=2) as at_work:
+        async with engine.at_work(
+            bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), concurrency=2
+        ) as at_work:
             await at_work.until("ended", 3)
             assert [(await at_work.host.job(f"job-{n}")).status for n in range(3)] == ["completed"] * 3
             assert await engine.is_empty()
@@ -43,7 +45,7 @@ def test_a_question_holds_no_place_and_what_is_not_there_ends_nothing(bench: Ben
         await recorded(bench, "asks", guest)
         await recorded(bench, "asks-too", guest)
         await engine.submit("asks", "no-such-job", "asks-too")
-        host = bench.host([tool("askUser", {"question": "Tea?"})], guest)
+        host = bench.host([tool("askUser", {"question": "Tea?"})], guest, dispatcher=engine.dispatcher)
         async with engine.at_work(host, concurrency=1) as at_work:
             await at_work.until("ended", 2)
             assert "was it deleted" in (await at_work.until("refused")).text
@@ -58,7 +60,7 @@ def test_a_worker_that_leaves_lets_the_step_in_hand_end_and_another_goes_on(benc
         engine = Engine()
         await recorded(bench, "job")
         await engine.submit("job")
-        first = bench.host(LONG, expert("a"))
+        first = bench.host(LONG, expert("a"), dispatcher=engine.dispatcher)
         async with engine.at_work(first, "first", drain=10) as leaving:
             await leaving.steps(1)
             leaving.worker.leave()
@@ -68,7 +70,7 @@ def test_a_worker_that_leaves_lets_the_step_in_hand_end_and_another_goes_on(benc
             assert (await leaving.until("again")).text.startswith("left for another worker")
             types = [line.event.type for line in await first.events("job-1")]
         assert types[-3:] == ["finishStep", "stopRunByInterrupt", "queueRun"]
-        second = bench.host(lambda request: text("Done."), expert("a"))
+        second = bench.host(lambda request: text("Done."), expert("a"), dispatcher=engine.dispatcher)
         async with engine.at_work(second, "second") as at_work:
             ended = await at_work.until("ended")
         assert ended.facts["status"] == "completed"
@@ -83,7 +85,9 @@ def test_a_step_that_takes_too_long_is_recorded_as_interrupted(bench: Bench) -> 
         engine = Engine()
         await recorded(bench, "job")
         await engine.submit("job")
-        async with engine.at_work(bench.host([text("late", delay_ms=60_000)], expert("a")), drain=0.2) as at_work:
+        async with engine.at_work(
+            bench.host([text("late", delay_ms=60_000)], expert("a"), dispatcher=engine.dispatcher), drain=0.2
+        ) as at_work:
             await at_work.until("taken")
             at_work.worker.leave()
             async with asyncio.timeout(5):
@@ -99,7 +103,10 @@ def test_a_job_that_this_worker_cannot_drive_waits_for_another(bench: Bench) -> 
         engine = Engine()
         await recorded(bench, "job")
         await engine.submit("job")
-        without, other = bench.host(DONE, expert("a")), bench.host(DONE, expert("a"))
+        without, other = (
+            bench.host(DONE, expert("a"), dispatcher=engine.dispatcher),
+            bench.host(DONE, expert("a"), dispatcher=engine.dispatcher),
+        )
 
         async def resume(job_id: str, **_: object) -> None:
             raise MissingCredential("no key: set SOME_KEY=sk-ant-REDACTED")
@@ -140,8 +147,10 @@ def test_a_job_that_ends_three_workers_is_stopped(bench: Bench) -> None:
         engine = Engine()
         await recorded(bench, "job")
         await engine.submit("job")
-        assert [await _killed(engine, bench.host(DONE, expert("a"))) for _ in range(3)] == [0, 1, 2]
-        async with engine.at_work(bench.host(DONE, expert("a")), "last") as at_work:
+        assert [
+            await _killed(engine, bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)) for _ in range(3)
+        ] == [0, 1, 2]
+        async with engine.at_work(bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), "last") as at_work:
             poison = await at_work.until("poison")
             job = await at_work.host.job("job")
             assert at_work.worker.tally.takeovers == 1
@@ -149,7 +158,7 @@ def test_a_job_that_ends_three_workers_is_stopped(bench: Bench) -> None:
         assert job.status == "stoppedByError"
         assert "workers in a row" in (job.error or "")
         assert await engine.is_empty()
-        assert (await bench.host(DONE, expert("a")).resume("job")).status == "completed"
+        assert (await bench.host(DONE, expert("a"), dispatcher=engine.dispatcher).resume("job")).status == "completed"
 
     wait_for(work())
 
@@ -159,11 +168,13 @@ def test_a_takeover_after_work_counts_from_one(bench: Bench) -> None:
         engine = Engine()
         await recorded(bench, "job")
         await engine.submit("job")
-        assert [await _killed(engine, bench.host(DONE, expert("a"))) for _ in range(3)] == [0, 1, 2]
+        assert [
+            await _killed(engine, bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)) for _ in range(3)
+        ] == [0, 1, 2]
         dying = bench.host([DONE[0], text("never")], expert("a"), wrap=crashing(CrashPoint("after", 3)))
         with until_it_crashes():
             await dying.resume("job")
-        assert await _killed(engine, bench.host(DONE, expert("a"))) == 1
+        assert await _killed(engine, bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)) == 1
 
     wait_for(work())
 
@@ -174,7 +185,7 @@ def test_a_claim_that_is_lost_ends_the_drive_and_nothing_else(bench: Bench) -> N
         await recorded(bench, "job")
         await recorded(bench, "other")
         await engine.submit("job")
-        async with engine.at_work(bench.host(DONE, expert("a")), drive=_hang) as at_work:
+        async with engine.at_work(bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), drive=_hang) as at_work:
             await at_work.until("taken")
             engine.orders.held["job"].seat = None
             async with engine.dispatcher.seat("quicker") as seat:
@@ -208,7 +219,9 @@ def test_a_dispatcher_that_is_away_is_asked_again_and_that_is_said_once(bench: B
         await recorded(bench, "job")
         await engine.submit("job")
         away = Unreachable(engine.orders)
-        async with engine.at_work(bench.host(DONE, expert("a")), dispatcher=away) as at_work:
+        async with engine.at_work(
+            bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), dispatcher=away
+        ) as at_work:
             told = await at_work.until("unreachable")
             away.is_away = False
             await at_work.until("ended")
@@ -223,8 +236,8 @@ def test_a_job_that_another_process_drives_is_looked_at_again_soon(bench: Bench)
         engine = Engine()
         await recorded(bench, "job")
         await engine.submit("job")
-        other = bench.host(DONE, expert("a"))
-        async with engine.at_work(bench.host(DONE, expert("a"))) as at_work:
+        other = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)
+        async with engine.at_work(bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)) as at_work:
             async with other.storage.lease("job", "pid 1 on another machine"):
                 await at_work.until("again", 2)
             assert (await at_work.until("ended")).facts["status"] == "completed"
@@ -240,11 +253,11 @@ def test_labels_and_priority_are_kept(bench: Bench) -> None:
         await engine.submit("low", priority=1)
         await engine.submit("high", priority=2)
         await engine.submit("gpu", labels={"gpu": "yes"})
-        host = bench.host(DONE, expert("a"))
+        host = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)
         async with engine.at_work(host, concurrency=1, labels={"gpu": "yes"}) as at_work:
             await at_work.until("ended")
             assert (await engine.dispatcher.load()).queued == 2
-        async with engine.at_work(bench.host(DONE, expert("a")), concurrency=1) as other:
+        async with engine.at_work(bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), concurrency=1) as other:
             await other.until("ended", 2)
         assert [one.job for one in at_work.of("taken") + other.of("taken")] == ["gpu", "high", "low"]
 
@@ -258,7 +271,7 @@ def test_two_workers_share_fifty_jobs_and_each_is_driven_once(tmp_path: Path) ->
         for name in names:
             await recorded(bench, name)
         await engine.submit(*names)
-        hosts = [bench.host(DONE, expert("a")) for _ in range(2)]
+        hosts = [bench.host(DONE, expert("a"), dispatcher=engine.dispatcher) for _ in range(2)]
         async with engine.at_work(hosts[0], "one") as one, engine.at_work(hosts[1], "two") as two:
             while len(one.of("ended")) + len(two.of("ended")) < 50:
                 await one.when(lambda: bool(one.of("ended")))

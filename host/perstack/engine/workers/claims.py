@@ -10,8 +10,7 @@ from typing import Protocol
 
 from perstack.core.ids import check_job_id
 from perstack.core.job import JobSummary
-from perstack.core.serving import MOST_TAKEOVERS, Again, Came, Done, after_drive, takeovers_now, work_in
-from perstack.core.undriven import stands
+from perstack.core.serving import MOST_TAKEOVERS, Again, Came, Done, after_drive, needs_nobody, takeovers_now, work_in
 from perstack.dataclass import dataclass
 from perstack.engine.emit import OnEvent
 from perstack.engine.jobs import Jobs
@@ -127,7 +126,7 @@ class Claims:
         job_id = held.claim.order.job_id
         try:
             job = await self._jobs.job(check_job_id(job_id))
-            if stands(job):
+            if needs_nobody(job):
                 return Outcome("stopped", job)
             if held.claim.is_taken_over:
                 await self._count_takeover(seat, held)

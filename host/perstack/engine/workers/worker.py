@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,6 +31,8 @@ _LOOKS_EACH = 1.0
 """Seconds after which a worker asks for a Job, whether it was notified of one or not."""
 _LOOKS_AFTER_EACH = 10_000
 """Milliseconds between two looks for tasks, iterations and schedules that are due."""
+_SWEEPS_EACH = 60.0
+"""Seconds between two looks for Jobs that have no order: all that were submitted are listed for it."""
 _BEAT_PATIENCE = 5.0
 _PATIENCE = 5.0
 """Seconds for an order to be given back when the worker leaves."""
@@ -68,6 +71,7 @@ class Worker:
         self.tally = Tally()
         self.health = Health(jobs.storage)
         self._dispatcher = dispatcher
+        self._jobs = jobs
         self._scheduler = scheduler
         self._clock = clock
         self._settings = settings
@@ -98,11 +102,12 @@ class Worker:
             self._tell(News(event="ready", text=f"takes jobs from {self._dispatcher.location}", facts=facts))
             async with asyncio.TaskGroup() as group:
                 beside = [group.create_task(self._beat(seat)), group.create_task(self.health.watch())]
-                looking = group.create_task(self._look_after())
+                looking = [group.create_task(self._look_after()), group.create_task(self._sweep())]
                 async with asyncio.TaskGroup() as driving:
                     seeing = set[asyncio.Task[None]]()
                     await self._take(seat, driving, seeing)
-                    looking.cancel()
+                    for one in looking:
+                        one.cancel()
                     await self._drain(seeing)
                 for one in beside:
                     one.cancel()
@@ -223,11 +228,26 @@ class Worker:
         """Tasks, iterations and schedules that are due. What goes wrong is told, and tried again."""
         while True:
             try:
-                await self._scheduler.watch(_LOOKS_AFTER_EACH, self._tell_of_work)
+                # Jobs that pause have orders
+                await self._scheduler.watch(_LOOKS_AFTER_EACH, self._tell_of_work, with_jobs=False)
             except Exception as error:  # noqa: BLE001 - whatever it is, Jobs are driven all the same
                 text = f"what is due could not be looked after: {error_text(error)}"
                 self._tell(News(event="failed", level="error", text=text, facts={"error": error_text(error)}))
             await asyncio.sleep(_LOOKS_AFTER_EACH / 1000)
+
+    async def _sweep(self) -> None:
+        """Order again what was recorded and has no order: whoever recorded it may have ended before it was ordered."""
+        while True:
+            began = time.monotonic()
+            try:
+                for job_id in await self._jobs.order_again():
+                    self._tell(News(event="again", job=job_id, text="had no order, and is queued again"))
+            except Exception as error:  # noqa: BLE001 - it is tried again
+                text = f"Jobs without an order could not be looked for: {error_text(error)}"
+                self._tell(News(event="failed", level="warning", text=text, facts={"error": error_text(error)}))
+            took = time.monotonic() - began
+            # not all at the same moment, and never more than a small part of the time
+            await asyncio.sleep(max(_SWEEPS_EACH, took * 20) * random.uniform(0.7, 1.3))  # noqa: S311
 
     def _tell_of_work(self, done: ScheduledWork) -> None:
         about = {"task": done.task_id, "series": done.series_id}
