@@ -10,7 +10,7 @@ DEV    := $(VENV)/.dev-installed
 # where this is set, each of the thousand programs that tests start would compile every module anew
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo install test test-local-model check bench faults storages fuzz soak docs matrix lock clean
+.PHONY: demo install test test-local-model check bench faults storages fuzz soak cluster-test docs matrix lock clean
 
 ## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
 demo: $(RUN)
@@ -59,6 +59,10 @@ fuzz: $(DEV)
 ## soak: 200 Jobs at once, with faults: memory stays flat and nothing is left open; ten minutes
 soak: $(DEV)
 	$(BIN)/python tests/support/soak.py $(ARGS)
+
+## cluster-test: workers in network namespaces, killed, frozen, cut off, over 500 Jobs; as root; five minutes at most
+cluster-test: $(DEV)
+	$(BIN)/python tests/support/cluster.py --rates 30 $(ARGS)
 
 ## docs: build the site into site/, run every example and check every generated table
 docs: $(DEV)

@@ -39,7 +39,9 @@ def is_passing(error: BaseException) -> bool:
 
 def is_there(error: BaseException) -> bool:
     """Whether a server that was not connected to says that it is there, and has no time or no connection now."""
-    return any(words in str(error) for words in ("starting up", "too many clients", "connection slots"))
+    return any(
+        words in str(error) for words in ("starting up", "not yet accepting", "too many clients", "connection slots")
+    )
 
 
 def _is_of_connection(error: psycopg.Error) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import traceback
 from typing import Any, TypeAlias
 
@@ -13,6 +14,9 @@ from psycopg.rows import TupleRow
 from perstack.errors import StorageError
 from perstack_postgres.address import Address
 from perstack_postgres.schema import OLDEST_SERVER
+
+# What it logs of a connection that broke is said in our errors, if it matters; by itself it would end up in stderr.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 Connection: TypeAlias = AsyncConnection[TupleRow]
 

@@ -38,6 +38,8 @@ class PostgresServer:
             os.chown(self.folder, NOBODY, NOBODY)
             self._as = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
         self.port = 5432
+        self.within: tuple[str, ...] = ()
+        """What it is started by, such as `ip netns exec NAME setpriv …`."""
         command = [self._programs / "initdb", "-U", "postgres", "--auth=trust", "--encoding=utf8", "--no-sync"]
         self._run([*command, "--locale=C", "-D", self.data])
 
@@ -52,15 +54,15 @@ class PostgresServer:
 
     def start(self) -> PostgresServer:
         """Returns when it can be used."""
-        settings = {**self._settings, "unix_socket_directories": str(self.folder), "listen_addresses": ""}
+        settings = {"listen_addresses": "", "unix_socket_directories": str(self.folder), **self._settings}
         args = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", self.data, *args],
+                [*self.within, self._programs / "postgres", "-D", self.data, *args],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                **self._as,  # type: ignore[arg-type]
+                **({} if self.within else self._as),  # type: ignore[arg-type]
             )
         deadline = time.monotonic() + SECONDS
         while True:
