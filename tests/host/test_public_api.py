@@ -61,11 +61,11 @@ HOST = {
     "run": ("expert_key", "query", "job_id", "attachments", "labels", "on_event"),
     "submit": ("expert_key", "query", "at", "priority", "labels", "attachments", "job_id", "by"),
     "continue_job": ("expert_key", "query", "job_id", "resume_from", "attachments", "labels", "on_event"),
-    "answer": ("text", "job_id", "question_id", "resume_from", "signal", "by", "on_event"),
-    "signal": ("job_id", "event", "by", "on_event"),
+    "answer": ("text", "job_id", "question_id", "resume_from", "signal", "by", "drive", "on_event"),
+    "signal": ("job_id", "event", "by", "drive", "on_event"),
     "attachment": ("place",),
     "inbox": (),
-    "resume": ("job_id", "max_steps", "max_cost", "settle", "signal", "by", "on_unsettled", "on_event"),
+    "resume": ("job_id", "max_steps", "max_cost", "settle", "signal", "by", "drive", "on_unsettled", "on_event"),
     "cancel": ("job_id", "final", "by", "reason"),
     "delete": ("job_id",),
     "login": ("skill_name", "present", "expert_key"),
@@ -103,7 +103,7 @@ PARTS = {
     Skills: {"login", "logout", "install"},
 }
 
-PARTS[Jobs] |= {"calls", "serve", "order_again", "stop_after_step"}
+PARTS[Jobs] |= {"calls", "serve", "follow", "order_again", "stop_after_step"}
 PARTS[Experts] |= {"test_command"}
 
 SOURCE = Path(perstack.__file__).read_text()

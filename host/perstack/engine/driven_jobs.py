@@ -80,9 +80,12 @@ class DrivenJobs(JobFiles):
         on_event: OnEvent | None,
         *,
         takes_up: bool = False,
-        queueing: Queueing | None = None,
+        leaves: Callable[[LoadedJob], Awaitable[Queueing | None]] | None = None,
     ) -> JobSummary:
-        """`takes_up`: the Coordinator's latest Run itself continues, under the definition that it was queued with."""
+        """`takes_up`: the Coordinator's latest Run itself continues, under the definition that it was queued with.
+
+        `leaves` says how it is left to a worker, if it is.
+        """
         self.audit.check()
         lock = setup.lock()
 
@@ -91,6 +94,7 @@ class DrivenJobs(JobFiles):
                 loaded = await self.load(job_id)
                 check_not_closed(loaded.job)
                 started = await begin(loaded)
+                queueing = None if leaves is None else await leaves(loaded)
                 used = await self._as_queued(setup, loaded) if takes_up else setup
                 knowledge = await used.knowledge(loaded.job.coordinator.start.expert_key, lock)
                 return await self._drive(used, loaded, started, on_event, lock, knowledge, queueing)

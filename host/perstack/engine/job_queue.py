@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -105,6 +105,24 @@ class JobQueue(DrivenJobs):
                 raise
             return await self.job(job_id)  # somebody has asked to stop the Job, not its worker
 
+    async def follow(self, job_id: str, *, on_event: OnEvent | None = None) -> JobSummary:
+        """See a Job that workers drive until it ends or waits for a person; where it stands then."""
+        from perstack.engine.watch import watch_job
+
+        async for line in watch_job(self.storage, job_id, lambda: self._is_seen_to(job_id)):
+            if on_event is not None:
+                on_event(line.event, line.line)
+        return await self.job(job_id)
+
+    async def _is_seen_to(self, job_id: str) -> bool:
+        """Whether no worker has anything to do with a Job that nobody drives."""
+        job = await self.job(job_id)
+        if job.closed is not None or job.status not in ("queued", "running", "stoppedByInterrupt"):
+            return True
+        if job.status != "stoppedByInterrupt" or job.pause_reason == "rate_limit":
+            return False
+        return due_of(coordinator_of(await self.load(job_id)), self._setup().clock.now()) is None
+
     async def order_again(self) -> tuple[str, ...]:
         """Order what a worker should drive and nobody does, where the order was lost or never given; returns the ids.
 
@@ -198,6 +216,30 @@ class JobQueue(DrivenJobs):
             return {"by": by, "definition": run.definition, "due": 0, "priority": priority}
 
         return how
+
+    def _leaving(
+        self, setup: Setup, by: By | None, drive: bool | None
+    ) -> Callable[[LoadedJob], Awaitable[Queueing | None]]:
+        """Whether what continues is left to a worker, and how; `drive` None: where somebody has named a dispatcher, or
+        the Job was submitted."""
+
+        async def leaves(loaded: LoadedJob) -> Queueing | None:
+            run, dispatching = coordinator_of(loaded), setup.dispatching
+            if drive is None and not (dispatching.is_chosen or run.queued is not None):
+                return None
+            if drive or (drive is None and dispatching.dispatcher is None):
+                return None
+            dispatching.required()
+            priority = 0 if run.queued is None else run.queued.priority
+            return await self._queueing(setup, run.start.expert_key, by, priority=priority)
+
+        return leaves
+
+    async def _ordered(self, job: JobSummary) -> JobSummary:
+        """The same Job; what was left to a worker has its order."""
+        if job.status == "queued":
+            await self._order(job)
+        return job
 
     async def _queueing(
         self, setup: Setup, expert_key: str, by: By | None, *, due: int = 0, priority: int = 0

@@ -111,6 +111,7 @@ class Jobs(JobQueue):
         resume_from: str | None = None,
         signal: str | None = None,
         by: By | None = None,
+        drive: bool | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
         """Answer the question that a Job is stopped at, and drive it on.
@@ -120,6 +121,9 @@ class Jobs(JobQueue):
         is not a person: the Job takes each only once. `by` is recorded with the answer; this process's user if none is
         given. `resume_from` is a checkpoint at which a question was open: a new Run, a branch, answers it anew.
         An approval of a call (`job.asking.call_digest`) needs its `question_id`, and is `yes`, `always` or `no`.
+
+        With `drive` false the answer is only recorded, and a worker drives the Job on; so it is by default where a
+        dispatcher was named, and for a Job that was submitted.
         """
         named = question_id or (resume_from if job_id is None else None)
         job_id = place_of(named)[0] if named is not None else await self._job_id(job_id)
@@ -133,7 +137,8 @@ class Jobs(JobQueue):
             base = await self._base(loaded, resume_from)
             return await answer_again(self, base, resume_from, setup.expert(base.start.expert_key), given)
 
-        return await self._go_on(setup, job_id, begin, on_event)
+        leaves, takes_up = self._leaving(setup, by, drive), resume_from is None
+        return await self._ordered(await self._go_on(setup, job_id, begin, on_event, takes_up=takes_up, leaves=leaves))
 
     async def resume(
         self,
@@ -144,6 +149,7 @@ class Jobs(JobQueue):
         settle: Mapping[str, Settlement] | None = None,
         signal: str | None = None,
         by: By | None = None,
+        drive: bool | None = True,
         on_unsettled: Callable[[tuple[UnsettledCall, ...]], None] = lambda calls: None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
@@ -155,7 +161,8 @@ class Jobs(JobQueue):
 
         `on_unsettled` is told, before anything is done, of the calls that began and have no result; `settle` decides
         them by hand, by key or call id: otherwise the model is told that they were interrupted. Raises UsageError for a
-        Job that is completed or waits for an answer, and for a call that is not open.
+        Job that is completed or waits for an answer, and for a call that is not open. `drive` is as for `answer`, and
+        true if it is not given.
         """
         job_id, setup = await self._job_id(job_id), self._setup()
         asked = setup.overrides if max_cost is None else replace(setup.overrides, max_cost=max_cost)
@@ -180,7 +187,8 @@ class Jobs(JobQueue):
 
             return take_up
 
-        return await self._go_on(setup, job_id, begin, on_event)
+        leaves = None if drive else self._leaving(setup, by, drive)
+        return await self._ordered(await self._go_on(setup, job_id, begin, on_event, takes_up=True, leaves=leaves))
 
     async def resume_before_compaction(
         self, job_id: str | None = None, *, on_event: OnEvent | None = None
@@ -206,20 +214,27 @@ class Jobs(JobQueue):
         return await self._go_on(setup, job_id, begin, on_event)
 
     async def signal(
-        self, job_id: str, event: CloudEvent, *, by: By | None = None, on_event: OnEvent | None = None
+        self,
+        job_id: str,
+        event: CloudEvent,
+        *,
+        by: By | None = None,
+        drive: bool | None = None,
+        on_event: OnEvent | None = None,
     ) -> JobSummary:
         """An event from outside answers the question that a Job is stopped at with its data, or lets the Job go on.
 
-        An event of the same source and id is taken once: then where the Job stands is all that comes of it.
+        An event of the same source and id is taken once: then where the Job stands is all that comes of it. `drive` is
+        as for `answer`.
         """
         job = (await self.load(check_job_id(job_id))).job
         if event.key in job.signals:
             return await self.job(job_id)
         if job.question is None:
-            return await self.resume(job_id, signal=event.key, on_event=on_event)
+            return await self.resume(job_id, signal=event.key, drive=drive, on_event=on_event)
         asked = job.question.id
         by = (by or this_user()).bringing(event.source)
-        return await self.answer(event.text, question_id=asked, signal=event.key, by=by, on_event=on_event)
+        return await self.answer(event.text, question_id=asked, signal=event.key, by=by, drive=drive, on_event=on_event)
 
     async def cancel(self, job_id: str, *, final: bool = False, by: By | None = None, reason: str = "") -> None:
         """Stop a Job, wherever it is driven. On return its Runs are recorded as interrupted, its skills have ended.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 
 from perstack.core.events import StoredEvent
@@ -18,19 +18,25 @@ _LOOK_AFTER_SILENCE = 1.0
 """The same where the storage says when there is something to see."""
 
 
-async def watch_job(storage: Storage, job_id: str) -> AsyncGenerator[StoredLine[StoredEvent]]:
-    """Every stored event of a Job, each Run's in order, until nobody drives the Job and all was shown."""
+async def watch_job(
+    storage: Storage, job_id: str, is_over: Callable[[], Awaitable[bool]] | None = None
+) -> AsyncGenerator[StoredLine[StoredEvent]]:
+    """Every stored event of a Job, each Run's in order, until nobody drives the Job and all was shown.
+
+    With `is_over` until that says so as well, of a Job that nobody drives: a worker may be about to.
+    """
     seen: dict[str, int] = {}
     async with _watching(storage, job_id) as watch:
         while True:
             is_driven = await storage.lease_info(job_id) is not None
+            goes_on = is_driven or (is_over is not None and not await is_over())
             for run_id in await run_ids(storage, job_id):
                 new = run_logs(storage).events(RunRef(job_id, run_id), after=seen.get(run_id, 0))
                 async with aclosing(new) as lines:
                     async for line in lines:
                         seen[run_id] = line.seq
                         yield line
-            if not is_driven:
+            if not goes_on:
                 return
             await (asyncio.sleep(_LOOK_AGAIN) if watch is None else watch.wait(_LOOK_AFTER_SILENCE))
 

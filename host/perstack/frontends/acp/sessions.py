@@ -77,7 +77,10 @@ class Session:
             if attachments:
                 raise UsageError("the Job asks a question: answer it as text, and attach files to the next query")
             by = this_user("acp", self.client)
-            return await self.host.answer(text, job_id=self.id, question_id=job.asking.id, by=by, on_event=on_event)
+            question = job.asking.id
+            return await self.host.answer(
+                text, job_id=self.id, question_id=question, by=by, drive=True, on_event=on_event
+            )
         return await self.host.continue_job(
             self.expert_key, text, job_id=self.id, attachments=attachments, on_event=on_event
         )

@@ -15,6 +15,7 @@ from perstack.engine.emit import OnEvent
 from perstack.engine.inbox import InboxItem
 from perstack.engine.who import this_user
 from perstack.errors import NotFound, StorageError, UsageError
+from perstack.frontends.cli.dispatching import drive_options
 from perstack.frontends.cli.drive import drive
 from perstack.frontends.cli.given import given_text
 from perstack.frontends.cli.options import Setup, driving_options
@@ -31,14 +32,20 @@ _CALL_ID = "PERSTACK_CALL_ID"
 @click.command("answer")
 @click.argument("ident", metavar="ID")
 @click.argument("text")
+@drive_options
 @showing_options
 @driving_options
-def answer_command(ident: str, text: str, showing: Showing, setup: Setup) -> None:
+def answer_command(
+    ident: str, text: str, is_driven: bool, dispatcher: str | None, showing: Showing, setup: Setup
+) -> None:
     """Answer ID, that of a question, Job or task which `perstack inbox` shows, with TEXT, and drive its Job on.
+
+    A Job that was submitted, and every one where a dispatcher is named, is queued for a worker again.
 
     TEXT `-` is read from stdin. What a tool at work asks takes the one value it asks for, a JSON object, or `decline`.
     """
     said = given_text(text)
+    setup = setup.dispatched(dispatcher)
     found = asyncio.run(_looked_up(setup.host(), ident, said))
     if found is None:
         err(f"task {ident}: answered; perstack task run-due lets it continue")
@@ -49,7 +56,9 @@ def answer_command(ident: str, text: str, showing: Showing, setup: Setup) -> Non
 
     async def work(on_event: OnEvent) -> JobSummary:
         await lines.begin(lambda: host.job(place_of(found)[0]))
-        return await host.answer(said, question_id=found, by=this_user("cli"), on_event=on_event)
+        return await host.answer(
+            said, question_id=found, by=this_user("cli"), drive=is_driven or None, on_event=on_event
+        )
 
     sys.exit(drive(host, work, lines))
 

@@ -40,7 +40,7 @@ async def answered_in_place(host: Host, work: Callable[[OnEvent], Awaitable[JobS
         if not answer:
             break
         try:
-            job = await host.answer(answer, question_id=asking.id, by=this_user("cli"), on_event=lines)
+            job = await host.answer(answer, question_id=asking.id, by=this_user("cli"), drive=True, on_event=lines)
         except UsageError as error:
             err(error.said(said))
         except Conflict as error:

@@ -24,6 +24,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
     "Run Experts": {
         "start": Listed("full_screen", "Work with Experts in a full-screen program."),
         "run": Listed("run", "Run an Expert: a new Job, or the next Run of one."),
+        "submit": Listed("submit", "Queue an Expert for a worker, and print the Job's id."),
         "resume": Listed("resume", "Continue what stopped: a crash, Ctrl-C, an error, a limit."),
         "iterate": Listed("iterate", "Run an Expert again and again, until the result is good."),
         "cancel": Listed("cancel", "Stop a Job, wherever it is driven; it can be resumed."),
@@ -114,6 +115,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'perstack run guest "Tea, please" --continue -i',
         'perstack run guest "Coffee after all" --continue-job tea --resume-from tea-1-6 -i',
         "perstack run writer - --provider anthropic --model claude-sonnet-4-5 --max-steps 20 < query.txt",
+    ),
+    "submit": (
+        'perstack submit writer "Write a haiku about logs"',
+        'perstack submit writer "Write a haiku about logs" --at +2h --priority 5 --label team=search',
+        'perstack submit writer "Write a haiku about logs" --wait',
     ),
     "resume": (
         "perstack resume",

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
-_TEXT = "Who says which worker drives what; by default the storage's own address, if that is PostgreSQL."
-_ALSO_STORAGES = ("postgresql", "postgres")
+_TEXT = "Who says which worker drives what; by default that of [workers], or a PostgreSQL storage."
 
 
 def dispatcher_option(command: _F) -> _F:
@@ -24,12 +23,18 @@ def dispatcher_option(command: _F) -> _F:
     return click.option("--dispatcher", metavar="ADDRESS", help=_TEXT)(command)
 
 
-def dispatcher_of(host: Host, given: str | None, storage: str | None) -> Dispatcher:
-    """The one that is given, or else that of the storage. Raises UsageError if there is none."""
-    address = given or storage or host.project.storage
-    if given is None and address.partition(":")[0] not in _ALSO_STORAGES:
+def drive_options(command: _F) -> _F:
+    """`--drive`, as `is_driven: bool`, and `--dispatcher`."""
+    text = "Drive the Job here, and do not leave it to a worker."
+    return click.option("--drive", "is_driven", is_flag=True, help=text)(dispatcher_option(command))
+
+
+def dispatcher_of(host: Host) -> Dispatcher:
+    """The one of a Host. Raises UsageError if there is none."""
+    found = host.dispatcher
+    if found is None:
         raise UsageError(
             "no dispatcher says who drives what: give --dispatcher postgresql://USER@HOST/DATABASE, or keep Jobs in"
             " PostgreSQL"
         )
-    return host.jobs.plugins.open_dispatcher(address)
+    return found

@@ -58,6 +58,8 @@ class PlaceOptions:
     """Where one stands, if no workspace is named."""
     into: Path | None = None
     """A folder to work in that the project is not looked for from."""
+    dispatcher: str | None = None
+    """Who says which worker drives what, if that was named."""
 
     @property
     def named(self) -> str | Path:
@@ -136,6 +138,7 @@ class PlaceOptions:
             overrides=overrides,
             plugins=plugins,
             place=self.find(),
+            dispatcher=self.dispatcher,
         )
         if host.notice is not None:
             err(f"note: {host.notice}")
@@ -190,6 +193,10 @@ class Setup:
         for note in env.warnings:
             err(f"warning: {note.said(said)}")
         return env
+
+    def dispatched(self, dispatcher: str | None) -> Setup:
+        """The same with the dispatcher of that address, if one is given."""
+        return replace(self, place=replace(self.place, dispatcher=dispatcher))
 
     def host(self, project: Project | None = None, *, plugins: Iterable[object] = ()) -> Host:
         """The Host for driving, on the project given or read now, with plugins besides the installed ones.

@@ -92,7 +92,7 @@ def resume_command(
         if answer is not None:
             await lines.on_event.begin(lambda: host.job(job))
             by, place = this_user("cli"), await host.jobs.find(resume_from)
-            return await host.answer(answer, job_id=job, resume_from=place, by=by, on_event=lines.on_event)
+            return await host.answer(answer, job_id=job, resume_from=place, by=by, drive=True, on_event=lines.on_event)
         if job is not None and await host.iterations.has(job):
             if settled:
                 raise UsageError(f"--settle is for Jobs, and {job} is the id of iterations: resume its Job first")

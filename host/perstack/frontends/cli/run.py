@@ -92,7 +92,7 @@ def run_command(
             await lines.begin(lambda: host.job(job))
         if is_answer:
             by = this_user("cli")
-            return await host.answer(text, job_id=job, resume_from=place, by=by, on_event=on_event)
+            return await host.answer(text, job_id=job, resume_from=place, by=by, drive=True, on_event=on_event)
         if go_on or continue_job:
             return await host.continue_job(
                 expert,

@@ -14,6 +14,7 @@ from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
 from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.asking import answered_in_place
+from perstack.frontends.cli.dispatching import drive_options
 from perstack.frontends.cli.drive import job_of, say, until_done
 from perstack.frontends.cli.given import json_on_stdin
 from perstack.frontends.cli.options import Setup, driving_options
@@ -25,14 +26,17 @@ from perstack.host import Host
 
 @click.command("signal")
 @click.argument("target", metavar="JOB|TASK")
+@drive_options
 @showing_options
 @driving_options
-def signal_command(target: str, showing: Showing, setup: Setup) -> None:
+def signal_command(target: str, is_driven: bool, dispatcher: str | None, showing: Showing, setup: Setup) -> None:
     """Tell a Job or a task that something has happened outside: a CloudEvent 1.0, as JSON on stdin.
 
-    A task that waits has its answer then, and is due; a Job continues. An event that comes twice is taken once.
+    A task that waits has its answer then, and is due; a Job continues. An event that comes twice is taken once. A Job
+    that was submitted, and every one where a dispatcher is named, is queued for a worker again.
     """
     event = read_cloud_event(json_on_stdin("write a CloudEvent to it"))
+    setup = setup.dispatched(dispatcher)
     host = setup.host()
     target, task = asyncio.run(_told(host, target, event))
     if task is not None:
@@ -42,7 +46,7 @@ def signal_command(target: str, showing: Showing, setup: Setup) -> None:
     async def work(on_event: OnEvent) -> JobSummary:
         await lines.begin(lambda: host.job(target))
         try:
-            return await host.signal(target, event, by=this_user("cli"), on_event=on_event)
+            return await host.signal(target, event, by=this_user("cli"), drive=is_driven or None, on_event=on_event)
         except NotFound as error:
             raise NotFound(f"no Job or task is {target} in {host.storage.location}") from error
 

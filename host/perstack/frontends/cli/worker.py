@@ -83,8 +83,9 @@ def worker_command(
         labels=parse_labels(one.strip() for one in labels.split(",")) if labels is not None else {},
         drain=_seconds(drain),
     )
-    setup = Setup(PlaceOptions(config, workspace, storage), Overrides(), env_path)
-    asyncio.run(_work(setup.host(), settings, dispatcher, storage, address, as_json=form == "json"))
+    place = PlaceOptions(config, workspace, storage, dispatcher=dispatcher)
+    setup = Setup(place, Overrides(), env_path)
+    asyncio.run(_work(setup.host(), settings, address, as_json=form == "json"))
 
 
 def _possible(concurrency: int) -> int:
@@ -109,9 +110,7 @@ def _seconds(drain: str) -> float:
     return 0.0 if drain == "0" else (read_span(drain, "--drain") or 0) / 1000
 
 
-async def _work(
-    host: Host, settings: WorkerSettings, given: str | None, storage: str | None, address: str | None, *, as_json: bool
-) -> None:
+async def _work(host: Host, settings: WorkerSettings, address: str | None, *, as_json: bool) -> None:
     from perstack.engine.workers.worker import Worker
     from perstack.frontends.workers.log import json_line, text_line
 
@@ -121,8 +120,7 @@ async def _work(
 
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(host)
-        dispatcher = dispatcher_of(host, given, storage)
-        stack.push_async_callback(dispatcher.close)
+        dispatcher = dispatcher_of(host)
         worker = Worker(
             dispatcher,
             host.jobs,

@@ -28,15 +28,12 @@ def workers_command(
     as_json: bool, dispatcher: str | None, config: str | None, workspace: str | None, storage: str | None
 ) -> None:
     """List the workers that there are, what each drives, and since when; then how much waits for them."""
-    place = PlaceOptions(config, workspace, storage)
+    place = PlaceOptions(config, workspace, storage, dispatcher=dispatcher)
 
     async def look() -> tuple[Sequence[WorkerInfo], Load]:
         async with place.reader() as host:
-            engine = dispatcher_of(host, dispatcher, storage)
-            try:
-                return await engine.workers(), await engine.load()
-            finally:
-                await engine.close()
+            engine = dispatcher_of(host)
+            return await engine.workers(), await engine.load()
 
     found, load = asyncio.run(look())
     if as_json:

@@ -139,9 +139,11 @@ class Session:
         self.resume_from, self.answers_again = None, False
         resume = self.resumption
         if place is not None and again:
-            self._drive(lambda on: self.host.answer(text, job_id=job_id, resume_from=place, by=_by(), on_event=on))
+            self._drive(
+                lambda on: self.host.answer(text, job_id=job_id, resume_from=place, by=_by(), drive=True, on_event=on)
+            )
         elif asking is not None and place is None:
-            self._drive(lambda on: self.host.answer(text, question_id=asking.id, by=_by(), on_event=on))
+            self._drive(lambda on: self.host.answer(text, question_id=asking.id, by=_by(), drive=True, on_event=on))
         elif job_id is None:
             self._drive(lambda on: self.host.run(self.expert_key or "", text, on_event=on))
         elif place is None and resume is not None and resume.needs is not None and _amount(text) is not None:

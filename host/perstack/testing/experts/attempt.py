@@ -174,7 +174,7 @@ async def _driven(host: Host, written: WrittenTest, job_id: str) -> str:
                 if job.asking is None or job.status != "stoppedByInteractiveTool":
                     break
                 try:
-                    job = await host.answer(text, question_id=job.asking.id, by=this_user("test"))
+                    job = await host.answer(text, question_id=job.asking.id, by=this_user("test"), drive=True)
                 except PerstackError as error:
                     return f"answer {number} was not taken: {error}"
     except TimeoutError:

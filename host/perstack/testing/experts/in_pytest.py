@@ -154,7 +154,7 @@ class HostBench:
             for text in answers:
                 if job.asking is None or job.status != "stoppedByInteractiveTool":
                     break
-                job = await host.answer(text, question_id=job.asking.id, by=this_user("test"))
+                job = await host.answer(text, question_id=job.asking.id, by=this_user("test"), drive=True)
             return Ran(job, self.workspace, self.storage, await host.jobs.calls(job.id))
 
 

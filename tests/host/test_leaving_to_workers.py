@@ -1,0 +1,131 @@
+"""Answers and events from outside that are only recorded where workers drive, and the Job that goes on by them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
+
+from perstack.core.by import By
+from perstack.core.cloudevents import CloudEvent
+from perstack.engine.inbox import waiting_jobs
+from perstack.errors import Conflict, UsageError
+from perstack.host import Host
+from perstack.testing.crashing_storage import crash_points
+from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
+from perstack.testing.scripted import text, tool
+
+ALICE = By(user="alice", door="cli")
+GUEST = expert("guest", ask=True)
+ASKS = [tool("askUser", {"question": "Tea?"}), text("Thanks.")]
+ASKING = {"[[lead]]": [tool("helper", {"query": "h"}), text("led")], "[[helper]]": [tool("exec", {}), text("helped")]}
+
+
+async def waits(bench: Bench) -> None:
+    async with bench.host(ASKS, GUEST) as host:
+        job = await host.run("guest", "go", job_id="job", labels={"k": "v"})
+        assert job.question == "Tea?"
+
+
+async def is_whole(host: Host, job_id: str) -> None:
+    assert ((await host.verify(job_id)).findings, (await host.replay(job_id)).findings) == ((), ())
+
+
+def test_where_a_dispatcher_is_named_an_answer_only_queues(bench: Bench) -> None:
+    async def work() -> None:
+        await waits(bench)
+        dispatcher = InMemoryDispatcher()
+        async with bench.host([], GUEST, dispatcher=dispatcher) as host:
+            job = await host.answer("yes", job_id="job", by=ALICE)
+            assert (job.status, job.question) == ("queued", None)
+            assert await waiting_jobs(host.jobs) == ()
+            order = await dispatcher.order("job")
+            assert order is not None
+            assert order.labels == {"k": "v"}
+            with pytest.raises((UsageError, Conflict)):
+                await host.answer("no", job_id="job")
+            await is_whole(host, "job")
+        seen = Seen()
+        async with bench.host(ASKS) as host:
+            assert (await host.jobs.serve("job", worker="w", on_event=seen)).text == "Thanks."
+            await is_whole(host, "job")
+        assert seen.of("resumeRun")[0].reason == "queued"
+
+    wait_for(work())
+
+
+def test_with_drive_it_is_driven_here_all_the_same(bench: Bench) -> None:
+    async def work() -> None:
+        await waits(bench)
+        dispatcher = InMemoryDispatcher()
+        async with bench.host(ASKS, GUEST, dispatcher=dispatcher) as host:
+            assert (await host.answer("yes", job_id="job", drive=True)).text == "Thanks."
+            assert await dispatcher.order("job") is None
+
+    wait_for(work())
+
+
+def test_without_a_dispatcher_it_cannot_be_left_to_a_worker(bench: Bench) -> None:
+    async def work() -> None:
+        await waits(bench)
+        async with bench.host(ASKS, GUEST) as host:
+            with pytest.raises(UsageError, match="worker"):
+                await host.answer("yes", job_id="job", drive=False)
+            assert (await host.job("job")).question == "Tea?"
+            assert (await host.answer("yes", job_id="job")).text == "Thanks."
+
+    wait_for(work())
+
+
+def test_an_event_from_outside_queues_once(bench: Bench) -> None:
+    event = CloudEvent(specversion="1.0", id="1", source="s", type="t", data="yes")
+
+    async def work() -> None:
+        await waits(bench)
+        async with bench.host([], GUEST, dispatcher=InMemoryDispatcher()) as host:
+            assert (await host.signal("job", event)).status == "queued"
+            assert (await host.signal("job", event)).status == "queued"
+            (answer,) = [one.event for one in await host.events("job-1") if one.event.type == "finishToolCall"]
+            assert answer.by is not None
+        async with bench.host(ASKS, GUEST) as host:
+            assert (await host.jobs.serve("job", worker="w")).text == "Thanks."
+            assert (await host.signal("job", event)).status == "completed"
+
+    wait_for(work())
+
+
+@pytest.mark.parametrize("point", crash_points(1), ids=str)
+def test_killed_at_the_write_of_an_answer_it_is_there_or_asked_again(tmp_path, point) -> None:
+    bench = Bench(tmp_path, "file:perstack")
+
+    async def work() -> None:
+        await waits(bench)
+        dispatcher = InMemoryDispatcher()
+        with until_it_crashes():
+            async with bench.host([], GUEST, wrap=crashing(point), dispatcher=dispatcher) as host:
+                await host.answer("yes", job_id="job")
+        async with bench.host(ASKS, GUEST, dispatcher=dispatcher) as host:
+            job = await host.job("job")
+            if point.moment == "before":
+                assert job.question == "Tea?"
+                job = await host.answer("yes", job_id="job")
+            else:
+                assert await host.jobs.order_again() == ("job",)
+            assert job.status == "queued"
+            assert (await host.jobs.serve("job", worker="w")).text == "Thanks."
+            await is_whole(host, "job")
+
+    wait_for(work())
+
+
+def test_what_is_followed_ends_where_the_worker_does(bench: Bench) -> None:
+    async def work() -> None:
+        async with bench.host([], GUEST, dispatcher=InMemoryDispatcher()) as host, bench.host(ASKS, GUEST) as worker:
+            job, seen = await host.submit("guest", "go"), Seen()
+            following = asyncio.create_task(host.jobs.follow(job.id, on_event=seen))
+            await worker.jobs.serve(job.id, worker="w")
+            assert (await following).question == "Tea?"
+            assert seen.types()[:3] == ["startRun", "queueRun", "resumeRun"]
+
+    wait_for(work())
