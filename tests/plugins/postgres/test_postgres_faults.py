@@ -90,7 +90,7 @@ def test_a_connection_that_is_cut_in_any_statement_loses_and_repeats_nothing(
             assert wait_for(plain.entries()) == {JOB: b"{}"}
             assert wait_for(plain.lease_info(JOB)) is None
         at += 1 if cut == "after" or THOROUGH else 4
-    print(f"{cuts} connections of {at} statements cut {cut}: nothing lost, nothing repeated")
+    print(f"the connection was cut {cut} each of {cuts} statements: nothing lost, nothing repeated")
     assert at > 20
 
 
