@@ -103,7 +103,7 @@ PARTS = {
     Skills: {"login", "logout", "install"},
 }
 
-PARTS[Jobs] |= {"calls", "serve", "follow", "order_again", "stop_after_step"}
+PARTS[Jobs] |= {"calls", "serve", "follow", "order_again", "in_folder", "stop_after_step"}
 PARTS[Experts] |= {"test_command"}
 
 SOURCE = Path(perstack.__file__).read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.settings import with_one_model
@@ -50,6 +51,10 @@ class Jobs(JobQueue):
     def under(self, setup: Callable[[], Setup]) -> Jobs:
         """The same Jobs; those that begin or continue by these are driven with another setup."""
         return Jobs(setup, self._tasks, self._driving)
+
+    def in_folder(self, workspace: Path) -> Jobs:
+        """The same Jobs; those that begin or continue by these work in another folder."""
+        return self.under(lambda: replace(self._setup(), workspace=workspace))
 
     async def run(
         self,

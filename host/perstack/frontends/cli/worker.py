@@ -7,6 +7,7 @@ import resource
 import socket
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -54,6 +55,9 @@ _PATIENCE = 15.0
     show_default=True,
     help="How stderr says what happens: lines for people, or JSON objects.",
 )
+@click.option(
+    "--workspaces", metavar="DIR", help="Give each Job a folder of its own in this one, with its latest files."
+)
 @click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again.")
 @dispatcher_option
 @place_options
@@ -64,6 +68,7 @@ def worker_command(
     drain: str,
     address: str | None,
     form: str,
+    workspaces: str | None,
     env_path: tuple[str, ...],
     dispatcher: str | None,
     config: str | None,
@@ -85,7 +90,7 @@ def worker_command(
     )
     place = PlaceOptions(config, workspace, storage, dispatcher=dispatcher)
     setup = Setup(place, Overrides(), env_path)
-    asyncio.run(_work(setup.host(), settings, address, as_json=form == "json"))
+    asyncio.run(_work(setup.host(), settings, address, workspaces, as_json=form == "json"))
 
 
 def _possible(concurrency: int) -> int:
@@ -110,7 +115,10 @@ def _seconds(drain: str) -> float:
     return 0.0 if drain == "0" else (read_span(drain, "--drain") or 0) / 1000
 
 
-async def _work(host: Host, settings: WorkerSettings, address: str | None, *, as_json: bool) -> None:
+async def _work(
+    host: Host, settings: WorkerSettings, address: str | None, workspaces: str | None, *, as_json: bool
+) -> None:
+    from perstack.engine.workers.folders import JobFolders
     from perstack.engine.workers.worker import Worker
     from perstack.frontends.workers.log import json_line, text_line
 
@@ -118,6 +126,7 @@ async def _work(host: Host, settings: WorkerSettings, address: str | None, *, as
         now = host.clock.now()
         err(json_line(news, worker.name, now) if as_json else text_line(news, now))
 
+    served_by = host.jobs if workspaces is None else JobFolders(host.jobs, Path(workspaces))
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(host)
         dispatcher = dispatcher_of(host)
@@ -127,7 +136,7 @@ async def _work(host: Host, settings: WorkerSettings, address: str | None, *, as
             host.scheduler,
             host.clock,
             settings,
-            drive=lambda name: partial(host.jobs.serve, worker=name),
+            drive=lambda name: partial(served_by.serve, worker=name),
             tell=tell,
         )
         if address is not None:

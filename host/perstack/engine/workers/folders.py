@@ -1,0 +1,82 @@
+"""A folder for each Job that a worker drives, with the files that the Job had when it was snapshotted last.
+
+The folder has the same path wherever the Job is driven, as far as workers name the same root: its model knows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from functools import partial
+from pathlib import Path
+
+from perstack.core.ids import check_job_id, event_id_of
+from perstack.core.job import JobSummary
+from perstack.engine.emit import OnEvent
+from perstack.engine.jobs import Jobs
+from perstack.engine.snapshots_of import shots_of
+from perstack.engine.who import this_process
+from perstack.errors import UsageError
+from perstack.ports.uninterrupted import uninterrupted
+
+_MARK = ".perstack-workspaces"
+"""The file that says whose a root is."""
+
+
+class JobFolders:
+    """Those below one folder of this machine, which belongs to workers alone."""
+
+    def __init__(self, jobs: Jobs, root: Path) -> None:
+        """Raises UsageError for a root that cannot be made, and for one that has files of somebody else: folders in it
+        are removed."""
+        self._jobs = jobs
+        self._root = root.absolute()
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            if not (self._root / _MARK).exists() and any(self._root.iterdir()):
+                raise UsageError(f"{root} is not empty: name a folder that is for workers alone")
+            (self._root / _MARK).touch()
+        except OSError as error:
+            raise _unusable(root, error) from error
+
+    async def serve(self, job_id: str, *, worker: str, on_event: OnEvent | None = None) -> JobSummary:
+        """As `Jobs.serve`, in the Job's own folder. One of a completed Job whose files are snapshotted is removed."""
+        folder = self._root / check_job_id(job_id)
+        # nobody else is at work in it, and nobody else makes it ready
+        async with self._jobs.storage.lease(job_id, this_process()):
+            has_snapshot = await self._make_ready(job_id, folder)
+        job = await self._jobs.in_folder(folder).serve(job_id, worker=worker, on_event=on_event)
+        if job.status == "completed" and has_snapshot:
+            await uninterrupted(asyncio.to_thread(partial(shutil.rmtree, folder, ignore_errors=True)))
+        return job
+
+    async def _make_ready(self, job_id: str, folder: Path) -> bool:
+        """Put the files of the latest snapshot there, in place of what an earlier drive has left; whether there is one.
+
+        Without a snapshot the folder stays as it is. Raises UsageError and StorageError.
+        """
+        shots = shots_of(job_id, await self._jobs.logs(job_id))
+        await uninterrupted(asyncio.to_thread(_cleared if shots else _made, folder))
+        if shots:
+            await self._jobs.write_files(event_id_of(shots[-1].run_id, shots[-1].seq), folder, job_id=job_id)
+        return bool(shots)
+
+
+def _cleared(folder: Path) -> None:
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    _made(folder)
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _unusable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(f"{folder}: {(error.strerror or str(error)).lower()}")
