@@ -4,7 +4,8 @@
         job = await host.run("writer", "Write a haiku about logs")
         print(job.text)
 
-It is made of parts: `host.jobs`, `host.tasks`, `host.iterations`, `host.experts`, `host.skills`. What is used most is
+It is made of parts: `host.jobs`, `host.tasks`, `host.iterations`, `host.schedules`, `host.experts`,
+`host.skills`. What is used most is
 there under a short name as well: `host.run` is `host.jobs.run`.
 
 Times are milliseconds. Every method may raise the errors of `perstack.errors`; each says what to change.
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from perstack.engine.iterate import Iterations
     from perstack.engine.memory import ExecutionMemory
     from perstack.engine.scheduler import Scheduler
+    from perstack.engine.schedules.upkeep import Schedules
     from perstack.ports.dispatcher import Dispatcher
 
 _Part = TypeVar("_Part")
@@ -247,10 +249,18 @@ class Host:
 
     @cached_property
     def scheduler(self) -> Scheduler:
-        """Resumes tasks that are due; those of Experts by a Job on this Host."""
+        """Resumes tasks that are due; those of Experts by a Job on this Host. Starts what schedules say."""
         from perstack.engine.scheduler import Scheduler
 
-        return Scheduler(self.tasks, self.jobs, self.iterations, self._now)
+        return Scheduler(self.tasks, self.jobs, self.iterations, lambda: self.schedules, self._now)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """The schedules of the project: who looks after them starts their Jobs."""
+        from perstack.engine.schedules.starting import DrivenHere
+        from perstack.engine.schedules.upkeep import Schedules
+
+        return Schedules(self._now, self.jobs, DrivenHere(self.jobs, self._now))
 
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Every open question of every Job and task, and each of them that does not read, the oldest first."""

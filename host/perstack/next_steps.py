@@ -12,7 +12,7 @@ from perstack.dataclass import dataclass
 
 Kind = Literal["job", "task", "series"]
 
-Listing = Literal["log", "questions", "tasks", "series", "inbox", "plugins", "providers", "damage"]
+Listing = Literal["log", "questions", "tasks", "series", "schedules", "inbox", "plugins", "providers", "damage"]
 """Where something is found: the log of a Job, what was asked in it, lists, what is wrong with a log."""
 
 Option = Literal[
@@ -175,6 +175,7 @@ _PLACES: dict[Listing, str] = {
     "questions": "its log shows where something was asked",
     "tasks": "list the tasks to see what there is",
     "series": "list the iterations to see what there is",
+    "schedules": "list the schedules to see what there is",
     "inbox": "the inbox lists what is open",
     "plugins": "list the plugins to see what there is",
     "providers": "list the providers to see every way",

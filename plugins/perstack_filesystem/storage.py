@@ -49,7 +49,7 @@ from perstack_filesystem.sizes import size_of_all, size_of_job
 _LOG = "events.jsonl"
 _SUMMARY = "job.json"
 _LEASE = "lease"
-_SPACES = ("jobs", "tasks", "iterations")
+_SPACES = ("jobs", "tasks", "iterations", "schedules")
 """Those that the host uses."""
 _DOOMED = ".deleted."
 _MOST_OPEN_LOGS = 100

@@ -1,4 +1,4 @@
-"""A task and a series of iterations, killed or failed wherever they write, end the same, each event there once."""
+"""A task, a series and a schedule, killed or failed wherever they write, end the same, each event there once."""
 
 from __future__ import annotations
 
@@ -59,9 +59,16 @@ async def next_of_series(host: Host) -> tuple[str, ...] | None:
     return None if series.status == "completed" else ("resume", "it", *OPTIONS)
 
 
+async def next_of_schedule(host: Host) -> tuple[str, ...] | None:
+    """What cron would call: until the Job of an occurrence has ended, and that is recorded."""
+    (standing,) = await host.schedules.list()
+    ended = standing.last is not None and standing.last.outcome is not None
+    return None if ended else ("task", "run-due", *OPTIONS)
+
+
 @dataclass
 class Course:
-    """A task or a series, driven to its end in a folder of its own each time."""
+    """A task, a series or a schedule, driven to its end in a folder of its own each time."""
 
     template: Path
     room: Path
@@ -124,12 +131,16 @@ class Course:
         return Host.open(config=folder / "perstack.toml", workspace=folder, env=workload.env(self.room.parent))
 
 
-@pytest.fixture(params=["task", "series"])
+@pytest.fixture(params=["task", "series", "schedule"])
 def course(request: pytest.FixtureRequest, tmp_path: Path, victims: Victims, storage: str) -> Course:
     template, room = tmp_path / "template", tmp_path / "room"
     template.mkdir()
     room.mkdir()
     workload.worker(template, tmp_path, storage)
+    if request.param == "schedule":
+        with (template / "perstack.toml").open("a") as definition:
+            definition.write('[schedules.s]\ncron = "* * * * *"\nexpert = "worker"\nquery = "go"\n')
+        return Course(template, room, victims, "schedules", "s", next_of_schedule)
     if request.param == "task":
         return Course(template, room, victims, "tasks", "t", next_of_task)
     return Course(template, room, victims, "iterations", "it", next_of_series)

@@ -37,6 +37,7 @@ from perstack.core.models import ProviderLimits
 from perstack.core.policy.permissions import Permissions
 from perstack.core.retention import Retention
 from perstack.core.sandbox import Sandbox
+from perstack.core.schedules.definition import Schedule
 from perstack.dataclass import dataclass
 
 _M = TypeVar("_M", bound=Fact)
@@ -75,6 +76,7 @@ _PLACES: Mapping[type[Fact], str] = {
     Price: 'in [prices."PROVIDER/MODEL"]',
     ProviderLimits: 'in [limits."PROVIDER"]',
     Sandbox: "in [sandbox]",
+    Schedule: "in [schedules.NAME]",
     Expert: "in [experts.NAME]",
     **{skill: f"in a skill of type {skill.model_fields['type'].default}" for skill in _SKILLS},
     InteractiveTool: "in a tool of an interactiveSkill",

@@ -25,6 +25,7 @@ from perstack.core.rules import (
     wrong_version,
 )
 from perstack.core.sandbox import Sandbox
+from perstack.core.schedules.definition import Schedule
 from perstack.core.skill_definitions import BASE_SKILL as BASE_SKILL
 from perstack.core.skill_definitions import AgentSkill as AgentSkill
 from perstack.core.skill_definitions import AnySkill as AnySkill
@@ -336,6 +337,9 @@ class Project(ContextKeys):
     models: Annotated[dict[str, WrittenModels], Key("names for models, see `[models]`")] = Field(default_factory=dict)
     limits: Annotated[
         tuple[ProviderLimits, ...], Key("what may be asked of an endpoint at once and in a minute, see `[limits]`")
+    ] = ()
+    schedules: Annotated[
+        tuple[Schedule, ...], Key("Jobs that are started by a cron line, by the schedule's name, see `[schedules]`")
     ] = ()
     experts: Annotated[dict[str, Expert], Key("the Experts, by their key")] = Field(default_factory=dict)
     recorded_permissions: Permissions | None = None

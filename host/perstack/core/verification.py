@@ -21,14 +21,14 @@ from perstack.core.runs.asking import OpenQuestion
 from perstack.core.usage import Usage
 from perstack.dataclass import dataclass
 
-Kind: TypeAlias = Literal["job", "task", "iterations", "store"]
+Kind: TypeAlias = Literal["job", "task", "iterations", "schedule", "store"]
 """What a report is about; `store`: what is in none of the others."""
 UncheckedKind: TypeAlias = Literal[
     "digests", "content", "heads", "runs", "summary", "caches", "requests", "rules", "anchor", "receipt"
 ]
 """`digests`: events that carry none. `content`: events that this version does not know. `heads`: events after the last
 place that something outside their log vouches for. `runs`: Runs and Jobs that are named, and may never have begun.
-`summary`: job.json, or the entry of a task. `caches`: what else is derived from logs.
+`summary`: job.json, or the entry of a task or schedule. `caches`: what else is derived from logs.
 `requests`: what models were sent, in a log that has no digest of it. `rules`: what permission rules made of calls,
 where that depends on what no log has. `anchor`, `receipt`: what those do not
 vouch for, and whether they can be trusted themselves."""

@@ -16,7 +16,12 @@ from perstack.engine.logs.lines import add_payload
 from perstack.errors import Conflict, NotFound
 from perstack.ports.storage import Storage
 
-_SPACES: dict[OwnerKind, str] = {"job": "heads", "task": "headsoftasks", "iterations": "headsofseries"}
+_SPACES: dict[OwnerKind, str] = {
+    "job": "heads",
+    "task": "headsoftasks",
+    "iterations": "headsofseries",
+    "schedule": "headsofschedules",
+}
 _TRIES = 5
 _MOST_JOBS = 1000
 

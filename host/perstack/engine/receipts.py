@@ -34,7 +34,12 @@ from perstack.ports.clock import Clock
 from perstack.ports.storage import RunRef, Storage
 from perstack.version import VERSION
 
-NAMES: Mapping[OwnerKind, str] = {"job": "Job", "task": "task", "iterations": "series of iterations"}
+NAMES: Mapping[OwnerKind, str] = {
+    "job": "Job",
+    "task": "task",
+    "iterations": "series of iterations",
+    "schedule": "schedule",
+}
 
 
 @dataclass(frozen=True, slots=True)

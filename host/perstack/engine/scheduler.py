@@ -1,4 +1,4 @@
-"""Waking up: tasks that are due go on, and those of Experts get a Job.
+"""Waking up: tasks that are due go on, and those of Experts get a Job; so do schedules.
 
 Whatever is decided is appended to the task at the version that it was decided on, so that of several processes which
 look at the same time one wakes a task, and the others find it woken.
@@ -11,14 +11,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
-from perstack.core.iterations.state import SeriesState
 from perstack.core.iterations.summary import SeriesSummary
 from perstack.core.job import JobSummary
 from perstack.core.tasks.events import WakeTask
 from perstack.core.tasks.rows import Row, to_look_after
 from perstack.core.tasks.state import TaskState
 from perstack.core.tasks.waking import (
-    Action,
     AskCommand,
     GoOn,
     Known,
@@ -29,21 +27,23 @@ from perstack.core.tasks.waking import (
     query_for,
     settled,
 )
-from perstack.core.undriven import Paused, are_old, is_over, stands
+from perstack.core.undriven import Paused, are_old, is_over
 from perstack.dataclass import dataclass
 from perstack.engine.clock import new_ulid
-from perstack.engine.groups import leaves
 from perstack.engine.guarding import guarded, programs_of
 from perstack.engine.jobs import Jobs
 from perstack.engine.memory import ExecutionMemory
 from perstack.engine.pages import pages
 from perstack.engine.polling import ask_command
+from perstack.engine.scheduled_work import ScheduledWork, words_of
+from perstack.engine.schedules.starting import taken_up
 from perstack.engine.setup import Setup
-from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, StorageError, UsageError
+from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
 from perstack.ports.processes.environment import inherited
 
 if TYPE_CHECKING:
     from perstack.engine.iterate import Iterations
+    from perstack.engine.schedules.upkeep import Schedules
 
 _AT_ONCE = 8
 """How many tasks are looked after at the same time."""
@@ -62,39 +62,28 @@ class _Due:
     """What is to be looked after."""
 
     id: str
-    kind: Literal["task", "job", "iterations", "list"] = "task"
+    kind: Literal["task", "job", "iterations", "schedule", "list"] = "task"
     """`list`: not one of them, but all that there are of a kind."""
     problem: str | None = field(default=None, compare=False)
     """Why it cannot be looked after."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledWork:
-    """What was done about one task, or about a Job or iterations that belong to no task."""
-
-    did: Action
-    task_id: str | None = None
-    task: TaskState | None = None
-    """The task after that."""
-    job_id: str | None = None
-    job: JobSummary | None = None
-    """The Job after that."""
-    series_id: str | None = None
-    series: SeriesState | None = None
-    """The iterations after that."""
-    question: str | None = None
-    """What the task's Job asks: it waits for a person."""
-    error: str | None = None
-
-
 class Scheduler:
-    """Looks after the tasks of one storage."""
+    """Looks after the tasks of one storage, and after the schedules of a project."""
 
-    def __init__(self, memory: ExecutionMemory, jobs: Jobs, iterations: Iterations, setup: Callable[[], Setup]) -> None:
-        """`setup` is what is worked with now."""
+    def __init__(
+        self,
+        memory: ExecutionMemory,
+        jobs: Jobs,
+        iterations: Iterations,
+        schedules: Callable[[], Schedules],
+        setup: Callable[[], Setup],
+    ) -> None:
+        """`setup` is what is worked with now; `schedules` are asked for only where there are some."""
         self._memory = memory
         self._jobs = jobs
         self._iterations = iterations
+        self._schedules = schedules
         self._setup = setup
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._busy: set[_Due] = set()
@@ -154,8 +143,9 @@ class Scheduler:
     async def _candidates(self, *, with_jobs: bool = True) -> list[_Due]:
         """Whatever may be due. A list that cannot be had is one of them, with what is wrong with it."""
         now = self._now()
+        due = [_Due(one.name, "schedule") for one in self._setup().project.schedules]
         rows, no_rows = await _had("tasks", self._memory.log.rows())
-        due = [*no_rows, *map(_due_task, to_look_after(rows, now))]
+        due += [*no_rows, *map(_due_task, to_look_after(rows, now))]
         paused, no_series = await _had("iterations", self._due_iterations(now))
         due += [*no_series, *(_Due(one.id, "iterations", one.message if one.damaged else None) for one in paused)]
         if no_rows or no_series or not with_jobs:
@@ -197,7 +187,7 @@ class Scheduler:
                 raise
             return await self._failed(one, "its Job was cancelled")
         except Exception as error:  # noqa: BLE001 - a storage or an Expert's code may raise anything
-            return await self._failed(one, _words_of(error))
+            return await self._failed(one, words_of(error))
 
     async def _failed(self, one: _Due, error: str) -> ScheduledWork:
         match one.kind:
@@ -209,6 +199,8 @@ class Scheduler:
             case "iterations":
                 series = await _or_nothing(self._iterations.get(one.id))
                 return ScheduledWork(did="failed", series_id=one.id, series=series, error=error)
+            case "schedule":
+                return ScheduledWork(did="failed", schedule=one.id, error=error)
             case "list":
                 return ScheduledWork(did="failed", error=f"what there is of {one.id} cannot be listed: {error}")
         assert_never(one.kind)
@@ -225,6 +217,8 @@ class Scheduler:
             case "iterations":
                 series = await self._if_over(one.id, self._iterations.get, self._iterations.resume)
                 return None if series is None else ScheduledWork(did="resumed", series_id=one.id, series=series)
+            case "schedule":
+                return await self._schedules().attend(one.id)
             case "list":
                 return None
         assert_never(one.kind)
@@ -263,15 +257,6 @@ class Scheduler:
     def _now(self) -> int:
         return self._setup().clock.now()
 
-    async def _taken_up(self, job_id: str) -> JobSummary:
-        try:
-            return await self._jobs.resume(job_id)
-        except UsageError:
-            job = await self._jobs.job(job_id)
-            if stands(job):
-                return job  # another process was quicker
-            raise
-
     async def _find(self, job_id: str) -> JobSummary | None:
         """Where a Job stands; None if it has no Run."""
         try:
@@ -306,7 +291,7 @@ class Scheduler:
 
     async def _work(self, task: TaskState, job_id: str, known: Known) -> ScheduledWork:
         if await self._setup().storage.has_job(job_id):
-            job = await self._taken_up(job_id)
+            job = await taken_up(self._jobs, job_id)
         else:
             job = await self._jobs.run(task.agent_id, query_for(task), job_id=job_id)
         task = await self._memory.get(task.task_id)
@@ -325,7 +310,7 @@ async def _had(what: str, listing: Awaitable[list[_T]]) -> tuple[list[_T], list[
     try:
         return await listing, []
     except Exception as error:  # noqa: BLE001 - a storage may raise anything
-        return [], [_Due(what, "list", _words_of(error))]
+        return [], [_Due(what, "list", words_of(error))]
 
 
 async def _or_nothing(work: Awaitable[_T]) -> _T | None:
@@ -333,9 +318,3 @@ async def _or_nothing(work: Awaitable[_T]) -> _T | None:
         return await work
     except Exception:  # noqa: BLE001 - what went wrong before is what is told
         return None
-
-
-def _words_of(error: Exception) -> str:
-    """The first thing that went wrong, in one line."""
-    first = leaves(error)[0]
-    return str(first) if isinstance(first, PerstackError) else f"{type(first).__name__}: {first}"

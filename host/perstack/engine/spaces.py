@@ -1,4 +1,4 @@
-"""Where in a storage what is kept: Jobs in itself, tasks and series of iterations in a space each."""
+"""Where in a storage what is kept: Jobs in itself, tasks, series of iterations and schedules in a space each."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from perstack.ports.storage import Storage
 
 TASK_SPACE = "tasks"
 SERIES_SPACE = "iterations"
+SCHEDULE_SPACE = "schedules"
 
 
 def space_of(storage: Storage, kind: OwnerKind) -> Storage:
@@ -20,4 +21,6 @@ def space_of(storage: Storage, kind: OwnerKind) -> Storage:
             return storage.space(TASK_SPACE)
         case "iterations":
             return storage.space(SERIES_SPACE)
+        case "schedule":
+            return storage.space(SCHEDULE_SPACE)
     assert_never(kind)

@@ -1,4 +1,5 @@
-"""Copies Jobs, tasks and series of iterations from one storage to another, as they are: no id and no byte changes.
+"""Copies Jobs, tasks, series of iterations and schedules from one storage to another, as they are: no id and no byte
+changes.
 
 What is copied is checked by both chains. A copy that was cut short is taken up where it ended, whoever takes it up: the
 logs themselves say how far it came.
@@ -30,7 +31,7 @@ _BLOBS = 50
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What became of one Job, task or series."""
+    """What became of one Job, task, series or schedule."""
 
     owner: Owner
     state: Literal["copied", "continued", "there", "left"]

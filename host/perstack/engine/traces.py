@@ -17,7 +17,7 @@ from perstack.engine.logs.damage import BadEvent
 from perstack.engine.logs.lines import readable, run_ids
 from perstack.engine.logs.runs import event_of
 from perstack.engine.pages import every_id
-from perstack.engine.spaces import SERIES_SPACE, TASK_SPACE
+from perstack.engine.spaces import SCHEDULE_SPACE, SERIES_SPACE, TASK_SPACE
 from perstack.errors import NotFound, StorageError
 from perstack.ports.storage import Erases, RunRef, Storage
 
@@ -30,7 +30,7 @@ _MOST = 100
 """How many places are named."""
 _SNAPSHOTS = (b'"type":"recordSnapshot"', b'"type":"startRewind"', b'"type":"finishRewind"')
 """What is in the lines of events that name a tree."""
-_WORDS = {TASK_SPACE: "task", SERIES_SPACE: "iterations"}
+_WORDS = {TASK_SPACE: "task", SERIES_SPACE: "iterations", SCHEDULE_SPACE: "schedule"}
 
 
 @dataclass(frozen=True, slots=True)

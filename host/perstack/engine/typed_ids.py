@@ -16,8 +16,18 @@ _LAST = r"@last(?:~([0-9]{1,9}))?((?:-[0-9]+){0,2})"
 _TYPED = r"[A-Za-z0-9_-]{1,160}"
 _MOST_ID = 128
 _SHOWN = 10
-_MANY: dict[OwnerKind, str] = {"job": "Jobs", "task": "tasks", "iterations": "series of iterations"}
-_NONE: dict[OwnerKind, str] = {"job": "is no Job", "task": "is no task", "iterations": "are no iterations"}
+_MANY: dict[OwnerKind, str] = {
+    "job": "Jobs",
+    "task": "tasks",
+    "iterations": "series of iterations",
+    "schedule": "schedules",
+}
+_NONE: dict[OwnerKind, str] = {
+    "job": "is no Job",
+    "task": "is no task",
+    "iterations": "are no iterations",
+    "schedule": "is no schedule",
+}
 
 
 async def whole_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("job",)) -> str:

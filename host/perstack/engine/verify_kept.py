@@ -1,4 +1,4 @@
-"""Checking what is one log with a summary beside it: tasks and series of iterations."""
+"""Checking what is one log with a summary beside it: tasks, series of iterations and schedules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from perstack.engine.logs.damage import DoesNotFollow
 from perstack.engine.logs.kept import Kept, log_of
 from perstack.engine.logs.lines import run_ids
 from perstack.engine.logs.log import CheckedLog, E, EventLog, S, StoredLine
+from perstack.engine.logs.schedules import SCHEDULES
 from perstack.engine.logs.series import SERIES
 from perstack.engine.logs.summarized import M, Summarized
 from perstack.engine.logs.tasks import TASKS
@@ -25,6 +26,11 @@ async def verify_task(storage: Storage, task_id: str) -> Report:
 async def verify_series(storage: Storage, series_id: str) -> Report:
     """Check the log of a series of iterations, and job.json against it. Raises NotFound."""
     return await _verify(SERIES, storage, series_id)
+
+
+async def verify_schedule(storage: Storage, name: str) -> Report:
+    """Check the log of a schedule, and its entry against it. Raises NotFound."""
+    return await _verify(SCHEDULES, storage, name)
 
 
 async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) -> Report:

@@ -37,6 +37,7 @@ from perstack.core.models import ProviderLimits
 from perstack.core.policy.permissions import Permissions
 from perstack.core.retention import Retention
 from perstack.core.sandbox import Sandbox
+from perstack.core.schedules.definition import Schedule
 from perstack.errors import DefinitionError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "perstack-toml.md").read_text(encoding="utf-8")
@@ -84,6 +85,7 @@ def row(name, key, field):
         ("## `[limits]`", ProviderLimits),
         ("## `[audit]`", Audit),
         ("## `[retention]`", Retention),
+        ("## `[schedules.NAME]`", Schedule),
         ("## `[permissions]`", Permissions),
         ("## `[sandbox]`", Sandbox),
         ("## `[experts.NAME]`", Expert),

@@ -15,7 +15,8 @@ from pydantic import JsonValue
 
 from perstack.dataclass import dataclass
 from perstack.engine.jobs import Jobs
-from perstack.engine.scheduler import ScheduledWork, Scheduler
+from perstack.engine.scheduled_work import ScheduledWork
+from perstack.engine.scheduler import Scheduler
 from perstack.engine.workers.claims import Claims, Drive
 from perstack.engine.workers.health import Health
 from perstack.engine.workers.news import Level, News, Tell, error_text
@@ -250,7 +251,7 @@ class Worker:
             await asyncio.sleep(max(_SWEEPS_EACH, took * 20) * random.uniform(0.7, 1.3))  # noqa: S311
 
     def _tell_of_work(self, done: ScheduledWork) -> None:
-        about = {"task": done.task_id, "series": done.series_id}
+        about = {"task": done.task_id, "series": done.series_id, "schedule": done.schedule}
         facts: dict[str, JsonValue] = {key: value for key, value in about.items() if value is not None}
         what = " ".join(str(value) for pair in facts.items() for value in pair)
         wrong = "" if done.error is None else f": {error_text(done.error)}"

@@ -46,6 +46,7 @@ GROUPS: dict[str, dict[str, Listed]] = {
     },
     "Tasks": {
         "task": Listed("task", "Keep tasks that agents pause and resume."),
+        "schedules": Listed("schedules", "List schedules: when each is next, and what became of the last."),
     },
     "Keep house": {
         "delete": Listed("delete", "Remove Jobs for good."),
@@ -206,6 +207,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "task archive": ("perstack task archive refactor",),
     "task delete": ("perstack task delete refactor", "perstack task delete --status failed --older-than 30d --yes"),
     "task run-due": ("perstack task run-due", "perstack task run-due --watch --interval 1m"),
+    "schedules": ("perstack schedules", "perstack schedules --json | jq -r '.last.jobId // empty'"),
     "delete": ("perstack delete haiku @last --yes",),
     "prune": (
         "perstack prune --older-than 30d --keep-last 10 --dry-run",

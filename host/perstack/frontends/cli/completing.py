@@ -215,4 +215,5 @@ _DESCRIBES: dict[OwnerKind, tuple[str, ...]] = {
     "job": ("expertKey", "query"),
     "task": ("status", "name"),
     "iterations": ("expertKey", "query"),
+    "schedule": (),
 }

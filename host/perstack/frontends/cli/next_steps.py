@@ -60,6 +60,7 @@ _LISTS: dict[Listing, str] = {
     "questions": "`perstack log{job} --type stopRunByInteractiveTool` shows where something was",
     "tasks": "`perstack task list` shows what there is",
     "series": "`perstack iterations` lists them",
+    "schedules": "`perstack schedules` lists them",
     "inbox": "`perstack inbox` lists what is open",
     "plugins": "`perstack plugins` lists what there is",
     "providers": "`perstack models` lists every way",

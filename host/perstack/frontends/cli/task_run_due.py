@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perstack.core.base import JsonObject
 from perstack.core.plain import one_line
 from perstack.errors import UsageError
 from perstack.frontends.cli.options import Setup, driving_options
@@ -17,7 +18,7 @@ from perstack.frontends.cli.terminal import data, err, out
 from perstack.frontends.shared.stopping import INTERRUPTED, on_stop_signals
 
 if TYPE_CHECKING:
-    from perstack.engine.scheduler import ScheduledWork
+    from perstack.engine.scheduled_work import ScheduledWork
     from perstack.host import Host
 
 
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each task that was looked after.")
 @driving_options
 def run_due(watch: bool, interval: str, as_json: bool, setup: Setup) -> None:
-    """Resume the tasks that are due, once.
+    """Resume the tasks that are due, and start what schedules say, once.
 
     That is: waits that are over, answers that came, commands that say yes. Tasks of Experts get a Job. Jobs and
     iterations that pause for their provider's rate are resumed as well. Tasks that were silent for too long count as
-    failed. What goes wrong with one is a line on stderr, and ends nothing else; exit status 1 if something did.
+    failed. Each occurrence of a schedule starts a Job, once over all who look. What goes wrong with one is a line on
+    stderr, and ends nothing else; exit status 1 if something did.
     """
     pause = read_span(interval, "--interval") or 0
     if pause < 1:
@@ -63,11 +65,13 @@ async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
 
 def _say(one: ScheduledWork, *, as_json: bool) -> None:
     if as_json:
-        task = {} if one.task is None else {"status": one.task.status, "jobId": one.task.job_id}
+        task: JsonObject = {} if one.task is None else {"status": one.task.status, "jobId": one.task.job_id}
         if one.job_id is not None:
             task = {"status": one.job.status if one.job else None, "jobId": one.job_id}
         if one.series_id is not None:
             task = {"status": one.series.status if one.series else None, "seriesId": one.series_id}
+        if one.schedule is not None:
+            task |= {"schedule": one.schedule, "occurrence": one.occurrence}
         said = {"taskId": one.task_id, "did": one.did, **task, "question": one.question, "error": one.error}
         data(json.dumps({key: value for key, value in said.items() if value is not None}, ensure_ascii=False))
     if as_json and one.error is None:
@@ -81,6 +85,8 @@ def _say(one: ScheduledWork, *, as_json: bool) -> None:
 
 
 def _name(one: ScheduledWork) -> str:
+    if one.schedule is not None:
+        return f"schedule {one.schedule}" if one.job_id is None else f"schedule {one.schedule}, Job {one.job_id}"
     if one.job_id is not None:
         return f"Job {one.job_id}"
     if one.series_id is not None:

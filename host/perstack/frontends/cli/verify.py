@@ -89,7 +89,13 @@ def replay_command(
     )
 
 
-_WORDS: dict[Kind, str] = {"job": "Job", "task": "Task", "iterations": "Iterations", "store": "Store"}
+_WORDS: dict[Kind, str] = {
+    "job": "Job",
+    "task": "Task",
+    "iterations": "Iterations",
+    "schedule": "Schedule",
+    "store": "Store",
+}
 
 
 def _read_receipt(path: Path) -> bytes:

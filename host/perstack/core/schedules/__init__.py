@@ -1,0 +1,1 @@
+"""Schedules: definition, facts, state, and what is decided from them. Pure."""

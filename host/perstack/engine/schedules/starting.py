@@ -1,0 +1,70 @@
+"""How the Job of a schedule is started: here, or by whoever queues Jobs for others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from perstack.core.job import JobSummary
+from perstack.core.undriven import stands
+from perstack.engine.jobs import Jobs
+from perstack.engine.setup import Setup
+from perstack.errors import UsageError
+
+
+class JobStarter(Protocol):
+    """Starts Jobs under ids that are given."""
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it resumes Jobs that were interrupted; if not, others take over those whose process has died."""
+        ...
+
+    async def check(self, expert_key: str) -> None:
+        """Raises what would keep a Job of the Expert from being started: nothing is recorded then."""
+        ...
+
+    async def start(self, expert_key: str, query: str, *, job_id: str, labels: Mapping[str, str]) -> JobSummary:
+        """Start it, and return when it is queued, or has ended or stopped.
+
+        Of one id only one is ever started: whoever comes second sees how it stands, UsageError or Conflict.
+        """
+        ...
+
+    async def resume(self, job_id: str) -> JobSummary:
+        """Continue one that was interrupted, if it `resumes` any."""
+        ...
+
+
+class DrivenHere:
+    """Jobs are driven by this Host."""
+
+    resumes = True
+
+    def __init__(self, jobs: Jobs, setup: Callable[[], Setup]) -> None:
+        self._jobs = jobs
+        self._setup = setup
+
+    async def check(self, expert_key: str) -> None:
+        """Raises UsageError or MissingCredential."""
+        setup = self._setup()
+        await setup.check_sandbox(setup.check_ready(expert_key))
+
+    async def start(self, expert_key: str, query: str, *, job_id: str, labels: Mapping[str, str]) -> JobSummary:
+        """Drive it to its end or stop."""
+        return await self._jobs.run(expert_key, query, job_id=job_id, labels=labels)
+
+    async def resume(self, job_id: str) -> JobSummary:
+        """Drive it on to its end or stop."""
+        return await taken_up(self._jobs, job_id)
+
+
+async def taken_up(jobs: Jobs, job_id: str) -> JobSummary:
+    """A Job is resumed, unless another process was quicker: then how it stands."""
+    try:
+        return await jobs.resume(job_id)
+    except UsageError:
+        job = await jobs.job(job_id)
+        if stands(job):
+            return job
+        raise

@@ -1,0 +1,294 @@
+"""Schedules on real storages: each occurrence starts one Job, whoever looks, dies or edits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from damaging import edit
+from hosting import Bench, expert, wait_for
+
+from perstack.core.chain import Head, open_line, seal
+from perstack.core.job import JobSummary
+from perstack.core.schedules.definition import Schedule
+from perstack.core.schedules.events import StartOccurrence
+from perstack.engine.schedules.starting import DrivenHere
+from perstack.engine.schedules.upkeep import Schedules
+from perstack.errors import Conflict, UsageError
+from perstack.host import Host
+from perstack.ports.storage import RunRef
+from perstack.testing.scripted import text, tool
+
+MINUTE = 60_000
+LOG = RunRef("s", "s-1")
+
+
+def every_minute(name: str = "s", **fields) -> Schedule:
+    return Schedule(name=name, **{"cron": "* * * * *", "expert": "a", "query": "Go.", **fields})
+
+
+def host_of(bench: Bench, *schedules: Schedule, script=None, **wanted) -> Host:
+    host = bench.host(script or (lambda _: text("done")), expert("a", ask=True), **wanted)
+    host.use(host.project.model_copy(update={"schedules": schedules or (every_minute(),)}))
+    return host
+
+
+async def jobs_of(host: Host) -> list[JobSummary]:
+    return sorted((await host.jobs(limit=500)).jobs, key=lambda job: job.id)
+
+
+async def seen(bench: Bench, host: Host) -> Host:
+    """A schedule that was seen for the first time a minute ago."""
+    await host.schedules.once()
+    bench.clock.move(MINUTE)
+    return host
+
+
+def test_an_occurrence_is_a_job_with_its_name_as_a_label(bench: Bench) -> None:
+    async def work() -> None:
+        host = await seen(bench, host_of(bench))
+        (done,) = await host.schedules.once()
+        assert done.did == "started"
+        (job,) = await jobs_of(host)
+        assert (job.labels, job.query, job.text) == ({"schedule": "s"}, "Go.", "done")
+        assert done.job_id == job.id
+        assert job.id.startswith("schedule-s-20")
+        (standing,) = await host.schedules.list()
+        assert standing.last is not None
+        assert standing.last.outcome == "completed"
+        assert standing.next == standing.last.at + MINUTE
+        assert await host.schedules.once() == ()
+
+    wait_for(work())
+
+
+def test_the_scheduler_looks_after_them_and_a_look_at_jobs_does_not(bench: Bench) -> None:
+    async def work() -> None:
+        host = await seen(bench, host_of(bench))
+        (done,) = await host.scheduler.once()
+        assert (done.did, done.schedule) == ("started", "s")
+
+    wait_for(work())
+
+
+def test_whoever_looks_at_once_starts_each_once(bench: Bench) -> None:
+    async def work() -> None:
+        hosts = [await seen(bench, host_of(bench)) for _ in range(3)]
+        for _ in range(6):
+            await asyncio.gather(*(host.schedules.once() for host in hosts for _ in range(2)))
+            bench.clock.move(MINUTE)
+        jobs = await jobs_of(hosts[0])
+        assert 5 <= len(jobs) <= 8
+        assert {job.status for job in jobs} == {"completed"}
+        log = [open_line(line).payload for line in await hosts[0].storage.space("schedules").read(LOG)]
+        assert sum(b"startOccurrence" in line for line in log) == len(jobs)
+        assert [one.findings async for one in hosts[0].verify_all() if one.findings] == []
+
+    wait_for(work())
+
+
+@dataclass
+class Dying:
+    """A starter whose process dies at a place; `resumes` as the one in it."""
+
+    inner: DrivenHere
+    at: str
+    resumes: bool = True
+    calls: list[str] = field(default_factory=list)
+
+    async def check(self, expert_key: str) -> None:
+        await self.inner.check(expert_key)
+
+    async def start(self, expert_key: str, query: str, *, job_id: str, labels: Mapping[str, str]) -> JobSummary:
+        self.calls.append(job_id)
+        if self.at == "before":
+            raise asyncio.CancelledError
+        job = await self.inner.start(expert_key, query, job_id=job_id, labels=labels)
+        if self.at == "after":
+            raise asyncio.CancelledError
+        return job
+
+    async def resume(self, job_id: str) -> JobSummary:
+        return await self.inner.resume(job_id)
+
+
+def dying(host: Host, at: str) -> Schedules:
+    return Schedules(host._now, host.jobs, Dying(DrivenHere(host.jobs, host._now), at))
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_a_process_that_dies_between_the_decision_and_the_job_loses_and_doubles_nothing(bench: Bench, at: str) -> None:
+    async def work() -> None:
+        host = await seen(bench, host_of(bench, every_minute(cron="0 * * * *")))
+        bench.clock.move(60 * MINUTE)
+        with pytest.raises(asyncio.CancelledError):
+            await dying(host, at).attend("s")
+        assert len(await jobs_of(host)) == (at == "after")
+        other = host_of(bench, every_minute(cron="0 * * * *"))
+        assert await other.schedules.attend("s") is None  # whoever was to begin it may be about to
+        bench.clock.move(31_000)
+        done = await other.schedules.attend("s")
+        assert (done is not None) is (at == "before")
+        (job,) = await jobs_of(other)
+        assert job.status == "completed"
+        (standing,) = await other.schedules.list()
+        assert standing.last is not None
+        assert standing.last.outcome == "completed"
+
+    wait_for(work())
+
+
+def test_a_job_that_was_interrupted_is_resumed(bench: Bench) -> None:
+    async def work() -> None:
+        host = await seen(bench, host_of(bench, script=[tool("todo", {"newTodos": ["t"]}), text("done")]))
+        begun = asyncio.Event()
+
+        class Stopping(DrivenHere):
+            async def start(self, expert_key, query, *, job_id, labels):
+                on_event = lambda event, _: begun.set() if event.type == "finishGeneration" else None  # noqa: E731
+                return await host.run(expert_key, query, job_id=job_id, labels=labels, on_event=on_event)
+
+        work = asyncio.create_task(Schedules(host._now, host.jobs, Stopping(host.jobs, host._now)).attend("s"))
+        await begun.wait()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        done = await host.schedules.attend("s")
+        assert done is not None
+        assert done.did == "resumed"
+        assert [job.status for job in await jobs_of(host)] == ["completed"]
+
+    wait_for(work())
+
+
+def test_one_that_waits_for_a_person_lets_the_next_begin(bench: Bench) -> None:
+    async def work() -> None:
+        host = await seen(bench, host_of(bench, script=lambda _: tool("askUser", {"question": "sure?"})))
+        (done,) = await host.schedules.once()
+        assert done.question is not None
+        bench.clock.move(MINUTE)
+        await host.schedules.once()
+        assert [job.status for job in await jobs_of(host)] == ["stoppedByInteractiveTool"] * 2
+
+    wait_for(work())
+
+
+def test_what_keeps_a_job_from_starting_is_said_and_the_occurrence_stays_due(bench: Bench) -> None:
+    async def work() -> None:
+        host = await seen(bench, host_of(bench, every_minute(), every_minute("t", expert="nobody")))
+        await host.schedules.once()
+        bench.clock.move(MINUTE)
+        done = {one.schedule: one for one in await host.schedules.once()}
+        assert "there is no Expert 'nobody'" in (done["t"].error or "")
+        assert done["s"].did == "started"
+        host.use(host.project.model_copy(update={"schedules": (every_minute("t"),)}))
+        (made_up,) = await host.schedules.once()
+        assert made_up.did == "started"
+
+    wait_for(work())
+
+
+def test_what_is_wrong_in_a_schedule_made_in_python_is_said(bench: Bench) -> None:
+    async def work() -> None:
+        wrong = (every_minute("c", cron="0 0 30 2 *"), every_minute("z", timezone="Mars/Base"))
+        host = host_of(bench, *wrong)
+        c, z = await host.schedules.once()
+        assert "schedules.c.cron `0 0 30 2 *` has a wrong day of the month" in (c.error or "")
+        assert "schedules.z.timezone `Mars/Base` is not a time zone" in (z.error or "")
+        assert [one.error for one in await host.schedules.list()] == [c.error, z.error]
+
+    wait_for(work())
+
+
+def test_a_log_that_somebody_has_edited_ends_its_schedule_alone(bench: Bench) -> None:
+    async def work() -> None:
+        host = await seen(bench, host_of(bench, every_minute(), every_minute("t")))
+        await host.schedules.once()
+        edit(bench.workspace, bench.storage, b'"schedule":"s"', b'"schedule":"x"')
+        bench.clock.move(MINUTE)
+        other = host_of(bench, every_minute(), every_minute("t"))
+        done = {one.schedule: one for one in await other.schedules.once()}
+        assert done["t"].did == "started"
+        assert "record 1" in (done["s"].error or "").replace("line 1", "record 1")
+        assert (await other.schedules.list())[0].error == done["s"].error
+
+    wait_for(work())
+
+
+def test_a_forged_event_does_not_have_another_job_driven(bench: Bench) -> None:
+    async def work() -> None:
+        host = await seen(bench, host_of(bench))
+        space = host.storage.space("schedules")
+        lines = await space.read(LOG)
+        head = Head(len(lines), open_line(lines[-1]).hash)
+        forged = StartOccurrence(schedule="s", timestamp=0, at=bench.clock.now(), job_id="payroll")
+        await space.append(LOG, head.seq, seal(head, [forged.to_json()])[0])
+        (done,) = await host.schedules.once()
+        assert done.did == "failed"
+        assert "cannot be one of this schedule" in (done.error or "")
+        assert not await host.storage.has_job("payroll")
+
+    wait_for(work())
+
+
+def test_an_entry_that_is_not_of_the_log_is_not_believed(bench: Bench) -> None:
+    async def work() -> None:
+        host = await seen(bench, host_of(bench))
+        await host.schedules.once()
+        space = host.storage.space("schedules")
+        found = await space.entry("s")
+        assert found is not None
+        await space.put_entry("s", found[0], found[1].replace(b'"headHash":"', b'"headHash":"0'))
+        bench.clock.move(MINUTE)
+        (done,) = await host.schedules.once()
+        assert done.did == "failed"
+        await space.put_entry("s", found[0], b"")
+        (done,) = await host.schedules.once()
+        assert done.did == "started"
+
+    wait_for(work())
+
+
+@dataclass
+class Queueing:
+    """As a dispatcher has it: a Job is queued, and an order of one id is taken once."""
+
+    host: Host
+    resumes: bool = False
+    queued: list[str] = field(default_factory=list)
+
+    async def check(self, expert_key: str) -> None: ...
+
+    async def start(self, expert_key: str, query: str, *, job_id: str, labels: Mapping[str, str]) -> JobSummary:
+        if job_id in self.queued:
+            raise UsageError(f"Job {job_id} exists")
+        self.queued.append(job_id)
+        return await self.host.run(expert_key, query, job_id=job_id, labels=labels)
+
+    async def resume(self, job_id: str) -> JobSummary:
+        raise AssertionError("others do that")
+
+
+def test_whoever_queues_jobs_for_others_may_be_handed_in(bench: Bench) -> None:
+    async def work() -> None:
+        host = await seen(bench, host_of(bench))
+        queue = Queueing(host)
+        several = [Schedules(host._now, host.jobs, queue) for _ in range(3)]
+        for _ in range(3):
+            done = await asyncio.gather(*(one.once() for one in several), return_exceptions=True)
+            assert not [one for one in done if isinstance(one, BaseException) and not isinstance(one, Conflict)]
+            bench.clock.move(MINUTE)
+        assert len(queue.queued) == len(set(queue.queued)) == len(await jobs_of(host))
+
+    wait_for(work())
+
+
+def test_a_project_without_schedules_asks_for_none(bench: Bench) -> None:
+    async def work() -> None:
+        host = bench.host([], expert("a"))
+        assert await host.scheduler.once() == ()
+        assert "schedules" not in vars(host)
+
+    wait_for(work())
