@@ -33,6 +33,10 @@ class Screen:
         """Character by character."""
         await self._pilot.press(*({" ": "space", "\n": "ctrl+j"}.get(char, char) for char in text))
 
+    async def resized(self, width: int, height: int) -> None:
+        """The terminal has another size."""
+        await self._pilot.resize_terminal(width, height)
+
     async def sees(self, *words: str) -> str:
         """Wait, within a bound, until all of these are on the screen together."""
         return await self.until(lambda text: all(word in text for word in words), f"{words}")
@@ -64,11 +68,12 @@ class Screen:
 
 @asynccontextmanager
 async def started(
-    host: Host, *, size: tuple[int, int] = (80, 24), app: StartApp | None = None, **options
+    host: Host, *, size: tuple[int, int] = (80, 24), app: StartApp | None = None, notices: bool = False, **options
 ) -> AsyncGenerator[Screen]:
-    """The program on a Host, without a terminal; at the end nothing is at work any more."""
+    """The program on a Host, without a terminal; at the end nothing is at work any more. `notices`: what it says in a
+    corner for some seconds is seen too."""
     app = app or StartApp(host, **options)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=notices) as pilot:
         try:
             yield Screen(app, pilot)
         finally:

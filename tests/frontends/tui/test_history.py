@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from hosting import Bench, expert, wait_for
+from long_jobs import LONG, long_job
 from starting import started
 
+from perstack.engine.read import RunLog
+from perstack.frontends.shared.log_entries import places_in
 from perstack.testing.scripted import text, tool, turn
 
 WRITER = expert("writer", description="Writes haiku")
@@ -38,8 +41,8 @@ def test_a_job_is_branched_from_one_of_its_checkpoints(bench: Bench) -> None:
             await screen.press("f2")
             await screen.sees("(pond)")
             await screen.press("tab")
-            await screen.sees("Step 1 (pond-1-", "Step 2 (pond-1-", "branches from it")
-            await screen.press("up", "enter")
+            await screen.sees("Step 1 (pond-1-", "Step 2 (pond-1-", "b branches")
+            await screen.press("up", "b")
             await screen.sees("writer")
             await screen.type("Another")
             await screen.press("enter")
@@ -62,8 +65,159 @@ def test_what_a_query_says_is_text_and_escape_goes_back(bench: Bench) -> None:
             await screen.press("tab")
             await screen.sees("Step 1 (")
             await screen.press("escape")
-            await screen.sees("(pond)", "Tab checkpoints")
+            await screen.sees("(pond)", "Tab looks into it")
             await screen.press("escape")
-            await screen.sees_no("Tab checkpoints")
+            await screen.sees_no("Tab looks into it")
+
+    wait_for(person())
+
+
+def test_a_job_is_looked_into_run_by_run(bench: Bench) -> None:
+    script = {
+        "lead": [turn(tool("helper", {"query": "one"})), text("All done."), text("More.")],
+        "helper": [turn(tool("think", {"thought": "hm"})), text("A part.")],
+    }
+
+    async def person() -> None:
+        host = bench.host(script, expert("lead", delegates=("helper",)), expert("helper"))
+        await host.run("lead", "Go", job_id="team")
+        await host.continue_job("lead", "More", job_id="team", resume_from=_steps(await host.logs("team"))[0])
+        async with started(host, size=(120, 30)) as screen:
+            await screen.press("f2")
+            await screen.sees("(team)")
+            await screen.press("tab")
+            await screen.sees("team  Runs  Checkpoints  Events", "Step 1 (team-2-")
+            await screen.press("shift+tab")
+            await screen.sees("team-1  lead  completed  2 steps", "├─ team-2  helper", "└─ team-3  lead", "branches at")
+            await screen.press("down", "enter")
+            await screen.sees("team-2  Checkpoints  Events", "Step 2 (team-2-", "completed")
+            await screen.sees_no("(team-1-")
+            await screen.press("tab")
+            await screen.sees("helper#2", "calls     think", "result    think")
+            await screen.press("up", "up", "enter")
+            await screen.sees("finishGeneration of team-2", "─ says", "A part.")
+            await screen.press("escape", "escape")
+            await screen.sees("├─ team-2  helper")
+
+    wait_for(person())
+
+
+def _steps(logs: list[RunLog]) -> list[str]:
+    return [place.id for place in places_in(logs[0])]
+
+
+def test_a_checkpoint_shows_the_messages_that_the_model_sees_and_what_is_new_in_them(bench: Bench) -> None:
+    async def person() -> None:
+        script = [turn(tool("todo", {"newTodos": ["look"]}), text="I look."), text("Old [b]pond[/b].\x1b[31m")]
+        host = bench.host(script, WRITER)
+        await host.run("writer", "A haiku", job_id="pond")
+        async with started(host, size=(100, 40)) as screen:
+            await screen.press("f2")
+            await screen.sees("(pond)")
+            await screen.press("tab", "end", "enter")
+            shown = await screen.sees(
+                "Step 2 (pond-1-", "status", "─ query", "A haiku", "call of todo", "Old [b]pond[/b]."
+            )
+            assert "\x1b" not in shown
+            await screen.press("tab")
+            await screen.sees("since", "0 messages", "1 message", "+ Expert", "Old [b]pond")
+            await screen.sees_no("A haiku")
+            await screen.press("escape")
+            await screen.sees("Step 1 (")
+
+    wait_for(person())
+
+
+def test_an_old_question_is_answered_differently_in_a_branch(bench: Bench) -> None:
+    async def person() -> None:
+        script = [turn(tool("askUser", {"question": "Tea?", "options": ["Yes", "No"]})), text("Served.")]
+        host = bench.host(script, expert("guest", ask=True))
+        await host.run("guest", "Serve", job_id="inn")
+        await host.answer("Yes", job_id="inn")
+        async with started(host, size=(100, 30), notices=True) as screen:
+            await screen.press("f2")
+            await screen.sees("(inn)")
+            await screen.press("tab")
+            await screen.sees("asks")
+            await screen.press("end", "a")
+            await screen.sees("Nothing was asked at")
+            await screen.press("home", "a")
+            await screen.sees("another answer, in a branch")
+            await screen.type("No")
+            await screen.press("enter")
+            await screen.sees("with another answer", "result askUser: No", "✓ completed")
+        tree = await host.jobs.tree("inn")
+        assert [one.how for one in tree] == ["begun", "answer"]
+
+    wait_for(person())
+
+
+def test_what_can_be_done_stands_in_the_palette_and_in_the_help_which_goes_back_there(bench: Bench) -> None:
+    async def person() -> None:
+        host = bench.host([text("Old pond.")], WRITER)
+        await host.run("writer", "A haiku", job_id="pond")
+        async with started(host, size=(100, 50)) as screen:
+            await screen.press("f2")
+            await screen.sees("(pond)")
+            await screen.press("tab")
+            await screen.sees("Step 1 (")
+            await screen.press("f1")
+            await screen.sees("In the History", "Answer what was asked there differently")
+            await screen.press("escape")
+            await screen.sees("Step 1 (")
+            await screen.press("ctrl+p")
+            await screen.type("Branch")
+            await screen.sees("Branch  b")
+            await screen.press("enter", "enter")
+            await screen.sees("a new query, in a branch")
+
+    wait_for(person())
+
+
+def test_the_inbox_lists_what_waits_and_opens_it(bench: Bench) -> None:
+    async def person() -> None:
+        keys = [f"guest{number}" for number in range(30)]
+        script = {key: [turn(tool("askUser", {"question": f"{key}?"}))] for key in keys}
+        host = bench.host(script, *(expert(key, ask=True) for key in keys))
+        for key in keys:
+            await host.run(key, "Serve")
+        async with started(host) as screen:
+            await screen.press("f3")
+            await screen.sees("guest0?", "guest10?")
+            await screen.press("end")
+            await screen.sees("guest29?")
+            await screen.sees_no("guest2?")
+            await screen.press("pageup", "pageup", "up", "home", "down", "enter")
+            await screen.sees("guest1 asks: guest1?")
+
+    wait_for(person())
+
+
+def test_a_long_job_is_listed_from_its_end_scrolled_and_resized(bench: Bench) -> None:
+    async def person() -> None:
+        await long_job(bench, 600)
+        async with started(bench.host([text("Hm.")], LONG)) as screen:
+            await screen.press("f2")
+            await screen.sees("(long)")
+            await screen.press("tab")
+            await screen.sees("❯ Step 600 (long-1-", "completed")
+            await screen.press("4", "2")
+            await screen.sees("❯ Step 42 (")
+            await screen.press("home")
+            await screen.sees("❯ Step 1 (")
+            await screen.press("pagedown", "pagedown")
+            await screen.sees("❯ Step 41 (")
+            await screen.press("tab", "home")
+            await screen.sees("❯ ", "query     Go")
+            await screen.press("shift+tab", "end", "enter")
+            await screen.sees("status", "─ instruction")
+            await screen.press("end")
+            await screen.sees("─ Expert", "Done.")
+            await screen.resized(100, 30)
+            await screen.sees("─ Expert", "Done.")
+            await screen.press("escape")
+            await screen.sees("❯ Step 600 (")
+            await screen.resized(80, 12)
+            await screen.sees("❯ Step 600 (")
 
     wait_for(person())

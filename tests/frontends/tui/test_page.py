@@ -6,20 +6,25 @@ import re
 
 from pages import ROOT
 
-from perstack.frontends.tui.actions import ACTIONS
+from perstack.frontends.tui.actions import ACTIONS, OF_HISTORY
 from perstack.frontends.tui.app import StartApp
+from perstack.frontends.tui.screens.job import JobScreen
 
 PAGE = (ROOT / "docs/start.md").read_text()
 
 
 def test_the_page_lists_every_key_with_what_it_does() -> None:
-    keys = PAGE.partition("## Keys")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (\S+) \| (.+) \|$", keys, re.M)
-    assert rows[2:] == [(one.shown, one.text) for one in ACTIONS if one.shown]
+    for heading, actions in (("Looking into a Job", OF_HISTORY), ("Keys", ACTIONS)):
+        keys = PAGE.partition(f"## {heading}
+")[2].partition("
+## ")[0]
+        rows = re.findall(r"^\| (\S+) \| (.+) \|$", keys, re.M)
+        assert rows[2:] == [(one.shown, one.text) for one in actions if one.shown]
 
 
 def test_every_action_is_done_by_the_program() -> None:
     assert [one.name for one in ACTIONS if not hasattr(StartApp, f"action_{one.name}")] == []
+    assert [one.name for one in OF_HISTORY if not hasattr(JobScreen, f"action_{one.name}")] == []
 
 
 def test_every_picture_is_there_and_is_shown() -> None:

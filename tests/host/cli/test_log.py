@@ -174,7 +174,7 @@ def test_a_hundred_events_are_taken_by_default_and_only_they_are_parsed(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from perstack.core import events
-    from perstack.frontends.cli import log_select
+    from perstack.frontends.shared import log_entries
 
     terminal.project(
         '[experts.a]\ninstruction = "i"\nmaxRepeats = 0\n',
@@ -187,7 +187,7 @@ def test_a_hundred_events_are_taken_by_default_and_only_they_are_parsed(
         parsed.append(payload)
         return events.parse_event(payload)
 
-    monkeypatch.setattr(log_select, "parse_event", count)
+    monkeypatch.setattr(log_entries, "parse_event", count)
     shown = terminal.call("log")
     assert "earlier events" in shown.lines[-1]
     assert len(parsed) <= 150  # the hundred, and the replies that calls are explained from

@@ -9,7 +9,7 @@ from terminal import ASKING, TEAM, Terminal, reply
 
 from perstack.core.job import RunSummary
 from perstack.core.run_tree import PlacedRun
-from perstack.frontends.cli.log_tree import branches
+from perstack.frontends.shared.run_tree import branches
 
 SCRIPTED = ("--provider", "scripted")
 

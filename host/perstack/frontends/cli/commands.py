@@ -162,6 +162,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack log --type finishGeneration --json | jq '{step, usage}'",
         "perstack log --messages",
         "perstack log --checkpoint haiku-1-6 --messages --json",
+        "perstack log --checkpoint haiku-1-6 --new",
     ),
     "diff": (
         "perstack diff haiku --stat",

@@ -48,7 +48,18 @@ def start_command(
         sys.exit(run_plain(host, loaded, expert=expert, query=query, job=job))
     from perstack.frontends.tui.run import run_start
 
-    sys.exit(run_start(host, loaded, expert=expert, query=query, job=job, mouse=not no_mouse))
+    sys.exit(
+        run_start(
+            host,
+            loaded,
+            expert=expert,
+            query=query,
+            job=job,
+            mouse=not no_mouse,
+            given=setup.place.given,
+            names_workspace=setup.place.workspace is not None,
+        )
+    )
 
 
 def _is_dumb() -> bool:

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 import click
 
+from perstack.core.base import JsonObject
+from perstack.core.checkpoint import Checkpoint
 from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.dataclass import dataclass
 from perstack.engine.read import RunLog
 from perstack.errors import NotFound, UsageError
 from perstack.frontends.cli.log_marks import marks_of
-from perstack.frontends.cli.log_messages import print_checkpoint, print_messages
+from perstack.frontends.cli.log_messages import print_checkpoint, print_messages, print_new
 from perstack.frontends.cli.log_print import print_damage, print_events, print_summary, visible
-from perstack.frontends.cli.log_select import Wanted, in_order, newest, parse_steps, parse_types, select
+from perstack.frontends.cli.log_select import Wanted, newest, parse_steps, parse_types, select
 from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.row_printer import RowPrinter
 from perstack.frontends.cli.terminal import Screen, data, out, stored
+from perstack.frontends.shared.checkpoints import MessagesDiff, new_in
+from perstack.frontends.shared.log_entries import in_order, places_in
 from perstack.frontends.shared.words import count
 from perstack.host import Host
 
 _PAGE = 100
-_CHECKPOINT = re.compile(rb'"checkpointId":"([^"\\]+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,9 @@ class _Request:
 @click.option("--checkpoint", "checkpoint_id", metavar="ID", help="The state at this checkpoint, in place of events.")
 @click.option(
     "--messages", is_flag=True, help="The messages of --checkpoint; alone, of the Coordinator's (or --run's) latest."
+)
+@click.option(
+    "--new", "new", is_flag=True, help="The messages of --checkpoint (or the latest) that the step before it had not."
 )
 @click.option("--step", "steps", metavar="STEPS", help='Only these steps of each Run: 5, ">5", "<5", ">=5" or 1-10.')
 @click.option("--type", "types", multiple=True, metavar="TYPE[,TYPE]", help="Only these kinds of events.")
@@ -75,6 +81,7 @@ def log_command(
     run_id: str | None,
     checkpoint_id: str | None,
     messages: bool,
+    new: bool,
     steps: str | None,
     types: tuple[str, ...],
     errors: bool,
@@ -98,22 +105,23 @@ def log_command(
     read is shown, the damage is named on stderr, and the exit status is 1.
     """
     wanted = Wanted(parse_types(types), errors, tools, delegations, parse_steps(steps))
-    if (messages or checkpoint_id) and not (wanted.any_kind and steps is None):
-        raise UsageError("--step, --type, --errors, --tools and --delegations choose events: leave them out here")
+    state = messages or new or checkpoint_id is not None
+    if new and messages:
+        raise UsageError("--new and --messages are two views of a checkpoint: leave one of them out")
     if job is not None and job_id is not None:
         raise UsageError("JOB and --job say the same: leave one of them out")
-    if follow and (messages or checkpoint_id or offset):
-        raise UsageError("--follow shows what comes: leave out --messages, --checkpoint and --offset")
-    if tree and not (wanted.any_kind and steps is None and take is None and not offset):
-        raise UsageError("--tree shows the Runs of a Job: leave out what chooses events")
-    if tree and (messages or checkpoint_id or run_id or follow):
-        raise UsageError("--tree shows the Runs of a Job: leave out --run, --checkpoint, --messages and --follow")
+    chooses = not (wanted.any_kind and steps is None)
+    _check_state(state, chooses=chooses, follow=follow, offset=offset)
+    if tree:
+        _check_tree(chooses=chooses or take is not None or bool(offset), others=state or bool(run_id) or follow)
     typed = _Request(job or job_id, run_id, checkpoint_id, wanted, as_json, full, take, offset)
     host = PlaceOptions(config, workspace, storage).reader()
 
     async def show() -> int:
         async with host:
             request = await _whole(host, typed)
+            if new:
+                return await _show_new(host, request)
             if messages or checkpoint_id:
                 return await _show_state(host, request, messages)
             if tree:
@@ -123,6 +131,22 @@ def log_command(
             return await _show_events(host, request)
 
     sys.exit(asyncio.run(show()))
+
+
+def _check_state(state: bool, *, chooses: bool, follow: bool, offset: int) -> None:
+    """Raises UsageError for what does not go with a checkpoint, if one is wanted, or with --follow."""
+    if state and chooses:
+        raise UsageError("--step, --type, --errors, --tools and --delegations choose events: leave them out here")
+    if follow and (state or offset):
+        raise UsageError("--follow shows what comes: leave out --messages, --new, --checkpoint and --offset")
+
+
+def _check_tree(*, chooses: bool, others: bool) -> None:
+    """Raises UsageError for what does not go with --tree."""
+    if chooses:
+        raise UsageError("--tree shows the Runs of a Job: leave out what chooses events")
+    if others:
+        raise UsageError("--tree shows the Runs of a Job: leave out --run, --checkpoint, --messages and --follow")
 
 
 async def _whole(host: Host, typed: _Request) -> _Request:
@@ -210,14 +234,7 @@ def _say_rest(screen: Screen, total: int, shown: int, offset: int) -> None:
 
 
 async def _show_state(host: Host, request: _Request, with_messages: bool) -> int:
-    job_id, checkpoint_id = request.job_id, request.checkpoint_id
-    logs: Sequence[RunLog] = ()
-    if checkpoint_id is None:
-        job = await host.job(job_id)
-        job_id = job.id
-        logs = await host.logs(job_id, run_id=request.run_id or job.coordinator_run_id)
-        checkpoint_id = _latest_checkpoint(logs[0])
-    checkpoint = await host.checkpoint(checkpoint_id, job_id=job_id)
+    checkpoint, logs = await _checkpoint(host, request)
     if request.take or request.offset:
         messages = newest(checkpoint.messages, request.take or 0, request.offset)
         checkpoint = checkpoint.model_copy(update={"messages": tuple(messages)})
@@ -231,10 +248,38 @@ async def _show_state(host: Host, request: _Request, with_messages: bool) -> int
     return int(print_damage(logs))
 
 
+async def _show_new(host: Host, request: _Request) -> int:
+    checkpoint, logs = await _checkpoint(host, request)
+    found = await new_in(host, checkpoint)
+    if request.as_json:
+        data(json.dumps(_as_json(checkpoint, found), ensure_ascii=False))
+    else:
+        screen = Screen.of_stdout()
+        print_checkpoint(screen, checkpoint)
+        print_new(screen, found)
+    return int(print_damage(logs))
+
+
+def _as_json(checkpoint: Checkpoint, found: MessagesDiff) -> JsonObject:
+    gone, new = ([json.loads(one.to_json()) for one in some] for some in (found.gone, found.new))
+    return {"checkpoint": checkpoint.id, "since": found.since, "gone": gone, "new": new}
+
+
+async def _checkpoint(host: Host, request: _Request) -> tuple[Checkpoint, Sequence[RunLog]]:
+    """The one that was named, or the latest; with the log that it was looked for in, if it was."""
+    job_id, checkpoint_id = request.job_id, request.checkpoint_id
+    logs: Sequence[RunLog] = ()
+    if checkpoint_id is None:
+        job = await host.job(job_id)
+        job_id = job.id
+        logs = await host.logs(job_id, run_id=request.run_id or job.coordinator_run_id)
+        checkpoint_id = _latest_checkpoint(logs[0])
+    return await host.checkpoint(checkpoint_id, job_id=job_id), logs
+
+
 def _latest_checkpoint(log: RunLog) -> str:
-    """The last checkpoint of a Run. Raises UsageError if it has none yet."""
-    for line in reversed(log.lines):
-        found = _CHECKPOINT.search(line)
-        if found is not None and not line.startswith(b'{"type":"resumeRun"'):
-            return found[1].decode()
-    raise NotFound(f"{log.run_id} has no checkpoint yet: its first step has not ended")
+    """The last checkpoint of a Run. Raises NotFound if it has none yet."""
+    places = [place for place in places_in(log) if place.type != "startRewind"]
+    if not places:
+        raise NotFound(f"{log.run_id} has no checkpoint yet: its first step has not ended")
+    return places[-1].id

@@ -10,10 +10,11 @@ from perstack.engine.logs.log import StoredLine
 from perstack.engine.read import RunLog
 from perstack.frontends.cli.drive import standing
 from perstack.frontends.cli.live import LiveView
-from perstack.frontends.cli.log_select import Wanted, entries_of, select
+from perstack.frontends.cli.log_select import Wanted, select
 from perstack.frontends.cli.row_printer import RowPrinter
 from perstack.frontends.cli.terminal import Screen, data, out
 from perstack.frontends.shared.live_state import LiveState
+from perstack.frontends.shared.log_entries import entries_of
 from perstack.host import Host
 
 

@@ -6,19 +6,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from perstack.core.chain import open_line, taken_out
-from perstack.core.events import FinishGeneration
 from perstack.core.job import JobStatus, JobSummary
-from perstack.core.messages import ToolCallPart
 from perstack.engine.clock import SYSTEM
 from perstack.engine.read import RunLog
 from perstack.frontends.cli.log_marks import Marks, meanings
-from perstack.frontends.cli.log_select import Entry, Wanted, expert_of, lacks_skills, parse_line
+from perstack.frontends.cli.log_select import Wanted, lacks_skills
 from perstack.frontends.cli.next_steps import command
 from perstack.frontends.cli.row_printer import RowPrinter
 from perstack.frontends.cli.terminal import Screen, err, out
+from perstack.frontends.shared.entry_rows import calls_before, rows_of
 from perstack.frontends.shared.following import after_job
-from perstack.frontends.shared.log_rows import QUIET_TYPES, Around, Row, describe, run_label, tokens
+from perstack.frontends.shared.log_entries import Entry, expert_of
+from perstack.frontends.shared.log_rows import QUIET_TYPES, Around, Row, run_label, tokens
 from perstack.frontends.shared.words import WITHOUT_EFFECT, ago, count, duration, local_time, status_of
 
 _STATUS_COLOURS: dict[JobStatus, str] = {
@@ -88,7 +87,7 @@ def print_events(
     lines = [
         _Line(entry, run_label(expert_of(entry.log), entry.log.run_id), row)
         for entry, around in _surrounded(entries, every, wanted, full)
-        for row in _rows(entry, around)
+        for row in rows_of(entry, around)
     ]
     for run_id in sorted({entry.log.run_id for entry in every}, key=lambda run: (len(run), run)):
         rows.colour(run_id)
@@ -100,16 +99,6 @@ def print_events(
         out(rows.screen.paint(meaning, dim=True))
 
 
-def _rows(entry: Entry, around: Around) -> list[Row]:
-    try:
-        return describe(parse_line(entry.line), around)
-    except ValueError:
-        if taken_out(open_line(entry.line).payload) is not None:
-            return [Row("redacted", f"{entry.type}: its content was taken out", "dim")]
-        # a newer version's event: better its bytes than nothing
-        return [Row(entry.type or "?", entry.line.decode(errors="replace"), "dim")]
-
-
 def _surrounded(
     entries: Sequence[Entry], every: Sequence[Entry], wanted: Wanted, full: bool
 ) -> list[tuple[Entry, Around]]:
@@ -118,23 +107,11 @@ def _surrounded(
     }
     found: list[tuple[Entry, Around]] = []
     for entry in entries:
-        calls = _calls_before(entry) if entry.type == "callTools" else {}
+        calls = calls_before(entry) if entry.type == "callTools" else {}
         start = began.get((entry.log.run_id, entry.step))
         step_ms = entry.timestamp - start if start is not None and entry.type == "finishStep" else None
         found.append((entry, Around(calls, step_ms, full or entry.type in wanted.types)))
     return found
-
-
-def _calls_before(entry: Entry) -> dict[str, ToolCallPart]:
-    """The calls of the reply that was last before this event."""
-    for place in range(entry.place - 1, max(-1, entry.place - 5), -1):
-        try:
-            event = parse_line(entry.log.lines[place])
-        except ValueError:
-            continue
-        if isinstance(event, FinishGeneration):
-            return {part.tool_call_id: part for part in event.message.tool_calls}
-    return {}
 
 
 def visible(entries: Sequence[Entry], wanted: Wanted, full: bool) -> list[Entry]:

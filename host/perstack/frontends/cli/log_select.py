@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from heapq import merge
-from typing import NamedTuple, TypeVar, get_args
+from typing import TypeVar, get_args
 
-from pydantic import JsonValue
-
-from perstack.core.chain import open_line
-from perstack.core.events import CallDelegate, StoredEvent, parse_event
+from perstack.core.events import CallDelegate, StoredEvent
 from perstack.dataclass import dataclass
-from perstack.engine.read import RunLog
 from perstack.errors import UsageError
+from perstack.frontends.shared.log_entries import Entry, is_delegate, parse_line
 
 _T = TypeVar("_T")
 
-# every event's JSON begins with these keys in this order, so most lines need not be parsed to be chosen from
-_BEGINNING = re.compile(
-    rb'\{"type":"(\w+)","id":"[^"\\]*","timestamp":(\d+),"jobId":"[^"\\]*","runId":"[^"\\]*"'
-    rb'(?:,"expertKey":"([^"\\]*)","stepNumber":(\d+))?'
-)
 _TOOL_CALL_ID = re.compile(rb'"toolCallId":"([^"\\]*)"')
 _STEPS = re.compile(r"(?P<sign>>=|<=|>|<|)(?P<first>\d+)(?:-(?P<last>\d+))?")
 
@@ -45,21 +35,6 @@ ERROR_TYPES = frozenset({"errorRun", "retry"})
 DELEGATION_TYPES = frozenset({"callDelegate", "stopRunByDelegate"})
 
 
-class Entry(NamedTuple):
-    """One event's line, and what is known of it without parsing it."""
-
-    timestamp: int
-    type: str
-    step: int
-    place: int
-    """Its index in the log of its Run."""
-    log: RunLog
-
-    @property
-    def line(self) -> bytes:
-        return self.log.lines[self.place]
-
-
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What `perstack log` was asked for. Kinds add up; steps narrow them."""
@@ -74,27 +49,6 @@ class Wanted:
     def any_kind(self) -> bool:
         """Whether no kind of event was named."""
         return not (self.types or self.errors or self.tools or self.delegations)
-
-
-def entries_of(log: RunLog) -> list[Entry]:
-    """All events of one Run. One whose content was taken out has the time and the step of its neighbour."""
-    found: list[Entry] = []
-    unknown = 0
-    for place, line in enumerate(log.lines):
-        entry = _entry(log, place, line)
-        if not entry.timestamp:
-            entry = entry._replace(timestamp=found[-1].timestamp, step=found[-1].step) if found else entry
-        elif unknown == place:
-            found = [one._replace(timestamp=entry.timestamp, step=entry.step) for one in found]
-        unknown += not entry.timestamp
-        found.append(entry)
-    return found
-
-
-def in_order(logs: Iterable[RunLog]) -> list[Entry]:
-    """The events of several Runs by time; each Run's keep their order even if the clock was set back."""
-    each = [entries_of(log) for log in logs]
-    return each[0] if len(each) == 1 else list(merge(*each, key=lambda entry: entry.timestamp))
 
 
 def select(entries: Sequence[Entry], wanted: Wanted) -> list[Entry]:
@@ -145,33 +99,6 @@ def parse_steps(text: str | None) -> Callable[[int], bool] | None:
             return lambda step: first <= step <= last
 
 
-def parse_line(line: bytes) -> StoredEvent:
-    """The event of a line. Raises ValueError if this version does not know its shape."""
-    return parse_event(open_line(line).payload)
-
-
-def _entry(log: RunLog, place: int, line: bytes) -> Entry:
-    found = _BEGINNING.match(line)
-    if found is None:
-        return _parsed_entry(log, place, line)
-    return Entry(int(found[2]), found[1].decode(), int(found[4] or 0), place, log)
-
-
-def _parsed_entry(log: RunLog, place: int, line: bytes) -> Entry:
-    """For a line that this version would have written otherwise: what can be had of it."""
-    try:
-        found: JsonValue = json.loads(line)
-    except ValueError:
-        found = None
-    fields = found if isinstance(found, dict) else {}
-
-    def number(name: str) -> int:
-        value = fields.get(name)
-        return value if isinstance(value, int) else 0
-
-    return Entry(number("timestamp"), str(fields.get("type", "")), number("stepNumber"), place, log)
-
-
 def _is_wanted(entry: Entry, wanted: Wanted, delegated: frozenset[tuple[str, bytes]]) -> bool:
     kind = entry.type
     return (
@@ -202,17 +129,6 @@ def _is_delegation(entry: Entry, delegated: frozenset[tuple[str, bytes]]) -> boo
         return False
     found = _TOOL_CALL_ID.search(entry.line)
     return found is not None and (entry.log.run_id, found[1]) in delegated
-
-
-def expert_of(log: RunLog) -> str:
-    """The key of the Expert whose Run this is."""
-    found = _BEGINNING.match(log.lines[0]) if log.lines else None
-    return (found[3] or b"").decode() if found else ""
-
-
-def is_delegate(log: RunLog) -> bool:
-    """Whether another Run started this one."""
-    return bool(log.lines) and b',"delegatedBy":{"expertKey":' in log.lines[0]
 
 
 def _delegated_calls(entries: Iterable[Entry]) -> frozenset[tuple[str, bytes]]:

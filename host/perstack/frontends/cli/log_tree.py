@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perstack.core.run_tree import How, PlacedRun
+from perstack.core.run_tree import PlacedRun
 from perstack.frontends.cli.terminal import Screen, data, out, table
+from perstack.frontends.shared.run_tree import branches, how_words
 from perstack.frontends.shared.words import cost, count, local_time, run_status_of
 
 MOST = 1000
 """Runs that a person is shown."""
-_DEEPEST = 8
-"""Levels that are drawn; what is deeper stands at the last of them."""
-
-_WORDS: dict[How, str] = {
-    "begun": "",
-    "delegate": "called by {parent}",
-    "continuation": "continues {at}",
-    "branch": "branches at {at}",
-    "answer": "answers again at {at}",
-    "uncompacted": "goes back to {at}",
-}
 
 
 def show_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
@@ -35,7 +25,7 @@ def show_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
             f"{one.run.usage.total_tokens:,}",
             cost(one.run.usage, one.run.unpriced_tokens).removeprefix("cost ") or "-",
             f"{local_time(one.run.started_at):%Y-%m-%d %H:%M:%S}" if one.run.started_at else "?",
-            _WORDS[one.how].format(parent=one.parent or "a Run that is gone", at=one.at),
+            how_words(one),
         )
         for one in shown
     ]
@@ -49,17 +39,3 @@ def write_tree(tree: Sequence[PlacedRun]) -> None:
     """A line of JSON for each Run."""
     for one in tree:
         data(one.to_json())
-
-
-def branches(tree: Sequence[PlacedRun]) -> list[str]:
-    """What is drawn before each Run."""
-    found: list[str] = []
-    open_below: list[bool] = []
-    """By level: whether another Run comes there further down, below the same one."""
-    for one in reversed(tree):
-        depth = min(one.depth, _DEEPEST)
-        open_below += [False] * (depth + 1 - len(open_below))
-        lines = "".join("│  " if open_below[level] else "   " for level in range(1, depth))
-        found.append(lines + ("├─ " if open_below[depth] else "└─ ") if depth else "")
-        open_below = [*open_below[:depth], True]
-    return found[::-1]

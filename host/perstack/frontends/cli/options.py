@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -67,6 +68,12 @@ class PlaceOptions:
         if self.into is not None:
             return self.into.resolve()
         return "." if self.workspace is None else Path(self.workspace).resolve()
+
+    @property
+    def given(self) -> str:
+        """Those that were given, as in a shell, with a space before each."""
+        options = {"--config": self.config, "--workspace": self.workspace, "--storage": self.storage}
+        return "".join(f" {name} {quote(value)}" for name, value in options.items() if value is not None)
 
     def load(self) -> LoadedProject:
         """The project and where it was read from. Warnings go to stderr. Raises UsageError if there is no file."""

@@ -7,24 +7,22 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from shlex import quote
 
 import click
 
 from perstack.core.ids import is_place, place_of
-from perstack.core.plain import one_line, visible_text
-from perstack.engine.rewinding.rewinder import KeptPath, Rewind
+from perstack.core.plain import one_line
+from perstack.engine.rewinding.rewinder import Rewind
 from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.confirm import confirm
 from perstack.frontends.cli.diff import show_files
 from perstack.frontends.cli.options import PlaceOptions, place_options
 from perstack.frontends.cli.terminal import Screen, data, err, out
-from perstack.frontends.shared.patch import KEPT, file_rows, stat_json, stat_words
+from perstack.frontends.shared.command_lines import rewind
+from perstack.frontends.shared.patch import file_rows, stat_json, stat_words
+from perstack.frontends.shared.rewinding import definition_warnings, kept_lines, nothing_to_rewind
 from perstack.host import Host
-
-_SHOWN = 10
-_DEFINITIONS = ("perstack.toml", "perstack.lock")
 
 
 @click.command("rewind")
@@ -93,9 +91,8 @@ def undo_lines(done: Rewind, place: PlaceOptions) -> tuple[str, ...]:
     """What was done, and the command that undoes it; none if nothing was."""
     if done.undo is None:
         return ()
-    options = {"--config": place.config, "--workspace": place.workspace, "--storage": place.storage}
-    given = "".join(f" {name} {quote(value)}" for name, value in options.items() if value is not None)
-    return (f"rewound, {stat_words(done.files)}; to undo it:", f"  perstack rewind {done.job_id} {done.undo}{given}")
+    undo = rewind(done.job_id, done.undo, place.given)
+    return (f"rewound, {stat_words(done.files)}; to undo it:", f"  {undo}")
 
 
 def plan_lines(plan: Rewind) -> list[str]:
@@ -107,25 +104,22 @@ def show_plan(plan: Rewind) -> None:
     """What a rewind changes, and what it leaves alone."""
     screen = Screen.of_stdout()
     show_files(screen, plan.files)
-    for file in plan.files:
-        if file.path.rpartition("/")[2] in _DEFINITIONS:
-            out(screen.paint(f"{file.path}: Experts and rules become those of then", fg="yellow"))
-    _show_kept(screen, plan.kept)
+    for line in definition_warnings(plan):
+        out(screen.paint(line, fg="yellow"))
+    _show_kept(screen, plan)
 
 
 def _show(plan: Rewind) -> None:
     if not plan.files:
-        err(f"{one_line(plan.workspace)} is as it was at {plan.checkpoint_id}: there is nothing to rewind")
-        _show_kept(Screen.of_stderr(), plan.kept)
+        err(nothing_to_rewind(plan))
+        _show_kept(Screen.of_stderr(), plan)
         return
     show_plan(plan)
 
 
-def _show_kept(screen: Screen, kept: Sequence[KeptPath]) -> None:
-    for one in kept[:_SHOWN]:
-        out(screen.paint(f"{visible_text(one.path)} {KEPT[one.why]}", dim=True))
-    if len(kept) > _SHOWN:
-        out(screen.paint(f"… and {len(kept) - _SHOWN:,} more stay", dim=True))
+def _show_kept(screen: Screen, plan: Rewind) -> None:
+    for line in kept_lines(plan):
+        out(screen.paint(line, dim=True))
 
 
 async def _rewound(place: PlaceOptions, plan: Rewind, only: Sequence[str], *, elsewhere: bool) -> Rewind:

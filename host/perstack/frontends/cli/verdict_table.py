@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from perstack.core.definitions import Project
 from perstack.errors import PerstackError
 from perstack.frontends.cli.log_print import print_events
-from perstack.frontends.cli.log_select import Wanted, in_order
+from perstack.frontends.cli.log_select import Wanted
 from perstack.frontends.cli.row_printer import RowPrinter
 from perstack.frontends.cli.terminal import Screen, out, table
+from perstack.frontends.shared.log_entries import in_order
 from perstack.frontends.shared.words import cost, count, duration
 from perstack.host import Host
 from perstack.testing.experts.attempt import Attempt

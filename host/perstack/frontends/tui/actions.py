@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -37,6 +38,20 @@ ACTIONS: tuple[Action, ...] = (
     Action("quit", "Quit", "Leave; asks first while Jobs are at work.", "ctrl+q", "Ctrl+Q"),
 )
 
+OF_HISTORY: tuple[Action, ...] = (
+    Action("open_job", "Open the Job", "Show the Job in a tab: resume it, answer it, or ask for more.", "o", "o"),
+    Action("branch", "Branch", "Type a new query, which continues from the checkpoint in a branch.", "b", "b"),
+    Action("branch_with_files", "Branch with the files", "The same, with the files of then.", "f", "f"),
+    Action("answer_again", "Answer again", "Answer what was asked there differently, in a branch.", "a", "a"),
+    Action("rewind", "Rewind the files", "Make the files what they were there; you see the changes first.", "r", "r"),
+    Action("files", "Files changed", "Show what the Job, the Run or the step did to files, line by line.", "d", "d"),
+    Action("mark", "Mark", "Mark a checkpoint: d at another one compares the files of the two.", "m", "m"),
+    Action("copy", "Copy the id", "Copy the id of the checkpoint, the Run or the Job.", "y", "y"),
+    Action("commands", "Command lines", "List the commands that do the same; Enter copies one.", "k", "k"),
+    Action("export", "Export", "Write the Job, or the checkpoint, to a file.", "x", "x"),
+)
+"""What is done from a Job, a Run or a checkpoint in the History; the screens there have `action_NAME`."""
+
 OTHER_KEYS: tuple[tuple[str, str], ...] = (
     ("Enter", "Send what was typed; with nothing typed, resume what is stopped."),
     ("Ctrl+J", "A new line."),
@@ -48,3 +63,8 @@ OTHER_KEYS: tuple[tuple[str, str], ...] = (
     ("y  a  n", "At an approval: yes, always in this Job, no; after n, a text for the model may follow."),
 )
 """Those that are no actions of the whole program."""
+
+
+def bindings_of(actions: Iterable[Action]) -> list[tuple[str, str, str]]:
+    """Those with a key, as Textual takes them."""
+    return [(one.key, one.name, one.title) for one in actions if one.key]

@@ -18,6 +18,7 @@ from perstack.frontends.tui.definition import changes_of
 from perstack.frontends.tui.next_steps import said
 from perstack.frontends.tui.palette import Actions
 from perstack.frontends.tui.screens import screen_of
+from perstack.frontends.tui.screens.base import OverScreen
 from perstack.frontends.tui.session import Session
 from perstack.frontends.tui.theme import DARK, DEFAULTS, LIGHT
 from perstack.frontends.tui.view.problem import problem_lines
@@ -35,6 +36,9 @@ FRAME = 1 / 12
 _KEYS = ("Enter send", "^J new line", "Esc interrupt", "F1 help", "F2 History", "F3 Inbox", "^P all", "^Q quit")
 _DROPPED = ("^J new line", "Enter send", "^P all")
 """In this order, where there is no room for all."""
+
+_OF_JOBS = ("scroll", "to_end", "fold")
+"""Actions on the Job that is shown: where a screen is over it they are that screen's."""
 
 
 class StartApp(App[int]):
@@ -69,11 +73,16 @@ class StartApp(App[int]):
         query: str | None = None,
         job_id: str | None = None,
         typed: Sequence[str] = (),
+        given: str = "",
+        names_workspace: bool = False,
     ) -> None:
-        """Begins with the Expert, or the Job, if one is named; at once with the query, if there is one."""
+        """Begins with the Expert, or the Job, if one is named; at once with the query, if there is one. `given`
+        are the options that say the place, as in a shell, and `names_workspace` whether the workspace is among them."""
         super().__init__()
         self.host = host
         self.live = live
+        self.given = given
+        self.names_workspace = names_workspace
         self._begin_with = (expert, query, job_id)
         self._typed = tuple(typed)
         self._panes: list[JobPane] = []
@@ -248,8 +257,14 @@ class StartApp(App[int]):
 
     # --- actions --------------------------------------------------------------------------------------------------
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that scroll or fold are for what is seen, which may be a screen over the Jobs."""
+        return super().check_action(action, parameters) and not (action in _OF_JOBS and len(self.screen_stack) > 1)
+
     def action_help(self) -> None:
-        self._over("help")
+        """Over whatever is shown, which Esc goes back to."""
+        if self.screen.id != "help-screen":
+            self.show(screen_of("help", self))
 
     def action_history(self) -> None:
         self._over("history")
@@ -330,8 +345,16 @@ class StartApp(App[int]):
 
     def action_copy_id(self) -> None:
         if self.pane.session.job_id is not None:
-            self.copy_to_clipboard(self.pane.session.job_id)
-            self.notify(self.pane.session.job_id, title="copied", markup=False)
+            self.copy(self.pane.session.job_id)
+
+    def copy(self, text: str) -> None:
+        """Put it on the clipboard, and say so: not every terminal lets a program do that."""
+        self.copy_to_clipboard(text)
+        self.notify(text, title="copied", markup=False)
+
+    def show(self, screen: OverScreen) -> None:
+        """Show this screen over the one that is shown."""
+        self.push_screen(screen)
 
     def action_light(self) -> None:
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name

@@ -23,6 +23,8 @@ def run_start(
     query: str | None = None,
     job: str | None = None,
     mouse: bool = True,
+    given: str = "",
+    names_workspace: bool = False,
 ) -> int:
     """Run it until a person leaves; returns the exit status. SIGTERM and SIGHUP interrupt what is at work first."""
 
@@ -30,7 +32,16 @@ def run_start(
         async with host:
             job_id = await host.jobs.find(job)
             typed = [one.query for one in reversed((await host.jobs.list(limit=_TYPED)).jobs) if one.query]
-            app = StartApp(host, LiveProject(loaded), expert=expert, query=query, job_id=job_id, typed=typed)
+            app = StartApp(
+                host,
+                LiveProject(loaded),
+                expert=expert,
+                query=query,
+                job_id=job_id,
+                typed=typed,
+                given=given,
+                names_workspace=names_workspace,
+            )
             leaving: list[asyncio.Task[None]] = []
             with on_stop_signals(lambda: leaving.append(asyncio.ensure_future(app.leave(INTERRUPTED)))):
                 code = await app.run_async(mouse=mouse)

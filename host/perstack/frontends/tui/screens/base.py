@@ -9,7 +9,8 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
 
-from perstack.frontends.tui.view.spans import Span
+from perstack.frontends.tui.actions import Action
+from perstack.frontends.tui.view.spans import Line, Span
 from perstack.frontends.tui.widgets.bar import Bar
 from perstack.host import Host
 
@@ -20,6 +21,24 @@ class Program(Protocol):
     @property
     def host(self) -> Host:
         """Everything that can be done with Jobs."""
+        ...
+
+    @property
+    def given(self) -> str:
+        """The options of the command line that say the place, to be added to each command that is copied."""
+        ...
+
+    @property
+    def names_workspace(self) -> bool:
+        """Whether a person named the workspace: then a Job that worked in another folder may be rewound in it."""
+        ...
+
+    def show(self, screen: OverScreen) -> None:
+        """Show this screen over the one that is shown."""
+        ...
+
+    def copy(self, text: str) -> None:
+        """Put it on the clipboard, and say so: not every terminal lets a program do that."""
         ...
 
     def open_job(self, job_id: str) -> None:
@@ -43,22 +62,32 @@ class OverScreen(Screen[None]):
     """
     TITLE_TEXT: ClassVar[str] = ""
     KEYS: ClassVar[str] = "Esc back"
+    ACTIONS: ClassVar[tuple[Action, ...]] = ()
+    """What the palette has beside the program's own while this is shown."""
 
     def __init__(self, over: Program) -> None:
         super().__init__()
         self.over = over
+        self._title, self._keys = Bar(id="title"), Bar(id="keys")
 
     def body(self) -> list[Widget]:
         """What is between the title and the line of keys."""
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:
-        title, keys = Bar(id="title"), Bar(id="keys")
-        title.set((Span(self.TITLE_TEXT, "strong"),))
-        keys.set((Span(self.KEYS, "dim"),))
-        yield title
+        self.title_line((Span(self.TITLE_TEXT, "strong"),))
+        self.keys_line(self.KEYS)
+        yield self._title
         yield from self.body()
-        yield keys
+        yield self._keys
+
+    def title_line(self, line: Line) -> None:
+        """The line above, from now on."""
+        self._title.set(line)
+
+    def keys_line(self, keys: str) -> None:
+        """The line below, from now on."""
+        self._keys.set((Span(keys, "dim"),))
 
     def action_back(self) -> None:
         """To the Jobs."""

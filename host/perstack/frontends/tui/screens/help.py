@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.widget import Widget
 
 from perstack.frontends.shared.words import pad
-from perstack.frontends.tui.actions import ACTIONS, OTHER_KEYS
-from perstack.frontends.tui.screens.base import OverScreen
+from perstack.frontends.tui.actions import ACTIONS, OF_HISTORY, OTHER_KEYS
+from perstack.frontends.tui.screens.base import OverScreen, Program
 from perstack.frontends.tui.view.spans import Line, Span, wrap
 from perstack.frontends.tui.widgets.lines import LinesView
 
@@ -17,7 +17,12 @@ def help_lines(width: int) -> list[Line]:
     """A line, or several, for each key."""
     found: list[Line] = []
     of_actions = [(action.shown, action.text) for action in ACTIONS if action.shown]
-    for title, rows in (("Keys", of_actions), ("While you type, and look", OTHER_KEYS)):
+    of_history = [(action.shown, action.text) for action in OF_HISTORY]
+    for title, rows in (
+        ("Keys", of_actions),
+        ("While you type, and look", OTHER_KEYS),
+        ("In the History, from a Job, a Run or a checkpoint", of_history),
+    ):
         found += [(Span(f"  {title}", "strong"),), ()]
         for key, text in rows:
             first, *others = wrap(text, max(10, width - _COLUMN - 4))
@@ -31,6 +36,11 @@ class HelpScreen(OverScreen):
     """Every key."""
 
     TITLE_TEXT = "Help"
+    KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
+
+    def __init__(self, over: Program) -> None:
+        super().__init__(over)
+        self.id = "help-screen"
 
     def body(self) -> list[Widget]:
         return [LinesView(id="help")]

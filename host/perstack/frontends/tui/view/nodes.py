@@ -159,3 +159,14 @@ class Lane(Node):
 
     def _inner(self, looks: Looks) -> Looks:
         return looks._replace(width=max(8, looks.width - 2)) if self.has_head else looks
+
+
+def visible_folds(lane: Lane) -> list[Node]:
+    """What may be folded in a lane, in the order of its lines, without what stands in a folded one."""
+    found: list[Node] = []
+    for item in lane.items:
+        if item.can_fold:
+            found.append(item)
+        if isinstance(item, Lane) and item.is_open:
+            found += visible_folds(item)
+    return found

@@ -59,7 +59,7 @@ from perstack.core.messages import TextPart, ThinkingPart, text_of
 from perstack.frontends.shared.live_state import LiveState, Told
 from perstack.frontends.shared.log_rows import run_label
 from perstack.frontends.tui.view.items import Call, Doing, Remark, RunLane, Said, Stream
-from perstack.frontends.tui.view.nodes import Looks, Node, Placed
+from perstack.frontends.tui.view.nodes import Looks, Node, Placed, visible_folds
 from perstack.frontends.tui.view.spans import Style
 
 _STYLES: dict[str, Style] = {"yellow": "warn", "red": "bad", "green": "good", "magenta": "ask", "dim": "dim"}
@@ -91,6 +91,10 @@ class Transcript:
         """Those from `first` up to, not including, `last`."""
         return list(self.root.slice(first, last, looks))
 
+    def top_of(self, node: Node, looks: Looks) -> int:
+        """The line at which an item begins."""
+        return self.root.top_of(node, looks)
+
     def tick(self) -> bool:
         """Time has passed: what is at work is to be shown anew. Whether anything is."""
         for lane in self.live.lanes.values():
@@ -105,7 +109,7 @@ class Transcript:
 
     def foldable(self) -> list[Node]:
         """What may be folded, in the order of the lines, without what stands in a folded lane."""
-        return [node for node in _visible(self.root) if node.can_fold]
+        return visible_folds(self.root)
 
     def greet(self, expert: Expert | None) -> None:
         """Say who is about to work."""
@@ -362,12 +366,3 @@ class Transcript:
 
 def _asks(event: Event) -> bool:
     return isinstance(event, StopRunByInteractiveTool)
-
-
-def _visible(lane: RunLane) -> list[Node]:
-    found: list[Node] = []
-    for item in lane.items:
-        found.append(item)
-        if isinstance(item, RunLane) and item.is_open:
-            found += _visible(item)
-    return found

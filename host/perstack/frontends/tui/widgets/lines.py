@@ -51,12 +51,20 @@ class LinesView(ScrollView, can_focus=True):
     def show(self, lines: Sequence[Line]) -> None:
         """These from now on."""
         self._lines = lines
-        self.virtual_size = Size(self.size.width, len(lines))
+        self.measure()
         self.refresh()
 
+    def whole_height(self) -> int:
+        """How many lines there are, at the width of now."""
+        return len(self._lines)
+
+    def measure(self) -> None:
+        """Take the height of all lines for what is scrolled in."""
+        self.virtual_size = Size(self.size.width, self.whole_height())
+
     def on_resize(self) -> None:
-        """The height stays, for lines are not broken here."""
-        self.virtual_size = Size(self.size.width, len(self._lines))
+        """Lines may be broken at another width now. Of a class and those that it is made of each has its turn."""
+        self.measure()
 
     def notify_style_update(self) -> None:
         """The theme may be another."""

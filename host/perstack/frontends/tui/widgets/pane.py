@@ -83,7 +83,7 @@ class JobPane(Vertical):
         if is_choosing:
             self._show_experts()
         else:
-            if self._view.transcript is not session.transcript:
+            if self._view.items is not session.transcript:
                 self._view.replace(session.transcript)
             else:
                 self._view.update()

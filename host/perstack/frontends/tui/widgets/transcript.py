@@ -1,30 +1,16 @@
-"""What has happened in a Job, drawn: only what is seen costs anything."""
+"""What has happened in a Job, drawn. Who types there means the input."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
-
 from textual import events
-from textual.binding import Binding, BindingType
-from textual.geometry import Size
 from textual.message import Message
-from textual.strip import Strip
 
-from perstack.frontends.tui.view.nodes import Looks, Node, Placed
 from perstack.frontends.tui.view.transcript import Transcript
-from perstack.frontends.tui.widgets.lines import LinesView
+from perstack.frontends.tui.widgets.nodes import NodesView
 
 
-class TranscriptView(LinesView):
-    """A transcript, with a cursor on what may be folded while it has the focus."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "choose(-1)", show=False),
-        Binding("down", "choose(1)", show=False),
-        Binding("enter,space", "fold_chosen", show=False),
-        Binding("ctrl+end,end", "to_end", show=False),
-    ]
+class TranscriptView(NodesView[Transcript]):
+    """A transcript."""
 
     class Typed(Message):
         """A character was typed here that is meant for the input."""
@@ -33,137 +19,8 @@ class TranscriptView(LinesView):
             super().__init__()
             self.text = text
 
-    def __init__(self, transcript: Transcript, now: Callable[[], int], *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.transcript = transcript
-        self._now = now
-        self._chosen: Node | None = None
-        self._follows = True
-        """Whether it stays at the end while more comes."""
-        self._placed: list[Placed] = []
-        self._placed_from = -1
-
-    @property
-    def _as(self) -> Looks:
-        return Looks(max(10, self.size.width - 1), self._now())
-
-    def update(self) -> None:
-        """Show what has come."""
-        self._follows = self._follows or self.scroll_offset.y >= self.max_scroll_y
-        if self.size.width:
-            self._measure()
-            if self._follows:  # `force`: there may be no scrollbar yet
-                self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
-            self._show_place()
-        self._placed_from = -1
-        self.refresh()
-
-    def replace(self, transcript: Transcript) -> None:
-        """This one from now on: more of the same Job, whose end it shares."""
-        from_end = self.virtual_size.height - self.scroll_y
-        self.transcript, self._chosen = transcript, None
-        follows = self._follows
-        self.update()
-        if not follows:
-            self.scroll_to(y=max(0.0, self.virtual_size.height - from_end), animate=False, immediate=True, force=True)
-
-    def _measure(self) -> None:
-        self.virtual_size = Size(self.size.width, self.transcript.height(self._as))
-
-    def _show_place(self) -> None:
-        """The scrollbar is set by a layout, which more lines do not always cause."""
-        if self.show_vertical_scrollbar:
-            bar = self.vertical_scrollbar
-            bar.window_virtual_size, bar.window_size = self.virtual_size.height, self.size.height
-            bar.position = self.scroll_y
-
-    def on_resize(self) -> None:
-        """Lines are broken anew."""
-        self.update()
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """A person who scrolls up stays there; who comes to the end follows it again."""
-        super().watch_scroll_y(old_value, new_value)
-        self._follows = new_value >= self.max_scroll_y
-        self._placed_from = -1
-
-    def render_line(self, y: int) -> Strip:
-        top = round(self.scroll_y)
-        if self._placed_from != top or y >= len(self._placed):
-            self._placed_from = top
-            self._placed = self.transcript.lines(top, top + max(self.size.height, y + 1), self._as)
-        if y >= len(self._placed):
-            return self.strip(())
-        placed = self._placed[y]
-        return self.strip(placed.line, has_cursor=self.has_focus and placed.node is self._chosen)
-
-    def watch_show_vertical_scrollbar(self) -> None:
-        """One that has just come stands at its beginning, wherever this is scrolled to."""
-        self._show_place()
-
-    # --- folding --------------------------------------------------------------------------------------------------
-
-    def action_choose(self, step: int) -> None:
-        """The next thing that may be folded, or the one before."""
-        nodes = self.transcript.foldable()
-        if not nodes:
-            return
-        at = nodes.index(self._chosen) + step if self._chosen in nodes else (0 if step > 0 else len(nodes) - 1)
-        self._chosen = nodes[max(0, min(at, len(nodes) - 1))]
-        self._into_view()
-        self.refresh()
-
-    def action_fold_chosen(self) -> None:
-        """Show more of it, or less."""
-        if self._chosen is not None:
-            self.fold(self._chosen)
-
-    def fold(self, node: Node) -> None:
-        """Show more of this, or less, where it is."""
-        node.fold()
-        self._follows = False
-        self._placed_from = -1
-        self._measure()
-        self._show_place()
-        self.refresh()
-
-    def fold_all(self) -> None:
-        """Show more of everything; if all is shown, less."""
-        nodes = self.transcript.foldable()
-        is_open = all(node.is_open for node in nodes)
-        for node in nodes:
-            if node.is_open is is_open:
-                node.fold()
-        self.update()
-
-    def action_to_end(self) -> None:
-        """To the end, and stay there."""
-        self._follows = True
-        self.update()
-
-    def on_focus(self) -> None:
-        """Choose what was worked on last."""
-        if self._chosen is None:
-            self.action_choose(-1)
-
-    def on_click(self, event: events.Click) -> None:
-        """What is clicked on is folded."""
-        if event.y < len(self._placed):
-            node = self._placed[event.y].node
-            if node.can_fold:
-                self._chosen = node
-                self.fold(node)
-
     def on_key(self, event: events.Key) -> None:
         """Who types here means the input."""
         if event.is_printable and event.character is not None and event.key != "space":
             event.stop()
             self.post_message(self.Typed(event.character))
-
-    def _into_view(self) -> None:
-        if self._chosen is None:
-            return
-        top = self.transcript.root.top_of(self._chosen, self._as)
-        if not self.scroll_y <= top < self.scroll_y + self.size.height:
-            self._follows = False
-            self.scroll_to(y=max(0, top - self.size.height // 3), animate=False)

@@ -1,0 +1,138 @@
+"""A checkpoint as people are shown it: its facts, its messages, and what is new in them since the step before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perstack.core.checkpoint import Checkpoint
+from perstack.core.messages import (
+    AnyMessage,
+    ExpertMessage,
+    InstructionMessage,
+    TextPart,
+    ThinkingPart,
+    ToolMessage,
+    text_of,
+)
+from perstack.core.runs.compacting import STANDS_FOR_OLDER
+from perstack.frontends.shared.log_entries import places_in
+from perstack.frontends.shared.log_rows import arguments, tokens
+from perstack.frontends.shared.words import STATUS_WORDS
+from perstack.host import Host
+
+_STANDING = {str(status): word for status, word in STATUS_WORDS.items()} | {"stoppedByDelegate": "waits for delegates"}
+
+
+class MessagesDiff(NamedTuple):
+    """What the model sees at one checkpoint and did not at another, and the other way round."""
+
+    since: str | None
+    """The checkpoint that ends the step before; None for the first of a Job."""
+    gone: tuple[AnyMessage, ...]
+    """What it sees no more, or not so any more: it was shortened, or stands in a summary."""
+    new: tuple[AnyMessage, ...]
+
+
+def standing_of(checkpoint: Checkpoint) -> str:
+    """How its Run stood there."""
+    return _STANDING.get(checkpoint.status, checkpoint.status)
+
+
+def facts_of(checkpoint: Checkpoint) -> list[tuple[str, str]]:
+    """What it says, but for the messages: each fact under its name."""
+    left = [f"[{'x' if todo.completed else ' '}] {todo.title}" for todo in checkpoint.todos]
+    error = checkpoint.error
+    facts = (
+        ("Job", checkpoint.job_id),
+        ("Run", checkpoint.run_id),
+        ("Expert", f"{checkpoint.expert.key} {checkpoint.expert.version}"),
+        ("step", str(checkpoint.step_number)),
+        ("spent", tokens(checkpoint.usage)),
+        ("context", _context(checkpoint)),
+        ("messages", str(len(checkpoint.messages))),
+        ("continues", checkpoint.continued_from.checkpoint_id if checkpoint.continued_from else ""),
+        ("delegate", f"of {checkpoint.delegated_by.run_id}" if checkpoint.delegated_by else ""),
+        *(("open call", f"{call.id} {call.tool_name}") for call in checkpoint.open_calls),
+        *(("todo", todo) for todo in left),
+        ("error", f"{error.name}: {error.message}" if error else ""),
+    )
+    return [(name, text) for name, text in facts if text]
+
+
+def parts_of(message: AnyMessage) -> list[tuple[str, str]]:
+    """A message in its parts, each under its author."""
+    if isinstance(message, ToolMessage):
+        return [
+            (
+                f"{'error' if part.is_error else 'result'} of {part.tool_name} {part.tool_call_id}",
+                text_of(part.contents),
+            )
+            for part in message.contents
+        ]
+    if isinstance(message, ExpertMessage):
+        return _reply(message)
+    text = text_of(message.contents)
+    if isinstance(message, InstructionMessage):
+        return [("instruction", text)]
+    return [("in place of older messages" if text.startswith(STANDS_FOR_OLDER) else "query", text)]
+
+
+async def new_in(host: Host, checkpoint: Checkpoint) -> MessagesDiff:
+    """What is new in the messages of a checkpoint since the step before: of its Run, or that its Run continues.
+
+    Raises NotFound and StorageError.
+    """
+    before = await _before(host, checkpoint)
+    old = () if before is None else (await host.checkpoint(before, job_id=checkpoint.job_id)).messages
+    gone, new = difference(old, checkpoint.messages)
+    return MessagesDiff(before, gone, new)
+
+
+def difference(
+    old: Sequence[AnyMessage], new: Sequence[AnyMessage]
+) -> tuple[tuple[AnyMessage, ...], tuple[AnyMessage, ...]]:
+    """What is only in the old messages, and what is only in the new ones. Of equal ones the later are the new."""
+    first = next((at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), None)
+    first = min(len(old), len(new)) if first is None else first
+    return _without(old[first:], new[first:]), _without(new[first:], old[first:])
+
+
+def _without(some: Sequence[AnyMessage], others: Sequence[AnyMessage]) -> tuple[AnyMessage, ...]:
+    left = Counter(one.to_json() for one in others)
+    found: list[AnyMessage] = []
+    for one in some:
+        key = one.to_json()
+        if left[key]:
+            left[key] -= 1
+        else:
+            found.append(one)
+    return tuple(found)
+
+
+async def _before(host: Host, checkpoint: Checkpoint) -> str | None:
+    """The last checkpoint of an earlier step: of one step there may be several, and between those is little."""
+    (log,) = await host.logs(checkpoint.job_id, run_id=checkpoint.run_id)
+    earlier = [place.id for place in places_in(log) if place.entry.step < checkpoint.step_number]
+    if earlier:
+        return earlier[-1]
+    return None if checkpoint.continued_from is None else checkpoint.continued_from.checkpoint_id
+
+
+def _reply(message: ExpertMessage) -> list[tuple[str, str]]:
+    parts: list[tuple[str, str]] = []
+    for part in message.contents:
+        if isinstance(part, TextPart):
+            parts.append(("Expert", part.text))
+        elif isinstance(part, ThinkingPart):
+            parts.append(("Expert's thinking", part.thinking))
+        else:
+            parts.append((f"call of {part.tool_name} {part.tool_call_id}", arguments(part)))
+    return parts
+
+
+def _context(checkpoint: Checkpoint) -> str:
+    share = checkpoint.context_window_usage
+    of = "" if share is None else f", {share:.0%} of what fits"
+    return f"{checkpoint.context_tokens:,} tokens{of}" if checkpoint.context_tokens else ""

@@ -1,0 +1,128 @@
+"""A Job, or a checkpoint, written to a file or to folders."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+from textual.widgets import Input
+
+from perstack.core.plain import one_line
+from perstack.errors import PerstackError
+from perstack.frontends.shared.exporting import (
+    OWN_FORMS,
+    document_of,
+    folders_of,
+    forms_of,
+    lines_of,
+    write_new_file,
+    write_new_files,
+)
+from perstack.frontends.shared.words import count, pad, shorten
+from perstack.frontends.tui.next_steps import said
+from perstack.frontends.tui.screens.base import Program
+from perstack.frontends.tui.screens.listing import ListScreen
+from perstack.frontends.tui.view.spans import Line, Span
+
+_CHECKPOINT = "checkpoint"
+
+
+class Form(NamedTuple):
+    """Something that can be written."""
+
+    name: str
+    what: str
+    place: str
+    """Where, if nothing else is typed."""
+
+
+class ExportScreen(ListScreen[Form]):
+    """Up and Down choose the form; the place is typed below, and Enter writes it."""
+
+    TITLE_TEXT = "Export"
+    KEYS = "Up, Down choose the form   type where   Enter writes it   Esc back"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "form(-1)", show=False, priority=True),
+        Binding("down", "form(1)", show=False, priority=True),
+    ]
+    DEFAULT_CSS = """
+    ExportScreen Input { dock: bottom; margin: 0 0 1 0; border: round $rule; background: $background; }
+    ExportScreen Input:focus { border: round $primary; }
+    """
+
+    def __init__(self, over: Program, job_id: str, checkpoint_id: str | None) -> None:
+        super().__init__(over)
+        self._job_id = job_id
+        self._checkpoint_id = checkpoint_id
+        self._input = Input(id="where", select_on_focus=False)
+
+    def body(self) -> list[Widget]:
+        return [self._list, self._input]
+
+    def focused_first(self) -> Widget:
+        return self._input
+
+    async def read(self) -> Sequence[Form]:
+        found = [Form(name, OWN_FORMS.get(name, "folders of another program"), self._where(name))
+                 for name in forms_of(self.over.host)]  # fmt: skip
+        if self._checkpoint_id is not None:
+            what = "this checkpoint with its messages, as JSON"
+            found.insert(0, Form(_CHECKPOINT, what, f"{self._checkpoint_id}.json"))
+        return found
+
+    def _where(self, name: str) -> str:
+        return f"{self._job_id}.{name}" if name in OWN_FORMS else f"{self._job_id}-{name}"
+
+    def line(self, one: Form, is_chosen: bool, width: int) -> Line:
+        name = pad(one_line(one.name), 12)
+        return (Span(name, "strong" if is_chosen else ""), Span(shorten(one.what, max(8, width - 12)), "dim"))
+
+    def show_head(self) -> None:
+        self.title_line((Span("Export  ", "strong"), Span(one_line(self._checkpoint_id or self._job_id))))
+        self._name_place()
+
+    def action_form(self, step: int) -> None:
+        """The next form, or the one before."""
+        self._list.action_choose(step)
+        self._name_place()
+
+    def _name_place(self) -> None:
+        if self.chosen is not None:
+            self._input.value = self.chosen.place
+
+    def open(self, one: Form) -> None:
+        self._name_place()
+
+    @on(Input.Submitted)
+    def _typed(self) -> None:
+        if self.chosen is not None and self._input.value.strip():
+            self.run_worker(self._write(self.chosen, self._input.value.strip()), exclusive=True, group="write")
+
+    async def _write(self, form: Form, where: str) -> None:
+        try:
+            written = await self._written(form, where)
+        except PerstackError as error:
+            self.notify(error.said(said), severity="error", markup=False)
+            return
+        self.notify(one_line(written), title="written", markup=False)
+        self.dismiss()
+
+    async def _written(self, form: Form, where: str) -> str:
+        host = self.over.host
+        if form.name not in (*OWN_FORMS, _CHECKPOINT):
+            files = await folders_of(host, self._job_id, form.name)
+            place = await asyncio.to_thread(write_new_files, files, Path(where), "it", where)
+            return f"{place}: {count(len(files), 'file')}"
+        if form.name == _CHECKPOINT and self._checkpoint_id is not None:
+            content = (await host.checkpoint(self._checkpoint_id, job_id=self._job_id)).to_json() + b"\n"
+        elif form.name == "json":
+            content = await document_of(host, self._job_id)
+        else:
+            content = lines_of(await host.logs(self._job_id))
+        await asyncio.to_thread(write_new_file, content, Path(where), where)
+        return where

@@ -1,0 +1,69 @@
+"""`perstack log --new`: what a step added to what the model sees."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from terminal import Terminal, reply
+
+from perstack.core.messages import TextPart, UserMessage
+from perstack.frontends.shared.checkpoints import difference
+
+TOML = '[experts.a]\ninstruction = "i"\n'
+
+
+@pytest.fixture
+def done(terminal: Terminal) -> Terminal:
+    terminal.project(TOML, a=[reply("I look.", ("think", {"thought": "hm"})), reply("Done."), reply("More.")])
+    assert terminal.call("run", "a", "Go", "--provider", "scripted", "--job-id", "j").code == 0
+    return terminal
+
+
+def test_the_messages_that_a_step_added_are_shown_and_written_as_json(done: Terminal) -> None:
+    shown = done.call("log", "--new")
+    assert "── Expert ──" in shown.out
+    assert "Done." in shown.out
+    assert "I look." not in shown.out
+    found = json.loads(done.call("log", "--new", "--json").out)
+    steps = done.call("log", "j", "--type", "finishStep", "--json").lines
+    assert found["since"] == json.loads(steps[0])["checkpointId"]
+    assert (found["gone"], [one["type"] for one in found["new"]]) == ([], ["expertMessage"])
+    first = json.loads(done.call("log", "--checkpoint", found["since"], "--new", "--json").out)
+    assert first["since"] is None
+    assert [one["type"] for one in first["new"]] == [
+        "instructionMessage",
+        "userMessage",
+        "expertMessage",
+        "toolMessage",
+    ]
+
+
+def test_a_continued_run_is_compared_with_the_one_that_it_continues(done: Terminal) -> None:
+    assert done.call("run", "a", "Again", "--provider", "scripted", "--continue-job", "j").code == 0
+    found = json.loads(done.call("log", "--new", "--json").out)
+    assert found["since"].startswith("j-1-")
+    assert [one["type"] for one in found["new"] if one["type"] != "instructionMessage"] == [
+        "userMessage",
+        "expertMessage",
+    ]
+
+
+def test_what_does_not_go_with_it_is_refused(done: Terminal) -> None:
+    for words in (("--messages",), ("--tools",), ("--follow",), ("--tree",)):
+        refused = done.call("log", "j", "--new", *words)
+        assert (refused.code, refused.out) == (2, "")
+
+
+def test_of_messages_that_were_shortened_only_those_are_gone_and_new() -> None:
+    def said(text: str) -> UserMessage:
+        return UserMessage(contents=(TextPart(text=text),))
+
+    old = [said("a"), said("b"), said("c"), said("c")]
+    assert difference(old, [said("a"), said("summary"), said("c"), said("c"), said("d")]) == (
+        (said("b"),),
+        (said("summary"), said("d")),
+    )
+    assert difference(old, [*old, said("c")]) == ((), (said("c"),))
+    assert difference((), old) == ((), tuple(old))
+    assert difference(old, old) == ((), ())

@@ -1,0 +1,51 @@
+"""A Job of very many steps, whose log is written at once rather than step by step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hosting import Bench, expert
+
+from perstack.core.chain import EMPTY_LOG, open_line, seal
+from perstack.testing.scripted import text, tool, turn
+
+LONG = expert("writer", description="Writes haiku")
+
+
+async def long_job(bench: Bench, steps: int, job_id: str = "long", said: str = "I look at it again.") -> None:
+    """Write a completed Job: all its steps but the last are alike, with a text, a call and its result."""
+    script = [turn(tool("think", {"thought": "hm " * 30}), text=said), text("Done.")]
+    host = bench.host(script, LONG)
+    await host.run("writer", "Go", job_id=job_id)
+    (log,) = await host.logs(job_id)
+    await host.close()
+    payloads = [json.loads(open_line(line).payload) for line in log.lines]
+    ends = [at for at, one in enumerate(payloads) if one["type"] == "finishStep"]
+    first = next(at for at, one in enumerate(payloads) if one["type"] == "startGeneration")
+    step, last = payloads[first : ends[0] + 1], payloads[ends[0] + 1 :]
+    every = payloads[:first]
+    for number in range(1, steps):
+        every += [_at(one, number, len(every) + at, number * 1000) for at, one in enumerate(step, 1)]
+    every += [_at(one, steps, len(every) + at, steps * 1000) for at, one in enumerate(last, 1)]
+    lines, _ = seal(EMPTY_LOG, [json.dumps(one, ensure_ascii=False, separators=(",", ":")).encode() for one in every])
+    folder = next(bench.workspace.rglob(f"jobs/{job_id}"))
+    (file,) = folder.rglob("events.jsonl")
+    file.write_bytes(b"".join(line + b"\n" for line in lines))
+    _forget(folder)
+    reader = bench.host(script, LONG)
+    await reader.storage.put_summary(job_id, (await reader.job(job_id)).to_json())
+    await reader.close()
+
+
+def _forget(folder: Path) -> None:
+    """What was derived from the log of before."""
+    for kept in (*folder.glob("*.json"), *folder.rglob("checkpoints/*.json")):
+        kept.unlink()
+
+
+def _at(event: dict[str, object], step: int, seq: int, later: int) -> dict[str, object]:
+    """The same event at another place of its log."""
+    place = f"{event['runId']}-{seq}"
+    found = {**event, "id": place, "stepNumber": step, "timestamp": int(str(event["timestamp"])) + later}
+    return {**found, "checkpointId": place} if "checkpointId" in event else found
