@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from perstack.core.chain import open_line, taken_out
+from perstack.core.chain import BrokenSeal, open_line, taken_out
 from perstack.core.events import FinishGeneration
 from perstack.core.messages import ToolCallPart
-from perstack.frontends.shared.log_entries import Entry, parse_line
+from perstack.frontends.shared.log_entries import Entry, Place, parse_line
 from perstack.frontends.shared.log_rows import Around, Row, describe
+
+_QUESTIONS = (b'{"type":"callInteractiveTool"', b'{"type":"requestApproval"')
+_NEAR = 5
+"""A question stands so many events before the stop that it makes, at most."""
 
 
 def rows_of(entry: Entry, around: Around) -> list[Row]:
@@ -14,10 +18,31 @@ def rows_of(entry: Entry, around: Around) -> list[Row]:
     try:
         return describe(parse_line(entry.line), around)
     except ValueError:
-        if taken_out(open_line(entry.line).payload) is not None:
+        if _is_taken_out(entry.line):
             return [Row("redacted", f"{entry.type}: its content was taken out", "dim")]
         # a newer version's event: better its bytes than nothing
         return [Row(entry.type or "?", entry.line.decode(errors="replace"), "dim")]
+
+
+def _is_taken_out(line: bytes) -> bool:
+    try:
+        return taken_out(open_line(line).payload) is not None
+    except BrokenSeal:
+        return False
+
+
+def question_at(place: Place) -> str:
+    """What a person was asked at a checkpoint where one was; empty if that does not read, or was a delegate's."""
+    log = place.entry.log
+    for at in range(place.entry.place - 1, max(-1, place.entry.place - _NEAR), -1):
+        if not log.lines[at].startswith(_QUESTIONS):
+            continue
+        try:
+            rows = describe(parse_line(log.lines[at]), Around({}))
+        except ValueError:
+            return ""
+        return rows[0].text if rows else ""
+    return ""
 
 
 def calls_before(entry: Entry) -> dict[str, ToolCallPart]:

@@ -20,7 +20,7 @@ _BEGINNING = re.compile(
     rb'\{"type":"(\w+)","id":"[^"\\]*","timestamp":(\d+),"jobId":"[^"\\]*","runId":"[^"\\]*"'
     rb'(?:,"expertKey":"([^"\\]*)","stepNumber":(\d+))?'
 )
-_CHECKPOINT = re.compile(rb'"checkpointId":"([^"\\]+)"')
+_CHECKPOINT = re.compile(rb'"checkpointId":"([A-Za-z0-9_-]+)"')
 
 CHECKPOINT_TYPES: frozenset[str] = frozenset(
     kind.model_fields["type"].default

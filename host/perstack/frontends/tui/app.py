@@ -11,6 +11,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
+from perstack.core.plain import one_line
 from perstack.engine.live import LiveProject
 from perstack.errors import PerstackError
 from perstack.frontends.tui.actions import ACTIONS
@@ -98,6 +99,7 @@ class StartApp(App[int]):
         self.register_theme(DARK)
         self.register_theme(LIGHT)
         self.theme = DARK.name
+        self.animation_level = "none"
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Those that other themes do not have."""
@@ -349,8 +351,9 @@ class StartApp(App[int]):
 
     def copy(self, text: str) -> None:
         """Put it on the clipboard, and say so: not every terminal lets a program do that."""
-        self.copy_to_clipboard(text)
-        self.notify(text, title="copied", markup=False)
+        line = one_line(text)  # what is pasted into a terminal is obeyed by it
+        self.copy_to_clipboard(line)
+        self.notify(line, title="copied", markup=False)
 
     def show(self, screen: OverScreen) -> None:
         """Show this screen over the one that is shown."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from perstack.core.plain import one_line
+from perstack.frontends.shared.log_entries import Place
 from perstack.frontends.shared.words import ago, count, shorten, status_of
 from perstack.frontends.tui.places import places_of
-from perstack.frontends.tui.view.history import Place, matching, name_of, name_of_place
+from perstack.frontends.tui.view.history import matching, name_of, name_of_place
 from perstack.host import Host
 
 _MOST = 1_000

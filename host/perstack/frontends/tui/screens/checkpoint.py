@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
+from perstack.core.checkpoint import Checkpoint
 from perstack.errors import PerstackError
 from perstack.frontends.shared.checkpoints import new_in
 from perstack.frontends.shared.log_entries import Place
@@ -15,7 +16,7 @@ from perstack.frontends.tui.screens.base import Program
 from perstack.frontends.tui.screens.of_job import OfJob
 from perstack.frontends.tui.screens.texts import PageScreen
 from perstack.frontends.tui.view.history import name_of_place
-from perstack.frontends.tui.view.messages import Page, checkpoint_page, new_page
+from perstack.frontends.tui.view.messages import Fact, Page, checkpoint_page, new_page
 from perstack.frontends.tui.view.spans import Span
 
 _ALL, _NEW = _VIEWS = ("Messages", "New since the step before")
@@ -36,6 +37,7 @@ class CheckpointScreen(OfJob, PageScreen):
         self.marked = marked
         self._view = _ALL
         self._pages: dict[str, Page] = {}
+        self._checkpoint: Checkpoint | None = None
 
     def on_mount(self) -> None:
         self._show()
@@ -50,12 +52,15 @@ class CheckpointScreen(OfJob, PageScreen):
         if self._view in self._pages:
             self.page.begin(self._pages[self._view])
         else:
+            self.page.begin(Page([Fact("", "…")]))
             self.run_worker(self._read(self._view), exclusive=True, group="page")
 
     async def _read(self, view: str) -> None:
         host = self.over.host
         try:
-            checkpoint = await host.checkpoint(self._place.id, job_id=self._job_id)
+            checkpoint = self._checkpoint
+            if checkpoint is None:
+                checkpoint = self._checkpoint = await host.checkpoint(self._place.id, job_id=self._job_id)
             page = checkpoint_page(checkpoint) if view == _ALL else new_page(checkpoint, await new_in(host, checkpoint))
         except PerstackError as error:
             self.notify(error.said(said), severity="error", markup=False)

@@ -10,9 +10,11 @@ from textual.events import Key
 
 from perstack.core.run_tree import PlacedRun
 from perstack.engine.read import RunLog
+from perstack.errors import PerstackError
 from perstack.frontends.shared.log_entries import Entry, Place, expert_of, in_order, is_delegate, places_in
 from perstack.frontends.shared.run_tree import branches
 from perstack.frontends.tui.actions import bindings_of
+from perstack.frontends.tui.next_steps import said
 from perstack.frontends.tui.screens.base import Program
 from perstack.frontends.tui.screens.checkpoint import CheckpointScreen
 from perstack.frontends.tui.screens.listing import ListScreen
@@ -56,10 +58,26 @@ class JobScreen(OfJob, ListScreen[One]):
     async def read(self) -> Sequence[One]:
         host = self.over.host
         self._logs = await host.logs(self._job_id, run_id=self._run_id)
-        if self._run_id is None:
-            self._tree = await host.jobs.tree(self._job_id)
-            self._drawn = {one.run.id: before for one, before in zip(self._tree, branches(self._tree), strict=True)}
+        if self._run_id is None:  # of a Job that is at work it takes long
+            self.run_worker(self._read_tree(), exclusive=True, group="tree")
         return self._rows()
+
+    async def _read_tree(self) -> None:
+        try:
+            self._tree = await self.over.host.jobs.tree(self._job_id)
+        except PerstackError as error:
+            self.notify(error.said(said), severity="error", markup=False)
+            return
+        self._drawn = {one.run.id: before for one, before in zip(self._tree, branches(self._tree), strict=True)}
+        if self._view == _RUNS:
+            self.rows = self._rows()
+            self.list_again(self._list.chosen)
+
+    def on_screen_resume(self) -> None:
+        """What was done from here may have added to the logs."""
+        if self.rows:
+            self._chosen[self._view] = self._list.chosen
+            self.reload()
 
     def _rows(self) -> Sequence[One]:
         if self._view == _RUNS:

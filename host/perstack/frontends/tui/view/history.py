@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from perstack.core.job import JobSummary
 from perstack.core.plain import one_line
 from perstack.core.run_tree import PlacedRun
-from perstack.frontends.shared.entry_rows import calls_before, rows_of
+from perstack.frontends.shared.entry_rows import calls_before, question_at, rows_of
 from perstack.frontends.shared.log_entries import Entry, Place, expert_of
 from perstack.frontends.shared.log_rows import Around, run_label
 from perstack.frontends.shared.run_tree import how_words
@@ -86,23 +86,26 @@ def place_line(place: Place, is_chosen: bool, width: int, *, is_marked: bool = F
     mark = "● " if is_marked else ""
     label = shorten(run_label(place.expert, place.run_id), _LABEL)
     name = shorten(name_of_place(place), max(20, width - cells(mark) - cells(label) - cells(word) - 4))
+    left = width - cells(mark) - cells(name) - cells(label) - cells(word) - 6
+    question = question_at(place) if place.asks and left > 8 else ""
     return (
         Span(mark, "person"),
         Span(name, "strong" if is_chosen else ""),
         Span(f"  {label}", "expert"),
         Span(f"  {word}" if word else "", style),
+        Span(f"  {shorten(question, left)}" if question else "", "dim"),
     )
 
 
 def event_line(entry: Entry, is_chosen: bool, width: int) -> Line:
     """An event in one line: when, whose, in which step, and the first of what it says."""
     at = f"{local_time(entry.timestamp):%H:%M:%S}"
-    label = pad(run_label(expert_of(entry.log), entry.log.run_id), _LABEL if width >= 70 else 10)
+    label = pad(one_line(run_label(expert_of(entry.log), entry.log.run_id)), _LABEL if width >= 70 else 10)
     row = next(iter(rows_of(entry, _around(entry))), None)
     word, text, style = (entry.type, "", "dim") if row is None else (row.word, row.text, _COLOURS.get(row.colour, ""))
     head = f"{at} " if width >= 70 else ""
     step = f" {entry.step:>4} "
-    left = max(8, width - cells(head) - cells(label) - cells(step) - _WORD - 1)
+    left = max(4, width - cells(head) - cells(label) - cells(step) - _WORD - 1)
     return (
         Span(head, "dim"),
         Span(label, "expert"),

@@ -1,0 +1,156 @@
+"""The History of logs that somebody wrote to do harm, or that are very long: text stays text, and what is not seen is
+not made."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hosting import Bench, expert, wait_for
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from long_jobs import LONG, long_job
+from starting import started
+
+from perstack.core.chain import EMPTY_LOG, seal
+from perstack.engine.read import RunLog
+from perstack.frontends.shared.log_entries import entries_of, places_in
+from perstack.frontends.tui.screens import job as job_screen
+from perstack.frontends.tui.view.history import event_line, event_texts, place_line
+from perstack.frontends.tui.view.messages import texts_page
+from perstack.frontends.tui.view.nodes import Looks
+from perstack.frontends.tui.view.spans import Line, cells_of, text_of
+from perstack.testing.scripted import text, tool, turn
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u2066 [red]not markup[/red] \r\x08"
+
+
+def is_plain(line: Line, width: int) -> bool:
+    said = text_of(line)
+    return cells_of(line) <= width and not any(ord(char) < 32 or char in "\x7f\x9b\u202e\u2066" for char in said)
+
+
+def log_of(*payloads: dict[str, object]) -> RunLog:
+    lines, _ = seal(
+        EMPTY_LOG, [json.dumps(one, separators=(",", ":"), ensure_ascii=False).encode() for one in payloads]
+    )
+    return RunLog("j-1", list(lines))
+
+
+def step(seq: int, key: str = "e", **more: object) -> dict[str, object]:
+    place = {
+        "type": "finishStep",
+        "id": f"j-1-{seq}",
+        "timestamp": 1_800_000_000_000 + seq,
+        "jobId": "j",
+        "runId": "j-1",
+    }
+    return {**place, "expertKey": key, "stepNumber": seq, "checkpointId": f"j-1-{seq}", "usage": {}, **more}
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60), st.integers(30, 120))
+def test_no_row_of_a_log_that_somebody_wrote_moves_the_cursor_or_is_too_wide(said: str, width: int) -> None:
+    log = log_of(
+        step(1, EVIL + said),
+        step(2, checkpointId=EVIL + said),
+        {**step(3), "type": "errorRun", "error": {"name": EVIL, "message": said + EVIL}},
+        {**step(4), "type": "neverHeardOf" + said, "text": EVIL},
+    )
+    log.lines.append(b'{"type":"finishStep","id":"\x1b[2J","expertKey":"\x1b]0;x\x07"}')
+    log.lines.append(EVIL.encode() + said.encode("utf-8", "replace"))
+    for place in places_in(log):
+        assert is_plain(place_line(place, True, width, is_marked=True), width)
+        assert place.id.startswith("j-1-")
+    for entry in entries_of(log):
+        assert is_plain(event_line(entry, False, width), width)
+        page = texts_page(event_texts(entry))
+        looks = Looks(width)
+        assert all(is_plain(one.line, width) for one in page.lines(0, page.height(looks), looks))
+
+
+def test_of_ten_thousand_checkpoints_only_those_that_are_seen_are_made(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    line_of = job_screen.place_line
+
+    def counted(place, *rest, **named):  # type: ignore[no-untyped-def]
+        made.append(place.id)
+        return line_of(place, *rest, **named)
+
+    monkeypatch.setattr(job_screen, "place_line", counted)
+    many = log_of(*(step(seq) for seq in range(1, 10_001)))
+
+    async def logs(job_id: str | None = None, *, run_id: str | None = None) -> list[RunLog]:
+        return [many]
+
+    async def person() -> None:
+        host = bench.host([text("Hm.")], expert("e"))
+        await host.run("e", "Go", job_id="j")
+        async with started(host) as screen:
+            monkeypatch.setattr(host, "logs", logs, raising=False)
+            await screen.press("f2")
+            await screen.sees("(j)")
+            await screen.press("tab")
+            await screen.sees("❯ Step 10000 (j-1-10000)")
+            await screen.press("home")
+            await screen.sees("❯ Step 1 (j-1-1)")
+            await screen.press("pagedown", "9", "9", "9", "9")
+            await screen.sees("❯ Step 9999 (")
+
+    wait_for(person())
+    assert len(set(made)) < 200
+
+
+def test_what_a_model_and_a_tool_say_is_text_in_every_screen(bench: Bench) -> None:
+    async def person() -> None:
+        script = [turn(tool("nosuch", {"a": EVIL}), text=EVIL + "x" * 300_000, thinking=EVIL), text(EVIL)]
+        host = bench.host(script, expert("solo", description=EVIL))
+        await host.run("solo", EVIL, job_id="evil")
+        async with started(host, size=(100, 60)) as screen:
+            await screen.press("f2")
+            await screen.sees("(evil)")
+            seen: list[str] = []
+            await screen.press("tab")
+            seen.append(await screen.sees("Step 1 ("))
+            await screen.press("tab")
+            seen.append(await screen.sees("says", "[red]not markup[/red]"))
+            await screen.press("home", "down", "down", "enter")
+            seen.append(await screen.sees("of evil-1"))
+            await screen.press("escape", "shift+tab", "home", "enter")
+            seen.append(await screen.sees("─ query", "[red]not markup[/red]"))
+            await screen.press("ctrl+o", "end")
+            seen.append(await screen.sees("error of nosuch"))
+            await screen.press("tab")
+            seen.append(await screen.sees("since"))
+        assert not any(bad in "".join(seen) for bad in ("\x1b", "\x07", "\x9b", "\u202e", "\u2066", "\r", "\x08"))
+
+    wait_for(person())
+
+
+def test_a_long_job_that_is_followed_by_nobody_opens_at_once(bench: Bench) -> None:
+    """The bound is wide: what it is about is that the Runs are not folded before anything is seen."""
+    folded: list[str] = []
+
+    async def person() -> None:
+        await long_job(bench, 300)
+        host = bench.host([text("Hm.")], LONG)
+        tree = host.jobs.tree
+
+        async def slow(job_id: str | None = None):  # type: ignore[no-untyped-def]
+            await screen.sees("❯ Step 300 (")
+            folded.append("after it was seen")
+            return await tree(job_id)
+
+        async with started(host) as screen:
+            host.jobs.tree = slow  # type: ignore[method-assign]
+            await screen.press("f2")
+            await screen.sees("(long)")
+            await screen.press("tab")
+            await screen.sees("❯ Step 300 (")
+            await screen.press("shift+tab")
+            await screen.sees("long-1  writer")
+
+    wait_for(person())
+    assert folded == ["after it was seen"]
