@@ -68,7 +68,9 @@ class Choice(LinesView):
             self.post_message(self.Opened())
 
     def on_resize(self) -> None:
-        """What is chosen stays in sight."""
+        """What is chosen stays in sight, also when a scrollbar has come."""
+        self.measure()
+        self._into_view()
         self.call_after_refresh(self._into_view)
 
     def whole_height(self) -> int:
