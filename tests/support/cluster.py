@@ -101,7 +101,10 @@ async def append(context: ToolContext) -> str:
 APPENDS = {"plain": 2, "boss": 2, "asker": 2}
 """Calls of the ledger in a Job of each kind, over its whole tree."""
 
-RESTART = ("kill", "freeze", "cut", "postgres")
+_FEW = 60
+"""Jobs that are looked at one by one."""
+
+HARMS = ("kill", "freeze", "cut", "postgres")
 
 
 def script(delay: float) -> dict[str, Any]:
@@ -187,15 +190,24 @@ class Cluster:
     done: Counter[str] = field(default_factory=Counter[str])
     """How often each was done to somebody."""
 
-    def statuses(self) -> dict[str, str]:
-        """Of every Job, as the storage has it."""
+    async def statuses(self, jobs: list[str]) -> dict[str, str]:
+        """Of those that are not completed. What the storage keeps of a Job beside its log may be older than that."""
+        kept = await asyncio.to_thread(self._kept)
+        left = [job for job in jobs if kept.get(job) != "completed"]
+        found = {job: kept.get(job) or "" for job in left}
+        for job in left if len(left) <= _FEW else []:
+            with suppress(PerstackError):  # the next round sees it
+                found[job] = (await self.host.job(job)).status
+        return {job: status for job, status in found.items() if status != "completed"}
+
+    def _kept(self) -> dict[str, str]:
         while True:
             try:
                 rows = self.server.execute("SELECT job_id, convert_from(summary, 'UTF8') FROM cluster.jobs")
-                break
             except psycopg.OperationalError:  # it is being restarted
                 time.sleep(0.1)
-        return {str(name): "" if text is None else json.loads(str(text))["status"] for name, text in rows}
+            else:
+                return {str(name): "" if text is None else json.loads(str(text))["status"] for name, text in rows}
 
     def ledger(self) -> Counter[str]:
         file = self.folder / "ledger"
@@ -213,30 +225,30 @@ class Cluster:
 
         return list(await asyncio.gather(*(one(number) for number in range(count))))
 
-    async def answer(self, asked: set[str]) -> None:
-        """Whatever is asked."""
-        for job_id, status in (await asyncio.to_thread(self.statuses)).items():
-            if status == "stoppedByInteractiveTool" and job_id not in asked:
-                with suppress(PerstackError):  # the next round does it
+    async def answer(self, statuses: Mapping[str, str], asked: set[str]) -> None:
+        """Whatever is asked; and resume what had the bad luck to be there when three workers in a row were ended."""
+        for job_id, status in statuses.items():
+            with suppress(PerstackError):  # the next round does it
+                if status == "stoppedByInteractiveTool" and job_id not in asked:
                     await self.host.answer("yes", job_id=job_id)
                     asked.add(job_id)
+                elif status == "stoppedByError":
+                    self.done["poison"] += 1
+                    await self.host.resume(job_id, drive=False)
 
     async def until_done(self, jobs: list[str], seconds: float) -> float:
         """Seconds until every one is completed."""
         began, asked = time.monotonic(), set[str]()
-        while True:
-            await self.answer(asked)
-            statuses = await asyncio.to_thread(self.statuses)
-            left = {job: statuses.get(job) for job in jobs if statuses.get(job) != "completed"}
-            if not left:
-                return time.monotonic() - began
+        while left := await self.statuses(jobs):
+            await self.answer(left, asked)
             assert time.monotonic() - began < seconds, f"after {seconds:g} s: {Counter(left.values())} {[*left][:5]}"
             await asyncio.sleep(0.25)
+        return time.monotonic() - began
 
     async def harm(self, until: asyncio.Event) -> None:
         """One thing after another, until that is set; then all is well again."""
         while not until.is_set():
-            what = self.random.choice(RESTART)
+            what = self.random.choice(HARMS)
             machine = self.random.choice(self.machines)
             seconds = self.random.choice((1.0, 4.0, 9.0))
             self.done[what] += 1
@@ -426,6 +438,7 @@ def main() -> None:
     parser.add_argument("--rates", type=int, default=0, help="compare one worker and two, by so many Jobs each")
     args = parser.parse_args()
     print(f"seed {args.seed}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # whatever was made is taken away
     began = time.monotonic()
     counts, done = asyncio.run(endure(args.jobs, args.workers, args.seconds, args.seed))
     print(f"{time.monotonic() - began:.0f} s; {dict(done)}")
