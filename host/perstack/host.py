@@ -208,6 +208,11 @@ class Host:
         return self._setup.dispatching.dispatcher
 
     @property
+    def leaves_to_workers(self) -> bool:
+        """Whether somebody has named a dispatcher, so that what need not be waited for is a worker's to drive."""
+        return self._setup.dispatching.is_chosen
+
+    @property
     def clock(self) -> Clock:
         """Where the time of day comes from."""
         return self._setup.clock

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from approving import ASK_WRITE, TEAM, files
 from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 
 from perstack.core.by import By
@@ -12,14 +15,15 @@ from perstack.core.cloudevents import CloudEvent
 from perstack.engine.inbox import waiting_jobs
 from perstack.errors import Conflict, UsageError
 from perstack.host import Host
+from perstack.ports.dispatcher import DispatcherFactory
+from perstack.ports.hooks import hookimpl
 from perstack.testing.crashing_storage import crash_points
-from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
+from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryDispatchers
 from perstack.testing.scripted import text, tool
 
 ALICE = By(user="alice", door="cli")
 GUEST = expert("guest", ask=True)
 ASKS = [tool("askUser", {"question": "Tea?"}), text("Thanks.")]
-ASKING = {"[[lead]]": [tool("helper", {"query": "h"}), text("led")], "[[helper]]": [tool("exec", {}), text("helped")]}
 
 
 async def waits(bench: Bench) -> None:
@@ -127,5 +131,64 @@ def test_what_is_followed_ends_where_the_worker_does(bench: Bench) -> None:
             await worker.jobs.serve(job.id, worker="w")
             assert (await following).question == "Tea?"
             assert seen.types()[:3] == ["startRun", "queueRun", "resumeRun"]
+
+    wait_for(work())
+
+
+def test_what_a_delegate_waits_for_is_answered_in_its_own_log_and_its_call_runs_once(bench: Bench) -> None:
+    files(bench, "a.txt")
+    experts = (expert("boss", delegates=("hand",), permissions=ASK_WRITE), expert("hand"))
+
+    async def work() -> None:
+        async with bench.host(TEAM, *experts) as host:
+            job = await host.run("boss", "q", job_id="job")
+            assert job.asking is not None
+        async with bench.host([], *experts, dispatcher=InMemoryDispatcher()) as host:
+            left = await host.answer("yes", question_id=job.asking.id, by=ALICE)
+            assert (left.status, left.asking) == ("queued", None)
+            assert [line.event.type for line in await host.events("job-2")][-2:] == ["resumeRun", "decideApproval"]
+            assert (bench.workspace / "a.txt").read_text() == ""
+            await is_whole(host, "job")
+        async with bench.host(TEAM) as host:
+            assert (await host.jobs.serve("job", worker="w")).text == "done"
+            assert (bench.workspace / "a.txt").read_text() == "x\n"
+            await is_whole(host, "job")
+
+    wait_for(work())
+
+
+class OnTheStorage(InMemoryDispatchers):
+    """An engine that the storage's own address would do for."""
+
+    opened = 0
+
+    def __init__(self, scheme: str) -> None:
+        super().__init__()
+        self.scheme = scheme
+
+    def open(self, location: str) -> InMemoryDispatcher:
+        self.opened += 1
+        return super().open(location)
+
+    @hookimpl
+    def perstack_dispatchers(self) -> Sequence[DispatcherFactory]:
+        return [self]
+
+
+@pytest.mark.parametrize("storage", ["file:perstack", "sqlite:perstack/state.db"])
+def test_a_dispatcher_that_nobody_named_changes_nothing_for_who_submits_nothing(tmp_path: Path, storage: str) -> None:
+    bench, engine = Bench(tmp_path, storage), OnTheStorage(storage.partition(":")[0])
+
+    async def work() -> None:
+        async with bench.host(ASKS, GUEST, plugins=(engine,)) as host:
+            assert (await host.run("guest", "go", job_id="job")).question == "Tea?"
+            assert (await host.answer("yes", job_id="job")).text == "Thanks."
+            assert (await host.run("guest", "go", job_id="other")).question == "Tea?"
+            await host.cancel("other", final=True)
+            assert (engine.opened, host.leaves_to_workers) == (0, False)
+            job = await host.submit("guest", "go")
+            assert engine.opened == 1
+            assert (await host.jobs.serve(job.id, worker="w")).question == "Tea?"
+            assert (await host.answer("yes", job_id=job.id)).status == "queued"
 
     wait_for(work())

@@ -160,10 +160,8 @@ class JobQueue(DrivenJobs):
         return False
 
     async def _withdraw(self, job_id: str) -> None:
-        dispatcher = self._setup().dispatching.dispatcher
-        if dispatcher is not None:
-            with suppress(DispatcherError):  # whoever gets the order sees that there is nothing to do
-                await dispatcher.withdraw(job_id)
+        with suppress(DispatcherError, UsageError):  # whoever gets the order sees that there is nothing to do
+            await self._setup().dispatching.required().withdraw(job_id)
 
     async def _queued_once(self) -> list[str]:
         """The Jobs that may have been queued, by their summaries."""

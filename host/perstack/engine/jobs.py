@@ -263,7 +263,8 @@ class Jobs(JobQueue):
                 async with self.audit.kept(loaded.job):
                     emit = Emitter(self.plugins.listeners, None)
                     await close_job(self.storage, loaded, emit, by or this_user(), reason, self._setup().clock)
-            await self._withdraw(job_id)
+            if loaded.job.coordinator.queued is not None:
+                await self._withdraw(job_id)
 
     def stop_after_step(self, job_id: str) -> bool:
         """A Job that this process drives stops as interrupted when the step that each of its Runs is in has ended.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
+import memory_workers
 import pytest
 from editor import Pipe, connected, structure, texts
 from hosting import wait_for
@@ -139,6 +141,23 @@ def test_a_call_that_does_not_wait_returns_the_id_and_the_job_goes_on(terminal: 
             assert begun["status"] in ("running", "completed")
             done = await editor.until(begun["id"], "completed")
             assert done["text"] == "One note."
+
+    wait_for(work(), 60)
+
+
+def test_where_workers_drive_a_call_that_does_not_wait_is_queued(terminal: Terminal, era: str) -> None:
+    with (terminal.workspace / "perstack.toml").open("a") as file:
+        file.write('\n[workers]\ndispatcher = "memory:mcp"\n')
+    terminal.env["PERSTACK_PLUGINS"] += ",memory_workers"
+    terminal.env["PYTHONPATH"] = str(Path(memory_workers.__file__).parent)
+
+    async def work() -> None:
+        async with connected(terminal, era=era) as editor:
+            begun = structure(await editor.call("solo", query="go", wait=False))
+            assert (begun["status"], begun["lifecycle"], begun["pauseReason"]) == ("queued", "paused", "scheduled_wait")
+            assert (await editor.job(begun["id"]))["status"] == "queued"
+            waited = structure(await editor.call("solo", query="go"))
+            assert waited["status"] == "completed"
 
     wait_for(work(), 60)
 

@@ -97,7 +97,7 @@ async def _answer(
     call: Call, job: JobSummary, asking: OpenQuestion, text: str, progress: Progress | None
 ) -> JobSummary:
     call.state.definitions.check_offered(job.expert_key)
-    work = partial(call.host.answer, text, question_id=asking.id, by=caller(call.context))
+    work = partial(call.host.answer, text, question_id=asking.id, by=caller(call.context), drive=True)
     try:
         return await call.state.jobs.start(work, call.key, progress).outcome()
     except Conflict:

@@ -284,6 +284,11 @@ async def call_tool(call: Call) -> Outcome:
 
 async def _run_expert(call: Call, expert: Expert) -> Outcome:
     args = read_arguments(ExpertArguments, call.params.arguments or {}, call.params.name)
+    if args.continue_job is None and not args.wait and call.host.leaves_to_workers:
+        names = [place if isinstance(place, str) else place.uri for place in args.attachments]
+        files = [await call.host.attachment(name) for name in names]
+        job = await call.host.submit(expert.key, args.query, attachments=files, by=caller(call.context))
+        return job_result(job, *call.notes)
     work: Begins = (
         partial(call.host.run, expert.key, args.query)
         if args.continue_job is None
