@@ -3,6 +3,7 @@ not made."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -129,8 +130,22 @@ def test_what_a_model_and_a_tool_say_is_text_in_every_screen(bench: Bench) -> No
     wait_for(person())
 
 
-def test_a_long_job_that_is_followed_by_nobody_opens_at_once(bench: Bench) -> None:
-    """The bound is wide: what it is about is that the Runs are not folded before anything is seen."""
+def test_while_a_long_log_is_folded_others_have_their_turn(bench: Bench) -> None:
+    async def person() -> None:
+        await long_job(bench, 400)
+        host = bench.host([text("Hm.")], LONG)
+        looking = asyncio.create_task(host.checkpoint("long-1-1999", job_id="long"))
+        turns = 0
+        while not looking.done():
+            await asyncio.sleep(0)
+            turns += looking.get_stack() != [] and not looking.done()
+        assert (await looking).step_number == 400
+        assert turns >= 3
+
+    wait_for(person())
+
+
+def test_the_checkpoints_of_a_long_job_are_seen_before_its_runs_are_folded(bench: Bench) -> None:
     folded: list[str] = []
 
     async def person() -> None:

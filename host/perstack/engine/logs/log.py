@@ -5,6 +5,7 @@ What differs from one kind to another is a `Definition`: those of tasks, series 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import field
@@ -23,6 +24,9 @@ E = TypeVar("E", bound=Fact)
 E_co = TypeVar("E_co", bound=Fact, covariant=True)
 
 _PAGE = 10_000
+
+_AT_ONCE = 500
+"""Events that are folded before others have their turn."""
 
 
 class Definition(Protocol[S, E]):
@@ -146,6 +150,8 @@ class EventLog(Generic[S, E]):
             async for one in events:
                 state = await self._after(ref, state, one.event, one.head)
                 yield one, state
+                if one.head.seq % _AT_ONCE == 0:  # a long log takes seconds, in which others have their turn
+                    await asyncio.sleep(0)
 
     async def readable(self, ref: RunRef, *, limit: int | None = None) -> Readable[S, E]:
         """A log, or at most so many events of it, as far as it can be read."""
