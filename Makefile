@@ -62,7 +62,7 @@ soak: $(DEV)
 
 ## cluster-test: workers in network namespaces, killed, frozen, cut off, over 500 Jobs; as root; five minutes at most
 cluster-test: $(DEV)
-	$(BIN)/python tests/support/cluster.py --rates 30 $(ARGS)
+	$(BIN)/python tests/support/cluster.py --rates 12 $(ARGS)
 
 ## docs: build the site into site/, run every example and check every generated table
 docs: $(DEV)

@@ -1,6 +1,6 @@
 """Workers on several machines that are killed, frozen and cut off, while their PostgreSQL is restarted.
 
-    .venv/bin/python tests/support/cluster.py [--jobs 500] [--workers 3] [--seconds 200] [--seed N] [--rates 30]
+    .venv/bin/python tests/support/cluster.py [--jobs 500] [--workers 3] [--seconds 200] [--seed N] [--rates 12]
 
 Machines are network namespaces of its own, so it needs root. Jobs have effects (a tool that appends to a ledger by the
 key of its call), parallel delegates, questions that are answered, and times before which they may not begin. When all
@@ -444,7 +444,7 @@ def main() -> None:
     print(f"{time.monotonic() - began:.0f} s; {dict(done)}")
     print(counts, flush=True)
     if args.rates:
-        one, two = (asyncio.run(rate(workers, args.rates * workers, 500, 4)) for workers in (1, 2))
+        one, two = (asyncio.run(rate(workers, args.rates * workers, 3000, 4)) for workers in (1, 2))
         print(f"{one:.2f} Jobs a second by one worker, {two:.2f} by two: {two / one:.2f} times")
 
 
