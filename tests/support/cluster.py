@@ -390,7 +390,12 @@ async def counted(running: Cluster, jobs: list[str]) -> Counts:
 async def endure(
     jobs: int, workers: int, seconds: float, seed: int, *, delay: float = 100
 ) -> tuple[Counts, Counter[str]]:
-    """Do all that is done to workers while these Jobs are driven. Raises AssertionError for what is wrong."""
+    """Do all that is done to workers while these Jobs are driven. Raises AssertionError for what is wrong.
+
+    SIGTERM ends it, and what it has made is taken away.
+    """
+    if (task := asyncio.current_task()) is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with cluster(workers, seed, delay) as running:
         for machine in running.machines:
             machine.start()
@@ -400,6 +405,7 @@ async def endure(
             names = await submitting
             await running.until_done(names, seconds)
         finally:
+            submitting.cancel()
             over.set()
             await harming
         counts = await counted(running, names)
@@ -438,7 +444,6 @@ def main() -> None:
     parser.add_argument("--rates", type=int, default=0, help="compare one worker and two, by so many Jobs each")
     args = parser.parse_args()
     print(f"seed {args.seed}", flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # whatever was made is taken away
     began = time.monotonic()
     counts, done = asyncio.run(endure(args.jobs, args.workers, args.seconds, args.seed))
     print(f"{time.monotonic() - began:.0f} s; {dict(done)}")
