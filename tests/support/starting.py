@@ -53,7 +53,7 @@ class Screen:
         while same < 10 and said(found) != wanted:
             await self._pilot.pause(0.1)  # as long as a frame
             now = plain(self.app.export_screenshot(title="perstack start"))
-            found, same = now, same + 1 if now == found else 0
+            found, same = now, same + 1 if said(now) == said(found) else 0  # a cursor may blink
         return self.text(), found
 
     async def until(self, holds: Callable[[str], bool], what: str) -> str:

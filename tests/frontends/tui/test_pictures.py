@@ -1,4 +1,4 @@
-"""The pictures of docs/start.md are what a person sees.
+"""Every screen and state is what it was, and the pictures of docs/start.md are what a person sees.
 
 `PERSTACK_KEEP_SCREENS=1` writes them anew; look at each before it is committed.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,15 +16,19 @@ import pytest
 from hosting import Bench, expert, wait_for
 from pages import ROOT
 from starting import Screen, started
+from textual.widgets import Input
 
+from perstack.config.load import load_usable
 from perstack.core.policy.permissions import Permissions
 from perstack.engine import generation, skills, toolrun, tries, who
 from perstack.engine.clock import SystemClock
+from perstack.engine.live import LiveProject
+from perstack.frontends.tui.app import StartApp
 from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
 
 KEEPS = bool(os.environ.get("PERSTACK_KEEP_SCREENS"))
-SMALL = (80, 24)
+SMALL, WIDE = (80, 24), (200, 50)
 BEGIN = 1_800_000_000_000
 IN_DOCS = {"choose", "work", "question", "approval", "tabs", "interrupted", "help"}
 HERE = Path(__file__).parent / "pictures"
@@ -120,6 +125,37 @@ async def tabs(screen: Screen) -> None:
     await screen.sees("✓ completed", "1 guest ?")
 
 
+async def quitting(screen: Screen) -> None:
+    await work(screen)
+    await screen.press("ctrl+q")
+    await screen.sees("keep waiting")
+
+
+async def palette(screen: Screen) -> None:
+    await screen.press("ctrl+p")
+    screen.app.screen.query_one(Input).cursor_blink = False
+    await screen.sees("Help  F1", "Show every key")
+
+
+async def broken(screen: Screen) -> None:
+    await screen.sees("the last good one is used", "perstack.toml:5:", "Writes haiku")
+
+
+async def inbox(screen: Screen) -> None:
+    await question(screen)
+    await screen.press("f3")
+    await screen.sees("Inbox", "What will you drink?", "just now")
+
+
+async def history(screen: Screen) -> None:
+    host, clock = screen.app.host, screen.app.host.clock
+    await host.run("guest", "Serve me something", job_id="tea")
+    clock.time += 60_000  # type: ignore[attr-defined]  # it is `Still`
+    await host.run("lead", "Write a haiku about a frog", job_id="frog")
+    await screen.press("f2")
+    await screen.sees("(tea)", "(frog)")
+
+
 async def help(screen: Screen) -> None:
     await screen.press("f1")
     await screen.sees("Show every key")
@@ -140,20 +176,32 @@ async def _begin(screen: Screen, key: str, query: str) -> None:
 SCENES: dict[str, Scene] = {
     one.__name__.replace("_", "-"): one
     for one in (
-        choose, work, question, approval, interrupted, tabs, help,
+        choose, work, question, approval, interrupted, tabs, broken, inbox, history, help, palette, quitting,
     )
 }  # fmt: skip
-SLOWLY = {"work", "interrupted"}
+SLOWLY = {"work", "interrupted", "quitting"}
 
 
 def host_of(bench: Bench, script: object, clock: Still) -> Host:
     return bench.host(script, *EXPERTS, clock=clock)  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Times of day are those of Greenwich."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("utc")
 @pytest.mark.parametrize(
     ("name", "size"),
     [
         *((name, SMALL) for name in SCENES),
+        *((name, WIDE) for name in ("choose", "help")),
     ],
 )
 def test_a_screen_looks_as_it_did(
@@ -173,7 +221,8 @@ def test_a_screen_looks_as_it_did(
 
     async def person() -> tuple[str, str]:
         host = host_of(bench, SLOW if name in SLOWLY else SCRIPT, clock)
-        async with started(host, size=size) as screen:
+        app = changed_for_the_worse(bench, host) if name == "broken" else None
+        async with started(host, size=size, app=app) as screen:
             await SCENES[name](screen)
             return await screen.pictured(plain, before, said)
 
@@ -184,6 +233,16 @@ def test_a_screen_looks_as_it_did(
         print(f"──── {name} ────\n{seen}")
     assert kept.exists(), f"{kept} is missing: PERSTACK_KEEP_SCREENS=1 writes it"
     assert said(found) == said(kept.read_text()), f"it looks like this now:\n{seen}"
+
+
+def changed_for_the_worse(bench: Bench, host: Host) -> StartApp:
+    """The program, with a definition that cannot be read since it was started."""
+    file = bench.workspace / "perstack.toml"
+    file.write_text('[experts.writer]\ndescription = "Writes haiku"\ninstruction = "You write."\n')
+    live = LiveProject(load_usable(file))
+    host.use(live.loaded.project)
+    file.write_text(f"{file.read_text()}x = [\n")
+    return StartApp(host, live)
 
 
 def plain(svg: str) -> str:

@@ -17,9 +17,12 @@ _SHARE = 50
 
 async def changes_of(live: LiveProject) -> AsyncGenerator[bool]:
     """Look at its files, for ever; after each look, whether another definition holds."""
+
+    def look() -> tuple[tuple[tuple[str, ...], ...], float]:
+        began = time.monotonic()  # here, so that a loop that has much to do does not count
+        return live.matched(), time.monotonic() - began
+
     while True:
-        began = time.monotonic()
-        found = await asyncio.to_thread(live.matched)
-        took = time.monotonic() - began
+        found, took = await asyncio.to_thread(look)
         yield live.refresh_matched(found)
         await asyncio.sleep(max(_LOOK_AGAIN, took * _SHARE))

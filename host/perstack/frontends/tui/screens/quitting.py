@@ -39,7 +39,7 @@ class QuitScreen(ModalScreen[bool]):
                     (Span(f"{count(self._jobs, 'Job')} {are} at work.", "strong"),),
                     (),
                     (Span("w ", "person"), Span("keep waiting")),
-                    (Span("i ", "person"), Span("interrupt, and leave: it is recorded, and can be resumed")),
+                    (Span("i ", "person"), Span("interrupt, which is recorded, and leave")),
                 ]
             )
 
