@@ -14,7 +14,8 @@ import workload
 from perstack.errors import NotFound
 from perstack.host import Host
 
-SECONDS = 60
+SECONDS = 180
+"""How long a command may take: some begin at once, on a machine that does much else."""
 OPTIONS = ("--provider", "scripted")
 RUN = ("run", "boss", "go", "--job-id", "job", *OPTIONS)
 _MOST_LIVES = 20
