@@ -73,12 +73,6 @@ class JobScreen(OfJob, ListScreen[One]):
             self.rows = self._rows()
             self.list_again(self._list.chosen)
 
-    def on_screen_resume(self) -> None:
-        """What was done from here may have added to the logs."""
-        if self.rows:
-            self._chosen[self._view] = self._list.chosen
-            self.reload()
-
     def _rows(self) -> Sequence[One]:
         if self._view == _RUNS:
             return self._tree
