@@ -11,7 +11,7 @@ from perstack.core.by import By, cleaned
 from perstack.core.ids import check_job_id
 from perstack.core.job import Job, JobSummary, summarize
 from perstack.core.labels import check_labels
-from perstack.core.undriven import due_of
+from perstack.core.taking_up import due_of
 from perstack.engine.driven_jobs import DrivenJobs, coordinator_of
 from perstack.engine.emit import Emitter, OnEvent
 from perstack.engine.own_task import in_own_task
