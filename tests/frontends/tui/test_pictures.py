@@ -97,7 +97,7 @@ async def choose(screen: Screen) -> None:
 
 async def work(screen: Screen) -> None:
     await _begin(screen, "lead", "Write a haiku about a frog")
-    await screen.sees("2 steps", "The", "at work")
+    await screen.sees("7 steps", "The", "at work")
 
 
 async def question(screen: Screen) -> None:
@@ -109,6 +109,7 @@ async def approval(screen: Screen) -> None:
     await _begin(screen, "releaser", "Release it")
     await screen.sees("wants to call", "+version 2", "y yes")
     screen.app.pane._panel.focus()  # what was typed just before keeps the keys
+    await screen.sees("y, a or n decides")
 
 
 async def interrupted(screen: Screen) -> None:

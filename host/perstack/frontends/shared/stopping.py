@@ -22,11 +22,16 @@ def leave() -> NoReturn:
 
 
 @contextmanager
-def on_stop_signals(first: Callable[[], object], again: Callable[[], object] = leave) -> Generator[None]:
+def on_stop_signals(
+    first: Callable[[], object],
+    again: Callable[[], object] = leave,
+    *,
+    interrupt: Callable[[], object] | None = None,
+) -> Generator[None]:
     """Within the block, call `first` at the first signal that asks to stop, and `again` at each later one.
 
     They are SIGINT, SIGTERM, and the SIGHUP of a terminal that is closed, unless it is ignored already, as `nohup`
-    does. Only in a coroutine.
+    does. Where Ctrl-C does not ask for that, `interrupt` is called at each SIGINT in their place. Only in a coroutine.
     """
     loop = asyncio.get_running_loop()
     since: float | None = None
@@ -42,7 +47,7 @@ def on_stop_signals(first: Callable[[], object], again: Callable[[], object] = l
     hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
     signals = (signal.SIGINT, signal.SIGTERM, *hangup)
     for number in signals:
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, interrupt if interrupt and number == signal.SIGINT else stop)
     try:
         yield
     finally:

@@ -168,11 +168,6 @@ class Session:
         if self._work is not None:
             self._work.cancel()
 
-    async def stop_elsewhere(self) -> None:
-        """Stop the Job where another process drives it. Raises PerstackError."""
-        if self.job_id is not None:
-            await self.host.cancel(self.job_id, by=_by())
-
     async def ended(self) -> None:
         """Wait until nothing is at work."""
         while self._work is not None:

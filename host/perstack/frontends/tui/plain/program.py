@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from perstack.core.answers import DENIES, asked_by
+from perstack.core.answers import DENIES, asked_by, yes_or_no
 from perstack.core.definitions import Expert
 from perstack.core.plain import one_line
 from perstack.core.runs.asking import OpenQuestion
@@ -279,7 +279,8 @@ class PlainProgram:
 
     async def _leave_or_stay(self, text: str) -> None:
         self._asks_to_leave = False
-        if text.strip().lower() in ("i", "interrupt", "y", "yes"):
+        said = yes_or_no(text)
+        if text.strip().lower() in ("i", "interrupt") or (said is not None and said.is_yes):
             await self.leave()
         else:
             self.put("stays")

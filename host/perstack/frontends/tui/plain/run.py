@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from contextlib import suppress
 
@@ -51,9 +50,8 @@ async def _run(host: Host, loaded: LoadedProject, expert: str | None, query: str
     live = LiveProject(loaded)
     async with host:
         job_id = await host.jobs.find(job)
-        with on_stop_signals(stop), Keyboard(sys.stdin.fileno()) as keyboard:
+        with on_stop_signals(stop, interrupt=interrupt), Keyboard(sys.stdin.fileno()) as keyboard:
             program = PlainProgram(host, live, put, discard=keyboard.discard)
-            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
             async with asyncio.TaskGroup() as group:
                 others = [group.create_task(_typing(program, keyboard)), group.create_task(_following(program, live))]
                 try:
