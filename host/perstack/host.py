@@ -261,11 +261,13 @@ class Host:
 
     @cached_property
     def schedules(self) -> Schedules:
-        """The schedules of the project: who looks after them starts their Jobs."""
-        from perstack.engine.schedules.starting import DrivenHere
+        """The schedules of the project. Who looks after them starts their Jobs here, or for workers if a dispatcher was
+        named."""
+        from perstack.engine.schedules.starting import DrivenHere, Queued
         from perstack.engine.schedules.upkeep import Schedules
 
-        return Schedules(self._now, self.jobs, DrivenHere(self.jobs, self._now))
+        start = Queued if self._setup.dispatching.is_chosen else DrivenHere
+        return Schedules(self._now, self.jobs, start(self.jobs, self._now))
 
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Every open question of every Job and task, and each of them that does not read, the oldest first."""

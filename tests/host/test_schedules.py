@@ -14,11 +14,12 @@ from perstack.core.chain import Head, open_line, seal
 from perstack.core.job import JobSummary
 from perstack.core.schedules.definition import Schedule
 from perstack.core.schedules.events import StartOccurrence
-from perstack.engine.schedules.starting import DrivenHere
+from perstack.engine.schedules.starting import DrivenHere, Queued
 from perstack.engine.schedules.upkeep import Schedules
 from perstack.errors import Conflict, UsageError
 from perstack.host import Host
 from perstack.ports.storage import RunRef
+from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
 from perstack.testing.scripted import text, tool
 
 MINUTE = 60_000
@@ -93,7 +94,7 @@ def test_whoever_looks_at_once_starts_each_once(bench: Bench) -> None:
 class Dying:
     """A starter whose process dies at a place; `resumes` as the one in it."""
 
-    inner: DrivenHere
+    inner: DrivenHere | Queued
     at: str
     resumes: bool = True
     calls: list[str] = field(default_factory=list)
@@ -281,6 +282,46 @@ def test_whoever_queues_jobs_for_others_may_be_handed_in(bench: Bench) -> None:
             assert not [one for one in done if isinstance(one, BaseException) and not isinstance(one, Conflict)]
             bench.clock.move(MINUTE)
         assert len(queue.queued) == len(set(queue.queued)) == len(await jobs_of(host))
+
+    wait_for(work())
+
+
+def test_where_a_dispatcher_was_named_their_jobs_are_queued_for_workers(bench: Bench) -> None:
+    async def work() -> None:
+        dispatcher = InMemoryDispatcher()
+        host = await seen(bench, host_of(bench, dispatcher=dispatcher))
+        (done,) = await host.schedules.once()
+        (job,) = await jobs_of(host)
+        assert (done.did, job.status, job.labels) == ("started", "queued", {"schedule": "s"})
+        order = await dispatcher.order(job.id)
+        assert order is not None
+        assert order.labels == {"schedule": "s"}
+        bench.clock.move(MINUTE)
+        (held,) = await host.schedules.once()
+        assert held.did == "skipped"
+        assert (await host.jobs.serve(job.id, worker="w")).status == "completed"
+        bench.clock.move(MINUTE)
+        (after,) = await host.schedules.once()
+        assert after.did == "started"
+        assert len(await jobs_of(host)) == 2
+
+    wait_for(work())
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_a_submitter_that_dies_leaves_one_order(bench: Bench, at: str) -> None:
+    async def work() -> None:
+        dispatcher = InMemoryDispatcher()
+        hourly = every_minute(cron="0 * * * *")
+        host = await seen(bench, host_of(bench, hourly, dispatcher=dispatcher))
+        bench.clock.move(60 * MINUTE)
+        with pytest.raises(asyncio.CancelledError):
+            await Schedules(host._now, host.jobs, Dying(Queued(host.jobs, host._now), at, resumes=False)).attend("s")
+        bench.clock.move(31_000)
+        other = host_of(bench, hourly, dispatcher=dispatcher)
+        await other.schedules.once()
+        (job,) = await jobs_of(other)
+        assert job.status == "queued"
 
     wait_for(work())
 

@@ -59,6 +59,28 @@ class DrivenHere:
         return await taken_up(self._jobs, job_id)
 
 
+class Queued:
+    """Jobs are submitted, and workers drive them: they take over those whose process has died."""
+
+    resumes = False
+
+    def __init__(self, jobs: Jobs, setup: Callable[[], Setup]) -> None:
+        self._jobs = jobs
+        self._setup = setup
+
+    async def check(self, expert_key: str) -> None:
+        """Raises UsageError and DefinitionError; keys, plugins and programs are the worker's."""
+        self._setup().expert(expert_key)
+
+    async def start(self, expert_key: str, query: str, *, job_id: str, labels: Mapping[str, str]) -> JobSummary:
+        """Submit it."""
+        return await self._jobs.submit(expert_key, query, job_id=job_id, labels=labels)
+
+    async def resume(self, job_id: str) -> JobSummary:
+        """How it stands."""
+        return await self._jobs.job(job_id)
+
+
 async def taken_up(jobs: Jobs, job_id: str) -> JobSummary:
     """A Job is resumed, unless another process was quicker: then how it stands."""
     try:
