@@ -79,6 +79,9 @@ lock: $(DEV)
 	  --no-header --upgrade --extra local --extra start pyproject.toml constraints/run.in -o constraints/run.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
 	  --no-header --upgrade -c constraints/run.txt --all-extras pyproject.toml constraints/dev.in -o constraints/dev.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+	  --no-header --upgrade -c constraints/dev.txt --extra workers --extra postgres pyproject.toml constraints/run.in \
+	  -o constraints/workers.txt
 
 clean:
 	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
