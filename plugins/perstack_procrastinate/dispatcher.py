@@ -47,7 +47,7 @@ class ProcrastinateDispatcher:
         return False
 
     async def order(self, job_id: str) -> Order | None:
-        from perstack_procrastinate.orders import order_of
+        from perstack.ports.stored_orders import order_of
 
         found = await self._engine.call(lambda manager: manager.list_jobs_async(lock=job_id))
         jobs = sorted((job for job in found if job.status in ("todo", "doing")), key=lambda job: job.status == "doing")

@@ -14,12 +14,13 @@ from psycopg_pool import AsyncConnectionPool
 
 from perstack.errors import DispatcherError, StorageError
 from perstack.ports.dispatcher import Order
+from perstack.ports.stored_orders import priority_of
 from perstack_postgres.address import Address
 from perstack_postgres.faults import FAILURES
 from perstack_postgres.pool import Pool
 from perstack_postgres.session import Connection, settings_of
 from perstack_procrastinate import statements
-from perstack_procrastinate.orders import PLAIN, job_of, priority_of, queue_of, time_of
+from perstack_procrastinate.orders import PLAIN, job_of, queue_of, time_of
 from perstack_procrastinate.schema import look_in, prepare
 
 T = TypeVar("T")

@@ -14,11 +14,10 @@ from datetime import UTC, datetime
 from hashlib import sha256
 
 from procrastinate.jobs import Job
-from procrastinate.types import JSONDict, JSONValue
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perstack.dataclass import dataclass
 from perstack.ports.dispatcher import Order
+from perstack.ports.stored_orders import priority_of, storable, stored
 
 TASK = "perstack.job"
 PLAIN = "perstack"
@@ -26,24 +25,6 @@ PLAIN = "perstack"
 
 _LATEST = 253_402_300_799_000
 """The end of the year 9999: no calendar here goes further."""
-_PRIORITIES = (1 << 31) - 1
-_REASON = 500
-"""Characters kept of why a worker cannot serve an order."""
-
-
-class _Arguments(BaseModel):
-    """What is stored. Newer versions may have more; what this one does not know is left out."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    job_id: str
-    due: int = 0
-    priority: int = 0
-    labels: dict[str, str] = Field(default_factory=dict)
-    submitted_at: int = 0
-    takeovers: int = 0
-    events: int = 0
-    refused: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +36,6 @@ class Queue:
     refused: tuple[str, ...]
 
 
-def order_of(arguments: object) -> Order | None:
-    """The order of a job's arguments; None if these are none of ours."""
-    try:
-        found = _Arguments.model_validate(arguments)
-    except ValidationError:
-        return None
-    return Order(**found.model_dump())
-
-
-def arguments_of(order: Order) -> JSONDict:
-    """What is stored of an order."""
-    labels: dict[str, JSONValue] = {_text(key): _text(value) for key, value in order.labels.items()}
-    refused: dict[str, JSONValue] = {_text(key): _text(value)[:_REASON] for key, value in order.refused.items()}
-    return {
-        "job_id": order.job_id,
-        "due": order.due,
-        "priority": priority_of(order),
-        "labels": labels,
-        "submitted_at": order.submitted_at,
-        "takeovers": order.takeovers,
-        "events": order.events,
-        "refused": refused,
-    }
-
-
 def job_of(order: Order) -> Job:
     """The job that is queued for an order."""
     return Job(
@@ -88,14 +44,14 @@ def job_of(order: Order) -> Job:
         lock=order.job_id,
         queueing_lock=order.job_id,
         task_name=TASK,
-        task_kwargs=arguments_of(order),
+        task_kwargs=stored(order),
         scheduled_at=time_of(order.due),
     )
 
 
 def queue_of(order: Order) -> Queue:
     """Where an order waits."""
-    labels, refused = labels_of(order.labels), tuple(sorted(_text(name) for name in order.refused))
+    labels, refused = labels_of(order.labels), tuple(sorted(storable(name) for name in order.refused))
     if not labels and not refused:
         return Queue(PLAIN, (), ())
     return Queue(sha256(json.dumps([labels, refused]).encode()).hexdigest()[:32], labels, refused)
@@ -103,19 +59,9 @@ def queue_of(order: Order) -> Queue:
 
 def labels_of(labels: Mapping[str, str]) -> tuple[str, ...]:
     """Labels as texts that are equal where key and value are."""
-    return tuple(sorted(json.dumps([_text(key), _text(value)]) for key, value in labels.items()))
-
-
-def priority_of(order: Order) -> int:
-    """As the engine has it."""
-    return max(-_PRIORITIES, min(order.priority, _PRIORITIES))
+    return tuple(sorted(json.dumps([storable(key), storable(value)]) for key, value in labels.items()))
 
 
 def time_of(milliseconds: int) -> datetime | None:
     """A time of a day; None for at once."""
     return datetime.fromtimestamp(min(milliseconds, _LATEST) / 1000, UTC) if milliseconds > 0 else None
-
-
-def _text(text: str) -> str:
-    """What a database can have."""
-    return text.replace("\0", "\ufffd").encode(errors="replace").decode()

@@ -13,13 +13,14 @@ from psycopg.types.json import Jsonb
 
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import BEATS_EACH, SILENT_AFTER, Claim, Order
+from perstack.ports.stored_orders import order_of, stored
 from perstack.ports.uninterrupted import uninterrupted
 from perstack_postgres.background import end
 from perstack_postgres.faults import FAILURES
 from perstack_postgres.session import Connection
 from perstack_procrastinate import statements
 from perstack_procrastinate.engine import Engine, attempted, row_on
-from perstack_procrastinate.orders import PLAIN, arguments_of, labels_of, order_of
+from perstack_procrastinate.orders import PLAIN, labels_of
 
 _LEAVE_SECONDS = 5.0
 _FORGOTTEN_AFTER = 3600.0
@@ -100,7 +101,7 @@ class ProcrastinateSeat:
     async def change(self, claim: Claim, order: Order) -> Claim:
         changed = Claim(claim.id, order, claim.is_taken_over)
         if claim.id in self._had:
-            await self._engine.row(statements.CHANGE, {**self._holding(claim), "args": Jsonb(arguments_of(order))})
+            await self._engine.row(statements.CHANGE, {**self._holding(claim), "args": Jsonb(stored(order))})
             self._had[claim.id] = changed
         return changed
 
