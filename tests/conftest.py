@@ -15,6 +15,7 @@ from postgres_fixture import postgres as postgres
 from processes import at_work
 from s3_fixture import s3_server as s3_server
 from s3_fixture import s3_store as s3_store
+from temporal_fixture import temporal as temporal
 from terminal import Terminal
 
 _PATIENCE = 10
@@ -26,7 +27,7 @@ _SANDBOX = Path(__file__).parent / "plugins" / "bubblewrap"
 _SEEN: dict[tuple[int, str], str] = {}
 """Processes that were there before the test: of fixtures that live longer, or left by a test that failed for it."""
 
-_OF_SERVER = re.compile("^postgres: |/postgres -D | -m moto.server ")
+_OF_SERVER = re.compile("^postgres: |/postgres -D |/temporal server start-dev ")
 
 # under nohup every program that a test starts would ignore it, and what is promised of it could not be seen
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

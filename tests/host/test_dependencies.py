@@ -28,6 +28,7 @@ EXTRAS = {
     "plugins/perstack_postgres": "postgres",
     "plugins/perstack_procrastinate": "workers",
     "plugins/perstack_s3": "s3",
+    "plugins/perstack_temporal": "temporal",
     "plugins/perstack_vertex": "vertex",
     "plugins/perstack_local": "local",
 }

@@ -9,6 +9,8 @@ by two workers for a moment, and nothing of a Job is lost or doubled. The promis
    once that claim is released: whoever queues a Job again while it is about to stop is not lost.
 2. `claim` gives each order to one seat: of those that are due and fit the seat's labels, the one of the highest
    priority, and of these the one that was submitted first. It survives the end of the process that submitted it.
+   An engine may take a moment until an order can be claimed, and choose among those that came in one moment, or have
+   nearly the same priority, as it likes: no order waits behind such others for ever.
 3. A claim is held until it is released. If its seat has not beaten for `SILENT_AFTER`, another seat gets it within
    `TAKEN_OVER_WITHIN` of the last beat, with `is_taken_over`. The seat that was silent sees it at its next beat.
 4. An engine that cannot be reached raises DispatcherError; the same call may succeed later, and no seat ends by it.
@@ -148,7 +150,9 @@ class Dispatcher(Protocol):
         """Those that have a seat and are not silent, by name."""
         ...
 
-    async def load(self) -> Load: ...
+    async def load(self) -> Load:
+        """How much there is to do. For people and meters: an engine may show it a moment late."""
+        ...
 
     async def close(self) -> None: ...
 

@@ -1,0 +1,154 @@
+"""The connection of one process to a server: each call takes a bounded time and raises DispatcherError."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from functools import cache
+from typing import TypeVar
+
+from temporalio.client import (
+    Client,
+    RPCTimeoutOrCancelledError,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+)
+from temporalio.envconfig import ClientConfig
+from temporalio.runtime import Runtime, TelemetryConfig
+from temporalio.service import RetryConfig, RPCError, RPCStatusCode
+from temporalio.worker import Worker
+
+from perstack.core.plain import one_line
+from perstack.errors import DispatcherError
+from perstack_temporal.address import Address
+from perstack_temporal.job_workflow import JobWorkflow
+
+T = TypeVar("T")
+
+PATIENCE = 10.0
+"""How long one call may take, with all its tries."""
+_PAUSE = 0.1
+"""Seconds between two tries of what the server is not ready for."""
+_STICKY = timedelta(seconds=1)
+"""How long a workflow waits for the worker that remembers it: one that died must not hold up a takeover."""
+_REMEMBERED = 200
+"""Workflows that a process need not replay. Each takes memory."""
+_END_SECONDS = 5.0
+_LONGEST = 300
+"""Characters of what a server said."""
+_PASSING = (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.UNAVAILABLE, RPCStatusCode.UNKNOWN)
+"""What a server says that is not ready, or a connection that broke. Everything here can be done twice."""
+
+
+class Connection:
+    """To one namespace, and with a worker for the workflows that all processes have in common."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._client: Client | None = None
+        self._connecting = asyncio.Lock()
+        self._worker: tuple[Worker, asyncio.Task[None]] | None = None
+
+    async def use(self, work: Callable[[Client], Awaitable[T]], *, works: bool = False) -> T:
+        """What the work returns. `works` if it is the workflows that answer: this process then runs them too.
+
+        It is done again while the server is not ready. Raises DispatcherError; LookupError if the workflow or the
+        activity is not there any more.
+        """
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    client = await self._connected()
+                    if works:
+                        self._work(client)
+                    try:
+                        return await work(client)
+                    except RPCError as error:
+                        if error.status not in _PASSING:
+                            raise
+                    await asyncio.sleep(_PAUSE)
+        except RPCError as error:
+            if is_gone(error):
+                raise LookupError(error.message) from None
+            raise self.failure(error) from None
+        except WorkflowUpdateFailedError as error:
+            raise LookupError(str(error.cause)) from None  # it ended before it could answer
+        except (TimeoutError, RPCTimeoutOrCancelledError, WorkflowQueryFailedError, _Unreachable) as error:
+            raise self.failure(error) from None
+
+    def failure(self, error: BaseException) -> DispatcherError:
+        """What was wrong, on one line."""
+        said = one_line(str(error))[:_LONGEST] or f"no answer within {PATIENCE:g} s"
+        if isinstance(error, RPCError):
+            said = f"{error.status.name.lower().replace('_', ' ')}: {said}"
+        return DispatcherError(f"{self.address.shown}: {said}: see whether the server runs, and its namespace exists")
+
+    async def close(self) -> None:
+        """End the worker; the connection ends with the client."""
+        if self._worker is not None:
+            worker, task = self._worker
+            self._worker = None
+            ending = asyncio.ensure_future(worker.shutdown())
+            await asyncio.wait({ending, task}, timeout=_END_SECONDS)
+            for one in (ending, task):
+                one.cancel()
+            await asyncio.gather(ending, task, return_exceptions=True)
+        self._client = None
+
+    async def _connected(self) -> Client:
+        async with self._connecting:
+            if self._client is None:
+                self._client = await self._connect()
+            return self._client
+
+    async def _connect(self) -> Client:
+        try:
+            config = ClientConfig.load_client_connect_config(disable_file=True)
+        except (ValueError, OSError) as error:
+            raise DispatcherError(
+                f"{self.address.shown}: TEMPORAL_… in the environment: {one_line(str(error))}"
+            ) from None
+        config["target_host"] = self.address.target
+        config["namespace"] = self.address.namespace
+        retrying = RetryConfig(
+            initial_interval_millis=100,
+            max_interval_millis=1000,
+            max_elapsed_time_millis=round(PATIENCE * 900),
+            max_retries=100,
+        )
+        try:
+            return await Client.connect(**config, retry_config=retrying, runtime=_runtime())
+        except RuntimeError as error:
+            raise _Unreachable(str(error)) from None
+
+    def _work(self, client: Client) -> None:
+        if self._worker is not None and not self._worker[1].done():
+            return
+        if self._worker is not None and not self._worker[1].cancelled():
+            self._worker[1].exception()  # a call that needs it says what is wrong
+        worker = Worker(
+            client,
+            task_queue=self.address.queue,
+            workflows=[JobWorkflow],
+            max_cached_workflows=_REMEMBERED,
+            sticky_queue_schedule_to_start_timeout=_STICKY,
+        )
+        self._worker = worker, asyncio.create_task(worker.run())
+
+
+class _Unreachable(Exception):
+    """No connection could be made."""
+
+
+def is_gone(error: RPCError) -> bool:
+    """Whether a workflow or an activity is not there any more, rather than the namespace."""
+    return error.status == RPCStatusCode.NOT_FOUND and "amespace" not in error.message
+
+
+@cache
+def _runtime() -> Runtime:
+    """Of this process. It says nothing on its own: what is wrong is raised where it is asked for."""
+    logging.getLogger("temporalio").addHandler(logging.NullHandler())
+    return Runtime(telemetry=TelemetryConfig(logging=None), worker_heartbeat_interval=None)

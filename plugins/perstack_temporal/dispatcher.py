@@ -1,0 +1,162 @@
+"""The dispatcher: a workflow for each order. What takes time to import is imported at the first use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from perstack.errors import DispatcherError
+from perstack.ports.dispatcher import SILENT_AFTER, Load, Order, WorkerInfo
+from perstack_temporal.address import Address
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from perstack_temporal.connection import Connection
+    from perstack_temporal.job_workflow import Facts
+    from perstack_temporal.seat import TemporalSeat
+
+T = TypeVar("T")
+
+_TASK_SECONDS = 3
+"""How long one step of a workflow may take: the process that does it may have died."""
+_MOST_LISTED = 20_000
+_PAGE = 1_000
+
+
+class TemporalDispatcher:
+    """One process's view of a server. Each call takes a bounded time."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self.location = address.shown
+
+    @cached_property
+    def _connection(self) -> Connection:
+        from perstack_temporal.connection import Connection
+
+        return Connection(self._address)
+
+    async def submit(self, order: Order) -> None:
+        from temporalio.common import WorkflowIDConflictPolicy
+
+        from perstack.ports.stored_orders import stored
+        from perstack_temporal import names
+        from perstack_temporal.job_workflow import Kept, facts_of_waiting
+
+        async def start(client: Client) -> None:
+            await client.start_workflow(
+                names.WORKFLOW,
+                Kept(prefix=self._address.queue, silent_after=SILENT_AFTER),
+                id=self._address.workflow_id(order.job_id),
+                task_queue=self._address.queue,
+                task_timeout=timedelta(seconds=_TASK_SECONDS),
+                memo={names.FACTS: facts_of_waiting(order.due, order.submitted_at)},
+                start_signal=names.SUBMIT,
+                start_signal_args=[stored(order)],
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            )
+
+        await self._connection.use(start)
+
+    async def withdraw(self, job_id: str) -> bool:
+        from perstack_temporal import names
+
+        async def ask(client: Client) -> bool:
+            handle = client.get_workflow_handle(self._address.workflow_id(job_id))
+            was_there: bool = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
+                names.WITHDRAW, result_type=bool
+            )
+            return was_there
+
+        try:
+            return await self._connection.use(ask, works=True)
+        except LookupError:
+            return False
+
+    async def order(self, job_id: str) -> Order | None:
+        from perstack.ports.stored_orders import order_of
+        from perstack_temporal import names
+        from perstack_temporal.job_workflow import StoredOrder
+
+        found = await self._asked(job_id, names.ORDER, StoredOrder)
+        if found is None:
+            return None
+        order = order_of(found)
+        if order is None:
+            raise DispatcherError(
+                f"{self.location}: the order of Job {job_id} does not read: end its workflow, or upgrade"
+            )
+        return order
+
+    @asynccontextmanager
+    async def seat(
+        self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1
+    ) -> AsyncGenerator[TemporalSeat]:
+        from perstack_temporal.seat import TemporalSeat
+
+        seat = TemporalSeat(self._connection, name, dict(labels or {}), concurrency)
+        await seat.enter()
+        try:
+            yield seat
+        finally:
+            await seat.leave()
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        from perstack_temporal.presence import present
+
+        return await self._connection.use(lambda client: present(client, self._address.queue))
+
+    async def load(self) -> Load:
+        """As the server's list of workflows has it, which is a moment behind."""
+        facts = await self._connection.use(self._listed)
+        return _load(facts, int(time.time() * 1000))
+
+    async def close(self) -> None:
+        if "_connection" in vars(self):
+            await self._connection.close()
+
+    async def _asked(self, job_id: str, query: str, type: type[T]) -> T | None:
+        """What a Job's workflow says; None if it has ended, or there is none."""
+        from temporalio.client import WorkflowQueryRejectedError
+        from temporalio.common import QueryRejectCondition
+
+        async def ask(client: Client) -> T | None:
+            handle = client.get_workflow_handle(self._address.workflow_id(job_id))
+            try:
+                said: T | None = await handle.query(
+                    query, result_type=type, reject_condition=QueryRejectCondition.NOT_OPEN
+                )
+            except WorkflowQueryRejectedError:
+                return None
+            return said
+
+        try:
+            return await self._connection.use(ask, works=True)
+        except LookupError:
+            return None
+
+    async def _listed(self, client: Client) -> list[Facts]:
+        from perstack_temporal import names
+        from perstack_temporal.job_workflow import Facts
+
+        queue = self._address.queue
+        found: list[Facts] = []
+        query = f"WorkflowType='{names.WORKFLOW}' AND TaskQueue='{queue}' AND ExecutionStatus='Running'"
+        async for execution in client.list_workflows(query, page_size=_PAGE, limit=_MOST_LISTED):
+            facts = await execution.memo_value(names.FACTS, None, type_hint=Facts)
+            if facts is not None:
+                found.append(facts)
+        return found
+
+
+def _load(all_facts: Sequence[Facts], now: int) -> Load:
+    waiting = [facts["waiting"] for facts in all_facts if facts["waiting"] is not None]
+    due = [(when, submitted_at) for when, submitted_at in waiting if when <= now]
+    oldest = min((when or submitted_at for when, submitted_at in due), default=None)
+    running = sum(facts["running"] for facts in all_facts)
+    return Load(len(due), len(waiting) - len(due), running, oldest)

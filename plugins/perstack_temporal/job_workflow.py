@@ -1,0 +1,260 @@
+"""The workflow of one Job: its order, who holds it, and nothing of the Job itself.
+
+It waits until the order is due, and offers it as activities, one in each queue where a worker may look. The worker that
+got one says so by the update `claim`; the workflow gives the order to the first, and takes the other offers back. The
+activity goes on for as long as the worker beats for it. If it times out, or the worker leaves, the order is offered
+again as one that was taken over. The workflow ends when no order is left.
+
+Everything in here is replayed by the server's rules: no clock, no chance, no I/O, and no import of ours but of names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import TypedDict
+
+from temporalio import workflow
+from temporalio.common import Priority, RetryPolicy
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from perstack_temporal import names
+
+
+class StoredOrder(TypedDict):
+    """What is stored of an order."""
+
+    job_id: str
+    due: int
+    priority: int
+    labels: Mapping[str, str]
+    submitted_at: int
+    takeovers: int
+    events: int
+    refused: Mapping[str, str]
+
+
+class Kept(TypedDict, total=False):
+    """What a run begins with, and hands on to the next."""
+
+    prefix: str
+    silent_after: float
+    waiting: StoredOrder | None
+    lost: StoredOrder | None
+
+
+class Facts(TypedDict):
+    """What the server shows of a workflow among many."""
+
+    waiting: list[int] | None
+    """When the order that waits is due, and when it was submitted."""
+    running: bool
+
+
+class Given(TypedDict):
+    """The answer to a claim."""
+
+    order: StoredOrder
+    is_taken_over: bool
+
+
+class Seen(TypedDict):
+    """The end of an activity: the order is seen to."""
+
+    again: StoredOrder | None
+
+
+class _Held(TypedDict):
+    ticket: str
+    attempt: int
+    claim: str
+    order: StoredOrder
+
+
+def facts_of_waiting(due: int, submitted_at: int) -> Facts:
+    """Of an order that nobody holds."""
+    return {"waiting": [due, submitted_at], "running": False}
+
+
+def merged(waits: StoredOrder | None, order: StoredOrder) -> StoredOrder:
+    """The one order that waits for a Job."""
+    if waits is None:
+        return order
+    due, priority = min(waits["due"], order["due"]), max(waits["priority"], order["priority"])
+    return {**waits, "due": due, "priority": priority}
+
+
+def _look_at(ticket: asyncio.Task[Seen]) -> None:
+    """Most offers end in a way that nobody asks for."""
+    if not ticket.cancelled():
+        ticket.exception()
+
+
+@workflow.defn(name=names.WORKFLOW)
+class JobWorkflow:
+    """One Job's."""
+
+    @workflow.init
+    def __init__(self, kept: Kept) -> None:
+        self._prefix = kept.get("prefix", "")
+        self._silent_after = kept.get("silent_after", 0.0)
+        self._waiting: StoredOrder | None = kept.get("waiting")
+        self._lost: StoredOrder | None = kept.get("lost")
+        """What a worker held that fell silent, and nobody has taken over yet."""
+        self._held: _Held | None = None
+        self._has_begun = self._waiting is not None or self._lost is not None
+        self._offered: set[str] = set()
+        self._round = 0
+        self._shown: Facts | None = None
+
+    @workflow.run
+    async def run(self, kept: Kept) -> None:
+        """Until no order is left."""
+        await workflow.wait_condition(lambda: self._has_begun)
+        while self._waiting is not None or self._lost is not None:
+            self._show()
+            if workflow.info().get_current_history_length() > names.LONGEST_HISTORY:
+                workflow.continue_as_new(Kept({**kept, "waiting": self._waiting, "lost": self._lost}))
+            if self._lost is not None:
+                await self._offer(self._lost)
+            elif await self._is_due(self._waiting):
+                await self._offer(self._waiting)
+
+    @workflow.signal(name=names.SUBMIT)
+    def submit(self, order: StoredOrder) -> None:
+        """Queue the Job."""
+        self._has_begun = True
+        self._waiting = merged(self._waiting, order)
+
+    @workflow.signal(name=names.CHANGE)
+    def change(self, claim: str, order: StoredOrder) -> None:
+        """Keep what is now known of an order with its claim."""
+        if self._held is not None and self._held["claim"] == claim:
+            self._held["order"] = order
+
+    @workflow.update(name=names.WITHDRAW)
+    def withdraw(self) -> bool:
+        """Remove the order that waits; whether there was one."""
+        had, self._waiting = self._waiting is not None, None
+        self._show()
+        return had
+
+    @workflow.update(name=names.CLAIM)
+    def claim(self, ticket: str, attempt: int, seat: str) -> Given | None:
+        """The order, if this worker is the first with one of its tickets, and has not refused it."""
+        held = self._held
+        if held is not None and held["ticket"] == ticket and held["attempt"] < attempt:
+            order, is_taken_over = held["order"], True  # the server began that activity anew: its holder has lost it
+        elif held is None and ticket in self._offered and self._lost is not None:
+            order, is_taken_over = self._lost, True
+        elif held is None and ticket in self._offered and self._waiting is not None:
+            order, is_taken_over = self._waiting, False
+        else:
+            return None
+        if seat in order["refused"]:
+            return None
+        if held is None and is_taken_over:
+            self._lost = None
+        elif held is None:
+            self._waiting = None
+        id = f"{workflow.info().run_id}.{ticket}.{attempt}"
+        self._held = {"ticket": ticket, "attempt": attempt, "claim": id, "order": order}
+        self._show()
+        return {"order": order, "is_taken_over": is_taken_over}
+
+    @workflow.query(name=names.ORDER)
+    def order(self) -> StoredOrder | None:
+        """The one that waits, or else the one that is claimed."""
+        if self._waiting is not None:
+            return self._waiting
+        return self._lost if self._held is None else self._held["order"]
+
+    def _facts(self) -> Facts:
+        """As they are shown."""
+        waits = None if self._waiting is None else [self._waiting["due"], self._waiting["submitted_at"]]
+        return {"waiting": waits, "running": self._held is not None or self._lost is not None}
+
+    async def _is_due(self, order: StoredOrder | None) -> bool:
+        """Whether it is. If not, some time passes, or the order becomes another."""
+        if order is None:
+            return False
+        seconds = order["due"] / 1000 - workflow.time()
+        if seconds <= 0:
+            return True
+        with suppress(TimeoutError):
+            await workflow.wait_condition(lambda: self._waiting is not order, timeout=min(seconds, names.LONGEST_TIMER))
+        return False
+
+    async def _offer(self, order: StoredOrder | None) -> None:
+        """Offer it in all its queues until it is seen to, or something has changed."""
+        if order is None:
+            return
+        self._round += 1
+        tickets = {
+            f"{self._round}.{number}": self._start(f"{self._round}.{number}", queue, order)
+            for number, queue in enumerate(names.queues_of_order(self._prefix, order["labels"]))
+        }
+        self._offered = set(tickets)
+        is_lost = self._lost is not None
+        await workflow.wait_condition(
+            lambda: (
+                self._held is not None
+                or any(ticket.done() for ticket in tickets.values())
+                or (not is_lost and self._is_other(order))
+            )
+        )
+        self._offered = set()
+        for id, ticket in tickets.items():
+            if self._held is None or id != self._held["ticket"]:
+                ticket.cancel()
+        if self._held is not None:
+            await self._hold(tickets[self._held["ticket"]])
+
+    async def _hold(self, ticket: workflow.ActivityHandle[Seen]) -> None:
+        again: StoredOrder | None = None
+        try:
+            again = (await ticket)["again"]
+        except ActivityError:
+            if self._held is not None:
+                self._lost = self._held["order"]
+        self._held = None
+        if again is not None:
+            self._waiting = merged(self._waiting, again)
+        self._show()
+
+    def _start(self, id: str, queue: str, order: StoredOrder) -> workflow.ActivityHandle[Seen]:
+        ticket: workflow.ActivityHandle[Seen] = workflow.start_activity(
+            names.TICKET,
+            args=[{"refused": sorted(order["refused"])}],
+            activity_id=id,
+            task_queue=queue,
+            result_type=Seen,
+            heartbeat_timeout=timedelta(seconds=self._silent_after),
+            start_to_close_timeout=timedelta(days=3650),
+            priority=Priority(priority_key=names.urgency_of(order["priority"])),
+            retry_policy=RetryPolicy(
+                initial_interval=timedelta(seconds=names.GIVEN_BACK_FOR),
+                backoff_coefficient=1.0,
+                non_retryable_error_types=list(names.NOT_REPEATED),
+            ),
+        )
+        ticket.add_done_callback(_look_at)
+        return ticket
+
+    def _is_other(self, order: StoredOrder) -> bool:
+        """Whether what waits is to be offered otherwise than this."""
+        waits = self._waiting
+        return (
+            waits is None
+            or any(waits[key] != order[key] for key in ("due", "labels", "refused"))
+            or names.urgency_of(waits["priority"]) != names.urgency_of(order["priority"])
+        )
+
+    def _show(self) -> None:
+        facts = self._facts()
+        if facts != self._shown:
+            self._shown = facts
+            workflow.upsert_memo({names.FACTS: facts})

@@ -1,0 +1,43 @@
+"""Registration with the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from perstack.errors import UsageError
+from perstack.ports.dispatcher import Dispatcher, DispatcherFactory
+from perstack.ports.hooks import hookimpl
+
+
+class TemporalDispatchers:
+    """`dispatcher = "temporal://host:port/namespace"`; `?queue=NAME` keeps several projects apart in one namespace.
+
+    The server is to have what it needs: the namespace, and nothing else. Keys and certificates come from the variables
+    that all of Temporal's programs read.
+    """
+
+    scheme = "temporal"
+    credentials = (
+        "TEMPORAL_API_KEY",
+        "TEMPORAL_TLS_CLIENT_CERT_DATA",
+        "TEMPORAL_TLS_CLIENT_CERT_PATH",
+        "TEMPORAL_TLS_CLIENT_KEY_DATA",
+        "TEMPORAL_TLS_CLIENT_KEY_PATH",
+    )
+
+    def open(self, location: str) -> Dispatcher:
+        """A dispatcher on that server. Nothing is connected before the first use. Raises UsageError."""
+        from perstack_temporal.address import parse
+        from perstack_temporal.dispatcher import TemporalDispatcher
+
+        address = parse(location)
+        if find_spec("temporalio") is None:
+            raise UsageError("dispatcher: Temporal needs its SDK: pip install 'perstack[temporal]'")
+        return TemporalDispatcher(address)
+
+
+@hookimpl
+def perstack_dispatchers() -> Sequence[DispatcherFactory]:
+    """The dispatcher on a Temporal server."""
+    return [TemporalDispatchers()]

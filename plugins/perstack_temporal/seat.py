@@ -1,0 +1,248 @@
+"""A worker's seat: it takes tickets, claims what is behind them, and beats for what it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from uuid import uuid4
+
+from pydantic import JsonValue
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from perstack.dataclass import dataclass
+from perstack.errors import DispatcherError
+from perstack.ports.dispatcher import BEATS_EACH, Claim, Order
+from perstack.ports.stored_orders import order_of, storable, stored
+from perstack.ports.uninterrupted import uninterrupted
+from perstack_temporal import names
+from perstack_temporal import tickets as activities
+from perstack_temporal.connection import Connection
+from perstack_temporal.job_workflow import Given
+from perstack_temporal.presence import Presence
+from perstack_temporal.tickets import Ticket, next_ticket
+
+_GRACE = 0.25
+"""Seconds within which an order comes, if there is one: a server does not say that a queue is empty."""
+_TOGETHER = 0.05
+"""Seconds that a seat with several queues waits for the others, so as to take the most urgent."""
+_UNCLAIMED_AFTER = 1.5 * BEATS_EACH
+"""Seconds after which a ticket that came, and that this worker has no place for, is another's."""
+_LEAVE_SECONDS = 5.0
+
+
+@dataclass
+class _Held:
+    claim: Claim
+    token: bytes
+    workflow_id: str
+    run_id: str
+    is_ending: bool = False
+    """It is being released."""
+
+
+class TemporalSeat:
+    """One seat."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        labels: Mapping[str, str],
+        concurrency: int,
+    ) -> None:
+        self._connection = connection
+        self._name = storable(name)
+        key, prefix = uuid4().hex, connection.address.queue
+        stored_labels = {storable(label): storable(value) for label, value in labels.items()}
+        self._presence = Presence(key, prefix, name, labels, concurrency)
+        self._queues = names.queues_of_seat(prefix, stored_labels)
+        self._polls: dict[str, asyncio.Task[None]] = {}
+        self._inbox: list[Ticket] = []
+        self._failure: DispatcherError | None = None
+        self._news = asyncio.Event()
+        self._claiming = asyncio.Lock()
+        self._had: dict[str, _Held] = {}
+
+    async def enter(self) -> None:
+        """Take the seat."""
+        await self._connection.use(self._say, works=True)
+
+    async def leave(self) -> None:
+        """Free the seat, for so long: one that cannot be freed falls silent."""
+        for poll in self._polls.values():
+            poll.cancel()
+        await asyncio.gather(*self._polls.values(), return_exceptions=True)
+        with suppress(DispatcherError, TimeoutError):
+            await uninterrupted(asyncio.wait_for(self._stand_up(), _LEAVE_SECONDS))
+
+    # --- claims ---------------------------------------------------------------------------------------------------
+
+    async def claim(self) -> Claim | None:
+        async with self._claiming:
+            self._failure = None  # of a moment ago
+            while (ticket := await self._next(time.monotonic() + _GRACE)) is not None:
+                if (claim := await self._claimed(ticket)) is not None:
+                    with suppress(DispatcherError):
+                        await self._connection.use(self._say)
+                    return claim
+            return None
+
+    async def wait(self, seconds: float) -> None:
+        if self._inbox or self._failure is not None:
+            return
+        self._news.clear()
+        self._ask()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+
+    async def _next(self, until: float) -> Ticket | None:
+        """The most urgent that comes until then. Raises DispatcherError."""
+        while not self._inbox:
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            if time.monotonic() >= until:
+                return None
+            self._news.clear()
+            self._ask()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(asyncio.get_running_loop().time() + until - time.monotonic()):
+                    await self._news.wait()
+        if self._polls and len(self._queues) > 1:
+            await asyncio.wait(self._polls.values(), timeout=_TOGETHER)
+        ticket = min(self._inbox, key=lambda one: (not one.is_unsure, one.urgency, one.offered_at))
+        self._inbox.remove(ticket)
+        return ticket
+
+    def _ask(self) -> None:
+        for queue in self._queues:
+            if queue not in self._polls:
+                self._polls[queue] = asyncio.create_task(self._poll(queue))
+
+    async def _poll(self, queue: str) -> None:
+        try:
+            client = await self._connection.use(_itself, works=True)
+            ticket = await next_ticket(client, queue, self._name)
+        except RPCError as error:
+            self._failure = self._connection.failure(error)
+        except DispatcherError as error:
+            self._failure = error
+        else:
+            if ticket is not None and self._name in ticket.refused:
+                await self._do(lambda client: activities.give_back(client, ticket.token))
+            elif ticket is not None:
+                self._inbox.append(ticket)
+        finally:
+            del self._polls[queue]
+            self._news.set()
+
+    async def _claimed(self, ticket: Ticket) -> Claim | None:
+        """What is behind a ticket, if it is ours. Raises DispatcherError: then it is asked for again."""
+
+        async def ask(client: Client) -> Given | None:
+            handle = client.get_workflow_handle(ticket.workflow_id, run_id=ticket.run_id)
+            given: Given | None = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
+                names.CLAIM,
+                args=[ticket.id, ticket.attempt, self._name],
+                id=ticket.claim_id,
+                result_type=Given,
+            )
+            return given
+
+        try:
+            given = await self._connection.use(ask, works=True)
+        except LookupError:
+            return None
+        except BaseException:
+            ticket.is_unsure = True
+            self._inbox.append(ticket)
+            raise
+        if given is None:
+            await self._do(lambda client: activities.give_back(client, ticket.token))
+            return None
+        order = order_of(given["order"])
+        if order is None:  # nobody here knows what it asks for: the Job's log still says that it waits
+            await self._do(lambda client: activities.complete(client, ticket.token, {"again": None}))
+            return None
+        claim = Claim(ticket.claim_id, order, given["is_taken_over"])
+        self._had[claim.id] = _Held(claim, ticket.token, ticket.workflow_id, ticket.run_id)
+        return claim
+
+    # --- what is held ---------------------------------------------------------------------------------------------
+
+    async def beat(self) -> Sequence[str]:
+        had = [held for held in self._had.values() if not held.is_ending]
+        is_held = await asyncio.gather(*(self._is_held(held) for held in had))
+        lost = [
+            held.claim.id
+            for held, there in zip(had, is_held, strict=True)
+            if not there and not held.is_ending and held.claim.id in self._had
+        ]
+        for id in lost:
+            del self._had[id]
+        await self._connection.use(self._say)
+        await self._give_back(_UNCLAIMED_AFTER)
+        return lost
+
+    async def change(self, claim: Claim, order: Order) -> Claim:
+        changed = Claim(claim.id, order, claim.is_taken_over)
+        held = self._had.get(claim.id)
+        if held is not None:
+
+            async def send(client: Client) -> None:
+                handle = client.get_workflow_handle(held.workflow_id, run_id=held.run_id)
+                await handle.signal(names.CHANGE, args=[claim.id, stored(order)])
+
+            with suppress(LookupError):
+                await self._connection.use(send)
+            held.claim = changed
+        return changed
+
+    async def release(self, claim: Claim, again: Order | None = None) -> None:
+        held = self._had.get(claim.id)
+        if held is None:
+            return
+        seen: dict[str, JsonValue] = {"again": None if again is None else stored(again)}
+        held.is_ending = True
+        try:
+            with suppress(LookupError):
+                await uninterrupted(self._connection.use(lambda client: activities.complete(client, held.token, seen)))
+            self._had.pop(claim.id, None)
+        finally:
+            held.is_ending = False
+
+    async def _is_held(self, held: _Held) -> bool:
+        try:
+            return await self._connection.use(lambda client: activities.beat(client, held.token))
+        except LookupError:
+            return False
+
+    async def _give_back(self, seconds: float) -> None:
+        """What came so long ago, and is not wanted."""
+        for ticket in [one for one in self._inbox if time.monotonic() - one.came_at >= seconds]:
+            self._inbox.remove(ticket)
+            end = activities.leave if ticket.is_unsure else activities.give_back
+            await self._do(partial(end, token=ticket.token))
+
+    async def _stand_up(self) -> None:
+        await self._give_back(0.0)
+        for held in list(self._had.values()):
+            await self._do(partial(activities.leave, token=held.token))
+        await self._connection.use(lambda client: self._presence.say(client, (), leaves=True))
+
+    async def _say(self, client: Client) -> None:
+        await self._presence.say(client, [held.claim.order.job_id for held in self._had.values()])
+
+    async def _do(self, work: Callable[[Client], Awaitable[None]]) -> None:
+        """What the server puts right itself, if it does not come about."""
+        with suppress(DispatcherError, LookupError):
+            await self._connection.use(work)
+
+
+async def _itself(client: Client) -> Client:
+    return client
