@@ -245,6 +245,14 @@ class Driver:
         """Record a person's answer to the question that the Run asks."""
         session.note(answered(session.run, answer, session.stamp, self.answered_by))
 
+    def _session(self, ref: RunRef, expert_key: str) -> Session:
+        """A Run at work; job.json is behind whenever something of it was written."""
+        wiring, changed = self._wiring, self.kept.changed
+        session = Session(wiring.storage, self.job, wiring.emit, ref, expert_key, changed, wiring.clock)
+        if self._spending is not None:
+            self._spending.writes(ref.run_id, session.flush)
+        return session
+
     # --- driving --------------------------------------------------------------------------------------------------
 
     async def drive_coordinator(self, session: Session) -> JobSummary:
@@ -489,13 +497,3 @@ class Driver:
             )
         limits = limits_of_delegate(known, self._wiring.overrides)
         return self.take_up(known, "parent", limits=limits, above=parent.run.permissions)
-
-    # --- the rest -------------------------------------------------------------------------------------------------
-
-    def _session(self, ref: RunRef, expert_key: str) -> Session:
-        """A Run at work; job.json is behind whenever something of it was written."""
-        wiring, changed = self._wiring, self.kept.changed
-        session = Session(wiring.storage, self.job, wiring.emit, ref, expert_key, changed, wiring.clock)
-        if self._spending is not None:
-            self._spending.writes(ref.run_id, session.flush)
-        return session
