@@ -108,8 +108,9 @@ async def question(screen: Screen) -> None:
 async def approval(screen: Screen) -> None:
     await _begin(screen, "releaser", "Release it")
     await screen.sees("wants to call", "+version 2", "y yes")
+
     screen.app.pane._panel.focus()  # what was typed just before keeps the keys
-    await screen.sees("y, a or n decides")
+    await screen.sees_no("Tab, then")
 
 
 async def interrupted(screen: Screen) -> None:

@@ -148,6 +148,7 @@ WRITERS = {
     "plugins/perstack_local/__main__.py": "a program of its own, which downloads weights",
     "plugins/perstack_bubblewrap/bridge.py": "a program of its own, inside the sandbox, whose output is the program's",
     "plugins/perstack_bubblewrap/proxying.py": "a program of its own, which answers its parent through a pipe",
+    "host/perstack/frontends/tui/plain/run.py": "the lines of the linear mode, each cleaned",
     "host/perstack/frontends/shared/wire.py": "the protocol, cleaned if a terminal shows it",
 }
 _STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}

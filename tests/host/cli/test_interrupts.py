@@ -124,7 +124,7 @@ def test_a_running_job_is_shown_with_what_it_has_done_so_far(terminal: Terminal)
     (job,) = terminal.call("jobs", "--json").events
     assert (job["status"], job["totalSteps"], job["usage"]["totalTokens"]) == ("running", 3, 22)
     head = terminal.call("log", "--job", "job").out.partition("\n\n")[0]
-    assert "22" in head
+    assert "20 + 2 tokens" in head
     kept = terminal.jobs() / "job" / "job.json"
 
     def has_followed() -> bool:

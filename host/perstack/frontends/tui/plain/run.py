@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 
 from perstack.config.load import LoadedProject
+from perstack.core.plain import plain_text
 from perstack.engine.live import LiveProject
 from perstack.frontends.shared.stopping import INTERRUPTED, leave, on_stop_signals
 from perstack.frontends.tui.definition import changes_of
@@ -38,7 +39,7 @@ async def _run(host: Host, loaded: LoadedProject, expert: str | None, query: str
 
     def put(line: str) -> None:
         try:
-            print(line, flush=True)  # noqa: T201 - stdout is guarded, and what comes here is clean
+            print(plain_text(line), flush=True)  # noqa: T201 - it is what this mode is
         except OSError:  # nobody reads it any more
             if not leaving:
                 stop()

@@ -98,7 +98,8 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             hint = UNSETTLED_HINT
         self._lines.show(lines)
         self._lines.styles.height = len(lines)
-        away = "" if self.has_focus or not self.takes_keys else "Tab, then "
+        is_away = self.screen.focused is not self  # `has_focus` follows only after `on_focus`
+        away = "Tab, then " if is_away and self.takes_keys else ""
         texts = wrap(away + hint, width)
         self._hint.show([(Span(text, "dim"),) for text in texts])
         self._hint.styles.height = len(texts)
