@@ -27,7 +27,7 @@ _SANDBOX = Path(__file__).parent / "plugins" / "bubblewrap"
 _SEEN: dict[tuple[int, str], str] = {}
 """Processes that were there before the test: of fixtures that live longer, or left by a test that failed for it."""
 
-_OF_SERVER = re.compile("^postgres: |/postgres -D |/temporal server start-dev ")
+_OF_SERVER = re.compile("^postgres: |/postgres -D |/temporal server start-dev | -m moto.server ")
 
 # under nohup every program that a test starts would ignore it, and what is promised of it could not be seen
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

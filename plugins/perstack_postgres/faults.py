@@ -23,6 +23,8 @@ _POOLING = "pooling mode"
 _LASTING = (_POOLING, "certificate", "does not support SSL")
 """Of messages that come with the code of a connection that was lost, and will come again."""
 
+_THERE = ("starting up", "not yet accepting", "shutting down", "too many clients", "connection slots")
+
 FAILURES = (psycopg.Error, TimeoutError, OSError)
 """What an attempt may fail with."""
 
@@ -39,9 +41,7 @@ def is_passing(error: BaseException) -> bool:
 
 def is_there(error: BaseException) -> bool:
     """Whether a server that was not connected to says that it is there, and has no time or no connection now."""
-    return any(
-        words in str(error) for words in ("starting up", "not yet accepting", "too many clients", "connection slots")
-    )
+    return any(words in str(error) for words in _THERE)
 
 
 def _is_of_connection(error: psycopg.Error) -> bool:

@@ -28,6 +28,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psycopg
 from namespaces import Network
@@ -310,11 +311,10 @@ async def cluster(workers: int, seed: int, delay: float = 100, concurrency: int 
         here = folder / "here"
         here.mkdir()
         (here / "perstack.toml").write_text(PROJECT)
-        os.environ.update(given)
-        sys.path.insert(0, str(folder))
         address = server.address("cluster")
-        async with Host.open(workspace=here, storage=address, dispatcher=address) as host:
-            yield Cluster(folder, server, machines, host, random.Random(seed))
+        with mock.patch.dict(os.environ, given), mock.patch.object(sys, "path", [str(folder), *sys.path]):
+            async with Host.open(workspace=here, storage=address, dispatcher=address) as host:
+                yield Cluster(folder, server, machines, host, random.Random(seed))
         shutil.rmtree(folder, ignore_errors=True)  # of a failure it has the logs of the workers
     finally:
         for machine in machines:

@@ -24,6 +24,7 @@ from dataclasses import field, replace
 import pytest
 
 from perstack.dataclass import dataclass
+from perstack.engine.clock import SYSTEM
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import SILENT_AFTER, TAKEN_OVER_WITHIN, Claim, Dispatcher, Load, Order, Seat
 from perstack.testing.opener import SECONDS, wait_for
@@ -35,10 +36,6 @@ SOON = 15.0
 async def really(seconds: float) -> None:
     """Let time pass by waiting."""
     await asyncio.sleep(seconds)
-
-
-def _system_now() -> int:
-    return int(time.time() * 1000)
 
 
 @dataclass
@@ -64,7 +61,7 @@ class DispatcherBed:
     """A dispatcher as a new process would open it on this engine."""
     pass_time: Callable[[float], Awaitable[None]] = really
     """For an engine that takes a clock, move it; else wait."""
-    now: Callable[[], int] = _system_now
+    now: Callable[[], int] = SYSTEM.now
     """Milliseconds since 1970, by the clock that due times are compared with."""
     arrive: Callable[[str], Awaitable[None]] | None = None
     """For an engine where the order of a Job takes a moment until a seat can claim it, wait until one can."""

@@ -20,6 +20,7 @@ from perstack.core.chain import EMPTY_LOG, seal
 from perstack.errors import Conflict, StorageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.opener import JOB, RUN, SECONDS, new_writer, payload, wait_for
+from perstack_postgres.faults import is_there
 from perstack_postgres.plugin import perstack_storages
 
 THOROUGH = os.environ.get("PERSTACK_FAULTS") == "all"
@@ -297,3 +298,8 @@ def test_times_of_leases_are_the_servers(postgres: PostgresServer, monkeypatch: 
     with closing(storage, other):
         wait_for(storage.create_job(JOB))
         wait_for(work())
+
+
+@pytest.mark.parametrize("words", ["starting up", "not yet accepting connections", "shutting down"])
+def test_a_server_that_begins_or_ends_is_waited_for_at_the_first_connection_too(words: str) -> None:
+    assert is_there(psycopg.OperationalError(f"connection failed: FATAL:  the database system is {words}"))
