@@ -108,6 +108,11 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         """Lines are broken anew."""
         self._draw()
 
+    def take_focus(self) -> None:
+        """Have the keys from the first frame in which it is seen."""
+        self.screen.set_focus(self)
+        self._draw()
+
     def on_focus(self) -> None:
         self._draw()
 

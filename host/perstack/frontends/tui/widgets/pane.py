@@ -69,8 +69,9 @@ class JobPane(Vertical):
 
     def on_mount(self) -> None:
         """Begin with what there is."""
+        self.screen.set_focus(self.composer)
+        self._typed_at = time.monotonic()  # who has opened it may still be typing: what asks takes no keys at once
         self.update()
-        self.composer.focus()
 
     # --- what is shown --------------------------------------------------------------------------------------------
 
@@ -88,7 +89,7 @@ class JobPane(Vertical):
             else:
                 self._view.update()
         if self._panel.show(session) and self._panel.takes_keys and self._may_take_keys():
-            self._panel.focus()
+            self._panel.take_focus()
         elif not self._panel.is_shown and self._panel.has_focus:
             self.composer.focus()
         self._refuses = self._refuses and self._panel.takes_keys
