@@ -29,8 +29,11 @@ _SEEN: dict[tuple[int, str], str] = {}
 
 _OF_SERVER = re.compile("^postgres: |/postgres -D |/temporal server start-dev | -m moto.server ")
 
-# under nohup every program that a test starts would ignore it, and what is promised of it could not be seen
+# under nohup, or in the background of a shell, every program that a test starts would ignore them, and what is promised
+# of them could not be seen
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
