@@ -314,6 +314,9 @@ async def cluster(workers: int, seed: int, delay: float = 100, concurrency: int 
         address = server.address("cluster")
         with mock.patch.dict(os.environ, given), mock.patch.object(sys, "path", [str(folder), *sys.path]):
             async with Host.open(workspace=here, storage=address, dispatcher=address) as host:
+                await host.jobs.list(limit=1)  # a server that was never there is an error at once
+                if host.dispatcher is not None:
+                    await host.dispatcher.load()
                 yield Cluster(folder, server, machines, host, random.Random(seed))
         shutil.rmtree(folder, ignore_errors=True)  # of a failure it has the logs of the workers
     finally:
