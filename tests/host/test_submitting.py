@@ -254,6 +254,18 @@ def test_a_job_that_a_person_cancels_is_not_taken_up_again(bench: Bench) -> None
     wait_for(work())
 
 
+def test_a_deleted_job_leaves_no_order_that_every_worker_would_refuse(bench: Bench) -> None:
+    async def work() -> None:
+        dispatcher = InMemoryDispatcher()
+        async with bench.host(TEAM, *EXPERTS, dispatcher=dispatcher) as host:
+            job = await host.submit("lead", "go")
+            assert await dispatcher.order(job.id) is not None
+            await host.delete(job.id)
+            assert await dispatcher.order(job.id) is None
+
+    wait_for(work())
+
+
 def test_a_queued_job_is_cancelled_and_closed_where_nobody_drives_it(bench: Bench) -> None:
     async def work() -> None:
         dispatcher = InMemoryDispatcher()

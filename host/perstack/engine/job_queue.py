@@ -159,6 +159,10 @@ class JobQueue(DrivenJobs):
             return True
         return False
 
+    async def _may_wait(self, job_id: str) -> bool:
+        """Whether there may be an order for a Job, by its summary."""
+        return b'"queued":' in (await self.storage.summary(job_id) or b"")
+
     async def _withdraw(self, job_id: str) -> None:
         with suppress(DispatcherError, UsageError):  # whoever gets the order sees that there is nothing to do
             await self._setup().dispatching.required().withdraw(job_id)

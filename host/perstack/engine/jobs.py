@@ -313,9 +313,13 @@ class Jobs(JobQueue):
         return done
 
     async def delete(self, job_id: str) -> None:
-        """Remove a Job for good. Raises NotFound, and Conflict while it is driven."""
-        async with self.audit.removing(Owner("job", check_job_id(job_id))):
+        """Remove a Job for good, and its order if it waits for a worker. Raises NotFound, and Conflict while it is
+        driven."""
+        may_wait = await self._may_wait(check_job_id(job_id))
+        async with self.audit.removing(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
+        if may_wait:
+            await self._withdraw(job_id)
 
     async def delete_each(self, job_ids: Iterable[str]) -> AsyncGenerator[tuple[str, str | None]]:
         """Remove these for good: each with None once it is gone, or with why it is kept."""
