@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from perstack.errors import DispatcherError
-from perstack.ports.dispatcher import SILENT_AFTER, Load, Order, WorkerInfo
+from perstack.ports.dispatcher import SILENT_AFTER, Load, Order, WorkerInfo, order_key
 from perstack_postgres.address import Address
 
 if TYPE_CHECKING:
@@ -36,20 +36,22 @@ class ProcrastinateDispatcher:
         engine = self._engine
         await engine.use(lambda connection: engine.submit_on(connection, order))
 
-    async def withdraw(self, job_id: str) -> bool:
+    async def withdraw(self, job_id: str, run_id: str | None = None) -> bool:
         from procrastinate.manager import JobManager
 
-        waiting = await self._engine.call(lambda manager: manager.list_jobs_async(queueing_lock=job_id, status="todo"))
+        key = order_key(job_id, run_id)
+        waiting = await self._engine.call(lambda manager: manager.list_jobs_async(queueing_lock=key, status="todo"))
         for job in waiting:
             remove = partial(JobManager.cancel_job_by_id_async, job_id=job.id or 0, delete_job=True)
             if await self._engine.call(remove):
                 return True
         return False
 
-    async def order(self, job_id: str) -> Order | None:
+    async def order(self, job_id: str, run_id: str | None = None) -> Order | None:
         from perstack.ports.stored_orders import order_of
 
-        found = await self._engine.call(lambda manager: manager.list_jobs_async(lock=job_id))
+        key = order_key(job_id, run_id)
+        found = await self._engine.call(lambda manager: manager.list_jobs_async(lock=key))
         jobs = sorted((job for job in found if job.status in ("todo", "doing")), key=lambda job: job.status == "doing")
         if not jobs:
             return None

@@ -92,7 +92,7 @@ class Engine(Pool):
         """Queue an order, or make the one that waits for its Job as early and as urgent."""
         manager, job, queue = await self.manager(), job_of(order), queue_of(order)
         merging = {
-            "job_id": order.job_id,
+            "key": order.key,
             "priority": priority_of(order),
             "due": order.due,
             "time": time_of(order.due),

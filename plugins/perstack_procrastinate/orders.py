@@ -41,8 +41,8 @@ def job_of(order: Order) -> Job:
     return Job(
         queue=queue_of(order).name,
         priority=priority_of(order),
-        lock=order.job_id,
-        queueing_lock=order.job_id,
+        lock=order.key,
+        queueing_lock=order.key,
         task_name=TASK,
         task_kwargs=stored(order),
         scheduled_at=time_of(order.due),

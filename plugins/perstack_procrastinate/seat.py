@@ -114,7 +114,7 @@ class ProcrastinateSeat:
                 if await row_on(connection, statements.RELEASE, self._holding(claim)) is None:
                     return
                 if again is None:
-                    await row_on(connection, statements.WAKE, {"job_id": claim.order.job_id})
+                    await row_on(connection, statements.WAKE, {"key": claim.order.key})
                 else:
                     await self._engine.submit_on(connection, again)
 

@@ -26,7 +26,7 @@ MERGE: LiteralString = (
     " scheduled_at = CASE WHEN (args->>'due')::bigint > %(due)s THEN %(time)s ELSE scheduled_at END,"
     " args = args || jsonb_build_object('due', least((args->>'due')::bigint, %(due)s),"
     " 'priority', greatest(priority, %(priority)s))"
-    " WHERE queueing_lock = %(job_id)s AND status = 'todo' RETURNING id)"
+    " WHERE queueing_lock = %(key)s AND status = 'todo' RETURNING id)"
     f" SELECT {_NEWS} FROM merged"
 )
 
@@ -47,7 +47,7 @@ CHANGE: LiteralString = f"UPDATE procrastinate_jobs SET args = %(args)s WHERE {_
 
 RELEASE: LiteralString = f"DELETE FROM procrastinate_jobs WHERE {_HELD} RETURNING lock"
 
-WAKE: LiteralString = f"SELECT {_NEWS} FROM procrastinate_jobs WHERE queueing_lock = %(job_id)s AND status = 'todo'"
+WAKE: LiteralString = f"SELECT {_NEWS} FROM procrastinate_jobs WHERE queueing_lock = %(key)s AND status = 'todo'"
 
 WAKE_ALL: LiteralString = f"SELECT {_NEWS} FROM (SELECT 0 AS id) AS any_job"
 
@@ -82,8 +82,9 @@ _MS: LiteralString = "* 1000)::bigint"
 
 WORKERS: LiteralString = (
     f"SELECT s.name, (extract(epoch FROM s.since) {_MS}, (extract(epoch FROM w.last_heartbeat) {_MS}, s.labels,"
-    " s.concurrency, ARRAY(SELECT j.lock FROM procrastinate_jobs AS j WHERE j.worker_id = s.id AND j.status = 'doing'"
-    " ORDER BY j.id) FROM seats AS s JOIN procrastinate_workers AS w ON w.id = s.id"
+    " s.concurrency, ARRAY(SELECT coalesce(j.args->>'run_id', j.lock) FROM procrastinate_jobs AS j"
+    " WHERE j.worker_id = s.id AND j.status = 'doing' ORDER BY j.id)"
+    " FROM seats AS s JOIN procrastinate_workers AS w ON w.id = s.id"
     " WHERE w.last_heartbeat >= clock_timestamp() - make_interval(secs => %(silent_after)s) ORDER BY s.name, s.id"
 )
 

@@ -34,9 +34,9 @@ class Address:
         queue = "" if self.queue == DEFAULT_QUEUE else f"?queue={self.queue}"
         return f"temporal://{self.target}/{self.namespace}{queue}"
 
-    def workflow_id(self, job_id: str) -> str:
+    def workflow_id(self, key: str) -> str:
         """Of a Job's workflow."""
-        return f"{self.queue}-{job_id}"
+        return f"{self.queue}-{key}"
 
 
 def parse(location: str) -> Address:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from perstack.errors import DispatcherError
-from perstack.ports.dispatcher import SILENT_AFTER, Load, Order, WorkerInfo
+from perstack.ports.dispatcher import SILENT_AFTER, Load, Order, WorkerInfo, order_key
 from perstack_temporal.address import Address
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class TemporalDispatcher:
             await client.start_workflow(
                 names.WORKFLOW,
                 Kept(prefix=self._address.queue, silent_after=SILENT_AFTER),
-                id=self._address.workflow_id(order.job_id),
+                id=self._address.workflow_id(order.key),
                 task_queue=self._address.queue,
                 task_timeout=timedelta(seconds=_TASK_SECONDS),
                 memo={names.FACTS: facts_of_waiting(order.due, order.submitted_at)},
@@ -63,11 +63,11 @@ class TemporalDispatcher:
 
         await self._connection.use(start)
 
-    async def withdraw(self, job_id: str) -> bool:
+    async def withdraw(self, job_id: str, run_id: str | None = None) -> bool:
         from perstack_temporal import names
 
         async def ask(client: Client) -> bool:
-            handle = client.get_workflow_handle(self._address.workflow_id(job_id))
+            handle = client.get_workflow_handle(self._address.workflow_id(order_key(job_id, run_id)))
             was_there: bool = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
                 names.WITHDRAW, result_type=bool
             )
@@ -78,12 +78,12 @@ class TemporalDispatcher:
         except LookupError:
             return False
 
-    async def order(self, job_id: str) -> Order | None:
+    async def order(self, job_id: str, run_id: str | None = None) -> Order | None:
         from perstack.ports.stored_orders import order_of
         from perstack_temporal import names
         from perstack_temporal.job_workflow import StoredOrder
 
-        found = await self._asked(job_id, names.ORDER, StoredOrder)
+        found = await self._asked(order_key(job_id, run_id), names.ORDER, StoredOrder)
         if found is None:
             return None
         order = order_of(found)
@@ -120,13 +120,13 @@ class TemporalDispatcher:
         if "_connection" in vars(self):
             await self._connection.close()
 
-    async def _asked(self, job_id: str, query: str, type: type[T]) -> T | None:
-        """What a Job's workflow says; None if it has ended, or there is none."""
+    async def _asked(self, key: str, query: str, type: type[T]) -> T | None:
+        """What the workflow of an order says; None if it has ended, or there is none."""
         from temporalio.client import WorkflowQueryRejectedError
         from temporalio.common import QueryRejectCondition
 
         async def ask(client: Client) -> T | None:
-            handle = client.get_workflow_handle(self._address.workflow_id(job_id))
+            handle = client.get_workflow_handle(self._address.workflow_id(key))
             try:
                 said: T | None = await handle.query(
                     query, result_type=type, reject_condition=QueryRejectCondition.NOT_OPEN

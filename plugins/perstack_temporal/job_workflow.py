@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from temporalio import workflow
 from temporalio.common import Priority, RetryPolicy
@@ -35,6 +35,7 @@ class StoredOrder(TypedDict):
     takeovers: int
     events: int
     refused: Mapping[str, str]
+    run_id: NotRequired[str]
 
 
 class Kept(TypedDict, total=False):

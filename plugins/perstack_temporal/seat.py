@@ -236,7 +236,9 @@ class TemporalSeat:
         await self._connection.use(lambda client: self._presence.say(client, (), leaves=True))
 
     async def _say(self, client: Client) -> None:
-        await self._presence.say(client, [held.claim.order.job_id for held in self._had.values()])
+        await self._presence.say(
+            client, [order.run_id or order.job_id for order in (held.claim.order for held in self._had.values())]
+        )
 
     async def _do(self, work: Callable[[Client], Awaitable[None]]) -> None:
         """What the server puts right itself, if it does not come about."""

@@ -1,8 +1,9 @@
 """The dispatcher port: an existing engine that says which process drives a Job, and when.
 
-A dispatcher keeps orders, each of which asks for one Job to be driven. It is never the truth about a Job: that is in
-the Job's log, and the fence of the log's append keeps two drivers apart. So an order may be lost, given twice, or held
-by two workers for a moment, and nothing of a Job is lost or doubled. The promises:
+A dispatcher keeps orders, each of which asks for one Job to be driven, or for one Run of it: a delegate that another
+process drives than its Job. It is never the truth about a Job: that is in the Job's log, and the fence of the log's
+append keeps two drivers apart. So an order may be lost, given twice, or held by two workers for a moment, and nothing
+of a Job is lost or doubled. The promises, where a delegate's Run counts as one Job more (`Order.key`):
 
 1. There is at most one order that waits for a Job. `submit` for a Job whose order waits makes it the earlier of the two
    due times and the higher of the two priorities. While the Job is claimed, `submit` makes an order that can be claimed
@@ -36,9 +37,14 @@ TAKEN_OVER_WITHIN = 10.0
 """Seconds after the last beat within which a claim is given to another seat that waits for one."""
 
 
+def order_key(job_id: str, run_id: str | None = None) -> str:
+    """The name of what is ordered: no Run is called as another Job is."""
+    return job_id if run_id is None else f"{job_id}/{run_id}"
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Asks for a Job to be driven."""
+    """Asks for a Job to be driven, or for one Run of it."""
 
     job_id: str
     due: int = 0
@@ -54,6 +60,13 @@ class Order:
     """How many events the Job had when it was taken over last."""
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     """Why each of these workers, by name, cannot serve it. A seat of such a name does not get it."""
+    run_id: str | None = None
+    """The delegate's Run that it is for; None: the Job itself."""
+
+    @property
+    def key(self) -> str:
+        """What at most one order waits for."""
+        return order_key(self.job_id, self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +91,7 @@ class WorkerInfo:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     concurrency: int = 1
     jobs: tuple[str, ...] = ()
-    """What it has claimed."""
+    """What it has claimed: the ids of Jobs, and of Runs that it drives for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +144,12 @@ class Dispatcher(Protocol):
         """Queue a Job (promise 1)."""
         ...
 
-    async def withdraw(self, job_id: str) -> bool:
-        """Remove the order that waits for a Job; whether there was one. A claim stays."""
+    async def withdraw(self, job_id: str, run_id: str | None = None) -> bool:
+        """Remove the order that waits for a Job, or for a Run of it; whether there was one. A claim stays."""
         ...
 
-    async def order(self, job_id: str) -> Order | None:
-        """The order of a Job that waits or is claimed; the one that waits, if there are both."""
+    async def order(self, job_id: str, run_id: str | None = None) -> Order | None:
+        """The order of a Job, or of a Run of it, that waits or is claimed; the one that waits, if there are both."""
         ...
 
     def seat(

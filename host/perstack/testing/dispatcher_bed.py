@@ -46,7 +46,7 @@ class DispatcherBed:
     now: Callable[[], int] = SYSTEM.now
     """Milliseconds since 1970, by the clock that due times are compared with."""
     arrive: Callable[[str], Awaitable[None]] | None = None
-    """For an engine where the order of a Job takes a moment until a seat can claim it, wait until one can."""
+    """For an engine where an order takes a moment until a seat can claim it, wait until one can, by its key."""
     cut: Callable[[], Awaitable[None]] | None = None
     """From now on the engine cannot be reached. None: it is in this process."""
     mend: Callable[[], Awaitable[None]] | None = None
@@ -57,7 +57,7 @@ class DispatcherBed:
         """Submit an order; it can be claimed then."""
         await dispatcher.submit(order)
         if self.arrive is not None:
-            await self.arrive(order.job_id)
+            await self.arrive(order.key)
 
     @asynccontextmanager
     async def dispatchers(self, count: int = 1) -> AsyncGenerator[list[Dispatcher]]:

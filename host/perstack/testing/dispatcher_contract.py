@@ -159,6 +159,31 @@ class WaitingContract(_Base):
 
         wait_for(work())
 
+    def test_a_delegate_that_others_drive_is_ordered_beside_its_job(self, bed: DispatcherBed) -> None:
+        async def work() -> None:
+            async with bed.dispatchers(2) as (one, other), one.seat("w", concurrency=3) as seat:
+                of_run, alike = Order("job", run_id="job-2", priority=1), Order("job-2", priority=-1)
+                await bed.submitted(one, of_run)
+                await bed.submitted(one, Order("job"))
+                await bed.submitted(one, alike)
+                await other.submit(of_run)
+                claims = [await claimed(seat) for _ in range(3)]
+                assert [claim.order for claim in claims] == [of_run, Order("job"), alike]
+                assert await other.order("job", "job-2") == of_run
+                assert await other.order("job") == Order("job")
+                assert await other.order("job-2") == alike
+                (worker,) = await other.workers()
+                assert sorted(worker.jobs) == ["job", "job-2", "job-2"]
+                claims[0] = await seat.change(claims[0], replace(of_run, takeovers=2))
+                assert (await other.order("job", "job-2")) == replace(of_run, takeovers=2)
+                await seat.release(claims[0], replace(of_run, due=bed.now() + 3_600_000))
+                assert not await other.withdraw("job")
+                assert await other.withdraw("job", "job-2")
+                assert await other.order("job", "job-2") is None
+                assert await other.order("job") is not None
+
+        wait_for(work())
+
 
 class ChoosingContract(_Base):
     """Each order goes to one seat: the right one, at the right time, in the right order."""

@@ -10,7 +10,7 @@ from itertools import count
 
 from perstack.dataclass import dataclass
 from perstack.engine.clock import SYSTEM
-from perstack.ports.dispatcher import SILENT_AFTER, Claim, Load, Order, WorkerInfo
+from perstack.ports.dispatcher import SILENT_AFTER, Claim, Load, Order, WorkerInfo, order_key
 
 Now = Callable[[], int]
 
@@ -28,12 +28,17 @@ class InMemoryOrders:
 
     now: Now = SYSTEM.now
     waiting: dict[str, Order] = field(default_factory=dict[str, Order])
-    """By Job, in the order of their submission."""
+    """By what they are for, in the order of their submission."""
     held: dict[str, _Held] = field(default_factory=dict[str, _Held])
-    """By Job."""
+    """By what the order is for."""
     seats: dict[int, WorkerInfo] = field(default_factory=dict[int, WorkerInfo])
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def of_seat(self, seat: int) -> tuple[str, ...]:
+        """The Jobs and Runs that a seat has claimed."""
+        mine = [held.claim.order for held in self.held.values() if held.seat == seat]
+        return tuple(order.run_id or order.job_id for order in mine)
 
     def is_silent(self, seat: int | None) -> bool:
         """Whether the claims of a seat may be taken over."""
@@ -63,19 +68,20 @@ class InMemoryDispatcher:
 
     async def submit(self, order: Order) -> None:
         orders = self._orders
-        waits = orders.waiting.get(order.job_id)
+        waits = orders.waiting.get(order.key)
         if waits is not None:
             order = replace(waits, due=min(waits.due, order.due), priority=max(waits.priority, order.priority))
-        orders.waiting[order.job_id] = order
+        orders.waiting[order.key] = order
         async with orders.changed:
             orders.changed.notify_all()
 
-    async def withdraw(self, job_id: str) -> bool:
-        return self._orders.waiting.pop(job_id, None) is not None
+    async def withdraw(self, job_id: str, run_id: str | None = None) -> bool:
+        return self._orders.waiting.pop(order_key(job_id, run_id), None) is not None
 
-    async def order(self, job_id: str) -> Order | None:
-        held = self._orders.held.get(job_id)
-        return self._orders.waiting.get(job_id, None if held is None else held.claim.order)
+    async def order(self, job_id: str, run_id: str | None = None) -> Order | None:
+        key = order_key(job_id, run_id)
+        held = self._orders.held.get(key)
+        return self._orders.waiting.get(key, None if held is None else held.claim.order)
 
     @asynccontextmanager
     async def seat(
@@ -95,7 +101,7 @@ class InMemoryDispatcher:
     async def workers(self) -> Sequence[WorkerInfo]:
         orders = self._orders
         found = [
-            replace(info, jobs=tuple(job for job, held in orders.held.items() if held.seat == number))
+            replace(info, jobs=orders.of_seat(number))
             for number, info in orders.seats.items()
             if not orders.is_silent(number)
         ]
@@ -121,20 +127,20 @@ class InMemorySeat:
 
     async def claim(self) -> Claim | None:
         orders, info = self._orders, self._orders.seats[self._number]
-        for job_id, held in orders.held.items():
+        for held in orders.held.values():
             if orders.is_silent(held.seat) and _fits(held.claim.order, info):
-                return self._take(job_id, held.claim.order, is_taken_over=True)
-        due = [one for one in orders.waiting.values() if one.due <= orders.now() and one.job_id not in orders.held]
+                return self._take(held.claim.order, is_taken_over=True)
+        due = [one for one in orders.waiting.values() if one.due <= orders.now() and one.key not in orders.held]
         fitting = [one for one in due if _fits(one, info)]
         if not fitting:
             return None
         order = max(fitting, key=lambda one: one.priority)  # the first of them
-        del orders.waiting[order.job_id]
-        return self._take(order.job_id, order, is_taken_over=False)
+        del orders.waiting[order.key]
+        return self._take(order, is_taken_over=False)
 
-    def _take(self, job_id: str, order: Order, *, is_taken_over: bool) -> Claim:
+    def _take(self, order: Order, *, is_taken_over: bool) -> Claim:
         claim = Claim(str(next(self._orders.numbers)), order, is_taken_over)
-        self._orders.held[job_id] = _Held(claim, self._number)
+        self._orders.held[order.key] = _Held(claim, self._number)
         self._had[claim.id] = claim
         return claim
 
@@ -156,20 +162,20 @@ class InMemorySeat:
     async def change(self, claim: Claim, order: Order) -> Claim:
         changed = replace(claim, order=order)
         if self._has(claim):
-            self._orders.held[order.job_id].claim = self._had[claim.id] = changed
+            self._orders.held[order.key].claim = self._had[claim.id] = changed
         return changed
 
     async def release(self, claim: Claim, again: Order | None = None) -> None:
         if self._had.pop(claim.id, None) is None or not self._has(claim):
             return
-        del self._orders.held[claim.order.job_id]
+        del self._orders.held[claim.order.key]
         if again is not None:
             await InMemoryDispatcher(self._orders).submit(again)
         async with self._orders.changed:
             self._orders.changed.notify_all()
 
     def _has(self, claim: Claim) -> bool:
-        held = self._orders.held.get(claim.order.job_id)
+        held = self._orders.held.get(claim.order.key)
         return held is not None and held.claim.id == claim.id
 
 
