@@ -31,11 +31,12 @@ def start(terminal: Terminal, *args: str, stdin: IO[str] | None = None) -> subpr
 class Attended:
     """A command as `start` begins it, with a terminal for its stderr."""
 
-    def __init__(self, terminal: Terminal, *args: str) -> None:
+    def __init__(self, terminal: Terminal, *args: str, provider: str = "scripted") -> None:
+        """`provider`: empty for a command that drives nothing."""
         self._ours, theirs = pty.openpty()
         self._seen = b""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "perstack", *args, "--provider", "scripted"],
+            [sys.executable, "-m", "perstack", *args, *(("--provider", provider) if provider else ())],
             cwd=terminal.workspace,
             env={**terminal.env, "TERM": "dumb"},
             stdout=subprocess.PIPE,

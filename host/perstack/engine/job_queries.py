@@ -77,11 +77,22 @@ class JobQueries(JobReader):
         """
         return None if typed is None else await whole_id(self.storage, typed, kinds)
 
-    async def watch(self, job_id: str | None = None) -> AsyncGenerator[StoredLine[StoredEvent]]:
-        """Every stored event of a Job, whoever drives it, until nobody does and all was shown."""
+    async def watch(
+        self, job_id: str | None = None, *, queued: bool = False
+    ) -> AsyncGenerator[StoredLine[StoredEvent]]:
+        """Every stored event of a Job, whoever drives it, until nobody does and all was shown.
+
+        `queued`: one that waits for a worker is waited for.
+        """
         from perstack.engine.watch import watch_job
 
-        async for line in watch_job(self.storage, await self._job_id(job_id)):
+        watched = await self._job_id(job_id)
+
+        async def is_over() -> bool:
+            # one that runs was taken by a worker just now
+            return (await self.job(watched)).status not in ("queued", "running")
+
+        async for line in watch_job(self.storage, watched, is_over if queued else None):
             yield line
 
     async def tree(self, job_id: str | None = None) -> tuple[PlacedRun, ...]:

@@ -97,3 +97,11 @@ def test_a_queued_job_is_cancelled(team: Terminal) -> None:
     assert (done.code, done.err) == (0, "")
     assert ordered(team, "one") is None
     assert team.call("resume", "one").code == 0
+
+
+def test_the_log_of_a_job_says_that_a_worker_took_it(team: Terminal) -> None:
+    assert team.call("submit", "lead", "go", "--job-id", "one").code == 0
+    served(team, "one")
+    shown = team.call("log", "one", columns=80)
+    assert (shown.code, shown.err) == (0, "")
+    assert "by a worker" in shown.out

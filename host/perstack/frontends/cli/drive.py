@@ -44,19 +44,24 @@ async def job_of(host: Host, lines: Output) -> JobSummary | None:
 
 
 def until_done(
-    host: Host, work: Callable[[], Awaitable[_T]], interrupted: Callable[[], Awaitable[_T | None]], lines: Output
+    host: Host,
+    work: Callable[[], Awaitable[_T]],
+    interrupted: Callable[[], Awaitable[_T | None]],
+    lines: Output,
+    *,
+    drives: bool = True,
 ) -> _T | None:
     """Work to the end, with the Host open; `interrupted` tells what became of work that was cut short.
 
     The first Ctrl-C (SIGTERM, SIGHUP) abandons the step in hand and records the interrupt; the second ends the process.
-    So does the end of whoever reads `lines`, quietly.
+    So does the end of whoever reads `lines`, quietly. Without `drives` another process has the steps.
     """
 
     async def main() -> _T | None:
         task = asyncio.ensure_future(work())
         lines.on_lost = task.cancel
         on_continued(lines.forget)
-        with on_stop_signals(lambda: _stop(task, lines), lambda: _leave(lines)):
+        with on_stop_signals(lambda: _stop(task, lines, drives=drives), lambda: _leave(lines)):
             async with host:
                 try:
                     return await task
@@ -73,9 +78,9 @@ def until_done(
     return ended
 
 
-def _stop(task: asyncio.Future[_T], lines: Output) -> None:
+def _stop(task: asyncio.Future[_T], lines: Output, *, drives: bool) -> None:
     task.cancel()
-    if lines.is_asking:  # nothing is at work
+    if lines.is_asking or not drives:  # nothing is at work here
         return
     with suppress(OSError):  # the terminal may be what has gone
         lines.remark("stopping after cleaning up; once more to leave at once")

@@ -37,7 +37,7 @@ class Following:
         """Show it, and how the Job stands when nobody drives it any more."""
         view = None if self._as_json else LiveView(rows=self.rows, state=LiveState(full=self._full))
         try:
-            async for line in host.watch(job_id):
+            async for line in host.watch(job_id, queued=True):
                 has_rows = self._is_shown(line)
                 if view is not None:
                     view.take(line.event, has_rows=has_rows)

@@ -12,7 +12,7 @@ from perstack.core.job import JobSummary
 from perstack.core.labels import parse_labels
 from perstack.engine.who import this_user
 from perstack.frontends.cli.dispatching import dispatcher_option
-from perstack.frontends.cli.drive import job_of, say, until_done
+from perstack.frontends.cli.drive import say, until_done
 from perstack.frontends.cli.given import given_query
 from perstack.frontends.cli.options import Setup, driving_options, label_option
 from perstack.frontends.cli.output import Output, Showing, showing_options
@@ -63,6 +63,7 @@ def submit_command(
     if job_id is not None:
         check_job_id(job_id)
     host, lines = setup.dispatched(dispatcher).host(), Output(showing)
+    waiting = list[str]()  # the Job, while it is waited for
 
     async def work() -> JobSummary:
         job = await host.submit(
@@ -80,15 +81,29 @@ def submit_command(
             data(job.to_json() if as_json else job.id.encode())
             return job
         lines.remark(f"Job {job.id} waits for a worker")
-        return await host.jobs.follow(job.id, on_event=lines)
+        waiting.append(job.id)
+        followed = await host.jobs.follow(job.id, on_event=lines)
+        waiting.clear()
+        return followed
 
-    done = until_done(host, work, lambda: job_of(host, lines), lines)
+    async def interrupted() -> JobSummary | None:
+        return await host.job(waiting[0]) if waiting else None
+
+    done = until_done(host, work, interrupted, lines, drives=False)
+    if done is None:
+        sys.exit(INTERRUPTED)
     if not wait:
-        sys.exit(INTERRUPTED if done is None else 0)
-    if done is None or done.status in ("running", "queued"):
-        lines.remark("its worker drives it on" if done is not None else "it is still queued")
+        sys.exit(0)
+    if waiting and done.status in ("running", "queued", "stoppedByInterrupt"):
+        lines.remark(_left(done))
         sys.exit(INTERRUPTED)
     sys.exit(say(done, lines))
+
+
+def _left(job: JobSummary) -> str:
+    """That the Job does without this process."""
+    how = "still waits for a worker" if job.status == "queued" else "is driven on by the workers"
+    return f"Job {job.id} {how}; see it with: perstack log {job.id} --follow"
 
 
 def _warn(host: Host) -> None:

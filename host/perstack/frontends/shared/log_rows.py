@@ -28,6 +28,7 @@ from perstack.core.events import (
     RedactEvent,
     RejectResult,
     RequestApproval,
+    ResumeReason,
     ResumeRun,
     Retry,
     ShrinkResults,
@@ -220,7 +221,7 @@ def tokens(usage: Usage, unpriced_tokens: int | None = None) -> str:
     return f"{words}, {price}" if price else words
 
 
-_RESUMED = {
+_RESUMED: dict[ResumeReason, str] = {
     "answer": "with an answer",
     "interrupt": "after an interrupt",
     "maxSteps": "after the step limit",
@@ -228,6 +229,7 @@ _RESUMED = {
     "error": "after an error",
     "crash": "after its process ended",
     "parent": "with the Run that started it",
+    "queued": "by a worker",
 }
 
 
