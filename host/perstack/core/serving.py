@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, assert_never
 
+from perstack.core.events import ResumeRun, StopRunByInterrupt, StoredEvent
 from perstack.core.job import JobStatus, JobSummary
 from perstack.core.undriven import stands
 from perstack.dataclass import dataclass
 
 MOST_TAKEOVERS = 3
-"""Takeovers in a row without any work between them after which a Job is driven no more."""
+"""Workers in a row that ended over a Job, without any work of it between them, after which it is driven no more."""
+
+_MOST_IN_ALL = 10
+"""Takeovers in a row without any work after which it is driven no more, whatever became of the workers."""
 
 _FIRST_PAUSE = 250
 _LONGEST_PAUSE = 4_000
@@ -103,3 +107,31 @@ def takeovers_now(before: int, work_before: int, work: int) -> int:
     `before` there were until the last one, when so much was done; `work` is done by now.
     """
     return before + 1 if before and work == work_before else 1
+
+
+def is_suspect(takeovers: int) -> bool:
+    """Whether one takeover more might stop the Job."""
+    return takeovers >= MOST_TAKEOVERS - 1
+
+
+def drivers_in(coordinator: Iterable[StoredEvent]) -> tuple[str, ...]:
+    """The workers that took a Coordinator's Run up, in order, but for those that recorded themselves that they left."""
+    found: list[str] = []
+    for event in coordinator:
+        if isinstance(event, ResumeRun) and event.worker:
+            found.append(event.worker)
+        elif isinstance(event, StopRunByInterrupt) and found:
+            found.pop()
+    return tuple(found)
+
+
+def ends_its_workers(takeovers: int, drivers: Sequence[str], live: Collection[str]) -> bool:
+    """Whether a Job is to be driven no more, after so many takeovers in a row.
+
+    `drivers` are those that took it up, the last one last. One that is `live` again was frozen or cut off: the Job has
+    not ended it, and does not answer for its silence. Neither does it for one that had not begun to drive it.
+    """
+    if takeovers < MOST_TAKEOVERS:
+        return False
+    ended = set(drivers[-takeovers:]) - set(live)
+    return len(ended) >= MOST_TAKEOVERS or takeovers >= _MOST_IN_ALL

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perstack.core.events import ResumeRun, StopRunByInterrupt
 from perstack.core.job import JobStatus, JobSummary, lifecycle_of
-from perstack.core.serving import MOST_TAKEOVERS, Again, Came, Done, after_drive, pause, takeovers_now, work_in
+from perstack.core.serving import (
+    MOST_TAKEOVERS,
+    Again,
+    Came,
+    Done,
+    after_drive,
+    drivers_in,
+    ends_its_workers,
+    pause,
+    takeovers_now,
+    work_in,
+)
 
 NOW = 1_000_000
+STAMP: dict[str, Any] = {
+    "id": "j-1-1",
+    "timestamp": NOW,
+    "job_id": "j",
+    "run_id": "j-1",
+    "expert_key": "a",
+    "step_number": 1,
+    "checkpoint_id": "c",
+}
 
 
 def job(status: JobStatus, **fields: object) -> JobSummary:
@@ -80,3 +101,31 @@ def test_takeovers_count_only_without_work_between_them() -> None:
         takeovers = takeovers_now(takeovers, before, before)
         assert takeovers == count
     assert takeovers_now(takeovers, before, before + 1) == 1
+
+
+def test_who_drove_a_run_is_read_from_its_log_but_for_those_that_left_by_themselves() -> None:
+    def taken(worker: str) -> ResumeRun:
+        return ResumeRun(**STAMP, reason="crash", worker=worker)
+
+    left = StopRunByInterrupt(**STAMP)
+    events = [taken("w1"), left, taken("w2"), taken(""), taken("w3"), left, taken("w4")]
+    assert drivers_in(events) == ("w2", "w4")
+
+
+@pytest.mark.parametrize(
+    ("takeovers", "drivers", "live", "ends"),
+    [
+        (2, ("a", "b", "c"), (), False),
+        (3, ("a", "b", "c"), (), True),
+        (3, ("a", "b", "c"), ("b", "x"), False),
+        (4, ("a", "b", "c", "d"), ("b",), True),
+        (3, ("a", "b", "b"), (), False),
+        (3, ("old", "a", "b", "b"), (), False),
+        (9, ("a",), ("a",), False),
+        (10, ("a",), ("a",), True),
+    ],
+)
+def test_a_job_answers_for_workers_that_have_ended_over_it(
+    takeovers: int, drivers: tuple[str, ...], live: tuple[str, ...], ends: bool
+) -> None:
+    assert ends_its_workers(takeovers, drivers, live) is ends

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from hosting import Bench, crashing, expert, until_it_crashes, wait_for
 from working import Engine, recorded
 
 from perstack.core.job import JobSummary
+from perstack.core.serving import work_in
+from perstack.engine.workers.claims import Drive
 from perstack.errors import DispatcherError, MissingCredential
 from perstack.host import Host
 from perstack.testing.crashing_storage import CrashPoint
@@ -133,8 +136,28 @@ async def _hang(job_id: str, **_: object) -> JobSummary:
 
 async def _killed(engine: Engine, host: Host) -> int:
     """A worker that dies over what it is given: how often its order was taken over by then."""
-    async with engine.at_work(host, "dying", drive=_hang) as dying:
+    return await _dead(engine, host, _hang)
+
+
+async def _killed_over_it(bench: Bench, engine: Engine, name: str) -> int:
+    """The same, of a worker of that name which has taken the Job up."""
+
+    async def drive(job_id: str, **_: object) -> JobSummary:
+        dying = bench.host(DONE, expert("a"), wrap=crashing(CrashPoint("after", 1)))
+        with until_it_crashes():
+            await dying.jobs.serve(job_id, worker=name)
+        begun.set()
+        return await _hang(job_id)
+
+    begun = asyncio.Event()
+    return await _dead(engine, bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), drive, begun)
+
+
+async def _dead(engine: Engine, host: Host, drive: Drive, begun: asyncio.Event | None = None) -> int:
+    async with engine.at_work(host, "dying", drive=drive) as dying:
         await dying.until("taken")
+        if begun is not None:
+            await begun.wait()
         dying.task.cancel()
         await asyncio.wait({dying.task})
     order = await engine.dispatcher.order("job")
@@ -147,9 +170,7 @@ def test_a_job_that_ends_three_workers_is_stopped(bench: Bench) -> None:
         engine = Engine()
         await recorded(bench, "job")
         await engine.submit("job")
-        assert [
-            await _killed(engine, bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)) for _ in range(3)
-        ] == [0, 1, 2]
+        assert [await _killed_over_it(bench, engine, name) for name in ("w1", "w2", "w3")] == [0, 1, 2]
         async with engine.at_work(bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), "last") as at_work:
             poison = await at_work.until("poison")
             job = await at_work.host.job("job")
@@ -159,6 +180,59 @@ def test_a_job_that_ends_three_workers_is_stopped(bench: Bench) -> None:
         assert "workers in a row" in (job.error or "")
         assert await engine.is_empty()
         assert (await bench.host(DONE, expert("a"), dispatcher=engine.dispatcher).resume("job")).status == "completed"
+
+    wait_for(work())
+
+
+def test_a_job_does_not_answer_for_workers_that_were_silent_and_are_there_again(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        await recorded(bench, "job")
+        await engine.submit("job")
+        assert [await _killed_over_it(bench, engine, name) for name in ("w1", "w2", "w3")] == [0, 1, 2]
+        async with engine.dispatcher.seat("w2"):  # it was frozen, and has learnt that another has the Job
+            host = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)
+            async with engine.at_work(host, "last") as at_work:
+                assert (await at_work.until("ended")).facts["status"] == "completed"
+            assert not at_work.of("poison")
+
+    wait_for(work())
+
+
+def test_a_job_does_not_answer_for_workers_that_had_not_begun_to_drive_it_but_for_ten_at_the_most(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        await recorded(bench, "job")
+        await engine.submit("job")
+        host = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)
+        assert [await _killed(engine, host) for _ in range(10)] == [*range(10)]
+        async with engine.at_work(host, "last") as at_work:
+            await at_work.until("poison")
+        assert (await host.job("job")).status == "stoppedByError"
+
+    wait_for(work())
+
+
+def test_jobs_that_may_have_ended_workers_are_driven_one_at_a_time(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        host = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)
+        for job_id in ("first", "second"):
+            await recorded(bench, job_id)
+            types = [line.event.type for line in await host.jobs.events((await host.job(job_id)).coordinator_run_id)]
+            await engine.submit(job_id, takeovers=2, events=work_in(types))
+        let = asyncio.Event()
+
+        async def drive(job_id: str, **options: Any) -> JobSummary:
+            await let.wait()
+            return await host.jobs.serve(job_id, worker="w", **options)
+
+        async with engine.at_work(host, drive=drive) as at_work:
+            assert (await at_work.until("again")).job == "second"
+            assert [one.job for one in at_work.of("taken")] == ["first"]
+            let.set()
+            assert [(await at_work.until("ended", number)).job for number in (1, 2)] == ["first", "second"]
+        assert {(await host.job(job_id)).status for job_id in ("first", "second")} == {"completed"}
 
     wait_for(work())
 

@@ -10,13 +10,13 @@ from typing import Protocol
 
 from perstack.core.ids import check_job_id
 from perstack.core.job import JobSummary
-from perstack.core.serving import MOST_TAKEOVERS, Again, Came, Done, after_drive, needs_nobody, takeovers_now, work_in
+from perstack.core.serving import Again, Came, Done, after_drive, is_suspect, needs_nobody, takeovers_now
 from perstack.dataclass import dataclass
 from perstack.engine.emit import OnEvent
 from perstack.engine.jobs import Jobs
 from perstack.engine.workers.news import News, Tell, error_text, news_of, news_of_taken
 from perstack.engine.workers.outcome import Outcome
-from perstack.engine.workers.poison import stop_for_good
+from perstack.engine.workers.poison import is_poison, stop_for_good, work_of
 from perstack.engine.workers.reaching import Reaching
 from perstack.engine.workers.tally import Tally
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
@@ -25,6 +25,10 @@ from perstack.ports.dispatcher import Claim, Order, Seat
 
 _MOST_REMEMBERED = 1_000
 """Jobs of which it is known how often this worker could not begin them."""
+
+
+Live = Callable[[], Awaitable[frozenset[str]]]
+"""The names of the workers that there are."""
 
 
 class Drive(Protocol):
@@ -105,10 +109,10 @@ class Claims:
         held = self._held[claim.id] = Held(claim)
         return held
 
-    async def see_to(self, seat: Seat, held: Held, live: Callable[[], Awaitable[frozenset[str]]]) -> None:
+    async def see_to(self, seat: Seat, held: Held, live: Live) -> None:
         """Drive the Job, and release the order. `live` are the names of the workers that there are."""
         try:
-            outcome = await self._outcome(seat, held)
+            outcome = await self._outcome(seat, held, live)
             after = self._after(held, outcome)
             again = None if isinstance(after, Done) else await self._order_again(held.claim.order, after, live)
             if not held.is_lost:
@@ -121,7 +125,7 @@ class Claims:
             del self._held[held.claim.id]
             self.freed.set()
 
-    async def _outcome(self, seat: Seat, held: Held) -> Outcome:
+    async def _outcome(self, seat: Seat, held: Held, live: Live) -> Outcome:
         """Drive it, if there is something to drive. Raises CancelledError only if this task is cancelled."""
         job_id = held.claim.order.job_id
         try:
@@ -130,8 +134,10 @@ class Claims:
                 return Outcome("stopped", job)
             if held.claim.is_taken_over:
                 await self._count_takeover(seat, held)
-            if held.claim.order.takeovers >= MOST_TAKEOVERS:
+            if await is_poison(self._jobs, held.claim.order, lambda: self._reaching.until_done(live)):
                 return Outcome("stopped", await stop_for_good(self._jobs, job_id, self._clock), is_poison=True)
+            if await self._is_beside_a_suspect(held):
+                return Outcome("busy", job)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
             return await self._failed(job_id, error)
         if held.is_left or held.is_lost:
@@ -193,12 +199,24 @@ class Claims:
         """Keep with the order how often it was taken over, and how much was done then."""
         self._tally.takeovers += 1
         order = held.claim.order
-        types: list[str] = []
-        for run in (await self._jobs.job(order.job_id)).runs:
-            types += [line.event.type for line in await self._jobs.events(run.id)]
-        work = work_in(types)
+        work = await work_of(self._jobs, order.job_id)
         changed = replace(order, takeovers=takeovers_now(order.takeovers, order.events, work), events=work)
         held.claim = await self._reaching.until_done(lambda: seat.change(held.claim, changed))
+
+    async def _is_beside_a_suspect(self, held: Held) -> bool:
+        """Whether two Jobs would be driven here that may have ended workers: they answer for themselves, one at a time.
+
+        One that has done something since is none any more.
+        """
+        if not is_suspect(held.claim.order.takeovers):
+            return False
+        for other in tuple(self._held.values()):
+            order = other.claim.order
+            if other is held or other.task is None or not is_suspect(order.takeovers):
+                continue
+            if await work_of(self._jobs, order.job_id) == order.events:
+                return True
+        return False
 
     # --- what becomes of the order --------------------------------------------------------------------------------
 
@@ -213,7 +231,7 @@ class Claims:
             self.soonest = after.due if self.soonest is None else min(self.soonest, after.due)
         return after
 
-    async def _order_again(self, order: Order, after: Again, live: Callable[[], Awaitable[frozenset[str]]]) -> Order:
+    async def _order_again(self, order: Order, after: Again, live: Live) -> Order:
         """The order as it waits. Of workers that have ended nobody need know what they refused."""
         if after.refused is None:
             return replace(order, due=after.due)

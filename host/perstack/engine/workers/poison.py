@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from perstack.core.commands import Fail
 from perstack.core.job import JobSummary, summarize
 from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.decide import noted, resumed
 from perstack.core.runs.transitions import ACTIVE
-from perstack.core.serving import MOST_TAKEOVERS
+from perstack.core.serving import MOST_TAKEOVERS, drivers_in, ends_its_workers, work_in
 from perstack.engine.emit import Emitter
 from perstack.engine.jobs import Jobs
 from perstack.engine.session import Session
 from perstack.engine.who import this_process
 from perstack.ports.clock import Clock
+from perstack.ports.dispatcher import Order
 from perstack.ports.storage import RunRef
 
 _WHY = ErrorInfo(
@@ -20,6 +23,23 @@ _WHY = ErrorInfo(
     message=f"{MOST_TAKEOVERS} workers in a row ended or fell silent at this place of the Job: look at what it does"
     " there, then resume it",
 )
+
+
+async def work_of(jobs: Jobs, job_id: str) -> int:
+    """How much of a Job is done, over all its Runs."""
+    types: list[str] = []
+    for run in (await jobs.job(job_id)).runs:
+        types += [line.event.type for line in await jobs.events(run.id)]
+    return work_in(types)
+
+
+async def is_poison(jobs: Jobs, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
+    """Whether the Job ends whoever drives it. `live` are the workers that there are, asked for if it may be."""
+    if order.takeovers < MOST_TAKEOVERS:
+        return False
+    run_id = (await jobs.job(order.job_id)).coordinator_run_id
+    drivers = drivers_in([line.event for line in await jobs.events(run_id)])
+    return ends_its_workers(order.takeovers, drivers, await live())
 
 
 async def stop_for_good(jobs: Jobs, job_id: str, clock: Clock) -> JobSummary:
