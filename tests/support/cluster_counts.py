@@ -1,0 +1,196 @@
+"""What came of the Jobs of a cluster, read from their logs, and compared with what was seen outside of the storage."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+
+from cluster_machines import Cluster
+from cluster_project import INPUT, KINDS, OUTPUT, SCHEDULES
+
+from perstack.core.events import FinishGeneration, FinishRun, FinishToolCall
+from perstack.core.job import JobSummary
+from perstack.ports.storage import RunRef
+
+MINUTE = 60_000
+_LOOKED_AFTER = 30_000
+"""Milliseconds after which an occurrence has been started for certain, whatever was done to whoever looks."""
+
+
+@dataclass
+class Counts:
+    """What came of it. Each list has what is wrong."""
+
+    jobs: int = 0
+    runs: int = 0
+    events: int = 0
+    tokens: int = 0
+    occurrences: int = 0
+    passed_over: int = 0
+    effects: int = 0
+    interrupted: int = 0
+    told: int = 0
+    untold: int = 0
+    """Events of which no process was told that they were written: it ended, or was cut off, before the answer came."""
+    taken_over: int = 0
+    not_once: list[str] = field(default_factory=list[str])
+    wrong_totals: list[str] = field(default_factory=list[str])
+    doubled: list[str] = field(default_factory=list[str])
+    lost: list[str] = field(default_factory=list[str])
+    lost_events: list[str] = field(default_factory=list[str])
+    other_events: list[str] = field(default_factory=list[str])
+    """What was told was written is there with other content, or at another place, or was told twice."""
+    wrong_occurrences: list[str] = field(default_factory=list[str])
+    findings: list[str] = field(default_factory=list[str])
+    noise: list[str] = field(default_factory=list[str])
+    """What workers wrote that is no line of their log."""
+
+    @property
+    def faults(self) -> dict[str, list[str]]:
+        """What is wrong, if anything."""
+        return {name: found for name, found in vars(self).items() if isinstance(found, list) and found}
+
+    def table(self) -> Iterator[str]:
+        """A line for each thing that was counted."""
+        rows = (
+            ("Jobs, each completed once", self.jobs, f"{len(self.not_once)} not"),
+            ("Runs", self.runs, ""),
+            ("tokens, in Runs as in Jobs", self.tokens, f"{len(self.wrong_totals)} Jobs with wrong totals"),
+            ("effects", self.effects, f"{len(self.doubled)} doubled, {len(self.lost)} lost"),
+            ("calls interrupted", self.interrupted, ""),
+            ("events in the logs", self.events, f"{len(self.findings)} findings of verify"),
+            ("events told as written", self.told, f"{len(self.lost_events)} lost, {len(self.other_events)} other"),
+            ("events told to nobody", self.untold, ""),
+            ("occurrences, each once", self.occurrences, f"{len(self.wrong_occurrences)} wrong"),
+            ("occurrences passed over", self.passed_over, ""),
+            ("takeovers", self.taken_over, ""),
+        )
+        for name, count, wrong in rows:
+            yield f"{name:<30}{count:>8}  {wrong}".rstrip()
+
+
+async def counted(running: Cluster) -> Counts:
+    """Look at every log. The workers have left."""
+    counts, ledger = Counts(), running.ledger()
+    ended_at = int(time.time() * 1000)
+    occurred = await _occurrences(running)
+    check_occurrences(counts, occurred, ended_at)
+    jobs = [await running.host.job(job_id) for job_id in running.jobs]
+    jobs += [job for each in occurred.values() for job in each.values() if job.status == "completed"]
+    calls, digests = set[str](), dict[str, str]()
+    for job in jobs:
+        await _count(running, counts, job, ledger, calls, digests)
+    counts.jobs, counts.effects = len(jobs), len(ledger)
+    mine = {f"{job.id}-" for job in jobs}
+    counts.doubled += [key for key, times in ledger.items() if times > 1]
+    counts.doubled += [f"{key}: no log has it" for key in ledger if key not in calls and _job_of(key, 3) in mine]
+    compare(counts, running.told(), digests, mine)
+    async for report in running.host.verify_all():
+        counts.findings += [f"{report.job_id}: {one}" for one in report.findings]
+    for machine in running.machines:
+        for line in (machine.folder / "worker.log").read_text().splitlines():
+            try:
+                counts.taken_over += "takeovers" in json.loads(line)
+            except ValueError:
+                counts.noise.append(line)
+    return counts
+
+
+def _job_of(id: str, parts: int) -> str:
+    """The Job of an id that ends with so many parts more, and a dash."""
+    return f"{id.rsplit('-', parts)[0]}-"
+
+
+async def _count(
+    running: Cluster, counts: Counts, job: JobSummary, ledger: Counter[str], calls: set[str], digests: dict[str, str]
+) -> None:
+    host, kind, ends, appends = running.host, KINDS[job.expert_key], 0, 0
+    steps = used = 0
+    for run in job.runs:
+        counts.runs += 1
+        for place, line in enumerate(await host.storage.read(RunRef(job.id, run.id)), 1):
+            digests[f"{run.id}-{place}"] = sha256(line).hexdigest()
+        for event in [line.event for line in await host.events(run.id)]:
+            counts.events += 1
+            ends += isinstance(event, FinishRun) and run.id == job.coordinator_run_id
+            if isinstance(event, FinishGeneration):
+                steps, used = steps + 1, used + event.usage.input_tokens + event.usage.output_tokens
+            if isinstance(event, FinishToolCall) and event.tool_name == "append":
+                appends += 1
+                key = f"{run.id}-{event.step_number}-{event.tool_call_id}"
+                calls.add(key)
+                text = "".join(getattr(part, "text", "") for part in event.contents)
+                if text != f"kept {key}":
+                    counts.interrupted += 1
+                elif not ledger[key]:
+                    counts.lost.append(key)
+    if ends != 1 or job.status != "completed":
+        counts.not_once.append(f"{job.id}: {job.status}, ended {ends} times")
+    counts.tokens += used
+    in_summary = (job.total_steps, job.usage.input_tokens, job.usage.output_tokens)
+    in_runs = (
+        sum(run.steps for run in job.runs),
+        sum(run.usage.input_tokens for run in job.runs),
+        sum(run.usage.output_tokens for run in job.runs),
+    )
+    due = (kind.steps, kind.steps * INPUT, kind.steps * OUTPUT)
+    if not in_summary == in_runs == due or (steps, used) != (due[0], due[1] + due[2]) or appends != kind.appends:
+        found = f"{in_summary}, in its Runs {in_runs}, in its events {steps}, {used}, {appends} calls"
+        counts.wrong_totals.append(f"{job.id} ({job.expert_key}) has {found}; {due} are due, {kind.appends} calls")
+
+
+def compare(counts: Counts, told: list[tuple[str, str]], digests: dict[str, str], mine: set[str]) -> None:
+    """What processes were told was written with what is there: nothing is missing, other, or was written twice."""
+    told = [(event_id, digest) for event_id, digest in told if _job_of(event_id, 2) in mine]
+    counts.told = len(told)
+    for event_id, digest in told:
+        if event_id not in digests:
+            counts.lost_events.append(event_id)
+        elif digests[event_id] != digest:
+            counts.other_events.append(event_id)
+    times = Counter(event_id for event_id, _ in told)
+    counts.other_events += [f"{event_id}: told {count} times" for event_id, count in times.items() if count > 1]
+    counts.untold = len(digests.keys() - times.keys())
+
+
+# --- schedules ----------------------------------------------------------------------------------------------------
+
+
+async def _occurrences(running: Cluster) -> dict[str, dict[int, JobSummary]]:
+    """The Jobs of each schedule, by their minute."""
+    found: dict[str, dict[int, JobSummary]] = {name: {} for name in SCHEDULES}
+    for name, occurred in found.items():
+        after: str | None = None
+        while True:
+            page = await running.host.jobs.list(labels={"schedule": name}, limit=500, after=after)
+            for job in page.jobs:
+                minute = datetime.strptime(job.id.rpartition("-")[2], "%Y%m%dT%H%MZ").replace(tzinfo=UTC)
+                occurred[int(minute.timestamp() * 1000)] = await running.host.job(job.id)
+            if (after := page.next) is None:
+                break
+    return found
+
+
+def check_occurrences(counts: Counts, occurred: dict[str, dict[int, JobSummary]], ended_at: int) -> None:
+    """Of ten minutes that were missed the latest occurred, and then every minute, but while the one before worked."""
+    for name, jobs in occurred.items():
+        counts.occurrences += sum(job.status == "completed" for job in jobs.values())
+        if not jobs:
+            counts.wrong_occurrences.append(f"{name} never occurred")
+            continue
+        first = jobs[min(jobs)]
+        if first.started_at - min(jobs) > MINUTE + _LOOKED_AFTER:
+            counts.wrong_occurrences.append(f"{first.id} is not the latest of those that were missed")
+        for minute in range(min(jobs), ended_at - _LOOKED_AFTER, MINUTE):
+            if minute not in jobs:
+                at_work = [job for at, job in jobs.items() if at < minute <= (job.finished_at or ended_at)]
+                counts.passed_over += bool(at_work)
+                if not at_work:
+                    counts.wrong_occurrences.append(f"{name} did not occur at {minute}")
+            elif jobs[minute].status != "completed":
+                counts.wrong_occurrences.append(f"{jobs[minute].id} is {jobs[minute].status}")

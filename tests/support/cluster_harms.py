@@ -1,0 +1,163 @@
+"""What is done to the workers of a cluster, to their PostgreSQL, and to those who submit and answer."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+from cluster_machines import Cluster, Machine
+
+from perstack.errors import PerstackError
+from perstack.ports.dispatcher import TAKEN_OVER_WITHIN, WorkerInfo
+
+_LONG = (TAKEN_OVER_WITHIN + 0.5, TAKEN_OVER_WITHIN + 2)
+"""Seconds after which a worker that falls silent has lost its Jobs."""
+_SHORT = (0.5, 4.0)
+_AT_FIRST = 15
+"""Jobs that are submitted before anything is done to anybody."""
+_PATIENCE = 20.0
+"""Seconds until some worker has a Job."""
+_AT_ONCE = 4
+"""Harms that are done at a time."""
+
+Harm = Callable[[Cluster, "Machines"], Awaitable[None]]
+
+
+class Machines:
+    """Those to which nothing is done just now; whoever takes one heals it."""
+
+    def __init__(self, running: Cluster) -> None:
+        self._running = running
+        self._well = list(running.machines)
+        self._healed = asyncio.Condition()
+        self.server = asyncio.Lock()
+        """Held by whoever restarts PostgreSQL."""
+
+    async def harm(self, how: Callable[[Machine], None], seconds: tuple[float, float]) -> None:
+        """Do that to one, and heal it after some of so many seconds."""
+        async with self._healed:
+            await self._healed.wait_for(lambda: self._well)
+            machine = await self._in_the_middle_of_a_job()
+            self._well.remove(machine)
+        try:
+            await asyncio.to_thread(how, machine)
+            await asyncio.sleep(self._running.random.uniform(*seconds))
+        finally:
+            machine.heal()
+            async with self._healed:
+                self._well.append(machine)
+                self._healed.notify()
+
+    async def _in_the_middle_of_a_job(self) -> Machine:
+        """One that drives some, if there is one before long."""
+        random = self._running.random
+        with suppress(TimeoutError, PerstackError):
+            async with asyncio.timeout(_PATIENCE):
+                while True:
+                    at_work = {one.name.partition("-")[0] for one in await self._workers() if one.jobs}
+                    found = [machine for machine in self._well if f"m{machine.number}" in at_work]
+                    if found:
+                        return random.choice(found)
+                    await asyncio.sleep(0.1)
+        return random.choice(self._well)
+
+    async def _workers(self) -> Sequence[WorkerInfo]:
+        dispatcher = self._running.host.dispatcher
+        return () if dispatcher is None else await dispatcher.workers()
+
+    async def restart(self, sign: int) -> None:
+        """Stop PostgreSQL, and start it again."""
+        async with self.server:
+            await asyncio.sleep(self._running.random.uniform(0, 0.5))
+            await asyncio.to_thread(self._running.server.stop, sign)
+            await asyncio.sleep(self._running.random.uniform(0, 1.0))
+            await asyncio.to_thread(self._running.server.start)
+
+
+def _drain_then_kill(machine: Machine) -> None:
+    machine.send(signal.SIGTERM)
+    time.sleep(0.3)  # so that it is at it
+    machine.kill()
+
+
+async def _silent(how: Callable[[Machine], None], running: Cluster, machines: Machines) -> None:
+    """For a moment, or for so long that others take its Jobs over."""
+    await machines.harm(how, running.random.choice((_SHORT, _LONG)))
+
+
+async def _for_long(how: Callable[[Machine], None], running: Cluster, machines: Machines) -> None:
+    await machines.harm(how, _LONG)
+
+
+async def _restarted(sign: int, running: Cluster, machines: Machines) -> None:
+    await machines.restart(sign)
+
+
+async def _drained(running: Cluster, machines: Machines) -> None:
+    await machines.harm(Machine.drain, (0.0, 1.0))
+
+
+async def _drained_and_restarted(running: Cluster, machines: Machines) -> None:
+    """PostgreSQL goes away while a worker gives back what it has."""
+    await asyncio.gather(_drained(running, machines), machines.restart(signal.SIGINT))
+
+
+async def _two_at_once(running: Cluster, machines: Machines) -> None:
+    await asyncio.gather(machines.harm(Machine.kill, _SHORT), machines.harm(Machine.freeze, _LONG))
+
+
+async def _cut_and_restarted(running: Cluster, machines: Machines) -> None:
+    await asyncio.gather(machines.harm(Machine.cut, _LONG), machines.restart(signal.SIGQUIT))
+
+
+async def _submitting(running: Cluster, machines: Machines) -> None:
+    """PostgreSQL goes away while Jobs are submitted."""
+    await asyncio.gather(running.submit(6), machines.restart(running.random.choice((signal.SIGINT, signal.SIGQUIT))))
+
+
+HARMS: Mapping[str, Harm] = {
+    "killed": partial(_silent, Machine.kill),
+    "frozen": partial(_silent, Machine.freeze),
+    "cut off": partial(_for_long, Machine.cut),
+    "PostgreSQL restarted": partial(_restarted, signal.SIGINT),
+    "PostgreSQL crashed": partial(_restarted, signal.SIGQUIT),
+    "drained": _drained,
+    "killed as it drained": lambda running, machines: machines.harm(_drain_then_kill, _SHORT),
+    "PostgreSQL restarted as one drained": _drained_and_restarted,
+    "killed and frozen at once": _two_at_once,
+    "cut off, and PostgreSQL crashed": _cut_and_restarted,
+    "PostgreSQL restarted as Jobs were submitted": _submitting,
+    "killed as it submitted": lambda running, _: running.submit_by_command_and_kill(),
+    "killed as it answered": lambda running, _: running.answer_by_command_and_kill(),
+}
+
+
+async def harmed(running: Cluster, jobs: int, rounds: int, pause: tuple[float, float]) -> None:
+    """Submit so many Jobs, and do each harm so many times meanwhile, in an order that the seed decides.
+
+    A part of the Jobs is there at first, and the others come evenly. Returns when the last one is over and all workers
+    are well.
+    """
+    machines = Machines(running)
+    deck = [name for _ in range(rounds) for name in running.random.sample([*HARMS], len(HARMS))]
+    running.leaves_questions, places = True, asyncio.Semaphore(_AT_ONCE)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for number, name in enumerate(deck):
+                due = _AT_FIRST + (jobs - _AT_FIRST) * (number + 1) // len(deck) - len(running.jobs)
+                group.create_task(running.submit(max(0, due)))
+                await places.acquire()
+                group.create_task(_inflicted(name, running, machines)).add_done_callback(lambda _: places.release())
+                await asyncio.sleep(running.random.uniform(*pause))
+    finally:
+        running.leaves_questions, running.left = False, None
+    await running.submit(max(0, jobs - len(running.jobs)))
+
+
+async def _inflicted(name: str, running: Cluster, machines: Machines) -> None:
+    await HARMS[name](running, machines)
+    running.done[name] += 1

@@ -1,0 +1,351 @@
+"""PostgreSQL, workers in network namespaces that share it, and who submits Jobs to them and answers what they ask."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+import psycopg
+from cluster_project import PLUGIN, kind_of, project, script
+from namespaces import Network
+from postgres_server import PostgresServer
+
+from perstack.errors import PerstackError, UsageError
+from perstack.host import Host
+
+PROGRAM = str(Path(sys.executable).with_name("perstack"))
+
+_FEW = 60
+"""Jobs that are looked at one by one."""
+_MISSED = 10 * 60_000
+"""Milliseconds for which nobody has looked after the schedules when the workers begin."""
+
+
+@dataclass
+class Machine:
+    """One worker, and the machine that it is on."""
+
+    number: int
+    network: Network
+    command: list[str]
+    folder: Path
+    env: Mapping[str, str]
+    process: subprocess.Popen[bytes] | None = None
+    is_frozen: bool = False
+    is_cut: bool = False
+
+    def start(self) -> None:
+        with (self.folder / "worker.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self.network.within(self.network.machine(self.number)), *self.command],
+                cwd=self.folder,
+                env=dict(self.env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def is_there(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def send(self, sign: int) -> None:
+        if self.process is not None and self.is_there:
+            self.process.send_signal(sign)
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait(10)
+        self.is_frozen = False
+
+    def freeze(self) -> None:
+        self.send(signal.SIGSTOP)
+        self.is_frozen = True
+
+    def cut(self) -> None:
+        self.network.cut(self.number)
+        self.is_cut = True
+
+    def drain(self) -> None:
+        """Ask it to leave, and wait until it has."""
+        if self.process is not None:
+            self.send(signal.SIGTERM)
+            self.process.wait(60)
+
+    def end(self, sign: int) -> None:
+        if self.process is not None:
+            self.send(signal.SIGCONT)
+            self.send(sign)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+            self.process, self.is_frozen = None, False
+
+    def heal(self) -> None:
+        """Whatever was done to it is over."""
+        if self.is_cut:
+            self.network.join(self.number)
+        if self.is_frozen:
+            self.send(signal.SIGCONT)
+        if not self.is_there:
+            self.start()
+        self.is_frozen = self.is_cut = False
+
+
+class Past:
+    """A clock that is late."""
+
+    def now(self) -> int:
+        return int(time.time() * 1000) - _MISSED
+
+
+@dataclass
+class Cluster:
+    """PostgreSQL, and workers that share it."""
+
+    folder: Path
+    server: PostgresServer
+    machines: list[Machine]
+    host: Host
+    address: str
+    """Of the storage, as it is reached beside the workers."""
+    random: random.Random
+    env: Mapping[str, str]
+    done: Counter[str] = field(default_factory=Counter[str])
+    """How often each was done to somebody."""
+    jobs: list[str] = field(default_factory=list[str])
+    """Those that were submitted."""
+    answered: set[str] = field(default_factory=set[str])
+    """Those whose question has its answer."""
+    left: str | None = None
+    """One that asks something, and is left to `perstack answer`."""
+    leaves_questions: bool = False
+
+    # --- what there is --------------------------------------------------------------------------------------------
+
+    async def statuses(self) -> dict[str, str]:
+        """Of those that are not completed. What the storage keeps of a Job beside its log may be older than that."""
+        kept = await asyncio.to_thread(self._kept)
+        left = [job for job in kept if job.startswith("schedule-") and kept[job] != "completed"]
+        left += [job for job in self.jobs if kept.get(job) != "completed"]
+        found = {job: kept.get(job) or "" for job in left}
+        for job in left if len(left) <= _FEW else []:
+            with suppress(PerstackError):  # the next round sees it
+                found[job] = (await self.host.job(job)).status
+        return {job: status for job, status in found.items() if status != "completed"}
+
+    def _kept(self) -> dict[str, str]:
+        while True:
+            try:
+                rows = self.server.execute("SELECT job_id, convert_from(summary, 'UTF8') FROM cluster.jobs")
+            except psycopg.OperationalError:  # it is being restarted
+                time.sleep(0.1)
+            else:
+                return {str(name): "" if text is None else json.loads(str(text))["status"] for name, text in rows}
+
+    def ledger(self) -> Counter[str]:
+        file = self.folder / "ledger"
+        return Counter(file.read_text().split()) if file.exists() else Counter()
+
+    def told(self) -> list[tuple[str, str]]:
+        """Id and digest of each event that some process was told was written."""
+        lines = [line for file in (self.folder / "told").iterdir() for line in file.read_text().splitlines()]
+        return [(event_id, digest) for event_id, _, digest in (line.partition(" ") for line in lines)]
+
+    # --- what people do -------------------------------------------------------------------------------------------
+
+    async def submit(self, count: int, prefix: str = "job", kinds: Callable[[int], str] = kind_of) -> list[str]:
+        """So many Jobs; some are not due at once."""
+        places = asyncio.Semaphore(8)
+        first = len(self.jobs)
+        names = [f"{prefix}-{number:04}" for number in range(first, first + count)]
+        self.jobs += names
+
+        async def one(number: int, name: str) -> None:
+            at = int(time.time() * 1000) + 3000 if kinds is kind_of and number % 25 == 9 else None
+            async with places:
+                await self._submitted(kinds(number), name, at)
+
+        await asyncio.gather(*(one(first + number, name) for number, name in enumerate(names)))
+        return names
+
+    async def _submitted(self, kind: str, name: str, at: int | None = None) -> None:
+        """As somebody does who tries again until it is recorded; workers find one that was not ordered."""
+        while True:
+            try:
+                await self.host.submit(kind, "go", job_id=name, at=at)
+            except UsageError:
+                if await self._is_recorded(name):
+                    return
+                raise
+            except PerstackError:
+                self.done["submitted again"] += 1
+                await asyncio.sleep(0.2)
+            else:
+                return
+
+    async def _is_recorded(self, name: str) -> bool:
+        while True:
+            try:
+                return bool(await self.host.job(name))
+            except PerstackError:  # its server is away
+                await asyncio.sleep(0.2)
+
+    async def submit_by_command_and_kill(self) -> None:
+        """`perstack submit`, killed at any moment; then it is submitted again, if it has not begun."""
+        number = len(self.jobs)
+        name = f"job-{number:04}"
+        self.jobs.append(name)
+        await self._call_and_kill("submit", kind_of(number), "go", "--job-id", name)
+        await self._submitted(kind_of(number), name)
+
+    async def answer_by_command_and_kill(self) -> None:
+        """`perstack answer`, killed at any moment; then the question is answered again, if it is still there."""
+        while (name := self.left) is None:
+            await asyncio.sleep(0.1)
+        try:
+            await self._call_and_kill("answer", name, "yes")
+        finally:
+            self.left = None
+
+    async def _call_and_kill(self, *command: str) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *(PROGRAM, *command, "--storage", self.address),
+            cwd=self.folder / "here",
+            env=dict(self.env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), self.random.uniform(0.5, 2.0))
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+    async def attend(self, statuses: Mapping[str, str]) -> None:
+        """Answer whatever is asked; and resume what had the bad luck to be with three workers in a row that ended."""
+        asking = [job for job, status in statuses.items() if status == "stoppedByInteractiveTool"]
+        for job in asking:
+            if self.left is None and self.leaves_questions and job not in self.answered:
+                self.left = job
+            if job not in self.answered and job != self.left:
+                with suppress(PerstackError):  # the next round does it
+                    await self.host.answer("yes", job_id=job)
+                    self.answered.add(job)
+        for job in [job for job, status in statuses.items() if status == "stoppedByError"]:
+            with suppress(PerstackError):
+                error = (await self.host.job(job)).error or ""
+                assert "workers in a row" in error, f"{job}: {error}"
+                await self.host.resume(job, drive=False)
+                self.done["poison"] += 1
+
+    async def until_workers(self) -> None:
+        """Start them, and return when all are there."""
+        for machine in self.machines:
+            machine.start()
+        assert self.host.dispatcher is not None
+        async with asyncio.timeout(60):
+            while len(await self.host.dispatcher.workers()) < len(self.machines):
+                await asyncio.sleep(0.1)
+
+    async def until_done(self, seconds: float, submitting: asyncio.Event | None = None) -> float:
+        """Seconds until every one is completed, and `submitting` is set."""
+        began = time.monotonic()
+        while (left := await self.statuses()) or (submitting is not None and not submitting.is_set()):
+            await self.attend(left)
+            assert time.monotonic() - began < seconds, f"after {seconds:g} s: {Counter(left.values())} {[*left][:5]}"
+            await asyncio.sleep(0.25)
+        return time.monotonic() - began
+
+
+@asynccontextmanager
+async def cluster(
+    workers: int, seed: int, delay: float = 100, concurrency: int = 8, *, old: Path | None = None
+) -> AsyncGenerator[Cluster]:
+    """A cluster with nothing to do; no worker is started yet. On leaving the block nothing of it is left.
+
+    `old` is a checkout of another version, which the first worker is of.
+    """
+    network = Network(workers)
+    folder = Path(tempfile.mkdtemp(prefix="cluster-"))
+    server = PostgresServer(settings={"listen_addresses": Network.address, "fsync": "on"})
+    server.within = (*network.within(network.hub), "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    machines = list[Machine]()
+    try:
+        with (server.data / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all 10.77.0.0/24 trust\n")
+        server.start()
+        given = _files(folder, delay)
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *(one for one in sys.path if one)]), **given}
+        storage = f"postgresql://postgres@{Network.address}/postgres?schema=cluster"
+        for number in range(workers):
+            command = [PROGRAM, "worker", "--storage", storage, "--name", f"m{number}", "--log", "json"]
+            place = _place(folder / f"m{number}")
+            its = env if old is None or number else {**env, "PYTHONPATH": _before(old, env["PYTHONPATH"])}
+            machines.append(Machine(number, network, [*command, "--concurrency", str(concurrency)], place, its))
+        here, address = _place(folder / "here"), server.address("cluster")
+        with mock.patch.dict(os.environ, given), mock.patch.object(sys, "path", [str(folder), *sys.path]):
+            async with Host.open(workspace=here, storage=address, dispatcher=address) as host:
+                await host.jobs.list(limit=1)  # a server that was never there is an error at once
+                if host.dispatcher is not None:
+                    await host.dispatcher.load()
+                yield Cluster(folder, server, machines, host, address, random.Random(seed), env)
+        shutil.rmtree(folder, ignore_errors=True)  # of a failure it has the logs of the workers
+    finally:
+        for machine in machines:
+            machine.end(signal.SIGKILL)
+        server.close()
+        network.close()
+
+
+def _before(checkout: Path, path: str) -> str:
+    """A path for modules on which those of another version come first."""
+    return os.pathsep.join((str(checkout / "host"), str(checkout / "plugins"), path))
+
+
+def _place(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "perstack.toml").write_text(project())
+    return folder
+
+
+def _files(folder: Path, delay: float) -> dict[str, str]:
+    """What all processes share; returns the variables that say where."""
+    (folder / "told").mkdir()
+    (folder / "cluster_ledger.py").write_text(PLUGIN)
+    (folder / "script.json").write_text(json.dumps(script(delay)))
+    return {
+        "PERSTACK_PLUGINS": "perstack.testing.plugin,cluster_ledger",
+        "PERSTACK_SCRIPT": str(folder / "script.json"),
+        "CLUSTER_LEDGER": str(folder / "ledger"),
+        "CLUSTER_TOLD": str(folder / "told"),
+    }
+
+
+async def schedules_since_long_ago(running: Cluster) -> None:
+    """Have the schedules been set, and nobody looked after them since."""
+    host, address = running.host, running.server.address("cluster")
+    past = Host(host.project, workspace=host.workspace, storage=address, dispatcher=address, clock=Past())
+    try:
+        await past.schedules.once()
+    finally:
+        await past.close()
