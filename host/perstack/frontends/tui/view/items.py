@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pydantic import JsonValue
 
@@ -12,7 +12,7 @@ from perstack.frontends.shared.approvals import change_of
 from perstack.frontends.shared.live_words import whole_seconds
 from perstack.frontends.shared.words import brief, cells, count, duration, shorten
 from perstack.frontends.tui.view.nodes import Lane, Looks, Node
-from perstack.frontends.tui.view.spans import Line, Span, Style, clean, one, wrap, wrap_line
+from perstack.frontends.tui.view.spans import Line, Span, Style, clean, one, settled, wrap, wrap_line
 
 MOST_LINES = 400
 """Of one result that is unfolded; a log has all of it."""
@@ -67,7 +67,7 @@ class Said(Node):
 
 
 class Stream(Node):
-    """A text while it comes. Lines that are whole are broken once."""
+    """A text while it comes. What more of it does not change is broken once, however long it gets."""
 
     __slots__ = ("_done", "_pieces", "_rest", "_width", "has_gap", "is_thought")
 
@@ -76,10 +76,11 @@ class Stream(Node):
         self.is_thought = is_thought
         self.has_gap = False
         self._pieces: list[str] = []
-        self._done: list[str] = []
-        """Lines that are broken already."""
+        self._done: list[Line] = []
+        """Lines that stay as they are."""
         self._rest = ""
-        self._width = 0
+        """What has come after them."""
+        self._width: int = 0
 
     def hears(self, delta: str) -> None:
         """More of it has come."""
@@ -94,15 +95,17 @@ class Stream(Node):
             self._done.clear()
             self._rest = "".join(self._pieces)
             self._width = width
-        whole, end, rest = self._rest.rpartition("\n")
-        if end:
-            self._rest = rest
-            for text in whole.split("\n"):
-                self._done += wrap_line(text.rstrip(), width)
-        style: Style = "dim" if self.is_thought else ""
-        texts = (*self._done, *wrap_line(self._rest, width))
-        found: list[Line] = [*((Span("  "), Span(line, style)) for line in texts), ()]
+        *whole, rest = self._rest.split("\n")
+        for text in whole:
+            self._done += self._styled(wrap_line(text.rstrip(), width))
+        ended, self._rest = settled(rest, width)
+        self._done += self._styled(ended)
+        found: list[Line] = [*self._done, *self._styled(wrap_line(self._rest, width)), ()]
         return [(), *found] if self.has_gap else found
+
+    def _styled(self, texts: Iterable[str]) -> Iterator[Line]:
+        style: Style = "dim" if self.is_thought else ""
+        return ((Span("  "), Span(text, style)) for text in texts)
 
 
 class Call(Node):

@@ -55,15 +55,29 @@ def wrap_line(line: str, width: int) -> list[str]:
     """One clean line. What follows the first break is indented as the line was."""
     if len(line) <= width and (line.isascii() or cells(line) <= width):
         return [line]
-    inner = line.lstrip(" ")
-    indent = " " * min(len(line) - len(inner), width // 2)
+    found, rest = settled(line, width)
+    indent = _indent_of(rest, width)
+    return [*found, (indent + rest.lstrip(" ")).rstrip()]
+
+
+def settled(line: str, width: int) -> tuple[list[str], str]:
+    """Of one clean line to which more may be added the lines that this does not change, and what is left: broken with
+    what is added it comes to the lines that all of it comes to."""
+    rest = line.lstrip(" ")
+    indent = _indent_of(line, width)
+    room = width - len(indent)
     found: list[str] = []
-    rest = inner
-    while rest:
-        piece = _fitting(rest, width - len(indent))
+    while len(piece := _fitting(rest, room)) < len(rest):
+        after = rest[len(piece) :].lstrip(" ")
+        if not after:
+            break
         found.append(indent + piece.rstrip())
-        rest = rest[len(piece) :].lstrip(" ")
-    return found or [""]
+        rest = after
+    return found, indent + rest if found else line
+
+
+def _indent_of(line: str, width: int) -> str:
+    return " " * min(len(line) - len(line.lstrip(" ")), width // 2)
 
 
 def pieces(line: str, width: int) -> list[str]:

@@ -7,7 +7,10 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.reactive import Reactive
 from textual.strip import Strip
+from textual.widget import Widget
 
 from perstack.frontends.tui.view.nodes import Looks, Node, Placed
 from perstack.frontends.tui.widgets.lines import LinesView
@@ -37,7 +40,7 @@ _Items = TypeVar("_Items", bound=Items)
 
 
 class NodesView(LinesView, Generic[_Items]):
-    """Items, with a cursor on what may be folded while it has the focus."""
+    """Items, with a cursor on what may be folded while it has the focus. Its height is not that of what is in it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "choose(-1)", show=False),
@@ -56,7 +59,9 @@ class NodesView(LinesView, Generic[_Items]):
         self._follows = follows
         """Whether it stays at the end now."""
         self._placed: list[Placed] = []
-        self._placed_from = -1
+        """The lines in the window, as they were drawn last or are to be drawn next."""
+        self._placed_at: tuple[int, int] | None = None
+        """The first of them, and how many there is room for; None: they are to be had again."""
 
     @property
     def _as(self) -> Looks:
@@ -70,13 +75,45 @@ class NodesView(LinesView, Generic[_Items]):
             if self._follows:  # `force`: there may be no scrollbar yet
                 self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
             self._show_place()
-        self._placed_from = -1
+        self._refresh_changed()
+
+    def measure(self) -> None:
+        """Take the height of all lines for what is scrolled in. The screen is laid out again only where the scrollbar
+        comes or goes: while a text streams there are more lines several times a second."""
+        size = Size(self.size.width, self.whole_height())
+        scrolled: object = Widget.virtual_size
+        has_bar = size.height > self.container_size.height
+        if has_bar is self.show_vertical_scrollbar and isinstance(scrolled, Reactive):
+            self.set_reactive(scrolled, size)
+            if self.scroll_y > self.max_scroll_y:
+                self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
+        else:
+            self.virtual_size = size
+
+    def _refresh_changed(self) -> None:
+        """Draw those lines of the window again that are other ones now."""
+        at, before = self._placed_at, self._placed
+        self._place()
+        if at is None or at != self._placed_at:
+            self.refresh()
+            return
+        was, now = [one.line for one in before], [one.line for one in self._placed]
+        rows = [y for y in range(max(len(was), len(now))) if was[y : y + 1] != now[y : y + 1]]
+        if rows:
+            self.refresh(Region(0, rows[0], self.size.width, rows[-1] + 1 - rows[0]))
+
+    def _place(self) -> None:
+        top, height = at = round(self.scroll_y), self.size.height
+        self._placed, self._placed_at = self.items.lines(top, top + height, self._as), at
+
+    def _refresh_all(self) -> None:
+        self._placed_at = None
         self.refresh()
 
     def replace(self, items: _Items) -> None:
         """These from now on: more of the same, whose end they share."""
         from_end = self.virtual_size.height - self.scroll_y
-        self.items, self._chosen = items, None
+        self.items, self._chosen, self._placed_at = items, None, None
         follows = self._follows
         self.update()
         if not follows:
@@ -104,13 +141,10 @@ class NodesView(LinesView, Generic[_Items]):
         """A person who scrolls up stays there; who comes to the end follows it again."""
         super().watch_scroll_y(old_value, new_value)
         self._follows = self._may_follow and new_value >= self.max_scroll_y
-        self._placed_from = -1
 
     def render_line(self, y: int) -> Strip:
-        top = round(self.scroll_y)
-        if self._placed_from != top or y >= len(self._placed):
-            self._placed_from = top
-            self._placed = self.items.lines(top, top + max(self.size.height, y + 1), self._as)
+        if self._placed_at != (round(self.scroll_y), self.size.height):
+            self._place()
         if y >= len(self._placed):
             return self.strip(())
         placed = self._placed[y]
@@ -137,10 +171,9 @@ class NodesView(LinesView, Generic[_Items]):
         """Show more of this, or less, where it is."""
         node.fold()
         self._follows = False
-        self._placed_from = -1
         self.measure()
         self._show_place()
-        self.refresh()
+        self._refresh_all()
 
     def fold_all(self) -> None:
         """Show more of everything; if all is shown, less."""
@@ -153,7 +186,7 @@ class NodesView(LinesView, Generic[_Items]):
 
     def begin(self, items: _Items) -> None:
         """These from now on, from their beginning."""
-        self.items, self._chosen = items, None
+        self.items, self._chosen, self._placed_at = items, None, None
         self.update()
         self.scroll_to(y=0, animate=False, immediate=True, force=True)
 

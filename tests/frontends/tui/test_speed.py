@@ -1,0 +1,114 @@
+"""What the terminal program does not do, so that it is quick: counted, for a time says as much about the machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hosting import Bench, expert, wait_for
+from hypothesis import given
+from hypothesis import strategies as st
+from starting import Screen, started
+from textual.strip import Strip
+
+from perstack.core.events import StreamText
+from perstack.frontends.tui.view.items import Stream
+from perstack.frontends.tui.view.nodes import Looks
+from perstack.frontends.tui.view.spans import text_of
+from perstack.frontends.tui.widgets.pane import JobPane
+from perstack.frontends.tui.widgets.transcript import TranscriptView
+from perstack.testing.scripted import text
+
+WRITER = expert("writer", description="Writes haiku")
+
+
+def words(number: int) -> list[str]:
+    return [f"frog{at} " for at in range(number)]
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many lines of a transcript were made for the screen, and how often a tab was shown anew."""
+    found = Counter[str]()
+    render_line, update = TranscriptView.render_line, JobPane.update
+
+    def rendered(view: TranscriptView, y: int) -> Strip:
+        found["lines"] += 1
+        return render_line(view, y)
+
+    def updated(pane: JobPane) -> None:
+        found["updates"] += 1
+        update(pane)
+
+    monkeypatch.setattr(TranscriptView, "render_line", rendered)
+    monkeypatch.setattr(JobPane, "update", updated)
+    return found
+
+
+def heard(screen: Screen, delta: str) -> None:
+    """A piece of a text has come, and is shown at once."""
+    session = screen.app.pane.session
+    assert session.job is not None
+    run_id = session.job.coordinator_run_id
+    session.transcript.take(
+        StreamText(
+            id="1", timestamp=1, job_id=session.job.id, run_id=run_id, expert_key="writer", step_number=2, delta=delta
+        )
+    )
+    screen.app.pane.update()
+
+
+def test_a_word_that_comes_draws_the_lines_that_it_changes_and_lays_nothing_out(
+    bench: Bench, counted: Counter[str]
+) -> None:
+    async def person() -> None:
+        first = "\n".join(f"line {number}" for number in range(60))  # so there is a scrollbar, and it is at the end
+        async with started(bench.host([text(first)], WRITER), expert="writer", query="A haiku") as screen:
+            await screen.sees("line 59", "✓ completed")
+            heard(screen, "once ")
+            await screen.sees("once")
+            app = screen.app
+            app.screen.screen_layout_refresh_signal.subscribe(app, lambda _: counted.update(["layouts"]))
+            counted.clear()
+            for number in range(40):
+                heard(screen, f"w{number:02} ")  # 4 cells: 18 of them are a line
+                await screen.sees(f"w{number:02}")
+            scrolled = counted["lines"] // app.pane.view.size.height
+            assert counted["layouts"] == 0
+            assert scrolled <= 4
+            assert counted["lines"] <= 4 * app.pane.view.size.height + 2 * 40
+
+    wait_for(person())
+
+
+def test_words_that_come_together_are_one_drawing(bench: Bench, counted: Counter[str]) -> None:
+    async def person() -> None:
+        said = "".join(words(2_000))
+        async with started(bench.host([text(said)], WRITER), expert="writer", query="A haiku") as screen:
+            await screen.sees("frog1999", "✓ completed")
+            assert counted["updates"] < 40
+
+    wait_for(person())
+
+
+def test_what_more_of_a_long_text_does_not_change_is_broken_once() -> None:
+    looks, stream = Looks(60), Stream(is_thought=False)
+    before: list[object] = []
+    for word in words(3_000):
+        stream.hears(word)
+        lines = stream.lines(looks)
+        assert all(one is other for one, other in zip(lines[:-2], before, strict=False))
+        before = [*lines[:-2]]
+    assert len(before) > 400
+
+
+@given(st.text(alphabet=" \nab日é", max_size=200), st.integers(4, 40), st.integers(1, 7))
+def test_a_text_that_comes_in_pieces_is_broken_as_the_whole_is(said: str, width: int, size: int) -> None:
+    looks, whole, pieces = Looks(width), Stream(is_thought=False), Stream(is_thought=False)
+    whole.hears(said)
+    for at in range(0, len(said), size):
+        pieces.hears(said[at : at + size])
+        pieces.lines(looks)
+    assert [text_of(one).rstrip() for one in pieces.lines(looks)] == [
+        text_of(one).rstrip() for one in whole.lines(looks)
+    ]
