@@ -28,6 +28,7 @@ from perstack.frontends.shared.listening import listening, place_of
 from perstack.frontends.shared.stopping import on_stop_signals
 from perstack.frontends.tasks.approvals import approval_routes
 from perstack.frontends.tasks.http import routes
+from perstack.frontends.tasks.jobs import job_routes
 
 _LONGEST_HEAD = 64 << 10
 """Bytes of a request's line and headers."""
@@ -51,6 +52,7 @@ async def serve_http(offer: Offer, guard: Guard, idle: float = _LONGEST_IDLE) ->
                 custom_starlette_routes=[
                     *routes(workspaces.home.host.memory),
                     *approval_routes(workspaces.home.host, partial(_decide, workspaces.home)),
+                    *job_routes(workspaces.home.host, partial(_check_offered, workspaces.home)),
                 ],
                 streamable_http_path=PATH,
                 transport_security=guard.security(),
@@ -79,6 +81,12 @@ async def _decide(state: ServerState, question: str, answer: str, by: By, wait: 
     state.definitions.check_offered((await state.host.job(place_of_event(question)[0])).expert_key)
     running = state.jobs.start(partial(state.host.answer, answer, question_id=question, by=by), None)
     return await running.outcome() if wait else await state.host.job(await running.begun())
+
+
+async def _check_offered(state: ServerState, expert_key: str) -> None:
+    """By the definition as it is now. Raises UsageError."""
+    await state.refresh()
+    state.definitions.check_offered(expert_key)
 
 
 def _only_own(open_root: OpenRoot | None) -> OpenRoot | None:

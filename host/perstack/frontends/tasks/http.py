@@ -15,7 +15,7 @@ from perstack.core.cloudevents import is_cloud_event, read_cloud_event
 from perstack.core.json_reading import read_json
 from perstack.core.tasks.table import OPERATIONS, Operation
 from perstack.engine.memory import ExecutionMemory
-from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, UsageError
+from perstack.errors import Conflict, DispatcherError, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.frontends.shared.arguments import read_arguments
 from perstack.frontends.tasks.next_steps import BASE, said
 from perstack.frontends.tasks.openapi import HOOKS, description_of_all, page
@@ -150,5 +150,7 @@ def _status(error: PerstackError) -> int:
             return 404
         case UsageError():
             return 400
+        case DispatcherError():
+            return 503
         case _:
             return 500

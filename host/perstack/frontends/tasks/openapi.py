@@ -14,12 +14,14 @@ from perstack.core.base import Fact, JsonObject
 from perstack.core.tasks.table import OPERATIONS, Operation
 from perstack.frontends.shared.arguments import Arguments
 from perstack.frontends.tasks.approval_models import Decision, OpenApproval
+from perstack.frontends.tasks.job_models import Submission
 from perstack.frontends.tasks.next_steps import BASE
 from perstack.frontends.tasks.operations import arguments_of
 from perstack.version import VERSION
 
 HOOKS = "/v1/hooks"
 APPROVALS = "/v1/approvals"
+JOBS = "/v1/jobs"
 
 _SCHEMAS = "#/components/schemas/"
 _PROBLEM: JsonObject = {
@@ -32,10 +34,16 @@ _PROBLEM: JsonObject = {
     },
     "required": ["title", "status", "detail"],
 }
-_OF_APPROVALS: tuple[tuple[type[Arguments | Fact], Any], ...] = (
+_OF_JOBS: tuple[tuple[type[Arguments | Fact], Any], ...] = (
+    (Submission, "validation"),
     (Decision, "validation"),
     (OpenApproval, "serialization"),
 )
+_JOB: JsonObject = {
+    "type": "object",
+    "properties": {"id": {"type": "string"}, "status": {"type": "string"}},
+    "required": ["id", "status"],
+}
 _REFUSALS = {
     "400": "wrong arguments",
     "401": "no token",
@@ -53,6 +61,8 @@ def description_of_all(server: str, operations: Sequence[Operation] = OPERATIONS
     paths[f"{HOOKS}/{{token}}"] = {"post": _hook()}
     paths[APPROVALS] = {"get": _approvals()}
     paths[f"{APPROVALS}/{{id}}"] = {"post": _decision()}
+    paths[JOBS] = {"post": _submission()}
+    paths[f"{JOBS}/{{id}}"] = {"get": _job()}
     components: JsonObject = {
         "schemas": {**schemas, "Problem": _PROBLEM},
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -91,7 +101,7 @@ def _schemas(operations: Sequence[Operation]) -> dict[str, JsonObject]:
     models = {operation.gives: "serialization" for operation in operations}
     taken = {arguments_of(operation): "validation" for operation in operations}
     _, made = models_json_schema(
-        [(model, cast("Any", mode)) for model, mode in (*models.items(), *taken.items(), *_OF_APPROVALS)],
+        [(model, cast("Any", mode)) for model, mode in (*models.items(), *taken.items(), *_OF_JOBS)],
         ref_template=_SCHEMAS + "{model}",
     )
     return cast("dict[str, JsonObject]", made["$defs"])
@@ -155,13 +165,12 @@ def _responses(operation: Operation, schemas: dict[str, JsonObject]) -> JsonObje
 
 
 def _refusals() -> JsonObject:
-    return {
-        status: {
-            "description": words,
-            "content": {"application/problem+json": {"schema": {"$ref": f"{_SCHEMAS}Problem"}}},
-        }
-        for status, words in _REFUSALS.items()
-    }
+    return {status: _refusal(words) for status, words in _REFUSALS.items()}
+
+
+def _refusal(words: str) -> JsonObject:
+    problem: JsonObject = {"application/problem+json": {"schema": {"$ref": f"{_SCHEMAS}Problem"}}}
+    return {"description": words, "content": problem}
 
 
 def _hook() -> JsonObject:
@@ -211,6 +220,34 @@ def _decision() -> JsonObject:
             "202": {"description": "the Job continues", "content": _content(done)},
             **_refusals(),
         },
+    }
+
+
+def _submission() -> JsonObject:
+    key = _parameter("Idempotency-Key", "header", {"type": "string"}, required=False)
+    return {
+        "operationId": "submitJob",
+        "summary": "Queue a Job for workers. With a `jobId` or a key the same request again is no second Job.",
+        "parameters": [key],
+        "requestBody": {"required": True, "content": _content({"$ref": f"{_SCHEMAS}Submission"})},
+        "responses": {
+            "202": {
+                "description": "it waits for a worker",
+                "headers": {"Location": {"description": "where it is shown", "schema": {"type": "string"}}},
+                "content": _content(_JOB),
+            },
+            **_refusals(),
+            "503": _refusal("it is recorded, and could not be queued: a worker finds it"),
+        },
+    }
+
+
+def _job() -> JsonObject:
+    return {
+        "operationId": "getJob",
+        "summary": "How a Job stands.",
+        "parameters": [_parameter("id", "path", {"type": "string"}, required=True)],
+        "responses": {"200": {"description": "done", "content": _content(_JOB)}, **_refusals()},
     }
 
 
