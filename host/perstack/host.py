@@ -17,7 +17,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from perstack.engine.iterate import Iterations
     from perstack.engine.memory import ExecutionMemory
     from perstack.engine.scheduler import Scheduler
+    from perstack.engine.schedules.starting import JobStarter
     from perstack.engine.schedules.upkeep import Schedules
     from perstack.ports.dispatcher import Dispatcher
 
@@ -220,7 +221,7 @@ class Host:
     def use(self, project: Project) -> None:
         """From now on what begins is by this definition; what is driven keeps the one that it began with."""
         self._setup = replace(self._setup, project=project)
-        for name in ("iterations", "scheduler"):
+        for name in ("iterations", "scheduler", "scheduler_of_worker"):
             vars(self).pop(name, None)
 
     def _now(self) -> Setup:
@@ -254,20 +255,36 @@ class Host:
 
     @cached_property
     def scheduler(self) -> Scheduler:
-        """Resumes tasks that are due; those of Experts by a Job on this Host. Starts what schedules say."""
-        from perstack.engine.scheduler import Scheduler
+        """Resumes tasks that are due, those of Experts by a Job, and starts what schedules say: on this Host, or for
+        workers if a dispatcher was named."""
+        return self.scheduler_of_worker if self.leaves_to_workers else self._scheduling(self._starter(queues=False))
 
-        return Scheduler(self.tasks, self.jobs, self.iterations, lambda: self.schedules, self._now)
+    @cached_property
+    def scheduler_of_worker(self) -> Scheduler:
+        """The same for a worker: whatever is due is queued, for this worker or another."""
+        return self._scheduling(self._starter(queues=True))
+
+    def _scheduling(self, starter: JobStarter) -> Scheduler:
+        from perstack.engine.scheduler import Scheduler
+        from perstack.engine.schedules.starting import queued_series
+        from perstack.engine.schedules.upkeep import Schedules
+
+        iterations, schedules = self.iterations, cache(lambda: Schedules(self._now, self.jobs, starter))
+        resume_series = iterations.resume if starter.resumes else queued_series(iterations, self._now)
+        return Scheduler(self.tasks, self.jobs, iterations, schedules, self._now, starter, resume_series)
+
+    def _starter(self, *, queues: bool) -> JobStarter:
+        from perstack.engine.schedules.starting import DrivenHere, Queued
+
+        return (Queued if queues else DrivenHere)(self.jobs, self._now)
 
     @cached_property
     def schedules(self) -> Schedules:
         """The schedules of the project. Who looks after them starts their Jobs here, or for workers if a dispatcher was
         named."""
-        from perstack.engine.schedules.starting import DrivenHere, Queued
         from perstack.engine.schedules.upkeep import Schedules
 
-        start = Queued if self._setup.dispatching.is_chosen else DrivenHere
-        return Schedules(self._now, self.jobs, start(self.jobs, self._now))
+        return Schedules(self._now, self.jobs, self._starter(queues=self.leaves_to_workers))
 
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Every open question of every Job and task, and each of them that does not read, the oldest first."""

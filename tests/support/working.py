@@ -10,8 +10,8 @@ from functools import partial
 
 from hosting import Bench, expert, until_it_crashes
 
-from perstack.engine.workers.claims import Drive
 from perstack.engine.workers.news import News
+from perstack.engine.workers.ordered import Drive
 from perstack.engine.workers.worker import Worker, WorkerSettings
 from perstack.host import Host
 from perstack.ports.dispatcher import Dispatcher, Order
@@ -98,7 +98,8 @@ class Engine:
         worker = Worker(
             dispatcher or self.dispatcher,
             host.jobs,
-            host.scheduler,
+            host.iterations,
+            host.scheduler_of_worker,
             host.clock,
             WorkerSettings(name=name, **settings),  # type: ignore[arg-type]
             drive=lambda name: drive or partial(host.jobs.serve, worker=name),

@@ -1,4 +1,4 @@
-"""What becomes of the order for a Job when a worker has driven it, or could not."""
+"""What becomes of an order when a worker has driven what it asks for, or could not."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, assert_never
 
 from perstack.core.events import ResumeRun, StopRunByInterrupt, StoredEvent
+from perstack.core.iterations.state import SeriesState
 from perstack.core.job import JobStatus, JobSummary
-from perstack.core.undriven import stands
+from perstack.core.undriven import stands, was_left
 from perstack.dataclass import dataclass
 
 MOST_TAKEOVERS = 3
@@ -40,6 +41,9 @@ _BESIDE = frozenset(
 _ENDS: frozenset[JobStatus] = frozenset(("stoppedByError", "stoppedByMaxSteps", "stoppedByBudget"))
 """Stops that a person has to do something about."""
 
+Served = JobSummary | SeriesState
+"""What an order asks for: a Job, or iterations, whose Jobs are driven one after the other by who has the order."""
+
 Came = Literal["stopped", "left", "cancelled", "lost", "busy", "unreachable", "unable", "missing", "damaged"]
 """What came of driving a Job: it has come to its end or stopped · this worker leaves · somebody cancelled it · another
 worker has its order · another process drives it · its storage cannot be reached · this worker cannot drive it · this
@@ -61,23 +65,25 @@ class Again:
     """Why this worker is not to get it, if that is so."""
 
 
-def needs_nobody(job: JobSummary) -> bool:
-    """Whether there is nothing for a worker to do: a Job that is at its end, or waits for a person."""
-    return stands(job) or job.status in _ENDS
+def needs_nobody(served: Served) -> bool:
+    """Whether there is nothing for a worker to do: what is at its end, or waits for a person."""
+    if isinstance(served, SeriesState):
+        return not was_left(served)
+    return stands(served) or served.status in _ENDS
 
 
-def after_drive(came: Came, job: JobSummary | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Again:
-    """What becomes of the order. `job` is where the Job stands, None if that is not known; `tries` is how often in a
-    row this worker has had it and could not begin; `reason` is why this worker cannot drive it.
+def after_drive(came: Came, served: Served | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Again:
+    """What becomes of the order. `served` is where that stands, None if it is not known; `tries` is how often in a row
+    this worker has had it and could not begin; `reason` is why this worker cannot drive it.
     """
     if came == "unreachable":
         return Again(now + pause(tries))
     if came == "missing":
         return Again(0, reason)  # a worker on another storage must not take away what is not its own
-    if job is None or needs_nobody(job):
+    if served is None or needs_nobody(served):
         return Done()
-    if came in ("stopped", "left") and (job.pause_reason == "rate_limit" or job.status == "queued"):
-        return Again(job.resume_at or 0)
+    if came in ("stopped", "left") and (served.pause_reason == "rate_limit" or served.status == "queued"):
+        return Again(served.resume_at or 0)
     match came:
         case "left":
             return Again(0)

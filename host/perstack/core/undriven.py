@@ -26,6 +26,13 @@ def are_old(page: Sequence[Paused], now: int) -> bool:
     return bool(written) and max(written) < now - _LONGEST_PAUSE
 
 
+def was_left(series: SeriesState) -> bool:
+    """Whether iterations go on without a person: they are at work, pause for a rate, or were interrupted."""
+    if series.status == "running" or series.pause_reason == "rate_limit":
+        return True
+    return series.pause_reason == "checkpoint" and series.job_status in (None, "stoppedByInterrupt")
+
+
 def stands(job: JobSummary) -> bool:
     """Whether a Job that is to be done is left as it is: it has come to its end, was closed, or asks a person."""
     return job.closed is not None or job.status in ("completed", "stoppedByInteractiveTool")

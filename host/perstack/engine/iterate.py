@@ -6,10 +6,13 @@ print(series.best_iteration, series.status)
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 from perstack.core.definition_secrets import measured_without_secrets
 from perstack.core.definitions import Expert, Iterate
 from perstack.core.ids import check_job_id
-from perstack.core.iterations.events import ResumeSeries, StartSeries
+from perstack.core.iterations.events import FailSeries, ResumeSeries, StartSeries
 from perstack.core.iterations.evolve import aimed, check_resumable
 from perstack.core.iterations.state import SeriesState
 from perstack.core.overrides import check_budget
@@ -29,6 +32,7 @@ class Iterations:
         self._log = SeriesLog(setup.storage, setup.audit)
         self._wiring = SeriesWiring(self._log, jobs, setup)
         self._setup = setup
+        self._driving: dict[str, SeriesDrive] = {}
 
     async def begin(
         self,
@@ -73,7 +77,8 @@ class Iterations:
         async with self._log.lease(series_id):
             drive = SeriesDrive(self._wiring, on_event, on_fact)
             await drive.record(first)
-            return await drive.to_the_end()
+            with self._in_hand(series_id, drive):
+                return await drive.to_the_end()
 
     async def resume(
         self,
@@ -115,7 +120,33 @@ class Iterations:
                 definition=new,
             )
             await drive.record(resumed)
-            return await drive.to_the_end()
+            with self._in_hand(series_id, drive):
+                return await drive.to_the_end()
+
+    def stop_after_step(self, series_id: str) -> bool:
+        """A series that this process drives pauses as interrupted when the step that its Job is in has ended.
+
+        False for one that this process does not drive, or whose result it measures: cancel that.
+        """
+        drive = self._driving.get(series_id)
+        return drive is not None and drive.stop_after_step()
+
+    async def fail(self, series_id: str, error: str) -> SeriesState:
+        """Record that one has failed; a person may resume it. Raises Conflict while it is driven."""
+        async with self._log.lease(series_id):
+            drive = SeriesDrive(self._wiring, None, None, await self._log.load(series_id))
+            now = self._setup.clock.now()
+            await drive.record(ResumeSeries(series_id=series_id, timestamp=now))
+            await drive.record(FailSeries(series_id=series_id, timestamp=now, error=error))
+            return drive.series
+
+    @contextmanager
+    def _in_hand(self, series_id: str, drive: SeriesDrive) -> Generator[None]:
+        self._driving[series_id] = drive
+        try:
+            yield
+        finally:
+            del self._driving[series_id]
 
     async def _new_id(self) -> str:
         ids = new_ids(self._setup.clock.now())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
@@ -17,6 +18,8 @@ from perstack.core.tasks.events import WakeTask
 from perstack.core.tasks.rows import Row, to_look_after
 from perstack.core.tasks.state import TaskState
 from perstack.core.tasks.waking import (
+    EXPERT_LABEL,
+    LABEL,
     AskCommand,
     GoOn,
     Known,
@@ -36,7 +39,7 @@ from perstack.engine.memory import ExecutionMemory
 from perstack.engine.pages import pages
 from perstack.engine.polling import ask_command
 from perstack.engine.scheduled_work import ScheduledWork, words_of
-from perstack.engine.schedules.starting import taken_up
+from perstack.engine.schedules.starting import JobStarter, SeriesStarter
 from perstack.engine.setup import Setup
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
 from perstack.ports.processes.environment import inherited
@@ -49,6 +52,9 @@ _AT_ONCE = 8
 """How many tasks are looked after at the same time."""
 
 _PAGE = 500
+
+_LOOKS_AGAIN = 1.0
+"""Seconds between two looks, if the later is asked for."""
 
 _CLEANS_EACH = 3_600_000
 """Milliseconds between two looks for Jobs that are not kept any longer: all there are have to be listed for it."""
@@ -78,13 +84,19 @@ class Scheduler:
         iterations: Iterations,
         schedules: Callable[[], Schedules],
         setup: Callable[[], Setup],
+        starter: JobStarter,
+        resume_series: SeriesStarter,
     ) -> None:
-        """`setup` is what is worked with now; `schedules` are asked for only where there are some."""
+        """`setup` is what is worked with now; `schedules` are asked for only where there are some; `starter` starts the
+        Jobs of tasks, `resume_series` iterations that are due."""
         self._memory = memory
         self._jobs = jobs
         self._iterations = iterations
         self._schedules = schedules
         self._setup = setup
+        self._starter = starter
+        self._resume_series = resume_series
+        self._soon = asyncio.Event()
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._busy: set[_Due] = set()
 
@@ -120,6 +132,7 @@ class Scheduler:
         async with asyncio.TaskGroup() as group:
             cleaned = 0
             while True:
+                self._soon.clear()
                 for one in await self._candidates(with_jobs=with_jobs):
                     if one not in self._busy:
                         self._busy.add(one)
@@ -128,7 +141,18 @@ class Scheduler:
                     cleaned = self._now()
                     async for removed in self._not_retained():
                         on_woken(removed)
-                await asyncio.sleep(interval / 1000)
+                await self._until_next(interval / 1000)
+
+    def look_soon(self) -> None:
+        """Have what is watched looked at before its time: something has happened."""
+        self._soon.set()
+
+    async def _until_next(self, seconds: float) -> None:
+        first = min(seconds, _LOOKS_AGAIN)
+        await asyncio.sleep(first)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds - first):
+                await self._soon.wait()
 
     async def _not_retained(self) -> AsyncGenerator[ScheduledWork]:
         """Remove what `[retention]` says. What goes wrong ends nothing else."""
@@ -215,8 +239,9 @@ class Scheduler:
                 job = await self._if_over(one.id, self._jobs.job, self._jobs.resume)
                 return None if job is None else ScheduledWork(did="resumed", job_id=one.id, job=job)
             case "iterations":
-                series = await self._if_over(one.id, self._iterations.get, self._iterations.resume)
-                return None if series is None else ScheduledWork(did="resumed", series_id=one.id, series=series)
+                series = await self._if_over(one.id, self._iterations.get, self._resume_series)
+                did: Literal["resumed", "queued"] = "resumed" if self._starter.resumes else "queued"
+                return None if series is None else ScheduledWork(did=did, series_id=one.id, series=series)
             case "schedule":
                 return await self._schedules().attend(one.id)
             case "list":
@@ -224,7 +249,7 @@ class Scheduler:
         assert_never(one.kind)
 
     async def _if_over(
-        self, paused_id: str, look: Callable[[str], Awaitable[_P]], resume: Callable[[str], Awaitable[_P]]
+        self, paused_id: str, look: Callable[[str], Awaitable[_P]], resume: Callable[[str], Awaitable[_P | None]]
     ) -> _P | None:
         """A Job or a series that paused for its provider's rate goes on; None if another process was quicker."""
         if not is_over(await look(paused_id), self._now()):
@@ -279,7 +304,7 @@ class Scheduler:
         """
         events, job_id = step.events, None
         if step.needs_job(task, known):
-            self._setup().check_ready(task.agent_id)
+            await self._starter.check(task.agent_id)
             now = self._now()
             # whole, because short ones of one moment may be the same, and nothing is made before the task is won
             job_id = step.job_id or new_ulid(now).lower()
@@ -291,14 +316,16 @@ class Scheduler:
 
     async def _work(self, task: TaskState, job_id: str, known: Known) -> ScheduledWork:
         if await self._setup().storage.has_job(job_id):
-            job = await taken_up(self._jobs, job_id)
+            job = await self._starter.resume(job_id)
         else:
-            job = await self._jobs.run(task.agent_id, query_for(task), job_id=job_id)
+            labels = {LABEL: task.task_id, EXPERT_LABEL: task.agent_id}
+            job = await self._starter.start(task.agent_id, query_for(task), job_id=job_id, labels=labels)
         task = await self._memory.get(task.task_id)
         step = settled(task, job, self._now())
         if step is not None:
             return await self._go_on(task, step, known)
-        return ScheduledWork(task_id=task.task_id, did="worked", task=task, question=job.asks)
+        did: Literal["worked", "queued"] = "queued" if job.status == "queued" else "worked"
+        return ScheduledWork(task_id=task.task_id, did=did, task=task, question=job.asks)
 
 
 def _due_task(row: Row) -> _Due:

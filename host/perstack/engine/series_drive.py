@@ -109,6 +109,8 @@ class SeriesDrive:
         self._on_event = on_event
         self._on_fact = on_fact
         self._loaded = loaded
+        self._job_id: str | None = None
+        self._leaves = False
 
     @property
     def series(self) -> SeriesState:
@@ -125,12 +127,20 @@ class SeriesDrive:
         """Until nothing is pending. Cancelling it is recorded as a pause."""
         try:
             while (command := pending_series(self.series)) is not None:
+                if self._leaves:
+                    await self.record(interrupted(self._stamp))
+                    break
                 await self.record(await self._outcome(command))
         except asyncio.CancelledError:
             if self.series.status == "running":
                 await self.record(interrupted(self._stamp))
             raise
         return self.series
+
+    def stop_after_step(self) -> bool:
+        """Pause as interrupted when the step has ended that the Job in hand is in; False if no Job is in hand."""
+        self._leaves = True
+        return self._job_id is not None and self._wiring.jobs.stop_after_step(self._job_id)
 
     async def _record(self, event: StoredSeriesEvent) -> None:
         self._loaded = appended = await self._wiring.log.append(event.series_id, self._loaded, [event])
@@ -241,6 +251,13 @@ class SeriesDrive:
 
     async def _job(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
         """Run a Job, or go on with it if it has begun, as far as it goes."""
+        self._job_id = job_id
+        try:
+            return await self._driven(new, begun, job_id, expert_key, query)
+        finally:
+            self._job_id = None
+
+    async def _driven(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
         try:
             job = await begun.job(job_id)
         except NotFound:

@@ -11,7 +11,7 @@ from working import Engine, recorded
 
 from perstack.core.job import JobSummary
 from perstack.core.serving import work_in
-from perstack.engine.workers.claims import Drive
+from perstack.engine.workers.ordered import Drive
 from perstack.errors import DispatcherError, MissingCredential
 from perstack.host import Host
 from perstack.testing.crashing_storage import CrashPoint

@@ -22,6 +22,11 @@ from perstack.dataclass import dataclass
 _STILLBORN = 30_000
 """Milliseconds after which a Job that has not begun never will."""
 
+LABEL = "task"
+"""The label of a task's Job that has the task's id."""
+EXPERT_LABEL = "expert"
+"""That has its Expert, so that workers with labels can be there for it."""
+
 Action = Literal["resumed", "worked", "timedOut", "failed", "deleted"]
 
 
@@ -124,7 +129,8 @@ def _attended(task: TaskState, known: Known, now: int) -> Step | None:
     job = known.jobs[task.job_id]
     if job is None:  # it is about to begin, or the process that was to begin it has died
         return GoOn((), "resumed") if now - task.updated_at > _STILLBORN else None
-    if job.closed is None and job.status == "stoppedByInterrupt" and job.pause_reason != "rate_limit":
+    is_interrupted = job.closed is None and job.status == "stoppedByInterrupt" and job.pause_reason != "rate_limit"
+    if is_interrupted and job.queued is None:  # one that was submitted is its workers', or a person has stopped it
         return Work(job.id)
     return settled(task, job, now)
 
@@ -150,7 +156,7 @@ def _told_by(task: TaskState, job: JobSummary, now: int) -> CompleteTask | FailT
     if job.status == "stoppedByBudget":
         words = f"Job {job.id} is stopped by its budget: {job.exceeded}"
         return PauseTask(task_id=task.task_id, timestamp=now, reason="checkpoint", message=words)
-    if job.pause_reason == "rate_limit":
+    if job.pause_reason == "rate_limit" and job.queued is None:
         return PauseTask(task_id=task.task_id, timestamp=now, reason="rate_limit", resume_at=job.resume_at)
     return None
 

@@ -1,15 +1,26 @@
-"""How the Job of a schedule is started: here, or by whoever queues Jobs for others."""
+"""How what is due is started: here, or by whoever queues it for others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
+from perstack.core.iterations.state import SeriesState
 from perstack.core.job import JobSummary
+from perstack.core.tasks.waking import EXPERT_LABEL
 from perstack.core.undriven import stands
 from perstack.engine.jobs import Jobs
 from perstack.engine.setup import Setup
 from perstack.errors import UsageError
+
+if TYPE_CHECKING:
+    from perstack.engine.iterate import Iterations
+
+SERIES_LABEL = "iterations"
+"""The label of an order for iterations that has their id."""
+
+SeriesStarter = Callable[[str], Awaitable[SeriesState | None]]
+"""Goes on with iterations that paused, or queues them; None if they are queued already."""
 
 
 class JobStarter(Protocol):
@@ -77,14 +88,32 @@ class Queued:
         return await self._jobs.submit(expert_key, query, job_id=job_id, labels=labels)
 
     async def resume(self, job_id: str) -> JobSummary:
-        """How it stands."""
-        return await self._jobs.job(job_id)
+        """How it stands. One that was never submitted is left to workers."""
+        job = await self._jobs.job(job_id)
+        return job if stands(job) or job.queued is not None else await taken_up(self._jobs, job_id, drive=False)
 
 
-async def taken_up(jobs: Jobs, job_id: str) -> JobSummary:
+def queued_series(iterations: Iterations, setup: Callable[[], Setup]) -> SeriesStarter:
+    """Iterations that paused are queued: the worker that has their order drives them, with all their Jobs."""
+
+    async def queue(series_id: str) -> SeriesState | None:
+        from perstack.ports.dispatcher import Order
+
+        now = setup()
+        dispatcher, series = now.dispatching.required(), await iterations.get(series_id)
+        if await dispatcher.order(series_id) is not None:
+            return None
+        labels = {SERIES_LABEL: series_id, EXPERT_LABEL: series.expert_key}
+        await dispatcher.submit(Order(series_id, labels=labels, submitted_at=now.clock.now()))
+        return series
+
+    return queue
+
+
+async def taken_up(jobs: Jobs, job_id: str, *, drive: bool = True) -> JobSummary:
     """A Job is resumed, unless another process was quicker: then how it stands."""
     try:
-        return await jobs.resume(job_id)
+        return await jobs.resume(job_id, drive=drive)
     except UsageError:
         job = await jobs.job(job_id)
         if stands(job):

@@ -6,17 +6,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Protocol
 
-from perstack.core.ids import check_job_id
-from perstack.core.job import JobSummary
-from perstack.core.serving import Again, Came, Done, after_drive, is_suspect, needs_nobody, takeovers_now
+from perstack.core.serving import Again, Came, Done, Served, after_drive, is_suspect, needs_nobody, takeovers_now
 from perstack.dataclass import dataclass
-from perstack.engine.emit import OnEvent
-from perstack.engine.jobs import Jobs
 from perstack.engine.workers.news import News, Tell, error_text, news_of, news_of_taken
+from perstack.engine.workers.ordered import Ordered
 from perstack.engine.workers.outcome import Outcome
-from perstack.engine.workers.poison import is_poison, stop_for_good, work_of
 from perstack.engine.workers.reaching import Reaching
 from perstack.engine.workers.tally import Tally
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
@@ -31,18 +26,12 @@ Live = Callable[[], Awaitable[frozenset[str]]]
 """The names of the workers that there are."""
 
 
-class Drive(Protocol):
-    """Drives a Job to its end or stop."""
-
-    def __call__(self, job_id: str, *, on_event: OnEvent) -> Awaitable[JobSummary]: ...
-
-
 @dataclass(slots=True)
 class Held:
     """A claim, and who drives its Job."""
 
     claim: Claim
-    task: asyncio.Future[JobSummary] | None = None
+    task: asyncio.Future[Served] | None = None
     """None before it is driven."""
     is_lost: bool = False
     """Another worker has the order."""
@@ -54,11 +43,19 @@ class Claims:
     """Those of one worker. Whatever goes wrong with one ends nothing else."""
 
     def __init__(
-        self, name: str, jobs: Jobs, drive: Drive, clock: Clock, tally: Tally, reaching: Reaching, tell: Tell
+        self,
+        name: str,
+        ordered: Ordered,
+        clock: Clock,
+        tally: Tally,
+        reaching: Reaching,
+        tell: Tell,
+        seen_to: Callable[[Order], None] = lambda order: None,
     ) -> None:
+        """`seen_to` is told of each order that is released."""
         self._name = name
-        self._jobs = jobs
-        self._drive = drive
+        self._ordered = ordered
+        self._seen_to = seen_to
         self._clock = clock
         self._tally = tally
         self._reaching = reaching
@@ -92,7 +89,7 @@ class Claims:
         """Each Job stops when the step in hand has ended."""
         for held in self._held.values():
             held.is_left = True
-            if held.task is not None and not self._jobs.stop_after_step(held.claim.order.job_id):
+            if held.task is not None and not self._ordered.stop_after_step(held.claim.order.job_id):
                 held.task.cancel()
 
     def leave_now(self) -> None:
@@ -110,7 +107,7 @@ class Claims:
         return held
 
     async def see_to(self, seat: Seat, held: Held, live: Live) -> None:
-        """Drive the Job, and release the order. `live` are the names of the workers that there are."""
+        """Drive what is asked for, and release the order. `live` are the names of the workers that there are."""
         try:
             outcome = await self._outcome(seat, held, live)
             after = self._after(held, outcome)
@@ -118,6 +115,7 @@ class Claims:
             if not held.is_lost:
                 await self._reaching.until_done(lambda: seat.release(held.claim, again))
             self._tell(news_of(held.claim.order, outcome, after))
+            self._seen_to(held.claim.order)
         except Exception as error:  # noqa: BLE001 - no fault with one Job ends the others
             text = f"its order stays with this worker until that ends: {error_text(error)}"
             self._tell(News(event="failed", level="error", job=held.claim.order.job_id, text=text))
@@ -129,24 +127,24 @@ class Claims:
         """Drive it, if there is something to drive. Raises CancelledError only if this task is cancelled."""
         job_id = held.claim.order.job_id
         try:
-            job = await self._jobs.job(check_job_id(job_id))
-            if needs_nobody(job):
-                return Outcome("stopped", job)
+            served = await self._ordered.look(job_id)
+            if needs_nobody(served):
+                return Outcome("stopped", served)
             if held.claim.is_taken_over:
                 await self._count_takeover(seat, held)
-            if await is_poison(self._jobs, held.claim.order, lambda: self._reaching.until_done(live)):
-                return Outcome("stopped", await stop_for_good(self._jobs, job_id, self._clock), is_poison=True)
+            if await self._ordered.is_poison(served, held.claim.order, lambda: self._reaching.until_done(live)):
+                return Outcome("stopped", await self._ordered.stop_for_good(served), is_poison=True)
             if await self._is_beside_a_suspect(held):
-                return Outcome("busy", job)
+                return Outcome("busy", served)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
             return await self._failed(job_id, error)
         if held.is_left or held.is_lost:
-            return Outcome("lost" if held.is_lost else "left", job)
-        return await self._driven(held, job)
+            return Outcome("lost" if held.is_lost else "left", served)
+        return await self._driven(held, served)
 
-    async def _driven(self, held: Held, job: JobSummary) -> Outcome:
-        held.task = asyncio.ensure_future(self._drive(job.id, on_event=self._tally.of_job(job)))
-        self._tell(news_of_taken(held.claim, job))
+    async def _driven(self, held: Held, served: Served) -> Outcome:
+        held.task = asyncio.ensure_future(self._ordered.drive(served, self._tally.of(served)))
+        self._tell(news_of_taken(held.claim, served))
         began = time.monotonic()
         self._tally.running += 1
         try:
@@ -159,7 +157,7 @@ class Claims:
             self._tally.running -= 1
         return replace(await self._came(held, held.task), seconds=time.monotonic() - began)
 
-    async def _came(self, held: Held, task: asyncio.Future[JobSummary]) -> Outcome:
+    async def _came(self, held: Held, task: asyncio.Future[Served]) -> Outcome:
         job_id = held.claim.order.job_id
         if held.is_lost:
             if not task.cancelled():
@@ -175,7 +173,7 @@ class Claims:
     async def _failed(self, job_id: str, error: BaseException) -> Outcome:
         match error:
             case NotFound():
-                text = f"{self._jobs.storage.location} has no such Job; was it deleted, or is that another storage?"
+                text = f"{self._ordered.location} has no such Job; was it deleted, or is that another storage?"
                 return Outcome("missing", error=NotFound(text))
             case Damaged():
                 return Outcome("damaged", error=error)
@@ -189,7 +187,7 @@ class Claims:
     async def _standing(self, came: Came, job_id: str, error: BaseException | None) -> Outcome:
         """With where the Job stands."""
         try:
-            return Outcome(came, await self._jobs.job(job_id), error)
+            return Outcome(came, await self._ordered.look(job_id), error)
         except (NotFound, Damaged) as unread:
             return await self._failed(job_id, unread)
         except Exception as unread:  # noqa: BLE001 - a storage may raise anything
@@ -199,7 +197,7 @@ class Claims:
         """Keep with the order how often it was taken over, and how much was done then."""
         self._tally.takeovers += 1
         order = held.claim.order
-        work = await work_of(self._jobs, order.job_id)
+        work = await self._ordered.work_of(order.job_id)
         changed = replace(order, takeovers=takeovers_now(order.takeovers, order.events, work), events=work)
         held.claim = await self._reaching.until_done(lambda: seat.change(held.claim, changed))
 
@@ -214,7 +212,7 @@ class Claims:
             order = other.claim.order
             if other is held or other.task is None or not is_suspect(order.takeovers):
                 continue
-            if await work_of(self._jobs, order.job_id) == order.events:
+            if await self._ordered.work_of(order.job_id) == order.events:
                 return True
         return False
 
@@ -226,7 +224,7 @@ class Claims:
         if not begun and len(self._tries) < _MOST_REMEMBERED:
             self._tries[job_id] = tries + 1
         reason = "" if outcome.error is None else error_text(outcome.error)
-        after = after_drive(outcome.came, outcome.job, self._clock.now(), tries=tries, reason=reason)
+        after = after_drive(outcome.came, outcome.served, self._clock.now(), tries=tries, reason=reason)
         if isinstance(after, Again) and not begun:
             self.soonest = after.due if self.soonest is None else min(self.soonest, after.due)
         return after

@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from perstack.core.job import JobSummary
+from perstack.core.iterations.state import SeriesState
 from perstack.core.plain import one_line
 from perstack.core.secret_text import masked_error
-from perstack.core.serving import Again, Came, Done
+from perstack.core.serving import Again, Came, Done, Served
 from perstack.dataclass import dataclass
 from perstack.engine.workers.outcome import Outcome
 from perstack.ports.dispatcher import Claim, Order
@@ -68,41 +68,51 @@ def error_text(error: BaseException | str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def news_of_taken(claim: Claim, job: JobSummary) -> News:
-    """That a Job is driven from now on."""
+def news_of_taken(claim: Claim, served: Served) -> News:
+    """That a Job, or iterations, are driven from now on."""
     over = " over from a worker that fell silent" if claim.is_taken_over else ""
-    facts: dict[str, JsonValue] = {"expert": job.expert_key}
+    facts: dict[str, JsonValue] = {"expert": served.expert_key}
     if claim.is_taken_over:
         facts["takeovers"] = claim.order.takeovers
-    return News(event="taken", job=job.id, text=f"taken{over} ({job.expert_key})", facts=facts)
+    kind = "iterations of " if isinstance(served, SeriesState) else ""
+    return News(event="taken", job=served.id, text=f"taken{over} ({kind}{served.expert_key})", facts=facts)
 
 
 def news_of(order: Order, outcome: Outcome, after: Done | Again) -> News:
     """What came of an order."""
     event, level, text = _said(order, outcome, isinstance(after, Again))
     facts: dict[str, JsonValue] = {"came": outcome.came}
-    if outcome.job is not None:
-        job = outcome.job
-        facts |= {"status": job.status, "expert": job.expert_key, "steps": job.total_steps}
+    served = outcome.served
+    if served is not None:
+        facts |= {"status": served.status, "expert": served.expert_key}
+        if not isinstance(served, SeriesState):
+            facts["steps"] = served.total_steps
     if outcome.seconds is not None:
         facts["seconds"] = round(outcome.seconds, 3)
         text = f"{text} after {outcome.seconds:.1f} s"
-    error = outcome.error if outcome.job is None or not outcome.job.error else outcome.job.error
+    error = _wrong(served) or outcome.error
     if error is not None:
         facts["error"] = error_text(error)
         text = f"{text}: {facts['error']}"
     return News(event=event, job=order.job_id, text=text, level=level, facts=facts)
 
 
+def _wrong(served: Served | None) -> str | None:
+    """What a Job, or iterations, failed by."""
+    if isinstance(served, SeriesState):
+        return served.message if served.status == "failed" else None
+    return None if served is None else served.error
+
+
 def _said(order: Order, outcome: Outcome, is_again: bool) -> tuple[Kind, Level, str]:
-    job = outcome.job
+    served = outcome.served
     if outcome.is_poison:
         return "poison", "error", f"stopped: {order.takeovers} workers in a row ended or fell silent"
     if outcome.came == "lost":
         return "lost", "warning", "another worker has taken it over"
     if is_again and outcome.came in _WHY_AGAIN:
         return _WHY_AGAIN[outcome.came]
-    if job is None:
+    if served is None:
         return "ended", "error", "cannot be driven by anybody"
-    status = "cancelled" if outcome.came == "cancelled" else f"{job.status}"
-    return "ended", "warning" if job.error else "info", status
+    status = "cancelled" if outcome.came == "cancelled" else f"{served.status}"
+    return "ended", "warning" if _wrong(served) else "info", status

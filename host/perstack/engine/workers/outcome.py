@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from perstack.core.job import JobSummary
-from perstack.core.serving import Came
+from perstack.core.serving import Came, Served
 from perstack.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it, and where the Job stands then."""
+    """What came of it, and where the Job, or the iterations, stand then."""
 
     came: Came
-    job: JobSummary | None = None
+    served: Served | None = None
     """None if that is not known, or there is no such Job."""
     error: BaseException | None = None
     seconds: float | None = None

@@ -18,6 +18,7 @@ from perstack.core.events import (
 from perstack.core.job import JobSummary
 from perstack.core.model_events import SwitchModel
 from perstack.core.models import full_name
+from perstack.core.serving import Served
 from perstack.core.usage import Usage
 
 MOST_MODELS = 50
@@ -41,9 +42,10 @@ class Tally:
         """By model, as far as prices are known."""
         self._models: set[str] = set()
 
-    def of_job(self, job: JobSummary) -> JobTally:
-        """Counts the events of one Job from now on."""
-        return JobTally(self, {run.id: run.model for run in job.runs if run.model})
+    def of(self, served: Served) -> JobTally:
+        """Counts the events of one Job from now on, or of the Jobs of iterations."""
+        runs = served.runs if isinstance(served, JobSummary) else ()
+        return JobTally(self, {run.id: run.model for run in runs if run.model})
 
     def add(self, usage: Usage, model: str) -> None:
         """One generation's tokens."""

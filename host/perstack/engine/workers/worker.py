@@ -13,18 +13,22 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
+from perstack.core.schedules.state import LABEL as SCHEDULE_LABEL
+from perstack.core.tasks.waking import LABEL as TASK_LABEL
 from perstack.dataclass import dataclass
+from perstack.engine.iterate import Iterations
 from perstack.engine.jobs import Jobs
 from perstack.engine.scheduled_work import ScheduledWork
 from perstack.engine.scheduler import Scheduler
-from perstack.engine.workers.claims import Claims, Drive
+from perstack.engine.workers.claims import Claims
 from perstack.engine.workers.health import Health
 from perstack.engine.workers.news import Level, News, Tell, error_text
+from perstack.engine.workers.ordered import Drive, Ordered
 from perstack.engine.workers.reaching import Reaching
 from perstack.engine.workers.tally import Tally
 from perstack.errors import DispatcherError
 from perstack.ports.clock import Clock
-from perstack.ports.dispatcher import BEATS_EACH, Claim, Dispatcher, Seat
+from perstack.ports.dispatcher import BEATS_EACH, Claim, Dispatcher, Order, Seat
 
 _T = TypeVar("_T")
 
@@ -60,6 +64,7 @@ class Worker:
         self,
         dispatcher: Dispatcher,
         jobs: Jobs,
+        iterations: Iterations,
         scheduler: Scheduler,
         clock: Clock,
         settings: WorkerSettings,
@@ -67,7 +72,8 @@ class Worker:
         drive: Callable[[str], Drive],
         tell: Tell = lambda news: None,
     ) -> None:
-        """`drive` makes what drives a Job for a worker of that name; `tell` is told what happens."""
+        """`scheduler` queues what is due; `drive` makes what drives a Job for a worker of that name; `tell` is told
+        what happens."""
         self.name = f"{settings.name}-{secrets.token_hex(2)}"
         self.tally = Tally()
         self.health = Health(jobs.storage)
@@ -78,7 +84,8 @@ class Worker:
         self._settings = settings
         self._tell = tell
         self._reaching = Reaching(dispatcher.location, tell)
-        self._claims = Claims(self.name, jobs, drive(self.name), clock, self.tally, self._reaching, tell)
+        ordered = Ordered(jobs, iterations, drive(self.name), clock)
+        self._claims = Claims(self.name, ordered, clock, self.tally, self._reaching, tell, self._seen_to)
         self._leaving = asyncio.Event()
 
     def leave(self) -> None:
@@ -249,6 +256,11 @@ class Worker:
             took = time.monotonic() - began
             # not all at the same moment, and never more than a small part of the time
             await asyncio.sleep(max(_SWEEPS_EACH, took * 20) * random.uniform(0.7, 1.3))  # noqa: S311
+
+    def _seen_to(self, order: Order) -> None:
+        """What a task or a schedule waits for may have ended."""
+        if TASK_LABEL in order.labels or SCHEDULE_LABEL in order.labels:
+            self._scheduler.look_soon()
 
     def _tell_of_work(self, done: ScheduledWork) -> None:
         about = {"task": done.task_id, "series": done.series_id, "schedule": done.schedule}

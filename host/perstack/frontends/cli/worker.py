@@ -133,7 +133,8 @@ async def _work(
         worker = Worker(
             dispatcher,
             host.jobs,
-            host.scheduler,
+            host.iterations,
+            host.scheduler_of_worker,
             host.clock,
             settings,
             drive=lambda name: partial(served_by.serve, worker=name),

@@ -1,0 +1,89 @@
+"""What orders ask a worker for: Jobs; and iterations, whose Jobs are driven one after the other in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from perstack.core.ids import check_job_id
+from perstack.core.iterations.state import SeriesState
+from perstack.core.job import JobSummary
+from perstack.core.serving import Served, ends_its_workers
+from perstack.core.undriven import is_over
+from perstack.engine.emit import OnEvent
+from perstack.engine.iterate import Iterations
+from perstack.engine.jobs import Jobs
+from perstack.engine.workers.poison import is_poison, stop_for_good, work_of
+from perstack.errors import NotFound
+from perstack.ports.clock import Clock
+from perstack.ports.dispatcher import Order
+
+_FACT = 1_000_000
+"""How much work a fact of iterations counts for: more than any of their Jobs does."""
+_WHY = "all workers that took them over, one after the other, ended or fell silent at this place: see why, then resume"
+
+
+class Drive(Protocol):
+    """Drives a Job to its end or stop."""
+
+    def __call__(self, job_id: str, *, on_event: OnEvent) -> Awaitable[JobSummary]: ...
+
+
+class Ordered:
+    """What one worker drives."""
+
+    def __init__(self, jobs: Jobs, iterations: Iterations, drive: Drive, clock: Clock) -> None:
+        """`drive` drives Jobs; iterations are resumed."""
+        self._jobs = jobs
+        self._iterations = iterations
+        self._drive = drive
+        self._clock = clock
+
+    @property
+    def location(self) -> str:
+        """Where it is kept, for people."""
+        return self._jobs.storage.location
+
+    async def look(self, id: str) -> Served:
+        """How it stands. Raises NotFound and Damaged."""
+        try:
+            return await self._jobs.job(check_job_id(id))
+        except NotFound:
+            return await self._iterations.get(id)
+
+    async def drive(self, served: Served, on_event: OnEvent) -> Served:
+        """Drive it as far as it goes: a cancellation is recorded."""
+        if isinstance(served, JobSummary):
+            return await self._drive(served.id, on_event=on_event)
+        if served.pause_reason == "rate_limit" and not is_over(served, self._clock.now()):
+            return served
+        return await self._iterations.resume(served.id, on_event=on_event)
+
+    def stop_after_step(self, id: str) -> bool:
+        """Have it stop as interrupted when the step in hand has ended; False if no step is in hand: cancel it."""
+        return self._jobs.stop_after_step(id) or self._iterations.stop_after_step(id)
+
+    async def work_of(self, id: str) -> int:
+        """How much of it is done: more than before, if anything was."""
+        served = await self.look(id)
+        if isinstance(served, JobSummary):
+            return await work_of(self._jobs, id)
+        facts = sum(1 + (one.artefact is not None) + (one.score is not None) for one in served.iterations)
+        facts += served.invalid_answers
+        try:
+            in_hand = 0 if served.in_hand is None else await work_of(self._jobs, served.in_hand.job_id)
+        except NotFound:
+            in_hand = 0
+        return facts * _FACT + in_hand
+
+    async def is_poison(self, served: Served, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
+        """Whether it ends whoever drives it. `live` are the workers that there are, asked for if it may be."""
+        if isinstance(served, SeriesState):  # nothing says who drove it
+            return ends_its_workers(order.takeovers, (), ())
+        return await is_poison(self._jobs, order, live)
+
+    async def stop_for_good(self, served: Served) -> Served:
+        """Record that it failed, because it ends every worker. Raises Conflict while it is driven."""
+        if isinstance(served, SeriesState):
+            return await self._iterations.fail(served.id, _WHY)
+        return await stop_for_good(self._jobs, served.id, self._clock)
