@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hosting import Bench, Seen, expert, results, wait_for
+from skilled import load, make
 from terminal import Terminal, reply
 
 from perstack.config.changes import matched
@@ -17,20 +18,6 @@ from perstack.errors import UsageError
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 SCRIPTED = ("--provider", "scripted", "--job-id", "job")
-
-
-def make(folder: Path, *, body: str = "Use pypdf.", head: str = "", **files: str) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "SKILL.md").write_text(f"---\nname: {folder.name}\ndescription: Reads PDFs.\n{head}---\n{body}\n")
-    for name, content in files.items():
-        path = folder / name.replace("__", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    return folder
-
-
-def load(skill: str, **args):
-    return tool("loadSkill", {"name": skill, **args})
 
 
 def knowing(folder: Path, key: str = "a", **fields):

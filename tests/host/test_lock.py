@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -10,55 +9,15 @@ from pathlib import Path
 
 import pytest
 from hosting import OPENED, Seen, results, wait_for
-from locking import did, listed, offer, skill
+from locking import ONE, PLUGIN, Late, did, listed, offer, skill
 from terminal import Terminal, reply
 
 from perstack.config.settings import Overrides
-from perstack.core.definitions import PluginSkill
 from perstack.core.tools import ToolSpec
-from perstack.errors import SkillError, UsageError
+from perstack.errors import UsageError
 from perstack.host import Host
-from perstack.ports.hooks import hookimpl
-from perstack.ports.skill import ToolCall, ToolResult, Toolset
+from perstack.ports.skill import Toolset
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, text, tool, turn
-
-ONE = '[experts.a]\ninstruction = "[[a]] works."\n'
-PLUGIN = ONE + '[experts.a.skills.mine]\ntype = "pluginSkill"\nplugin = "late"\n'
-
-
-class Late:
-    """A skill whose tools may change, and which may not be there."""
-
-    name = "late"
-
-    def __init__(self, *names: str) -> None:
-        self.toolset = Toolset(tuple(ToolSpec(name=name) for name in names))
-        self.asked = 0
-        self.closed = 0
-        self.problem = ""
-
-    def handles(self, definition) -> bool:
-        return isinstance(definition, PluginSkill)
-
-    async def open(self, definition, context):
-        return self
-
-    async def tools(self) -> Toolset:
-        self.asked += 1
-        await asyncio.sleep(0)
-        if self.problem:
-            raise SkillError(self.problem)
-        return self.toolset
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return ToolResult.text(f"did {call.tool_name}")
-
-    async def close(self) -> None:
-        self.closed += 1
-
-    @hookimpl
-    def perstack_skills(self):
-        return [self]
 
 
 def _host(folder: Path, script: ScriptLike | ScriptedProvider, *plugins: object, **env: str) -> Host:

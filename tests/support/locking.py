@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import tomllib
@@ -9,7 +10,52 @@ from pathlib import Path
 
 from terminal import Terminal
 
+from perstack.core.definitions import PluginSkill
+from perstack.core.tools import ToolSpec
+from perstack.errors import SkillError
+from perstack.ports.hooks import hookimpl
+from perstack.ports.skill import ToolCall, ToolResult, Toolset
+
 SERVER = Path(__file__).parents[1] / "plugins" / "mcp" / "servers" / "from_file.py"
+
+
+ONE = '[experts.a]\ninstruction = "[[a]] works."\n'
+PLUGIN = ONE + '[experts.a.skills.mine]\ntype = "pluginSkill"\nplugin = "late"\n'
+
+
+class Late:
+    """A skill whose tools may change, and which may not be there."""
+
+    name = "late"
+
+    def __init__(self, *names: str) -> None:
+        self.toolset = Toolset(tuple(ToolSpec(name=name) for name in names))
+        self.asked = 0
+        self.closed = 0
+        self.problem = ""
+
+    def handles(self, definition) -> bool:
+        return isinstance(definition, PluginSkill)
+
+    async def open(self, definition, context):
+        return self
+
+    async def tools(self) -> Toolset:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.problem:
+            raise SkillError(self.problem)
+        return self.toolset
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return ToolResult.text(f"did {call.tool_name}")
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    @hookimpl
+    def perstack_skills(self):
+        return [self]
 
 
 def listed(name: str, **properties: str) -> dict:

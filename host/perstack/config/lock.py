@@ -142,6 +142,17 @@ class Lock(Fact):
         digest = digest_of_skill(definition)
         return next((one for one in self.skills if one.digest == digest), None)
 
+    def of_team(self, experts: Iterable[Expert]) -> "Lock | None":
+        """What it has of these Experts and of skills of the names that theirs have; None for nothing.
+
+        Where folders of Agent Skills are is not in it: that is of the machine that it was written on.
+        """
+        team = {expert.key: expert for expert in experts}
+        names = {skill.name for expert in team.values() for skill in with_tools(expert.skills)}
+        skills = tuple(one for one in self.skills if one.name in names)
+        known = {key: one for key, one in self.experts.items() if key in team}
+        return Lock(experts=known, skills=skills) if skills or known else None
+
     def names(self, definition: Skill) -> bool:
         """Whether a skill of that name is locked, under this definition or another."""
         return any(one.name == definition.name for one in self.skills)

@@ -6,7 +6,7 @@ As with a Run, secrets are left out: they are those of today's perstack.toml.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field
 
@@ -19,6 +19,8 @@ from perstack.core.policy.permissions import Permissions
 from perstack.core.price import Price
 from perstack.core.sandbox import Sandbox
 from perstack.core.teams import with_delegates
+
+_Definition = TypeVar("_Definition", bound="SeriesDefinition")
 
 
 class SeriesDefinition(ContextKeys):
@@ -121,7 +123,7 @@ def for_begun(definition: SeriesDefinition) -> SeriesDefinition:
     return definition.model_copy(update={"chosen": chosen})
 
 
-def for_queued(definition: SeriesDefinition) -> SeriesDefinition:
+def for_queued(definition: _Definition) -> _Definition:
     """The same for a Job whose Coordinator has begun, and which begins delegates by what was chosen then.
 
     What all its Runs share stands in its log, and may have been raised since.

@@ -39,6 +39,15 @@ if TYPE_CHECKING:
     from perstack.ports.tasks import TaskMemory
 
 
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What a Job is driven with."""
+
+    setup: Setup
+    lock: Lock
+    knowledge: Knowledge
+
+
 @dataclass(slots=True)
 class Driving:
     """What this process drives."""
@@ -87,7 +96,7 @@ class DrivenJobs(JobFiles):
         `leaves` says how it is left to a worker, if it is.
         """
         self.audit.check()
-        lock = setup.lock()
+        lock = setup.lock()  # what is wrong with it is said before anything is taken
 
         async def work() -> JobSummary:
             async with job_slots().taken(), self._leased(job_id):
@@ -95,20 +104,20 @@ class DrivenJobs(JobFiles):
                 check_not_closed(loaded.job)
                 started = await begin(loaded)
                 queueing = None if leaves is None else await leaves(loaded)
-                used = await self._as_queued(setup, loaded) if takes_up else setup
-                knowledge = await used.knowledge(loaded.job.coordinator.start.expert_key, lock)
-                return await self._drive(used, loaded, started, on_event, lock, knowledge, queueing)
+                used = await self._in_force(setup, loaded, lock, takes_up=takes_up)
+                return await self._drive(used.setup, loaded, started, on_event, used.lock, used.knowledge, queueing)
 
         return await in_own_task(work())
 
-    async def _as_queued(self, setup: Setup, loaded: LoadedJob) -> Setup:
-        """The setup with the definition that the Coordinator's latest Run was queued with, if it was."""
-        digest = coordinator_of(loaded).definition
-        if digest is None:
-            return setup
-        from perstack.engine.queueing import definition_kept  # most Jobs are never queued
+    async def _in_force(self, setup: Setup, loaded: LoadedJob, lock: Lock | None, *, takes_up: bool = True) -> InForce:
+        """What is here; or, with `takes_up`, what the Coordinator's latest Run was queued with, if it was."""
+        digest, key = coordinator_of(loaded).definition, loaded.job.coordinator.start.expert_key
+        if digest is not None and takes_up:
+            from perstack.engine.queueing import as_queued  # most Jobs are never queued
 
-        return setup.under(await definition_kept(self.storage, loaded.job.id, digest))
+            setup, lock = await as_queued(setup, loaded.job.id, digest)
+        lock = setup.lock() if lock is None else lock
+        return InForce(setup, lock, await setup.knowledge(key, lock))
 
     async def _attached(self, setup: Setup, expert_key: str, attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
         """What was attached, read, if the Expert's model takes it. Raises UsageError."""
@@ -169,7 +178,7 @@ class DrivenJobs(JobFiles):
             from perstack.engine.queueing import leave_to_a_worker
 
             async with self.audit.kept(loaded.job):
-                return await leave_to_a_worker(driver, wiring, session, queueing)
+                return await leave_to_a_worker(driver, wiring, session, queueing, lock)
         await setup.check_policies((start.sandbox,))  # before anything of it is written
         emit.display(runtime_begins(start, session.run.limits, self.storage.location, setup.clock.now()))
         async with self.audit.kept(loaded.job):

@@ -12,6 +12,7 @@ from perstack.core.ids import check_job_id
 from perstack.core.job import Job, JobSummary, summarize
 from perstack.core.labels import check_labels
 from perstack.core.taking_up import due_of
+from perstack.core.teams import with_delegates
 from perstack.engine.driven_jobs import DrivenJobs, coordinator_of
 from perstack.engine.emit import Emitter, OnEvent
 from perstack.engine.own_task import in_own_task
@@ -199,11 +200,9 @@ class JobQueue(DrivenJobs):
 
             heads = dict(loaded.job.heads)
             try:
-                used = await self._as_queued(setup, loaded)
-                lock = setup.lock()
-                knowledge = await used.knowledge(run.start.expert_key, lock)
-                await check_serves(used, loaded)
-                return await self._drive(used, loaded, take_up, on_event, lock, knowledge)
+                used = await self._in_force(setup, loaded, None)
+                await check_serves(used.setup, loaded)
+                return await self._drive(used.setup, loaded, take_up, on_event, used.lock, used.knowledge)
             except _NOT_HERE as error:
                 if loaded.job.heads != heads or isinstance(error, NotFound):
                     raise
@@ -282,6 +281,10 @@ class JobQueue(DrivenJobs):
         lock = setup.lock()
         knowledge = await setup.knowledge(expert.key, lock)
         knowledge.informed(expert)
+        if queueing is not None:
+            from perstack.engine.carrying import check_carried
+
+            check_carried(knowledge, with_delegates(setup.project, (expert.key,)))
         added = await self._attached(setup, expert.key, attachments)
 
         async def work() -> JobSummary:

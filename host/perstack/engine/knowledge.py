@@ -16,6 +16,7 @@ from perstack.core.agents_md import AgentsMdFile
 from perstack.core.definitions import AgentSkill, Expert, Project
 from perstack.core.sandbox import SandboxPolicy, is_below
 from perstack.core.skill_definitions import agent_skills
+from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.next_steps import Install
 
@@ -23,12 +24,27 @@ if TYPE_CHECKING:
     from perstack.config.skill_folders import SkillFolder
 
 
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """An Agent Skill that was kept with a Job, on this machine."""
+
+    path: str
+    """Where it was, and how Experts name it."""
+    folder: Path
+    in_workspace: bool
+    """Whether it was below the workspace, which all programs may read."""
+
+
 class Knowledge:
     """Reads each folder once: all Runs that a process begins for a Job know the same, whatever they change."""
 
-    def __init__(self, project: Project, lock: Lock, workspace: Path) -> None:
+    def __init__(
+        self, project: Project, lock: Lock, workspace: Path, laid_out: tuple[LaidOut, ...] | None = None
+    ) -> None:
+        """`laid_out` are the skills that were kept with the Job, in place of those where Experts name them."""
+        self.workspace = workspace
         self._project = project
-        self._workspace = workspace
+        self._laid_out = None if laid_out is None else {one.path: one.folder for one in laid_out}
         self._agents_md: tuple[str, tuple[AgentsMdFile, ...]] | None = None
         self._locked = {one.path: one.digest for one in lock.agent_skills}
         self._folders: dict[str, SkillFolder | UsageError] = {}
@@ -53,7 +69,7 @@ class Knowledge:
         if self._agents_md is None:
             from perstack.config.agents_md import read_agents_md
 
-            self._agents_md = read_agents_md(self._workspace)
+            self._agents_md = read_agents_md(self.workspace)
         return self._agents_md
 
     def informed(self, expert: Expert) -> Expert:
@@ -76,18 +92,33 @@ class Knowledge:
         known = (self._known(skill) for skill in agent_skills(expert.skills))
         return [one for one in known if not isinstance(one, UsageError)]
 
+    def known(self, experts: Iterable[Expert]) -> dict[str, SkillFolder]:
+        """The skills of some Experts by where these name them; those that are wrong are left out."""
+        each = {one.path: self._known(one) for expert in experts for one in agent_skills(expert.skills)}
+        return {path: one for path, one in each.items() if not isinstance(one, UsageError)}
+
     def _known(self, skill: AgentSkill) -> SkillFolder | UsageError:
         found = self._folders.get(skill.path)
         if found is None:
-            found = self._folders[skill.path] = _read(skill)
+            found = self._folders[skill.path] = self._look_at(skill)
         return found
+
+    def _look_at(self, skill: AgentSkill) -> SkillFolder | UsageError:
+        if self._laid_out is None:
+            return _read(skill)
+        folder = self._laid_out.get(skill.path)
+        if folder is None:
+            return UsageError(f"skill {skill.name}: {skill.path} was not kept with the Job: submit it again")
+        return _read(skill.model_copy(update={"path": str(folder)}))
 
     def _described(self, skill: AgentSkill, expert: Expert) -> AgentSkill:
         found = self._known(skill)
         if isinstance(found, UsageError):
             raise UsageError(f"Expert {expert.key}: {found}")
         file = self._project.path
-        locked = None if file is None else self._locked.get(path_in_lock(file, skill))
+        # what was kept with a Job was compared where it was submitted
+        here = None if self._laid_out is not None else file
+        locked = None if here is None else self._locked.get(path_in_lock(here, skill))
         if locked not in (None, found.digest):
             raise UsageError(
                 f"Expert {expert.key}: skill {skill.name} is not the one that perstack.lock has:"
@@ -125,6 +156,17 @@ def reachable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> S
     known = (*policy.writable, *policy.readable, workspace)
     outside = tuple(one.path for one in agent_skills(expert.skills) if not is_below(one.path, known))
     return policy.model_copy(update={"readable": (*policy.readable, *outside)}) if outside else policy
+
+
+def relocated(policy: SandboxPolicy | None, laid_out: Iterable[LaidOut]) -> SandboxPolicy | None:
+    """A policy with skills where they are on this machine, as far as it lets programs read them where they were."""
+    skills = tuple(laid_out)
+    if policy is None or not skills:
+        return policy
+    known, gone = (*policy.writable, *policy.readable), {one.path for one in skills}
+    here = tuple(str(one.folder) for one in skills if one.in_workspace or is_below(one.path, known))
+    readable = (*(path for path in policy.readable if path not in gone), *here)
+    return policy.model_copy(update={"readable": tuple(dict.fromkeys(readable))})
 
 
 def _read(skill: AgentSkill) -> SkillFolder | UsageError:

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import sha256
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
+from perstack.config.lock import NO_LOCK, Lock
+from perstack.core.base import falsy
 from perstack.core.by import By
 from perstack.core.job import JobSummary
 from perstack.core.queueing import QueueFields, QueueRun
 from perstack.core.recorded import SeriesDefinition, for_queued
 from perstack.core.runs.state import Phase, Run
+from perstack.core.skill_definitions import agent_skills
 from perstack.dataclass import dataclass
+from perstack.engine.carrying import CarriedSkill, carry, lay_out
 from perstack.engine.driver import Driver
 from perstack.engine.session import Session
+from perstack.engine.setup import Setup
 from perstack.engine.wiring import Wiring
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
+
+
+class QueuedDefinition(SeriesDefinition):
+    """What a Job for workers is driven with, none of which its worker needs to have."""
+
+    lock: Lock | None = None
+    """What perstack.lock says of the Experts and their skills; None: nothing."""
+    agent_skills: tuple[CarriedSkill, ...] = Field(default=(), exclude_if=falsy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +44,19 @@ class Queueing:
     priority: int = 0
 
 
-async def leave_to_a_worker(driver: Driver, wiring: Wiring, session: Session, queueing: Queueing) -> JobSummary:
+async def leave_to_a_worker(
+    driver: Driver, wiring: Wiring, session: Session, queueing: Queueing, lock: Lock
+) -> JobSummary:
     """Record what was begun of a Job, and that it waits for a worker.
 
-    The definition is on disk before the event that names it. Until all is written the summary says that more has
-    happened, so that whoever reads it looks at the logs.
+    The definition, and the Agent Skills that it names, are on disk before the event that names it. Until all is written
+    the summary says that more has happened, so that whoever reads it looks at the logs.
     """
     run = session.run
     digest = run.definition
     if digest is None and queueing.definition is not None:
-        digest = await wiring.storage.put_blob(driver.job.id, queueing.definition.to_json())
+        definition = await _with_files(queueing.definition, driver.job.id, wiring, lock)
+        digest = await wiring.storage.put_blob(driver.job.id, definition.to_json())
     if run.snapshot_due == "before" and run.phase is Phase.READY and run.step == 0:
         session.note(await wiring.snapshots.record(run, session.stamp))
     await driver.kept.write(is_driven=True)
@@ -60,13 +77,32 @@ async def _record_answer_of(driver: Driver, asks: Run) -> None:
     await session.write_checkpoint()
 
 
-async def definition_kept(storage: Storage, job_id: str, digest: str) -> SeriesDefinition:
+async def _with_files(definition: SeriesDefinition, job_id: str, wiring: Wiring, lock: Lock) -> QueuedDefinition:
+    """The definition, with what stands in files beside perstack.toml: the lock and Agent Skills."""
+    known = {name: getattr(definition, name) for name in SeriesDefinition.model_fields}
+    carried: tuple[CarriedSkill, ...] = ()
+    if any(agent_skills(expert.skills) for expert in definition.experts):
+        carried = await carry(wiring.storage, job_id, wiring.knowledge, definition.experts)
+    return QueuedDefinition(**known, lock=lock.of_team(definition.experts), agent_skills=carried)
+
+
+async def as_queued(setup: Setup, job_id: str, digest: str) -> tuple[Setup, Lock]:
+    """A setup and a lock as they were when a Job was left to workers, its Agent Skills laid out on this machine.
+
+    Raises StorageError, and UsageError if the skills cannot be written.
+    """
+    definition = await definition_kept(setup.storage, job_id, digest)
+    laid_out = await lay_out(setup.storage, job_id, definition.agent_skills, setup.env)
+    return replace(setup.under(definition), laid_out=laid_out), definition.lock or NO_LOCK
+
+
+async def definition_kept(storage: Storage, job_id: str, digest: str) -> QueuedDefinition:
     """What a Job was queued with. Raises StorageError if that is gone, or is not what was recorded."""
     data = await storage.blob(job_id, digest)
     if sha256(data).hexdigest() != digest:
         raise StorageError(f"Job {job_id}: the definition that it was queued with was changed: put {digest} back")
     try:
-        return for_queued(SeriesDefinition.model_validate_json(data))
+        return for_queued(QueuedDefinition.model_validate_json(data))
     except ValidationError as error:
         words = f"Job {job_id}: the definition that it was queued with does not read: a newer version has written it"
         raise StorageError(words) from error

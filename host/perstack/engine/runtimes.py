@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from perstack.core.sandbox import LOCAL, SandboxPolicy
 from perstack.dataclass import dataclass
+from perstack.engine.knowledge import LaidOut, relocated
 from perstack.engine.plugins import Plugins
 from perstack.errors import UsageError
 from perstack.ports.places import check_places
@@ -30,7 +31,9 @@ async def check_policies(
 class Runtimes:
     """Those of one Job. `close` it when all its programs have ended."""
 
-    def __init__(self, plugins: Plugins, around: Surroundings) -> None:
+    def __init__(self, plugins: Plugins, around: Surroundings, laid_out: tuple[LaidOut, ...] = ()) -> None:
+        """`laid_out` are Agent Skills that are not where the policies name them."""
+        self._laid_out = laid_out
         self._plugins = plugins
         self._around = around
         self._turn = asyncio.Lock()
@@ -38,6 +41,7 @@ class Runtimes:
 
     async def of(self, policy: SandboxPolicy | None) -> Runtime:
         """The runtime of a policy. Raises UsageError if there is none of that name, and SkillError."""
+        policy = relocated(policy, self._laid_out)
         if policy is None:
             return LOCAL_RUNTIME
         key = policy.to_json()
@@ -49,6 +53,7 @@ class Runtimes:
 
     async def context(self, context: SkillContext, policy: SandboxPolicy | None) -> SkillContext:
         """What a skill is given under a policy. Raises as `of`."""
+        policy = relocated(policy, self._laid_out)
         if policy is None:
             return context
         return replace(

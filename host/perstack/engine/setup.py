@@ -19,7 +19,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.audit import Auditing
 from perstack.engine.dispatching import Dispatching
 from perstack.engine.guarding import programs_of
-from perstack.engine.knowledge import Knowledge, reachable
+from perstack.engine.knowledge import Knowledge, LaidOut, reachable, relocated
 from perstack.engine.notices import notice
 from perstack.engine.plugins import Plugins
 from perstack.engine.providers import ProviderPool
@@ -56,6 +56,8 @@ class Setup:
     audit: Auditing
     clock: Clock
     dispatching: Dispatching
+    laid_out: tuple[LaidOut, ...] | None = None
+    """The Agent Skills that were kept with the Job; None: they are where Experts name them."""
 
     def under(self, definition: SeriesDefinition) -> Setup:
         """The same with the Experts of a recorded definition alone, and today's secrets."""
@@ -113,16 +115,18 @@ class Setup:
 
     async def check_policies(self, policies: Iterable[SandboxPolicy | None]) -> None:
         """Raises UsageError if one of them cannot be kept here."""
-        await check_policies(self.plugins, policies, lambda: self.surroundings(""))
+        here = [relocated(policy, self.laid_out or ()) for policy in policies]
+        await check_policies(self.plugins, here, lambda: self.surroundings(""))
 
     def runtimes(self, job_id: str) -> Runtimes:
         """Where programs of a Job run."""
-        return Runtimes(self.plugins, self.surroundings(job_id))
+        return Runtimes(self.plugins, self.surroundings(job_id), self.laid_out or ())
 
     def ground(self, expert_key: str | None) -> AbstractAsyncContextManager[Ground]:
         """Where a program of an Expert's that is no tool's runs, or with None one that is no Expert's."""
         expert = None if expert_key is None else self.project.expert(expert_key)
-        return prepared(self.plugins, self.policy(expert), self.surroundings(""))
+        policy = relocated(self.policy(expert), self.laid_out or ())
+        return prepared(self.plugins, policy, self.surroundings(""))
 
     def surroundings(self, job_id: str) -> Surroundings:
         """What of this machine programs are kept from, where they are kept from anything."""
@@ -170,7 +174,7 @@ class Setup:
 
     async def knowledge(self, expert_key: str, lock: Lock | None = None) -> Knowledge:
         """What an Expert and all that it may delegate to know, read now."""
-        found = Knowledge(self.project, self.lock() if lock is None else lock, self.workspace)
+        found = Knowledge(self.project, self.lock() if lock is None else lock, self.workspace, self.laid_out)
         await found.read(with_delegates(self.project, (expert_key,)))
         return found
 

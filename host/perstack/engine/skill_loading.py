@@ -118,7 +118,8 @@ def _read(folder: SkillFolder, skill: AgentSkill, path: str) -> bytes:
 
 
 def _told_of(folder: SkillFolder, skill: AgentSkill) -> str:
-    return f"Skill {skill.name}, in the folder {folder.path}; {_files(folder)}"
+    place = "the folder" if str(folder.path) == skill.path else "this machine's folder"
+    return f"Skill {skill.name}, in {place} {folder.path}; {_files(folder)}"
 
 
 def _files(folder: SkillFolder) -> str:

@@ -119,6 +119,7 @@ def _take_down(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:
             _take_down_result(check, ref, seq, event)
         case QueueRun() if event.definition is not None:
             check.names_blob(event.definition, ref.run_id, seq)
+            check.definitions.setdefault(event.definition, (ref.run_id, seq))
         case ShrinkResults():
             for shrunk in event.results:
                 check.names_blob(shrunk.blob, ref.run_id, seq)
@@ -205,6 +206,7 @@ async def _check_blobs(check: Check, storage: Storage) -> None:
             right.discard(event.tools_digest)
     check.right_blobs += len(right)
     await _check_trees(check, storage)
+    await _name_skills(check, storage)
     for name, (run_id, seq, size) in check.blobs.items():
         try:
             found = len(await storage.blob(check.job_id, name))
@@ -233,6 +235,19 @@ async def _check_trees(check: Check, storage: Storage) -> None:
             check.found(run_id, seq, f"its snapshot: {part.problem}")
         elif not part.problem:
             check.names_blob(part.digest, run_id, seq, part.size)
+
+
+async def _name_skills(check: Check, storage: Storage) -> None:
+    """The files of the Agent Skills that a Job was left to workers with are among the blobs from then on."""
+    if not check.definitions:
+        return
+    from perstack.engine.queueing import definition_kept  # few Jobs were
+
+    for digest, (run_id, seq) in check.definitions.items():
+        with suppress(StorageError, UsageError, NotFound):  # it is named itself
+            definition = await definition_kept(storage, check.job_id, digest)
+            for file in (file for skill in definition.agent_skills for file in skill.files):
+                check.names_blob(file.sha256, run_id, seq, file.size)
 
 
 async def _check_removed(check: Check, storage: Storage) -> None:

@@ -35,6 +35,8 @@ class Check:
     """The blobs that are named: by which Run, at which place, with which size, if that is said."""
     trees: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
     """The snapshots: by which Run, at which place."""
+    definitions: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
+    """What a Job was left to workers with: by which Run, at which place."""
     naming: dict[str, list[tuple[str, int]]] = field(default_factory=dict[str, "list[tuple[str, int]]"])
     """All the places that name each."""
     removed: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])

@@ -1,0 +1,208 @@
+"""The Agent Skills of a Job that is left to workers: their files are kept with it, and laid out where it is driven."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from tempfile import mkdtemp
+
+from pydantic import Field, field_validator
+
+from perstack.config.handles import TooLarge, read_below
+from perstack.config.skill_folders import SkillFolder, read_skill
+from perstack.core.agent_skills import NotASkill, SkillFile, is_part_of_skill
+from perstack.core.base import Fact, falsy
+from perstack.core.definitions import Expert
+from perstack.core.sandbox import is_below
+from perstack.engine.blobs import keep_blobs
+from perstack.engine.knowledge import Knowledge, LaidOut
+from perstack.errors import StorageError, UsageError
+from perstack.ports.storage import Storage
+from perstack.ports.uninterrupted import uninterrupted
+
+MOST_FILES = 1_000
+MOST_BYTES = 16 << 20
+"""Of all skills of one Job."""
+_AT_ONCE = 8
+_EXECUTABLE = 0o500
+_ORDINARY = 0o400
+
+
+class CarriedFile(Fact):
+    """A file of a skill, kept as a blob of the Job."""
+
+    path: str
+    """From the skill's folder, with slashes."""
+    sha256: str
+    """The blob's name, in hex."""
+    size: int
+    is_executable: bool = Field(default=False, exclude_if=falsy)
+
+    @field_validator("path")
+    @classmethod
+    def _is_below(cls, value: str) -> str:
+        if not all(part and is_part_of_skill(part) for part in value.split("/")):
+            raise ValueError("the path leads out of the skill")
+        return value
+
+
+class CarriedSkill(Fact):
+    """A skill whose files are the Job's."""
+
+    path: str
+    """Where it was, and how Experts name it."""
+    digest: str = Field(pattern="^sha256:[0-9a-f]{64}$")
+    files: tuple[CarriedFile, ...]
+    in_workspace: bool = Field(default=False, exclude_if=falsy)
+    """Whether it was below the workspace, which all programs may read."""
+
+    def folder_in(self, cache: Path) -> Path:
+        """Where this version is laid out."""
+        return cache / self.digest.removeprefix("sha256:") / Path(self.path).name
+
+
+def check_carried(knowledge: Knowledge, team: Iterable[Expert]) -> None:
+    """Raises UsageError for a skill of a team that is none, is not the locked one, or is too large to be kept."""
+    experts = tuple(team)
+    for expert in experts:
+        knowledge.informed(expert)
+    _check_size(knowledge.known(experts).values())
+
+
+async def carry(
+    storage: Storage, job_id: str, knowledge: Knowledge, team: Iterable[Expert]
+) -> tuple[CarriedSkill, ...]:
+    """Keep the files of a team's skills for a Job; those that are wrong are left out.
+
+    Raises UsageError for what is too large, and for a file that has changed, and StorageError.
+    """
+    known = knowledge.known(tuple(team))
+    _check_size(known.values())
+    carried: list[CarriedSkill] = []
+    for path, folder in known.items():
+        contents = await asyncio.to_thread(_contents, folder)
+        await keep_blobs(storage, job_id, [data for data, _ in contents])
+        files = tuple(
+            CarriedFile(path=file.path, sha256=file.sha256, size=file.size, is_executable=is_executable)
+            for file, (_, is_executable) in zip(folder.files, contents, strict=True)
+        )
+        inside = is_below(path, (str(knowledge.workspace),))
+        carried.append(CarriedSkill(path=path, digest=folder.digest, files=files, in_workspace=inside))
+    return tuple(carried)
+
+
+async def lay_out(
+    storage: Storage, job_id: str, carried: Iterable[CarriedSkill], env: Mapping[str, str]
+) -> tuple[LaidOut, ...]:
+    """A Job's skills on this machine: in the user's cache, each version once.
+
+    Raises StorageError, NotFound, and UsageError if they cannot be written.
+    """
+    laid: list[LaidOut] = []
+    for skill in carried:
+        folder = skill.folder_in(_cache(env))
+        if not await asyncio.to_thread(_is_whole, folder, skill):
+            contents = await _blobs(storage, job_id, skill)
+            await uninterrupted(asyncio.to_thread(partial(_write, folder, skill, contents)))
+        laid.append(LaidOut(skill.path, folder, skill.in_workspace))
+    return tuple(laid)
+
+
+def _check_size(folders: Iterable[SkillFolder]) -> None:
+    count = size = 0
+    for folder in folders:
+        count += len(folder.files)
+        size += sum(file.size for file in folder.files)
+        if count > MOST_FILES or size > MOST_BYTES:
+            raise UsageError(
+                f"skill {folder.path}: the skills of a Job for workers have at most {MOST_FILES:,} files and"
+                f" {MOST_BYTES >> 20} MiB, as they are kept with it: move what is not needed out of the folder, or into"
+                " one whose name begins with a dot, which is left out"
+            )
+        odd = next((file.path for file in folder.files if not file.path.isprintable()), None)
+        if odd is not None:
+            raise UsageError(f"skill {folder.path}: {odd!r} cannot be kept with a Job: give the file a printable name")
+
+
+def _contents(folder: SkillFolder) -> list[tuple[bytes, bool]]:
+    """The bytes of its files, and which are programs. Raises UsageError."""
+    return [(_read(folder, file), _is_program(folder.path / file.path)) for file in folder.files]
+
+
+def _read(folder: SkillFolder, file: SkillFile) -> bytes:
+    try:
+        data = read_below(folder.path, file.path, file.size)
+    except TooLarge:
+        data = b""
+    except OSError as error:
+        raise UsageError(f"{folder.path / file.path} cannot be read: {error.strerror or error}") from error
+    if sha256(data).hexdigest() != file.sha256:
+        raise UsageError(f"{folder.path / file.path} has changed while it was read: submit the Job again")
+    return data
+
+
+def _is_program(path: Path) -> bool:
+    with suppress(OSError):
+        return bool(path.stat(follow_symlinks=False).st_mode & stat.S_IXUSR)
+    return False
+
+
+async def _blobs(storage: Storage, job_id: str, skill: CarriedSkill) -> list[bytes]:
+    contents: list[bytes] = []
+    for first in range(0, len(skill.files), _AT_ONCE):
+        some = skill.files[first : first + _AT_ONCE]
+        contents += await asyncio.gather(*(storage.blob(job_id, file.sha256) for file in some))
+    for file, data in zip(skill.files, contents, strict=True):
+        if sha256(data).hexdigest() != file.sha256:
+            raise StorageError(f"Job {job_id}: {file.path} of skill {skill.path} was changed: put {file.sha256} back")
+    return contents
+
+
+def _cache(env: Mapping[str, str]) -> Path:
+    base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or Path.home()) / ".cache")
+    return Path(base).absolute() / "perstack" / "skills"
+
+
+def _is_whole(folder: Path, skill: CarriedSkill) -> bool:
+    """Whether a folder has just these files: a program of an earlier Job may have changed them."""
+    try:
+        found = read_skill(folder)
+    except NotASkill:
+        return False
+    programs = {file.path for file in skill.files if file.is_executable}
+    return found.digest == skill.digest and programs == {
+        file.path for file in found.files if _is_program(folder / file.path)
+    }
+
+
+def _write(folder: Path, skill: CarriedSkill, contents: list[bytes]) -> None:
+    """In place of what is there, all at once: others may read the same version at this moment. Raises UsageError."""
+    try:
+        folder.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made = Path(mkdtemp(prefix=".new-", dir=folder.parent.parent))
+        try:
+            for file, data in zip(skill.files, contents, strict=True):
+                path = made / folder.name / file.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+                path.chmod(_EXECUTABLE if file.is_executable else _ORDINARY)
+            if folder.parent.exists():
+                folder.parent.rename(made / ".old")
+            (made / folder.name).rename(_made(folder.parent) / folder.name)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    except OSError as error:
+        if not _is_whole(folder, skill):  # nobody else has laid it out meanwhile
+            words = (error.strerror or str(error)).lower()
+            raise UsageError(f"{folder}: the files of the skill cannot be laid out: {words}") from error
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(mode=0o700)
+    return folder
