@@ -95,26 +95,44 @@ def _takes_signals(pid: int) -> bool:
     return True
 
 
+_STRANGERS: dict[Path, set[tuple[int, int]]] = {}
+"""For each folder the processes that were found to be of others: their ids, and their places in /proc by number."""
+
+
 def at_work(folder: Path) -> dict[tuple[int, str], str]:
     """The living processes that descend from this one, or work in a folder: their ids and times of start, and commands.
 
     One whose parent has died is no descendant any more, but still in the folder of its test. Where there is no /proc,
     nobody is known.
     """
-    stats = {int(entry.parent.name): stat for entry in Path("/proc").glob("[0-9]*/stat") if (stat := _stat(entry))}
+    strangers = _STRANGERS.setdefault(folder, set())
+    there = _there()
+    # what has been looked at and was of others is not looked at again: this is asked after each of thousands of tests
+    strangers &= there
+    stats = {pid: stat for pid, _ in there - strangers if (stat := _stat(pid))}
     ours = {os.getpid()}
     for pid in sorted(stats):
         # a child has the greater number, but for the rare time that numbers begin anew
         if stats[pid][1] in ours or _works_in(pid, folder):
             ours.add(pid)
+    strangers |= {(pid, place) for pid, place in there if pid in stats and pid not in ours}
     ours.discard(os.getpid())
     return {(pid, stats[pid][2]): _command(pid) for pid in ours if stats[pid][0] not in "ZX"}
 
 
-def _stat(entry: Path) -> tuple[str, int, str] | None:
+def _there() -> set[tuple[int, int]]:
+    """Every process: its id, and the number of its place in /proc, which is another where the id is used again."""
+    try:
+        with os.scandir("/proc") as entries:
+            return {(int(entry.name), entry.inode()) for entry in entries if entry.name.isdecimal()}
+    except FileNotFoundError:
+        return set()
+
+
+def _stat(pid: int) -> tuple[str, int, str] | None:
     """State, parent and time of start."""
     try:
-        fields = entry.read_text(errors="replace").rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
     return fields[0], int(fields[1]), fields[19]
