@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -119,6 +120,7 @@ def _sources() -> Iterator[Path]:
         yield from sorted((ROOT / folder).rglob("*.py"))
 
 
+@cache
 def _names(file: Path) -> set[str]:
     """What a file takes from the module of operations, or declares there."""
     tree = ast.parse(file.read_text())

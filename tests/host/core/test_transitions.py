@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import copy
 from typing import get_args
 
 import pytest
@@ -43,9 +43,13 @@ def test_a_fact_in_any_other_state_is_refused_and_named_with_that_state(choose) 
         for phase, status in STATES:
             if phase in known.phases and status in known.statuses:
                 continue
-            elsewhere = replace(before, phase=phase, status=status)
-            with pytest.raises(IllegalFact, match=rf"{event.type} cannot follow .* {status} in phase {phase.name}"):
+            # as `replace` does, in a tenth of the time; and no pattern, as each of thousands would be compiled
+            elsewhere = copy(before)
+            vars(elsewhere).update(phase=phase, status=status)
+            with pytest.raises(IllegalFact) as refused:
                 evolve(elsewhere, event, before.head)
+            where = f"the Run is {status} in phase {phase.name}"
+            assert str(refused.value) == f"{event.type} cannot follow where {where}"
 
 
 @settings(deadline=None)
