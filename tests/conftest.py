@@ -27,7 +27,7 @@ _SANDBOX = Path(__file__).parent / "plugins" / "bubblewrap"
 _SEEN: dict[tuple[int, str], str] = {}
 """Processes that were there before the test: of fixtures that live longer, or left by a test that failed for it."""
 
-_OF_SERVER = re.compile("^postgres: |/postgres -D |/temporal server start-dev | -m moto.server ")
+_OF_SERVER = re.compile("^postgres: |/postgres -D |/temporal server start-dev |/atomic_moto.py ")
 
 # under nohup, or in the background of a shell, every program that a test starts would ignore them, and what is promised
 # of them could not be seen

@@ -16,6 +16,7 @@ from obstore.store import S3Store
 
 BUCKET = "perstack-tests"
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test-secret", "AWS_REGION": "us-east-1"}
+_SERVER = str(Path(__file__).with_name("atomic_moto.py"))
 _PATIENCE = 60
 """Seconds for it to begin: it imports much."""
 
@@ -27,7 +28,7 @@ def serving(log: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with log.open("wb") as out:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        command = [sys.executable, _SERVER, "-H", "127.0.0.1", "-p", str(port)]
         process = subprocess.Popen(command, stdout=out, stderr=out)
     endpoint = f"http://127.0.0.1:{port}"
     try:

@@ -14,7 +14,9 @@ from perstack.core.chain import open_line
 from perstack.ports.storage import RunRef
 from perstack.testing.opener import new_writer
 from perstack.testing.storage_contract import Opener, StorageContract
+from perstack_s3.client import Place
 from perstack_s3.leases import EXPIRY
+from perstack_s3.objects import Objects
 from perstack_s3.plugin import perstack_storages
 
 
@@ -67,5 +69,18 @@ def test_a_log_of_many_appends_is_merged_and_reads_the_same(s3):
         for view in (storage, opener()):
             assert await view.read(writer.run) == writer.written
             assert await view.read(writer.run, 63, 3) == writer.written[63:66]
+
+    asyncio.run(work())
+
+
+def test_of_many_who_replace_an_object_at_once_one_does(s3):
+    """What S3 promises, and the server of the tests has to keep: else what one of them wrote is lost."""
+
+    async def work() -> None:
+        objects = [Objects(Place(BUCKET, "at-once", s3)) for _ in range(2)]
+        for _ in range(40):
+            tag = await objects[0].create(key := secrets.token_hex(4), b"")
+            tries = [objects[n % 2].replace(key, b"%d" % n, tag or "") for n in range(8)]
+            assert sum(new is not None for new in await asyncio.gather(*tries)) == 1
 
     asyncio.run(work())
