@@ -13,16 +13,17 @@ from perstack.core.chain import Head
 from perstack.core.ids import check_id, check_job_id
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.appending import ends_at
-from perstack.ports.paging import check_space, is_id, newest_first, page_of, run_order
+from perstack.ports.paging import check_space, is_id, page_of, run_order
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageCheck
 from perstack.ports.uninterrupted import uninterrupted
-from perstack_s3.caches import Indexed, entry_bytes, place_in_time, read_entry, stamped, unstamped
+from perstack_s3.caches import Indexed, entry_bytes, read_entry, stamped, unstamped
 from perstack_s3.checks import checks_of
 from perstack_s3.deleting import finish_deletion, finish_deletions
 from perstack_s3.layout import Layout
 from perstack_s3.leases import Held, Leases
 from perstack_s3.log import Log
 from perstack_s3.objects import Listed, Objects, at_once
+from perstack_s3.order import Order
 from perstack_s3.stored import EntryHeader, Marker, RunList, read
 from perstack_s3.version import check_version
 from perstack_s3.watching import Watching
@@ -40,6 +41,7 @@ class S3Storage:
         self._leases = Leases(objects, self._layout)
         self._entries = Indexed(objects, self._layout, "entries")
         self._summaries = Indexed(objects, self._layout, "summaries")
+        self._order = Order(objects)
         self._logs: dict[tuple[RunRef, str], Log] = {}
         self._incarnations: dict[str, tuple[int, str]] = {}
         self._seen: dict[str, str] = {}
@@ -68,11 +70,9 @@ class S3Storage:
         return await self._incarnation(job_id) is not None
 
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        """Job ids, the one whose summary was written last first. Only what was written in one second is read."""
-        made, written = await self._listed("markers"), await self._listed("summaries")
-        latest = {name: written.get(name, marker) for name, marker in made.items()}
-        times = await self._times(latest, {name for name in latest if name in written})
-        return newest_first(((times[name], name) for name in latest), limit, after)
+        """Job ids, the one whose summary was written last first."""
+        made, written = await asyncio.gather(self._listed("markers"), self._listed("summaries"))
+        return await self._order.page(made, written, limit, after)
 
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """Ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
@@ -111,12 +111,13 @@ class S3Storage:
 
     async def summary(self, job_id: str) -> bytes | None:
         """The summary; None if there is none."""
-        found = await self._objects.get(self._layout.of_job("summaries", job_id))
-        return None if found is None or not await self.has_job(job_id) else unstamped(found.data)[1]
+        key = self._layout.of_job("summaries", job_id)
+        found, is_there = await asyncio.gather(self._objects.get(key), self.has_job(job_id))
+        return None if found is None or not is_there else unstamped(found.data)[1]
 
     async def summaries(self) -> Mapping[str, bytes]:
         """The summary of every Job."""
-        made, summaries = await self._listed("markers"), await self._summaries.all()
+        made, summaries = await asyncio.gather(self._listed("markers"), self._summaries.all())
         return {name: unstamped(summaries[name])[1] if name in summaries else b"" for name in made}
 
     async def put_entry(
@@ -146,7 +147,7 @@ class S3Storage:
 
     async def entries(self) -> Mapping[str, bytes]:
         """The entry of every Job."""
-        made, entries = await self._listed("markers"), await self._entries.all()
+        made, entries = await asyncio.gather(self._listed("markers"), self._entries.all())
         return {name: read_entry(entries[name])[1] if name in entries else b"" for name in made}
 
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
@@ -376,19 +377,6 @@ class S3Storage:
         prefix = self._layout.below(kind)
         return {listed.key.removeprefix(prefix): listed for listed in await self._objects.list(prefix)}
 
-    async def _times(self, latest: Mapping[str, Listed], with_summary: set[str]) -> dict[str, int]:
-        """When each was written; of those that were within one second, by what they say themselves."""
-        seconds: dict[int, list[str]] = {}
-        for name, listed in latest.items():
-            seconds.setdefault(int(listed.written.timestamp()), []).append(name)
-        unclear = [name for names in seconds.values() if len(names) > 1 for name in names]
-        found = await at_once(self._objects.get(latest[name].key) for name in unclear)
-        said = {
-            name: 0 if one is None else unstamped(one.data)[0] if name in with_summary else _made(one.data)
-            for name, one in zip(unclear, found, strict=True)
-        }
-        return {name: place_in_time(listed.written, said.get(name, 0)) for name, listed in latest.items()}
-
     async def _bytes_of(self, kind: str, job_id: str) -> int:
         prefix = f"{self._layout.below(kind)}{check_job_id(job_id)}/"
         return sum([listed.size for listed in await self._objects.list(prefix)])
@@ -398,8 +386,3 @@ class S3Storage:
 
     async def _ready(self) -> None:
         await check_version(self._objects, is_for_writing=True)
-
-
-def _made(data: bytes) -> int:
-    marker = read(Marker, data)
-    return 0 if marker is None else marker.made

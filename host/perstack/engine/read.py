@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _PAGE = 10_000
 _EVERY = 500
+_AT_ONCE = 16
+"""Jobs that are read at a time: on a server each is an answer to wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +124,19 @@ class JobReader:
                 found += [Waiting(job_id, asking)] if known else map(_waiting, await self._summaries((job_id,)))
         return [one for one in found if one.asking is not None or one.damaged is not None]
 
-    async def _summaries(self, job_ids: Iterable[str]) -> list[JobSummary]:
-        found: list[JobSummary] = []
-        for job_id in job_ids:
-            try:
-                found.append(await self.job(job_id))
-            except NotFound:
-                continue
-            except StorageError as error:
-                found.append(_unreadable(job_id, error))
-        return found
+    async def _summaries(self, job_ids: Sequence[str]) -> list[JobSummary]:
+        found: list[JobSummary | None] = []
+        for first in range(0, len(job_ids), _AT_ONCE):
+            found += await asyncio.gather(*map(self._summary, job_ids[first : first + _AT_ONCE]))
+        return [one for one in found if one is not None]
+
+    async def _summary(self, job_id: str) -> JobSummary | None:
+        try:
+            return await self.job(job_id)
+        except NotFound:
+            return None
+        except StorageError as error:
+            return _unreadable(job_id, error)
 
     async def _job_id(self, job_id: str | None) -> str:
         return await nth_job(self.storage, 0) if job_id is None else check_job_id(job_id)
