@@ -39,11 +39,24 @@ _FIRST_PATIENCE = 2.0
 """Seconds for one that has not answered yet: its address may be wrong."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-_TIMEOUT = timedelta(seconds=15)
+_SECONDS = 15.0
+"""For one request, at least."""
+
+_SLOWEST = 64_000
+"""Bytes a second of the slowest line: a request with more than it brings in that time has twice as long, and so on."""
+
 _CONNECT = timedelta(seconds=5)
 _STATUS = re.compile(r"status code: ((\d{3}) [A-Za-z ]{1,40})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _ANSWERS = (AlreadyExistsError, PreconditionError, FileNotFoundError)
+
+
+def seconds_for(size: int) -> float:
+    """How long one request may take that moves so many bytes."""
+    seconds = _SECONDS
+    while seconds * _SLOWEST < size:
+        seconds *= 2
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +90,24 @@ class Client:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self._opened: S3Store | None = None
+        self._opened: dict[float, S3Store] = {}
         self._threads: ThreadPoolExecutor | None = None
         self._was_there = False
 
-    async def ask(self, call: Callable[[S3Store], T], patience: float | None = None) -> T:
+    async def ask(self, call: Callable[[S3Store], T], patience: float | None = None, size: int = 0) -> T:
         """What a call returns, tried again while the server is busy or gone, for so many seconds at most.
 
+        A call that moves `size` bytes has time for them, and to be tried again after them.
         Raises StorageError, and as they are AlreadyExistsError, PreconditionError and FileNotFoundError: after a lost
         answer the first two may be about what this very call has written.
         """
-        began, pause = time.monotonic(), _FIRST_PAUSE
+        began, pause, seconds = time.monotonic(), _FIRST_PAUSE, seconds_for(size)
         while True:
             try:
-                return await self._call(call)
+                return await self._call(call, self._store(seconds))
             except (BaseError, OSError) as error:
                 limit = patience if patience is not None else PATIENCE if self._was_there else _FIRST_PATIENCE
+                limit += seconds - seconds_for(0)
                 if not _is_passing(error) or time.monotonic() + pause > began + limit:
                     raise self._error(error) from None  # the library's words have the whole request in them
             await asyncio.sleep(pause)
@@ -104,11 +119,11 @@ class Client:
             self._threads.shutdown(wait=False)
             self._threads = None
 
-    async def _call(self, call: Callable[[S3Store], T]) -> T:
+    async def _call(self, call: Callable[[S3Store], T], store: S3Store) -> T:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="perstack-s3")
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, call, self._store)
+            answer = await asyncio.get_running_loop().run_in_executor(self._threads, call, store)
         except _ANSWERS as error:
             if "NoSuchBucket" in str(error):
                 raise StorageError(f"{self.place}: there is no such bucket: create it first") from None
@@ -126,25 +141,25 @@ class Client:
             )
         return StorageError(f"{self.place}: {_short(error)}")
 
-    @property
-    def _store(self) -> S3Store:
-        if self._opened is None:
+    def _store(self, seconds: float) -> S3Store:
+        """The bucket, for requests that take so long at most: a client has one time for all of its."""
+        if seconds not in self._opened:
             place = self.place
             region = place.region or "us-east-1"
-            self._opened = S3Store(
+            self._opened[seconds] = S3Store(
                 place.bucket,
                 prefix=place.prefix or None,
                 config={"region": region, "aws_endpoint_url_s3": place.endpoint}
                 if place.endpoint
                 else {"region": region},
                 client_options={
-                    "timeout": _TIMEOUT,
+                    "timeout": timedelta(seconds=seconds),
                     "connect_timeout": _CONNECT,
                     "allow_http": (place.endpoint or "").startswith("http://"),
                 },
                 retry_config={"max_retries": 0},
             )
-        return self._opened
+        return self._opened[seconds]
 
 
 def _is_passing(error: BaseError | OSError) -> bool:

@@ -17,7 +17,7 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import S3Store
 
 from perstack.ports.uninterrupted import uninterrupted
-from perstack_s3.client import AT_ONCE, Client, Place
+from perstack_s3.client import AT_ONCE, Client, Place, seconds_for
 
 T = TypeVar("T")
 
@@ -68,14 +68,20 @@ class Objects:
     async def get(self, key: str, *, patience: float | None = None) -> Found | None:
         """An object; None if there is none of that name."""
 
-        def call(store: S3Store) -> Found:
+        def call(store: S3Store) -> Found | int:
             answer = obstore.get(store, key)
+            if seconds_for(size := answer.meta["size"]) > seconds_for(expected):
+                return size
             return Found(bytes(answer.bytes()), answer.meta["e_tag"] or "", answer.meta["last_modified"])
 
+        expected = 0
         try:
-            return await self._client.ask(call, patience)
+            # how much there is to come is known when it begins: what takes longer is asked for once more
+            while isinstance(found := await self._client.ask(call, patience, expected), int):
+                expected = found
         except FileNotFoundError:
             return None
+        return found
 
     async def head(self, key: str) -> Listed | None:
         """What is known of an object; None if there is none of that name."""
@@ -95,7 +101,7 @@ class Objects:
 
     async def put(self, key: str, data: bytes) -> None:
         """Write an object, whatever was there."""
-        await uninterrupted(self._client.ask(lambda store: obstore.put(store, key, data)))
+        await uninterrupted(self._client.ask(lambda store: obstore.put(store, key, data), size=len(data)))
 
     async def remove(self, keys: Sequence[str]) -> None:
         """Remove objects, in no order; those that are not there do not matter."""
@@ -122,7 +128,9 @@ class Objects:
         """Write an object that is not there yet, or that still has a tag: its tag now; None if it is another's."""
         try:
             answer = await self._client.ask(
-                lambda store: obstore.put(store, key, data, mode="create" if tag is None else {"e_tag": tag}), patience
+                lambda store: obstore.put(store, key, data, mode="create" if tag is None else {"e_tag": tag}),
+                patience,
+                len(data),
             )
         except (AlreadyExistsError, PreconditionError, FileNotFoundError):
             found = await self.get(key, patience=patience)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +26,8 @@ class Cutting:
         self.requests = 0
         self.kill: Callable[[], None] = lambda: None
         """Ends the client."""
+        self.line: float | None = None
+        """Bytes a second of a slow line to the client; None if it is quick."""
         self._fails_at = 0
         self._way: Way | Kill = "lost"
         self._is_gone = False
@@ -54,10 +57,22 @@ class Cutting:
             self.requests += 1
             return self._way if self.requests == self._fails_at else None
 
+    def pieces(self, size: int) -> Iterator[int]:
+        """In which pieces so many bytes come over the line, each when it is time for it."""
+        while size:
+            piece = min(size, _PIECE)
+            if self.line is not None:
+                time.sleep(piece / self.line)  # what a slow line is
+            yield piece
+            size -= piece
+
     @property
     def is_gone(self) -> bool:
         """Whether answers are cut off too."""
         return self._is_gone
+
+
+_PIECE = 1 << 16
 
 
 @contextmanager
@@ -74,7 +89,8 @@ def cutting(server: str) -> Iterator[tuple[str, Cutting]]:
             """Nothing."""
 
         def _pass_on(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            size = int(self.headers.get("Content-Length") or 0)
+            body = b"".join([self.rfile.read(piece) for piece in state.pieces(size)])
             way = state.way(self.command)
             if way == "kill before":
                 state.kill()
@@ -106,7 +122,12 @@ def cutting(server: str) -> Iterator[tuple[str, Cutting]]:
             if self.command != "HEAD":
                 self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            at = 0
+            for piece in state.pieces(len(data)):
+                self.wfile.write(data[at : at + piece])
+                if state.line is not None:
+                    self.wfile.flush()
+                at += piece
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass_on
 

@@ -180,6 +180,56 @@ def test_a_watcher_asks_for_one_object_and_looks_when_it_has_changed(s3: str, pl
         wait_for(work(endpoint, state))
 
 
+def test_a_large_object_has_time_by_its_size_on_a_slow_line(s3: str, place: str, monkeypatch) -> None:
+    monkeypatch.setattr("perstack_s3.client._SECONDS", 0.5)
+    monkeypatch.setattr("perstack_s3.client._SLOWEST", 1_000_000)
+    large = secrets.token_bytes(6_000_000)
+
+    async def work(endpoint: str, state: Cutting) -> None:
+        storage = S3Storages().open_set(place.removeprefix("s3:"), Path.cwd(), {"endpoint": endpoint})
+        await storage.create_job(JOB)
+        state.line = 4_000_000
+        before = state.requests
+        name = await storage.put_blob(JOB, large)
+        assert await storage.blob(JOB, name) == large
+        assert state.requests - before <= 6
+        state.line = 500_000  # slower than promised
+        with pytest.raises(StorageError, match="cannot be reached"):
+            await storage.blob(JOB, name)
+
+    monkeypatch.setattr("perstack_s3.client.PATIENCE", 0.0)
+    with cutting(s3) as (endpoint, state):
+        wait_for(work(endpoint, state))
+
+
+def test_a_page_reads_only_what_was_written_in_its_own_seconds_and_that_once(s3: str, place: str) -> None:
+    async def work(endpoint: str, state: Cutting) -> None:
+        storage = opened(place)
+        every = [f"job-{number}" for number in range(9)]
+        for number, name in enumerate(every):
+            await storage.create_job(name)
+            await storage.put_summary(name, b"{}")
+            if number in (2, 5):
+                await asyncio.sleep(1.1)  # the server's times are whole seconds
+        looking = S3Storages().open_set(place.removeprefix("s3:"), Path.cwd(), {"endpoint": endpoint})
+        state.fail(0, "lost")
+        first = await looking.jobs(limit=2)
+        assert first.ids == ("job-8", "job-7")
+        lists = 2 + 2  # and the version of the store
+        assert state.requests <= lists + 3
+        found, after = list(first.ids), first.next
+        while after is not None:
+            page = await looking.jobs(limit=2, after=after)
+            found, after = [*found, *page.ids], page.next
+        assert found == every[::-1]
+        state.fail(0, "lost")
+        await looking.jobs(limit=9)
+        assert state.requests == 2
+
+    with cutting(s3) as (endpoint, state):
+        wait_for(work(endpoint, state))
+
+
 @pytest.mark.parametrize("rubbish", [b"", b"{}", b"[" * 100_000, b"\xff\xfe", b'{"writer":"x","records":9}\n'])
 def test_rubbish_in_the_place_of_any_object_is_an_error_of_one_line(s3: str, place: str, rubbish: bytes) -> None:
     async def work() -> None:
