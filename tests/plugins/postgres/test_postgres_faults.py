@@ -15,6 +15,7 @@ import pytest
 from frozen import check_frozen, driver, lease_once, take_over
 from postgres_proxy import Cut, Pooler, Proxy
 from postgres_server import PostgresServer
+from restarted import Jobs
 
 from perstack.core.chain import EMPTY_LOG, seal
 from perstack.errors import Conflict, StorageError
@@ -24,6 +25,7 @@ from perstack_postgres.faults import is_there
 from perstack_postgres.plugin import perstack_storages
 
 THOROUGH = os.environ.get("PERSTACK_FAULTS") == "all"
+JOBS = 50 if THOROUGH else 8
 CUTS: tuple[Cut, ...] = ("before", "middle", "after")
 
 
@@ -249,6 +251,23 @@ def test_a_server_that_is_restarted_costs_no_running_job_anything(tmp_path: Path
         wait_for(storage.close())
     finally:
         server.close()
+
+
+def test_jobs_of_a_host_continue_when_the_server_is_restarted_and_when_it_crashes(tmp_path: Path) -> None:
+    server = PostgresServer().start()
+    jobs = Jobs(tmp_path, server.address(), JOBS)
+
+    async def restart() -> None:
+        for sign in (signal.SIGINT, signal.SIGQUIT):
+            await asyncio.to_thread(server.stop, sign)
+            await asyncio.to_thread(server.start)
+            await jobs.steps_of_all(2)
+
+    try:
+        print(asyncio.run(jobs.pass_through(restart)))
+    finally:
+        server.close()
+    assert jobs.said == []
 
 
 def test_a_server_that_is_gone_for_good_is_an_error_of_one_line(

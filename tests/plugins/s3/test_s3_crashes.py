@@ -16,6 +16,7 @@ from crash_team import Team
 from cutting import Kill, cutting
 from frozen import check_frozen, driver
 from obstore.exceptions import AlreadyExistsError
+from restarted import Jobs
 from s3_server import BUCKET, KEYS
 
 from perstack.errors import Conflict
@@ -29,6 +30,7 @@ WAITS = pytest.mark.skipif(not THOROUGH, reason="waits for a lease to expire: PE
 AT_ONCE = 6
 """Teams: for most of their time they wait for the lease of a process that was killed."""
 JOBS, SECONDS_GONE = (50, EXPIRY / 2) if THOROUGH else (10, 1.0)
+HOST_JOBS = 50 if THOROUGH else 4
 
 
 def opened(location: str, endpoint: str | None = None) -> Storage:
@@ -163,3 +165,18 @@ def test_a_server_that_is_restarted_costs_no_running_job_anything(s3: str, locat
     begun: list[str] = []
     with cutting(s3) as (endpoint, state):
         asyncio.run(asyncio.wait_for(work(endpoint), 100))
+
+
+def test_jobs_of_a_host_continue_when_the_server_was_gone(
+    tmp_path: Path, s3: str, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cutting(s3) as (endpoint, state):
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+        jobs = Jobs(tmp_path, f"s3:{location}", HOST_JOBS)
+
+        async def gone() -> None:
+            with state.gone():
+                await asyncio.sleep(SECONDS_GONE)
+
+        print(f"the server gone for {SECONDS_GONE} s:", asyncio.run(jobs.pass_through(gone)))
+    assert jobs.said == []
