@@ -24,6 +24,9 @@ class Cutting:
     def __init__(self, server: str) -> None:
         self.server = urlsplit(server)
         self.requests = 0
+        self.most_at_once = 0
+        """How many were under way at a time, at most."""
+        self._under_way = 0
         self.kill: Callable[[], None] = lambda: None
         """Ends the client."""
         self.line: float | None = None
@@ -46,6 +49,18 @@ class Cutting:
             yield
         finally:
             self._is_gone = False
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """While one is passed on."""
+        with self._lock:
+            self._under_way += 1
+            self.most_at_once = max(self.most_at_once, self._under_way)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
 
     def way(self, command: str) -> Way | Kill | None:
         """What is done to the next request."""
@@ -101,9 +116,10 @@ def cutting(server: str) -> Iterator[tuple[str, Cutting]]:
                 self._answer(503, [("Content-Type", "text/plain")], b"slow down")
                 return
             there = http.client.HTTPConnection(state.server.hostname or "", state.server.port, timeout=30)
-            there.request(self.command, self.path, body, dict(self.headers))
-            answer = there.getresponse()
-            data = answer.read()
+            with state.under_way():
+                there.request(self.command, self.path, body, dict(self.headers))
+                answer = there.getresponse()
+                data = answer.read()
             there.close()
             if way == "kill after":
                 state.kill()

@@ -10,9 +10,11 @@ from pathlib import Path
 import obstore
 import pytest
 from cutting import Cutting, cutting
+from hosting import Bench, expert
 from s3_server import BUCKET, KEYS, bucket
 from terminal import Terminal, reply
 
+from perstack.core.job import JobSummary
 from perstack.errors import Conflict, Damaged, StorageError, UsageError
 from perstack.ports.storage import Storage
 from perstack.testing.opener import JOB, RUN, SECONDS, new_writer, wait_for
@@ -228,6 +230,34 @@ def test_a_page_reads_only_what_was_written_in_its_own_seconds_and_that_once(s3:
 
     with cutting(s3) as (endpoint, state):
         wait_for(work(endpoint, state))
+
+
+def test_the_summaries_of_a_page_are_asked_for_several_at_a_time(
+    s3: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(state: Cutting) -> None:
+        storage = opened(place)
+        for name in every:
+            one = JobSummary(
+                id=name,
+                expert_key="a",
+                query="q",
+                status="completed",
+                lifecycle="completed",
+                coordinator_run_id=f"{name}-1",
+                runs=(),
+            )
+            await storage.create_job(name)
+            await storage.put_summary(name, one.to_json())
+        async with Bench(tmp_path, place).host([], expert("a")) as host:
+            page = await host.jobs.list()
+            assert {job.id for job in page.jobs} == every
+            assert state.most_at_once > 4
+
+    every = {f"job-{number}" for number in range(12)}
+    with cutting(s3) as (endpoint, state):
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+        wait_for(work(state))
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"{}", b"[" * 100_000, b"\xff\xfe", b'{"writer":"x","records":9}\n'])
