@@ -44,10 +44,10 @@ _ENDS: frozenset[JobStatus] = frozenset(("stoppedByError", "stoppedByMaxSteps", 
 Served = JobSummary | SeriesState
 """What an order asks for: a Job, or iterations, whose Jobs are driven one after the other by who has the order."""
 
-Came = Literal["stopped", "left", "cancelled", "lost", "busy", "unreachable", "unable", "missing", "damaged"]
+Came = Literal["stopped", "left", "cancelled", "lost", "busy", "unreachable", "unable", "missing", "newer", "damaged"]
 """What came of driving a Job: it has come to its end or stopped · this worker leaves · somebody cancelled it · another
 worker has its order · another process drives it · its storage cannot be reached · this worker cannot drive it · this
-worker's storage does not have it · its log does not read."""
+worker's storage does not have it · a newer version has written what this one cannot read · its log does not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ def after_drive(came: Came, served: Served | None, now: int, *, tries: int = 0, 
     """
     if came == "unreachable":
         return Again(now + pause(tries))
-    if came == "missing":
-        return Again(0, reason)  # a worker on another storage must not take away what is not its own
+    if came in ("missing", "newer"):
+        return Again(0, reason)  # a worker must not take away what is another storage's or another version's
     if served is None or needs_nobody(served):
         return Done()
     if came in ("stopped", "left") and (served.pause_reason == "rate_limit" or served.status == "queued"):

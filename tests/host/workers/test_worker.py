@@ -9,11 +9,13 @@ from typing import Any
 from hosting import Bench, crashing, expert, until_it_crashes, wait_for
 from working import Engine, recorded
 
+from perstack.core.chain import Head, open_line, seal
 from perstack.core.job import JobSummary
 from perstack.core.serving import work_in
 from perstack.engine.workers.ordered import Drive
 from perstack.errors import DispatcherError, MissingCredential
 from perstack.host import Host
+from perstack.ports.storage import RunRef
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
 from perstack.testing.scripted import text, tool, turn
@@ -233,6 +235,36 @@ def test_jobs_that_may_have_ended_workers_are_driven_one_at_a_time(bench: Bench)
             let.set()
             assert [(await at_work.until("ended", number)).job for number in (1, 2)] == ["first", "second"]
         assert {(await host.job(job_id)).status for job_id in ("first", "second")} == {"completed"}
+
+    wait_for(work())
+
+
+async def _written_by_a_newer_version(host: Host, job_id: str) -> list[bytes]:
+    """The Job's log, with an event at its end that this version does not know."""
+    run = RunRef(job_id, (await host.job(job_id)).coordinator_run_id)
+    lines = await host.storage.read(run)
+    last = open_line(lines[-1])
+    payload = b'{"type":"celebrateRun",' + last.payload.partition(b",")[2]
+    sealed, _ = seal(Head(len(lines), last.hash), [payload])
+    await host.storage.append(run, len(lines), sealed)
+    return await host.storage.read(run)
+
+
+def test_a_job_that_a_newer_version_has_written_to_waits_for_a_worker_of_that_version(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        await recorded(bench, "job")
+        await engine.submit("job")
+        host = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)
+        written = await _written_by_a_newer_version(host, "job")
+        async with engine.at_work(host) as at_work:
+            refused = await at_work.until("refused")
+            assert "a newer one has written it" in str(refused.facts["error"])
+            order = await engine.dispatcher.order("job")
+            assert order is not None
+            assert list(order.refused) == [at_work.worker.name]
+        assert not at_work.of("taken")
+        assert await host.storage.read(RunRef("job", "job-1")) == written
 
     wait_for(work())
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from perstack.core.serving import Again, Came, Done, Served, after_drive, is_suspect, needs_nobody, takeovers_now
 from perstack.dataclass import dataclass
+from perstack.engine.logs.damage import UnknownEvent
 from perstack.engine.workers.news import News, Tell, error_text, news_of, news_of_taken
 from perstack.engine.workers.ordered import Ordered
 from perstack.engine.workers.outcome import Outcome
@@ -175,6 +176,8 @@ class Claims:
             case NotFound():
                 text = f"{self._ordered.location} has no such Job; was it deleted, or is that another storage?"
                 return Outcome("missing", error=NotFound(text))
+            case UnknownEvent():
+                return Outcome("newer", error=error)
             case Damaged():
                 return Outcome("damaged", error=error)
             case Conflict():

@@ -56,6 +56,7 @@ _WHY_AGAIN: dict[Came, tuple[Kind, Level, str]] = {
     "busy": ("again", "info", "queued again"),
     "unreachable": ("again", "warning", "queued again"),
     "missing": ("refused", "warning", "waits for another worker"),
+    "newer": ("refused", "warning", "waits for a worker of a newer version"),
     "unable": ("refused", "warning", "cannot be driven here, and waits for another worker"),
 }
 

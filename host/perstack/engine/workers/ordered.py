@@ -47,9 +47,12 @@ class Ordered:
     async def look(self, id: str) -> Served:
         """How it stands. Raises NotFound and Damaged."""
         try:
-            return await self._jobs.job(check_job_id(id))
+            job = await self._jobs.job(check_job_id(id))
         except NotFound:
             return await self._iterations.get(id)
+        if job.damaged:
+            await self._jobs.load(id)  # raises what is wrong with it
+        return job
 
     async def drive(self, served: Served, on_event: OnEvent) -> Served:
         """Drive it as far as it goes: a cancellation is recorded."""
