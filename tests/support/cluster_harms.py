@@ -58,8 +58,8 @@ class Machines:
         with suppress(TimeoutError, PerstackError):
             async with asyncio.timeout(_PATIENCE):
                 while True:
-                    at_work = {one.name.partition("-")[0] for one in await self._workers() if one.jobs}
-                    found = [machine for machine in self._well if f"m{machine.number}" in at_work]
+                    there = await self._workers()
+                    found = [machine for machine in self._well if any(map(machine.has_work_as, there))]
                     if found:
                         return random.choice(found)
                     await asyncio.sleep(0.1)

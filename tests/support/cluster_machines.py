@@ -26,6 +26,7 @@ from postgres_server import PostgresServer
 
 from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
+from perstack.ports.dispatcher import WorkerInfo
 
 PROGRAM = str(Path(sys.executable).with_name("perstack"))
 
@@ -47,8 +48,10 @@ class Machine:
     process: subprocess.Popen[bytes] | None = None
     is_frozen: bool = False
     is_cut: bool = False
+    started_at: int = 0
 
     def start(self) -> None:
+        self.started_at = int(time.time() * 1000)
         with (self.folder / "worker.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*self.network.within(self.network.machine(self.number)), *self.command],
@@ -63,6 +66,11 @@ class Machine:
     @property
     def is_there(self) -> bool:
         return self.process is not None and self.process.poll() is None
+
+    def has_work_as(self, worker: WorkerInfo) -> bool:
+        """Whether its worker, not one that it had before, is this one and drives something."""
+        is_its = worker.name.startswith(f"m{self.number}-") and worker.since >= self.started_at
+        return is_its and bool(worker.jobs) and self.is_there
 
     def send(self, sign: int) -> None:
         if self.process is not None and self.is_there:

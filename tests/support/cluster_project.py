@@ -55,14 +55,14 @@ APPENDS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 @kit.tool(effect="sideEffect")
 async def append(context: ToolContext) -> str:
     """Append a line."""
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
     file = os.open(context.env["CLUSTER_LEDGER"], APPENDS)
     try:
         os.write(file, f"{context.call.key}\\n".encode())
         os.fsync(file)
     finally:
         os.close(file)
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.15)
     return f"kept {context.call.key}"
 
 
