@@ -76,10 +76,13 @@ def after_drive(came: Came, served: Served | None, now: int, *, tries: int = 0, 
     """What becomes of the order. `served` is where that stands, None if it is not known; `tries` is how often in a row
     this worker has had it and could not begin; `reason` is why this worker cannot drive it.
     """
-    if came == "unreachable":
-        return Again(now + pause(tries))
-    if came in ("missing", "newer"):
-        return Again(0, reason)  # a worker must not take away what is another storage's or another version's
+    match came:
+        case "unreachable":
+            return Again(now + pause(tries))
+        case "missing" | "newer":
+            return Again(0, reason)  # a worker must not take away what is another storage's or another version's
+        case _:
+            pass
     if served is None or needs_nobody(served):
         return Done()
     if came in ("stopped", "left") and (served.pause_reason == "rate_limit" or served.status == "queued"):
