@@ -94,12 +94,15 @@ class StorageMachine(RuleBasedStateMachine):
 class ModelContract(ContractBase):
     """Whatever is done in whatever order."""
 
+    sequences = 25
+    """How many sequences of operations are tried; each is the same in every run."""
+
     def test_no_order_of_operations_breaks_a_promise(self, make_opener: MakeOpener) -> None:
         machine = type("Machine", (StorageMachine,), {"make_opener": staticmethod(make_opener)})
         run_state_machine_as_test(
             machine,
             settings=settings(
-                max_examples=25,
+                max_examples=self.sequences,
                 stateful_step_count=25,
                 deadline=None,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
