@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextContent
 from terminal import SECONDS, Terminal
+from warm import Streams, spoken_to
 
 ERAS = {"handshake": "legacy", "stateless": "auto", "unasked": "2026-07-28"}
 """How the SDK's client is told to begin, by what comes of it."""
@@ -57,7 +58,29 @@ class Editor:
 async def connected(
     terminal: Terminal, *args: str, era: str = "handshake", fill: Fill | None = None, **client: Any
 ) -> AsyncIterator[Editor]:
-    """An editor on a server of its own; one that shows forms if somebody fills them in."""
+    """An editor on a server of its own, started as editors do; one that shows forms if somebody fills them in."""
+    command, *rest = argv(*args)
+    server = StdioServerParameters(command=command, args=rest, cwd=terminal.workspace, env=terminal.env)
+    async with _editor(server, era, fill, client) as editor:
+        yield editor
+
+
+@asynccontextmanager
+async def attached(
+    terminal: Terminal, *args: str, era: str = "handshake", fill: Fill | None = None, **client: Any
+) -> AsyncIterator[Editor]:
+    """The same on a server that is forked, in a fifth of the time."""
+    async with _editor(spoken_to(terminal, *argv(*args)[3:]), era, fill, client) as editor:
+        yield editor
+
+
+@asynccontextmanager
+async def _editor(
+    server: StdioServerParameters | AbstractAsyncContextManager[Streams],
+    era: str,
+    fill: Fill | None,
+    client: dict[str, Any],
+) -> AsyncIterator[Editor]:
     shown: list[ElicitRequestParams] = []
 
     async def elicit(context: object, params: ElicitRequestParams) -> ElicitResult:
@@ -65,8 +88,6 @@ async def connected(
         assert fill is not None
         return fill(params)
 
-    command, *rest = argv(*args)
-    server = StdioServerParameters(command=command, args=rest, cwd=terminal.workspace, env=terminal.env)
     callback = None if fill is None else elicit
     async with (
         asyncio.timeout(SECONDS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from editor import connected, structure, texts
+from editor import attached, structure, texts
 from hosting import wait_for
 from mcp_types import ElicitRequestFormParams, ElicitResult
 from terminal import Terminal, reply
@@ -36,7 +36,7 @@ def test_each_call_is_a_form_with_all_its_arguments_and_the_answer_is_recorded(a
         return ElicitResult(action="accept", content={"answer": "no", "words": "not that one"})
 
     async def work() -> str:
-        async with connected(asking, era=era, fill=fill) as editor:
+        async with attached(asking, era=era, fill=fill) as editor:
             result = await editor.call("guest", query="Write")
             assert texts(result)[0] == "Done."
             first = editor.shown[0]
@@ -57,7 +57,7 @@ def test_each_call_is_a_form_with_all_its_arguments_and_the_answer_is_recorded(a
 
 def test_declining_the_form_denies_the_call(asking: Terminal, era: str) -> None:
     async def work() -> None:
-        async with connected(asking, era=era, fill=lambda params: ElicitResult(action="decline")) as editor:
+        async with attached(asking, era=era, fill=lambda params: ElicitResult(action="decline")) as editor:
             assert texts(await editor.call("guest", query="Write"))[0] == "Done."
 
     wait_for(work(), 60)
@@ -68,7 +68,7 @@ def test_the_tool_answer_approves_of_nothing_and_puts_the_form_to_the_person(ask
     assert asking.run("run", "guest", "Go", "--provider", "scripted", "--job-id", "ask").code == 3
 
     async def model() -> None:
-        async with connected(asking, era=era) as editor:
+        async with attached(asking, era=era) as editor:
             job = structure(await editor.call("get_job", job="ask"))
             assert f"perstack answer {job['questionId']} yes|always|no" in job["next"]
             refused = await editor.call("answer", job="ask", answer="yes", question=job["questionId"])
@@ -77,7 +77,7 @@ def test_the_tool_answer_approves_of_nothing_and_puts_the_form_to_the_person(ask
 
     async def person() -> None:
         fill = ElicitResult(action="accept", content={"answer": "no"})
-        async with connected(asking, era=era, fill=lambda params: fill) as editor:
+        async with attached(asking, era=era, fill=lambda params: fill) as editor:
             done = await editor.call("answer", job="ask", answer="yes")
             assert texts(done)[0] == "Done."
             assert len(editor.shown) == 2

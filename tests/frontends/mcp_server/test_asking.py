@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from editor import Pipe, connected, structure, texts
+from editor import Pipe, attached, structure, texts
 from hosting import wait_for
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
@@ -40,7 +40,7 @@ def answers(terminal: Terminal, job_id: str) -> list[str]:
 
 def test_each_question_is_a_form_and_the_answer_goes_to_the_model(asking: Terminal, era: str) -> None:
     async def work() -> str:
-        async with connected(asking, era=era, fill=serve) as editor:
+        async with attached(asking, era=era, fill=serve) as editor:
             result = await editor.call("guest", query="Serve")
             assert texts(result)[0] == "Served."
             first, second = editor.shown
@@ -78,7 +78,7 @@ def test_an_approval_takes_a_yes_or_a_no_by_form_and_by_tool(
 
     async def work() -> str:
         filled = ElicitResult(action=action, content=content)
-        async with connected(terminal, era=era, fill=lambda params: filled) as editor:
+        async with attached(terminal, era=era, fill=lambda params: filled) as editor:
             refused = await editor.call("answer", job="ask", answer=by_tool)
             assert refused.is_error
             assert "say yes or no" in texts(refused)[0]
@@ -93,7 +93,7 @@ def test_an_approval_takes_a_yes_or_a_no_by_form_and_by_tool(
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 def test_who_would_rather_not_answer_is_told_how_to_do_it_later(asking: Terminal, era: str, action: str) -> None:
     async def work() -> str:
-        async with connected(asking, era=era, fill=lambda params: ElicitResult(action=action)) as editor:
+        async with attached(asking, era=era, fill=lambda params: ElicitResult(action=action)) as editor:
             result = await editor.call("guest", query="Serve")
             assert not result.is_error
             assert len(editor.shown) == 1
@@ -107,7 +107,7 @@ def test_who_would_rather_not_answer_is_told_how_to_do_it_later(asking: Terminal
 
 def test_a_client_without_forms_is_told_what_is_asked_and_answers_with_the_tool(asking: Terminal, era: str) -> None:
     async def work() -> None:
-        async with connected(asking, era=era) as editor:
+        async with attached(asking, era=era) as editor:
             waiting = await editor.call("guest", query="Serve")
             job = structure(waiting)
             assert (job["status"], job["question"]) == ("stoppedByInteractiveTool", "Tea or coffee?")
@@ -132,7 +132,7 @@ def test_the_tools_that_go_on_with_a_job_ask_as_well(asking: Terminal, era: str)
     assert asking.run("run", "guest", "Serve", "--provider", "scripted", "--job-id", "ask").code == 3
 
     async def work() -> None:
-        async with connected(asking, era=era, fill=serve) as editor:
+        async with attached(asking, era=era, fill=serve) as editor:
             result = await editor.call("answer", job="ask", answer="coffee")
             assert texts(result)[0] == "Served."
             assert [form.message for form in editor.shown] == ["Sugar?"]
@@ -142,11 +142,11 @@ def test_the_tools_that_go_on_with_a_job_ask_as_well(asking: Terminal, era: str)
 
 def test_a_job_that_waits_survives_the_editor_and_is_answered_in_the_next_session(asking: Terminal, era: str) -> None:
     async def begin() -> str:
-        async with connected(asking, era=era) as editor:
+        async with attached(asking, era=era) as editor:
             return structure(await editor.call("guest", query="Serve"))["id"]
 
     async def go_on(job_id: str) -> None:
-        async with connected(asking, era=era, fill=serve) as editor:
+        async with attached(asking, era=era, fill=serve) as editor:
             assert texts(await editor.call("answer", job=job_id, answer="tea"))[0] == "Served."
 
     wait_for(go_on(wait_for(begin(), 60)), 60)
@@ -179,7 +179,7 @@ def test_an_answer_to_a_question_that_was_answered_elsewhere_meanwhile_is_not_ta
         return ElicitResult(action="accept", content={"answer": "two"})
 
     async def work() -> str:
-        async with connected(asking, era=era, fill=fill) as editor:
+        async with attached(asking, era=era, fill=fill) as editor:
             result = await editor.call("guest", query="Serve")
             assert texts(result)[0] == "Served."
             assert [form.message for form in editor.shown][1:] == ["Sugar?"]
@@ -190,7 +190,7 @@ def test_an_answer_to_a_question_that_was_answered_elsewhere_meanwhile_is_not_ta
 
 def test_state_that_is_not_ours_is_refused(asking: Terminal) -> None:
     async def work() -> None:
-        async with connected(asking, era="stateless") as editor:
+        async with attached(asking, era="stateless") as editor:
             for state in ("nonsense", "{}", json.dumps({"question": "../x"})):
                 with pytest.raises(MCPError, match="not what this server gave"):
                     await editor.client.session.call_tool("guest", {"query": "x"}, request_state=state)

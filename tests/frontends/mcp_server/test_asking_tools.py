@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from editor import connected, structure, texts
+from editor import attached, structure, texts
 from hosting import wait_for
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 from terminal import Terminal, reply
@@ -50,7 +50,7 @@ def told(terminal: Terminal, job_id: str) -> list[str]:
 def test_a_delegates_tool_asks_by_a_form_of_its_own_fields(agency: Terminal, era: str) -> None:
     async def work() -> str:
         filled = ElicitResult(action="accept", content={"city": "Rome", "nights": 2})
-        async with connected(agency, era=era, fill=lambda params: filled) as editor:
+        async with attached(agency, era=era, fill=lambda params: filled) as editor:
             result = await editor.call("agency", query="A trip")
             assert texts(result)[0] == "Planned."
             (form,) = editor.shown
@@ -65,13 +65,13 @@ def test_a_delegates_tool_asks_by_a_form_of_its_own_fields(agency: Terminal, era
 
 def test_to_decline_is_an_answer_to_the_tool_and_to_close_the_form_is_none(agency: Terminal, era: str) -> None:
     async def decline() -> str:
-        async with connected(agency, era=era, fill=lambda params: ElicitResult(action="decline")) as editor:
+        async with attached(agency, era=era, fill=lambda params: ElicitResult(action="decline")) as editor:
             result = await editor.call("agency", query="A trip")
             assert texts(result)[0] == "Planned."
             return structure(result)["id"]
 
     async def close() -> None:
-        async with connected(agency, era=era, fill=lambda params: ElicitResult(action="cancel")) as editor:
+        async with attached(agency, era=era, fill=lambda params: ElicitResult(action="cancel")) as editor:
             waiting = structure(await editor.call("agency", query="A trip"))
             assert waiting["question"] == "Where to, and for how long?"
             answered = await editor.call("answer", job=waiting["id"], answer='{"city": "Oslo"}')
@@ -84,7 +84,7 @@ def test_to_decline_is_an_answer_to_the_tool_and_to_close_the_form_is_none(agenc
 def test_an_answer_that_does_not_fit_is_refused_and_the_job_waits(agency: Terminal, era: str) -> None:
     async def work() -> None:
         wrong = ElicitResult(action="accept", content={"city": "Rome", "nights": 0})
-        async with connected(agency, era=era, fill=lambda params: wrong) as editor:
+        async with attached(agency, era=era, fill=lambda params: wrong) as editor:
             result = await editor.call("agency", query="A trip")
             assert structure(result)["status"] == "stoppedByInteractiveTool"
             assert any("The answer was not taken: the answer does not fit: nights" in text for text in texts(result))
@@ -126,7 +126,7 @@ def test_what_an_mcp_server_asks_is_a_form_of_the_editor_and_the_server_gets_wha
         return ElicitResult(action="accept", content={"city": "Rome"} if "city" in fields else {"nights": 3})
 
     async def work() -> str:
-        async with connected(travelling(terminal, server_era, "book", "trip"), era=era, fill=fill) as editor:
+        async with attached(travelling(terminal, server_era, "book", "trip"), era=era, fill=fill) as editor:
             result = await editor.call("traveller", query="A trip")
             assert texts(result)[0] == "Off."
             assert [form.message for form in editor.shown] == [
@@ -145,7 +145,7 @@ def test_without_forms_the_question_of_an_mcp_server_is_in_the_result_and_is_ans
     terminal: Terminal, era: str
 ) -> None:
     async def work() -> str:
-        async with connected(travelling(terminal, "handshake", "book"), era=era) as editor:
+        async with attached(travelling(terminal, "handshake", "book"), era=era) as editor:
             waiting = structure(await editor.call("traveller", query="A trip"))
             assert (waiting["question"], waiting["pauseReason"]) == ("you: where to?", "human_input")
             assert "To answer, give a JSON object with city (string), nights (integer)" in waiting["next"]
@@ -159,7 +159,7 @@ def test_without_forms_the_question_of_an_mcp_server_is_in_the_result_and_is_ans
 def test_an_address_that_an_mcp_server_wants_opened_is_put_to_the_person(terminal: Terminal, era: str) -> None:
     async def work() -> str:
         opened = ElicitResult(action="accept", content={"answer": "yes"})
-        async with connected(travelling(terminal, "handshake", "pay"), era=era, fill=lambda _: opened) as editor:
+        async with attached(travelling(terminal, "handshake", "pay"), era=era, fill=lambda _: opened) as editor:
             result = await editor.call("traveller", query="A trip")
             assert texts(result)[0] == "Off."
             (form,) = editor.shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from editor import connected, structure, texts
+from editor import attached, structure, texts
 from hosting import wait_for
 from mcp_types import CallToolResult
 from terminal import Terminal
@@ -24,7 +24,7 @@ def test_paths_and_resource_links_of_the_workspace_are_attached(terminal: Termin
     link = {"type": "resource_link", "uri": f"file://{terminal.workspace}/notes.txt", "name": "notes"}
 
     async def work() -> CallToolResult:
-        async with connected(terminal) as editor:
+        async with attached(terminal) as editor:
             first = await editor.call("solo", query="look", attachments=["shot.png", link])
             assert not first.is_error, texts(first)
             await editor.call("continue_job", job=structure(first)["id"], query="more", attachments=["shot.png"])
@@ -42,7 +42,7 @@ def test_what_is_outside_or_off_limits_is_refused(terminal: Terminal) -> None:
     (terminal.workspace / ".env").write_text("A=1")
 
     async def work() -> None:
-        async with connected(terminal) as editor:
+        async with attached(terminal) as editor:
             for place in ("../outside.png", ".env", f"file://{terminal.workspace.parent}/outside.png", "perstack.toml"):
                 refused = await editor.call("solo", query="look", attachments=[place])
                 assert refused.is_error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from editor import Editor, Fill, connected, texts
+from editor import Editor, Fill, attached, texts
 from hosting import wait_for
 from mcp_types import ElicitRequestParams, ElicitResult
 from terminal import Terminal, reply
@@ -42,7 +42,7 @@ async def said(editor: Editor) -> list[str]:
 
 def test_where_nobody_can_be_asked_the_definition_of_before_holds(terminal: Terminal, era: str) -> None:
     async def work() -> None:
-        async with connected(terminal, era=era) as editor:
+        async with attached(terminal, era=era) as editor:
             assert (await said(editor))[0] == "old"
             ran = change(terminal)
             result = await said(editor)
@@ -57,7 +57,7 @@ def test_where_nobody_can_be_asked_the_definition_of_before_holds(terminal: Term
 
 def test_words_still_change_live(terminal: Terminal) -> None:
     async def work() -> None:
-        async with connected(terminal) as editor:
+        async with attached(terminal) as editor:
             assert (await said(editor))[0] == "old"
             change(terminal, more="")
             assert (await said(editor))[0] == "fresh"
@@ -67,7 +67,7 @@ def test_words_still_change_live(terminal: Terminal) -> None:
 
 def test_perstack_trust_lets_a_server_that_runs_take_it(terminal: Terminal) -> None:
     async def work() -> None:
-        async with connected(terminal) as editor:
+        async with attached(terminal) as editor:
             assert (await said(editor))[0] == "old"
             ran = change(terminal)
             assert (await said(editor))[0] == "old"
@@ -80,7 +80,7 @@ def test_perstack_trust_lets_a_server_that_runs_take_it(terminal: Terminal) -> N
 
 def test_a_person_who_is_asked_sees_the_command_and_can_agree(terminal: Terminal, era: str) -> None:
     async def work() -> None:
-        async with connected(terminal, era=era, fill=answering("yes")) as editor:
+        async with attached(terminal, era=era, fill=answering("yes")) as editor:
             assert (await said(editor))[0] == "old"
             ran = change(terminal)
             await editor.client.list_tools()
@@ -100,7 +100,7 @@ def test_a_person_who_is_asked_sees_the_command_and_can_agree(terminal: Terminal
 @pytest.mark.parametrize("answer", ["no", "decline", "cancel"])
 def test_a_person_who_does_not_agree_is_not_asked_again(terminal: Terminal, era: str, answer: str) -> None:
     async def work() -> None:
-        async with connected(terminal, era=era, fill=answering(answer)) as editor:
+        async with attached(terminal, era=era, fill=answering(answer)) as editor:
             assert (await said(editor))[0] == "old"
             ran = change(terminal)
             for _ in range(2):
@@ -116,7 +116,7 @@ def test_what_is_put_back_holds_again(terminal: Terminal) -> None:
     before = file.read_text()
 
     async def work() -> None:
-        async with connected(terminal) as editor:
+        async with attached(terminal) as editor:
             assert (await said(editor))[0] == "old"
             change(terminal)
             assert len(await said(editor)) > 1

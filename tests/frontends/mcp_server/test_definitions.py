@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from editor import Editor, Pipe, connected, texts
+from editor import Editor, Pipe, attached, texts
 from hosting import wait_for
 from mcp_types import ToolListChangedNotification
 from terminal import Terminal, reply
@@ -28,7 +28,7 @@ async def told(terminal: Terminal, era: str) -> AsyncIterator[tuple[Editor, asyn
         if isinstance(message, ToolListChangedNotification):
             changed.set()
 
-    async with connected(terminal, era=era, message_handler=on_message) as editor:
+    async with attached(terminal, era=era, message_handler=on_message) as editor:
         if era == "handshake":
             yield editor, changed
             return
@@ -63,7 +63,7 @@ def test_prompts_and_resources_are_told_to_have_changed_too(terminal: Terminal, 
         heard.add(type(message).__name__)
 
     async def work() -> None:
-        async with connected(terminal, era=era, message_handler=on_message) as editor, asyncio.TaskGroup() as group:
+        async with attached(terminal, era=era, message_handler=on_message) as editor, asyncio.TaskGroup() as group:
             if era == "stateless":
                 heard_first = asyncio.Event()
 
@@ -106,7 +106,7 @@ def test_an_edit_holds_for_the_next_call_at_once(terminal: Terminal) -> None:
     terminal.script(late=[reply("I am new.")], **{"[[solo]]": [reply("old")], "[[fresh]]": [reply("fresh")]})
 
     async def work() -> None:
-        async with connected(terminal) as editor:
+        async with attached(terminal) as editor:
             assert texts(await editor.call("solo", query="go"))[0] == "old"
             file = terminal.workspace / "perstack.toml"
             file.write_text(file.read_text().replace("[[solo]]", "[[fresh]]"))
@@ -145,7 +145,7 @@ def test_while_the_file_is_broken_the_last_good_one_holds_and_results_say_so(ter
         root.write_text('include = ["other.toml"]\n' + good)
 
     async def work() -> None:
-        async with connected(terminal) as editor:
+        async with attached(terminal) as editor:
             before = await names(editor)
             if place == "root":
                 root.write_text(good + "[experts.solo\n")
@@ -175,7 +175,7 @@ def test_an_expert_with_errors_is_not_offered_and_the_others_are(terminal: Termi
     file.write_text(file.read_text() + BROKEN)
 
     async def work() -> None:
-        async with connected(terminal) as editor:
+        async with attached(terminal) as editor:
             assert "ill" not in await names(editor)
             assert "solo" in await names(editor)
 

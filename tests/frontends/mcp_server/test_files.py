@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from editor import Editor, connected, structure, texts
+from editor import Editor, attached, structure, texts
 from hosting import wait_for
 from jsonschema import validate
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
@@ -46,7 +46,7 @@ async def first_checkpoint(editor: Editor) -> tuple[str, str]:
 
 def test_a_rewind_is_put_to_the_person_and_made_by_a_yes(writing: Terminal, era: str) -> None:
     async def work() -> None:
-        async with connected(writing, era=era, fill=says("yes")) as editor:
+        async with attached(writing, era=era, fill=says("yes")) as editor:
             job, checkpoint = await first_checkpoint(editor)
             tools = {tool.name: tool for tool in (await editor.client.list_tools()).tools}
             shown = await editor.call("diff", job=job, what="2")
@@ -70,11 +70,11 @@ def test_a_rewind_is_put_to_the_person_and_made_by_a_yes(writing: Terminal, era:
 
 def test_nothing_is_changed_without_a_yes_or_where_nobody_can_be_asked(writing: Terminal, era: str) -> None:
     async def work() -> None:
-        async with connected(writing, era=era, fill=says("no")) as editor:
+        async with attached(writing, era=era, fill=says("no")) as editor:
             job, checkpoint = await first_checkpoint(editor)
             done = await editor.call("rewind", job=job, checkpoint=checkpoint)
             assert structure(done)["done"] is False
-        async with connected(writing, era=era) as editor:
+        async with attached(writing, era=era) as editor:
             refused = await editor.call("rewind", job=job, checkpoint=checkpoint)
             assert refused.is_error
             assert "only a person agrees" in texts(refused)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from editor import Pipe, connected
+from editor import Pipe, attached
 from hosting import wait_for
 from terminal import Terminal, reply
 
@@ -16,7 +16,7 @@ from perstack.frontends.mcp_server.progress import SILENCE, Progress, Words, rep
 
 def test_each_step_and_each_call_is_told_in_words_delegates_by_name(terminal: Terminal, era: str) -> None:
     async def work() -> None:
-        async with connected(terminal, era=era) as editor:
+        async with attached(terminal, era=era) as editor:
             await editor.call("solo", query="go")
             assert editor.said == ["step 1", "step 1: readTextFile notes.txt", "step 2"]
             editor.said.clear()
@@ -124,7 +124,7 @@ def test_a_long_argument_is_cut(terminal: Terminal) -> None:
     terminal.script(**{"[[solo]]": [reply("", ("think", {"thought": "many words " * 200})), reply("end")]})
 
     async def work() -> None:
-        async with connected(terminal) as editor:
+        async with attached(terminal) as editor:
             await editor.call("solo", query="go")
             assert editor.said[1].startswith("step 1: think many words")
             assert max(map(len, editor.said)) < 200

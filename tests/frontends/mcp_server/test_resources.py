@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from editor import ERAS, connected, structure
+from editor import ERAS, attached, structure
 from hosting import wait_for
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourceUpdated
@@ -29,7 +29,7 @@ def test_jobs_runs_checkpoints_and_experts_can_be_read(terminal: Terminal, era: 
     terminal.script(solo=[reply("", ("think", {"thought": "x"})), reply("Done.")])
 
     async def work() -> None:
-        async with connected(terminal, era=era) as editor:
+        async with attached(terminal, era=era) as editor:
             client = editor.client
             job_id = structure(await editor.call("solo", query="Do it"))["id"]
             listed = await client.list_resources()
@@ -68,7 +68,7 @@ def test_ids_are_completed(terminal: Terminal, era: str) -> None:
     terminal.script(solo=[reply("", ("think", {"thought": "x"})), reply("Done.")])
 
     async def work() -> None:
-        async with connected(terminal, era=era) as editor:
+        async with attached(terminal, era=era) as editor:
             job_id = structure(await editor.call("solo", query="Do it"))["id"]
 
             async def completed(template: str, name: str, typed: str) -> list[str]:
@@ -99,7 +99,7 @@ def test_who_subscribes_to_a_job_is_told_when_it_moves_on(terminal: Terminal) ->
             told.append(message.params.uri)
 
     async def work() -> None:
-        async with connected(terminal, message_handler=hear) as editor:
+        async with attached(terminal, message_handler=hear) as editor:
             job_id = structure(await editor.call("solo", query="Do it", wait=False))["id"]
             uri = f"perstack://jobs/{job_id}"
             await editor.client.subscribe_resource(uri)
@@ -116,7 +116,7 @@ def test_who_listens_to_a_run_is_told_too(terminal: Terminal) -> None:
     terminal.script(solo=[SLOW, SLOW, reply("Done.")])
 
     async def work() -> None:
-        async with connected(terminal, era="stateless") as editor:
+        async with attached(terminal, era="stateless") as editor:
             job_id = structure(await editor.call("solo", query="Do it", wait=False))["id"]
             uri = f"perstack://runs/{job_id}-1/events"
             async with editor.client.listen(resource_subscriptions=[uri]) as changes:
@@ -130,7 +130,7 @@ def test_who_listens_to_a_run_is_told_too(terminal: Terminal) -> None:
 @pytest.mark.parametrize("era", ERAS)
 def test_each_expert_has_a_prompt(terminal: Terminal, era: str) -> None:
     async def work() -> None:
-        async with connected(terminal, era=era) as editor:
+        async with attached(terminal, era=era) as editor:
             prompts = (await editor.client.list_prompts()).prompts
             assert {prompt.title for prompt in prompts} == {"solo", "@team/lead", "researcher"}
             tools = {tool.name for tool in (await editor.client.list_tools()).tools}

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from editor import ERAS, Editor, connected, structure, texts
+from editor import ERAS, Editor, attached, structure, texts
 from hosting import wait_for
 from http_server import known, serving
 from mcp.client import Client
@@ -95,7 +95,7 @@ def test_the_first_open_folder_with_a_definition_is_the_workspace(
     open_folders = Folders(tmp_path / "plain folder", tmp_path / "gone", red)
 
     async def work() -> str:
-        async with connected(started_in(terminal, home), **open_folders.callbacks) as editor:
+        async with attached(started_in(terminal, home), **open_folders.callbacks) as editor:
             assert await experts(editor.client) == ["by_red"]
             done = await editor.call("by_red", query="who?")
             assert texts(done)[0] == "I am red."
@@ -118,7 +118,7 @@ def test_of_a_folder_in_a_project_the_state_is_the_projects_and_the_files_are_th
     open_folders = Folders(deep)
 
     async def work() -> str:
-        async with connected(started_in(terminal, home), **open_folders.callbacks) as editor:
+        async with attached(started_in(terminal, home), **open_folders.callbacks) as editor:
             return structure(await editor.call("by_red", query="who?"))["id"]
 
     job_id = wait_for(work(), SECONDS)
@@ -133,7 +133,7 @@ def test_a_client_that_opens_another_folder_is_told_and_served_from_there(
     open_folders = Folders(red)
 
     async def work() -> None:
-        async with connected(started_in(terminal, blue.parent), **open_folders.callbacks) as editor:
+        async with attached(started_in(terminal, blue.parent), **open_folders.callbacks) as editor:
             assert await experts(editor.client) == ["by_red"]
             job_id = structure(await editor.call("by_red", query="who?"))["id"]
             open_folders.folders = (blue, red)
@@ -155,7 +155,7 @@ def test_a_workspace_that_was_named_is_served_whatever_is_open(terminal: Termina
     open_folders = Folders(red)
 
     async def work(*args: str) -> None:
-        async with connected(started_in(terminal, red), *args, **open_folders.callbacks) as editor:
+        async with attached(started_in(terminal, red), *args, **open_folders.callbacks) as editor:
             assert await experts(editor.client) == ["by_home"]
 
     wait_for(work("--workspace", str(home)), SECONDS)
@@ -172,7 +172,7 @@ def test_a_client_that_does_not_say_is_served_where_the_server_was_started(
         return ErrorData(code=INTERNAL_ERROR, message="not now")
 
     async def work() -> None:
-        async with connected(started_in(terminal, home), era=era, list_roots_callback=refuse) as editor:
+        async with attached(started_in(terminal, home), era=era, list_roots_callback=refuse) as editor:
             assert await experts(editor.client) == ["by_home"]
             assert texts(await editor.call("by_home", query="who?"))[0] == "I am home."
 
@@ -189,7 +189,7 @@ def test_what_is_wrong_with_the_open_folder_is_said_until_it_is_mended(
     open_folders = Folders(tmp_path)
 
     async def work() -> None:
-        async with connected(started_in(terminal, tmp_path), **open_folders.callbacks) as editor:
+        async with attached(started_in(terminal, tmp_path), **open_folders.callbacks) as editor:
             with pytest.raises(MCPError, match=f"no perstack.toml in what you have open, {tmp_path}"):
                 await editor.client.list_tools()
             open_folders.folders = (red,)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import memory_workers
 import pytest
-from editor import Pipe, connected, structure, texts
+from editor import Pipe, attached, connected, structure, texts
 from hosting import wait_for
 from jsonschema import ValidationError, validate
 from mcp.shared.exceptions import MCPError
@@ -80,7 +80,7 @@ def test_older_revisions_are_served_in_their_own_shape(terminal: Terminal, versi
 
 def test_structured_results_are_as_their_schemas_say(terminal: Terminal) -> None:
     async def work() -> None:
-        async with connected(terminal) as editor:
+        async with attached(terminal) as editor:
             tools = {tool.name: tool for tool in (await editor.client.list_tools()).tools}
             job = structure(await editor.call("team_lead", query="go"))
             details = structure(await editor.call("get_job", job=job["id"]))
@@ -102,12 +102,12 @@ def test_structured_results_are_as_their_schemas_say(terminal: Terminal) -> None
 
 def test_a_job_is_continued_by_its_experts_tool_or_by_its_id(terminal: Terminal, era: str) -> None:
     async def work() -> None:
-        async with connected(terminal, era=era) as editor:
+        async with attached(terminal, era=era) as editor:
             await editor.call("solo", query="one")
             terminal.script(**{"[[solo]]": [reply("unused"), reply("unused"), reply("second"), reply("third")]})
 
     async def go_on() -> None:
-        async with connected(terminal, era=era) as editor:
+        async with attached(terminal, era=era) as editor:
             (job,) = structure(await editor.call("list_jobs"))["jobs"]
             second = await editor.call("solo", query="two", continueJob=job["id"])
             assert (structure(second)["id"], texts(second)[0]) == (job["id"], "second")
@@ -124,7 +124,7 @@ def test_a_job_is_continued_by_its_experts_tool_or_by_its_id(terminal: Terminal,
 
 def test_a_job_at_its_limit_is_resumed_with_a_higher_one(terminal: Terminal, era: str) -> None:
     async def work() -> None:
-        async with connected(terminal, "--max-steps", "1", era=era) as editor:
+        async with attached(terminal, "--max-steps", "1", era=era) as editor:
             stopped = structure(await editor.call("solo", query="go"))
             assert stopped["status"] == "stoppedByMaxSteps"
             assert "resume_job" in stopped["next"]
@@ -136,7 +136,7 @@ def test_a_job_at_its_limit_is_resumed_with_a_higher_one(terminal: Terminal, era
 
 def test_a_call_that_does_not_wait_returns_the_id_and_the_job_goes_on(terminal: Terminal, era: str) -> None:
     async def work() -> None:
-        async with connected(terminal, era=era) as editor:
+        async with attached(terminal, era=era) as editor:
             begun = structure(await editor.call("solo", query="go", wait=False))
             assert begun["status"] in ("running", "completed")
             done = await editor.until(begun["id"], "completed")
@@ -152,7 +152,7 @@ def test_where_workers_drive_a_call_that_does_not_wait_is_queued(terminal: Termi
     terminal.env["PYTHONPATH"] = str(Path(memory_workers.__file__).parent)
 
     async def work() -> None:
-        async with connected(terminal, era=era) as editor:
+        async with attached(terminal, era=era) as editor:
             begun = structure(await editor.call("solo", query="go", wait=False))
             assert (begun["status"], begun["lifecycle"], begun["pauseReason"]) == ("queued", "paused", "scheduled_wait")
             assert (await editor.job(begun["id"]))["status"] == "queued"
@@ -168,7 +168,7 @@ def test_a_job_is_closed_for_good_and_nothing_continues_it(terminal: Terminal, e
     )
 
     async def work() -> None:
-        async with connected(terminal, era=era) as editor:
+        async with attached(terminal, era=era) as editor:
             begun = structure(await editor.call("solo", query="go", wait=False))
             while (await editor.job(begun["id"]))["totalSteps"] < 2:
                 pass
@@ -187,7 +187,7 @@ def test_a_job_that_runs_is_stopped_and_goes_on_later(terminal: Terminal, era: s
     terminal.script(**{"[[solo]]": [reply("", ("todo", {"newTodos": ["kept"]})), slow]})
 
     async def work() -> str:
-        async with connected(terminal, era=era) as editor:
+        async with attached(terminal, era=era) as editor:
             begun = structure(await editor.call("solo", query="go", wait=False))
             while (await editor.job(begun["id"]))["totalSteps"] < 2:
                 pass
@@ -223,7 +223,7 @@ def test_wrong_arguments_are_told_in_a_line(
     terminal: Terminal, tool: str, arguments: dict[str, object], words: str
 ) -> None:
     async def work() -> None:
-        async with connected(terminal) as editor:
+        async with attached(terminal) as editor:
             result = await editor.client.call_tool(tool, arguments)
             (text,) = texts(result)
             assert result.is_error
@@ -235,7 +235,7 @@ def test_wrong_arguments_are_told_in_a_line(
 
 def test_a_tool_that_is_not_there_is_an_error_that_names_what_is(terminal: Terminal, era: str) -> None:
     async def work() -> None:
-        async with connected(terminal, era=era) as editor:
+        async with attached(terminal, era=era) as editor:
             with pytest.raises(MCPError, match="did you mean 'solo'"):
                 await editor.call("sole", query="x")
             with pytest.raises(MCPError, match="there are: solo, team_lead, researcher, list_jobs"):
@@ -248,7 +248,7 @@ def test_the_experts_named_are_the_only_ones_that_are_offered_and_driven(termina
     assert terminal.run("run", "solo", "go", "--provider", "scripted", "--job-id", "other").code == 0
 
     async def work() -> None:
-        async with connected(terminal, "--experts", "@team/lead") as editor:
+        async with attached(terminal, "--experts", "@team/lead") as editor:
             names = [tool.name for tool in (await editor.client.list_tools()).tools]
             assert names == ["team_lead", *JOB_TOOLS]
             assert texts(await editor.call("team_lead", query="go"))[0] == "It is known.", "its delegates are there"
@@ -264,7 +264,7 @@ def test_a_job_that_failed_is_an_error_that_says_why_and_how_it_goes_on(terminal
     terminal.script(**{"[[solo]]": [{"error": {"message": "no such model", "status": 404}}]})
 
     async def work() -> None:
-        async with connected(terminal) as editor:
+        async with attached(terminal) as editor:
             failed = await editor.call("solo", query="go")
             assert failed.is_error
             assert structure(failed)["status"] == "stoppedByError"
@@ -276,7 +276,7 @@ def test_a_job_that_failed_is_an_error_that_says_why_and_how_it_goes_on(terminal
 
 def test_a_server_without_a_key_says_so_when_it_is_called(terminal: Terminal) -> None:
     async def work() -> None:
-        async with connected(terminal, "--provider", "anthropic") as editor:
+        async with attached(terminal, "--provider", "anthropic") as editor:
             failed = await editor.call("solo", query="go")
             assert failed.is_error
             assert "ANTHROPIC_API_KEY" in texts(failed)[0]
@@ -288,7 +288,7 @@ def test_a_server_without_a_key_says_so_when_it_is_called(terminal: Terminal) ->
 
 def test_two_calls_at_once_do_not_mix(terminal: Terminal, era: str) -> None:
     async def work() -> None:
-        async with connected(terminal, era=era) as editor, asyncio.TaskGroup() as group:
+        async with attached(terminal, era=era) as editor, asyncio.TaskGroup() as group:
             names = ("solo", "team_lead") * 3
             calls = [group.create_task(editor.call(name, query="go")) for name in names]
             results = [await call for call in calls]
@@ -303,7 +303,7 @@ def test_two_servers_of_one_folder_see_each_others_jobs_and_keep_out_of_them(ter
     terminal.script(**{"[[solo]]": [reply("", ("exec", waiting)), reply("on")]})
 
     async def work() -> None:
-        async with connected(terminal, era=era) as one, connected(terminal, era=era) as other:
+        async with attached(terminal, era=era) as one, attached(terminal, era=era) as other:
             mine = structure(await one.call("solo", query="go", wait=False))["id"]
             theirs = structure(await other.call("solo", query="go", wait=False))["id"]
             for editor, job_id in ((other, mine), (one, theirs)):
@@ -328,7 +328,7 @@ def test_a_result_that_fits_a_schema_is_structured_and_the_experts_tool_says_its
     )
 
     async def work() -> None:
-        async with connected(terminal, era=era) as editor:
+        async with attached(terminal, era=era) as editor:
             tools = {tool.name: tool for tool in (await editor.client.list_tools()).tools}
             job = structure(await editor.call("census", query="go"))
             assert (job["status"], job["result"], job["totalSteps"]) == ("completed", {"cities": ["Ulm"]}, 2)
