@@ -106,11 +106,16 @@ class JobQueue(DrivenJobs):
                 raise
             return await self.job(job_id)  # somebody has asked to stop the Job, not its worker
 
-    async def follow(self, job_id: str, *, on_event: OnEvent | None = None) -> JobSummary:
-        """See a Job that workers drive until it ends or waits for a person; where it stands then."""
+    async def follow(
+        self, job_id: str, *, after: Mapping[str, int] | None = None, on_event: OnEvent | None = None
+    ) -> JobSummary:
+        """See a Job that workers drive until it ends or waits for a person; where it stands then.
+
+        `after` are the numbers of the last events that are known, by Run: what came later is told.
+        """
         from perstack.engine.watch import watch_job
 
-        async for line in watch_job(self.storage, job_id, lambda: self._is_seen_to(job_id)):
+        async for line in watch_job(self.storage, job_id, lambda: self._is_seen_to(job_id), after=after):
             if on_event is not None:
                 on_event(line.event, line.line)
         return await self.job(job_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 
 from perstack.core.events import StoredEvent
@@ -19,13 +19,18 @@ _LOOK_AFTER_SILENCE = 1.0
 
 
 async def watch_job(
-    storage: Storage, job_id: str, is_over: Callable[[], Awaitable[bool]] | None = None
+    storage: Storage,
+    job_id: str,
+    is_over: Callable[[], Awaitable[bool]] | None = None,
+    *,
+    after: Mapping[str, int] | None = None,
 ) -> AsyncGenerator[StoredLine[StoredEvent]]:
     """Every stored event of a Job, each Run's in order, until nobody drives the Job and all was shown.
 
-    With `is_over` until that says so as well, of a Job that nobody drives: a worker may be about to.
+    Of a Run in `after` only what comes later than that event. With `is_over` until that says so as well, of a Job that
+    nobody drives: a worker may be about to.
     """
-    seen: dict[str, int] = {}
+    seen = dict(after or {})
     async with _watching(storage, job_id) as watch:
         while True:
             is_driven = await storage.lease_info(job_id) is not None

@@ -16,7 +16,8 @@ from perstack.engine.clock import new_ids
 from perstack.engine.emit import OnEvent
 from perstack.engine.live import LiveProject
 from perstack.engine.who import this_user
-from perstack.errors import NotFound, UsageError
+from perstack.errors import NotFound, PerstackError, UsageError
+from perstack.frontends.shared.answering import answered, is_elsewhere
 from perstack.host import Host
 from perstack.ports.toolkit.context import Blob
 
@@ -41,6 +42,10 @@ class Session:
     """The Run that is driven now."""
     is_cancelled: bool = False
     """Whether the editor has cancelled the prompt that came last."""
+    is_elsewhere: bool = False
+    """Whether a worker drives the turn."""
+    stopping: asyncio.Task[None] | None = field(default=None)
+    """What asks that worker to stop."""
 
     @property
     def workspace(self) -> Path:
@@ -57,13 +62,24 @@ class Session:
                 return await self.host.job(self.id)
             return self.turn.result()
         finally:
-            self.turn = None
+            self.turn, self.is_elsewhere = None, False
 
     def cancel(self) -> None:
         """Interrupt the turn, if there is one."""
         self.is_cancelled = True
-        if self.turn is not None:
+        if self.turn is None:
+            return
+        if self.is_elsewhere:
+            self.stopping = asyncio.create_task(self._stop_elsewhere(self.turn))
+        else:
             self.turn.cancel()
+
+    async def _stop_elsewhere(self, turn: asyncio.Task[JobSummary]) -> None:
+        """The turn ends with the Job."""
+        try:
+            await self.host.cancel(self.id)
+        except PerstackError:  # it has stopped by itself, or its worker does not answer
+            turn.cancel()
 
     async def _drive(self, text: str, on_event: OnEvent, attachments: Sequence[Blob]) -> JobSummary:
         if not self.has_begun:
@@ -76,11 +92,9 @@ class Session:
         if job.asking is not None:
             if attachments:
                 raise UsageError("the Job asks a question: answer it as text, and attach files to the next query")
+            self.is_elsewhere = is_elsewhere(self.host, job)
             by = this_user("acp", self.client)
-            question = job.asking.id
-            return await self.host.answer(
-                text, job_id=self.id, question_id=question, by=by, drive=True, on_event=on_event
-            )
+            return await answered(self.host, job, text, question_id=job.asking.id, by=by, on_event=on_event)
         return await self.host.continue_job(
             self.expert_key, text, job_id=self.id, attachments=attachments, on_event=on_event
         )

@@ -25,6 +25,7 @@ from perstack.frontends.mcp_server.progress import Progress, Tell, reporting
 from perstack.frontends.mcp_server.results import job_result
 from perstack.frontends.mcp_server.sampling import CALLER
 from perstack.frontends.mcp_server.state import Call, Outcome
+from perstack.frontends.shared.answering import answered
 from perstack.next_steps import Answer
 
 
@@ -97,7 +98,7 @@ async def _answer(
     call: Call, job: JobSummary, asking: OpenQuestion, text: str, progress: Progress | None
 ) -> JobSummary:
     call.state.definitions.check_offered(job.expert_key)
-    work = partial(call.host.answer, text, question_id=asking.id, by=caller(call.context), drive=True)
+    work = partial(answered, call.host, job, text, question_id=asking.id, by=caller(call.context))
     try:
         return await call.state.jobs.start(work, call.key, progress).outcome()
     except Conflict:

@@ -58,6 +58,7 @@ from perstack.frontends.mcp_server.schemas import (
     output_schema,
 )
 from perstack.frontends.mcp_server.state import Call, Outcome
+from perstack.frontends.shared.answering import answered, is_elsewhere
 from perstack.frontends.shared.approvals import is_refusal
 from perstack.frontends.shared.arguments import Arguments, read_arguments
 
@@ -135,7 +136,9 @@ async def _answer(call: Call, args: AnswerArguments) -> Outcome:
             return await put_approval(call, job)
         question = question or job.asking.id
     by = caller(call.context)
-    work = partial(call.host.answer, args.answer, job_id=args.job, question_id=question, by=by)
+    work: Work = partial(call.host.answer, args.answer, job_id=args.job, question_id=question, by=by)
+    if args.wait and is_elsewhere(call.host, job):
+        work = partial(answered, call.host, job, args.answer, question_id=question, by=by)
     return await drive(call, work, wait=args.wait)
 
 
