@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import SILENT_AFTER, Load, Order, WorkerInfo, order_key
 from perstack_temporal.address import Address
+from perstack_temporal.names import LONGEST_HISTORY
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -51,7 +52,7 @@ class TemporalDispatcher:
         async def start(client: Client) -> None:
             await client.start_workflow(
                 names.WORKFLOW,
-                Kept(prefix=self._address.queue, silent_after=SILENT_AFTER),
+                Kept(prefix=self._address.queue, silent_after=SILENT_AFTER, longest_history=LONGEST_HISTORY),
                 id=self._address.workflow_id(order.key),
                 task_queue=self._address.queue,
                 task_timeout=timedelta(seconds=_TASK_SECONDS),

@@ -6,6 +6,8 @@ activity goes on for as long as the worker beats for it. If it times out, or the
 again as one that was taken over. The workflow ends when no order is left.
 
 Everything in here is replayed by the server's rules: no clock, no chance, no I/O, and no import of ours but of names.
+What waits today was begun by an older version: the same history must call for the same commands. A change of those goes
+behind `workflow.patched`; `tests/plugins/temporal/histories` has histories that each version is held to.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ class Kept(TypedDict, total=False):
 
     prefix: str
     silent_after: float
+    longest_history: int
+    """Events after which it goes on in a new run."""
     waiting: StoredOrder | None
     lost: StoredOrder | None
 
@@ -102,6 +106,7 @@ class JobWorkflow:
     def __init__(self, kept: Kept) -> None:
         self._prefix = kept.get("prefix", "")
         self._silent_after = kept.get("silent_after", 0.0)
+        self._longest_history = kept.get("longest_history", names.LONGEST_HISTORY)
         self._waiting: StoredOrder | None = kept.get("waiting")
         self._lost: StoredOrder | None = kept.get("lost")
         """What a worker held that fell silent, and nobody has taken over yet."""
@@ -117,7 +122,7 @@ class JobWorkflow:
         await workflow.wait_condition(lambda: self._has_begun)
         while self._waiting is not None or self._lost is not None:
             self._show()
-            if workflow.info().get_current_history_length() > names.LONGEST_HISTORY:
+            if workflow.info().get_current_history_length() > self._longest_history:
                 workflow.continue_as_new(Kept({**kept, "waiting": self._waiting, "lost": self._lost}))
             if self._lost is not None:
                 await self._offer(self._lost)

@@ -10,14 +10,17 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from temporal_server import TemporalServer, free_port
+from temporalio.client import Client
 
 from perstack.errors import DispatcherError, UsageError
 from perstack.ports.dispatcher import TAKEN_OVER_WITHIN, Dispatcher, Order, Seat
 from perstack.testing.dispatcher_contract import claimed
 from perstack.testing.opener import wait_for
+from perstack_temporal.address import parse
 from perstack_temporal.job_workflow import JobWorkflow
 from perstack_temporal.plugin import perstack_dispatchers
 
@@ -163,6 +166,37 @@ def test_a_ticket_that_a_worker_has_no_place_for_is_given_to_another(temporal: T
         await dispatcher.close()
 
     wait_for(work())
+
+
+def test_an_order_that_comes_again_and_again_goes_on_in_new_runs_of_its_workflow_and_loses_nothing(
+    temporal: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perstack_temporal.dispatcher.LONGEST_HISTORY", 20)
+
+    async def work() -> None:
+        address = temporal.address()
+        dispatcher = opened(address)
+        order = Order("job", labels={"team": "x"}, submitted_at=5, refused={"other": "no key"})
+        await dispatcher.submit(order)
+        client = await Client.connect(f"127.0.0.1:{temporal.port}")
+        workflow = client.get_workflow_handle(parse(address.partition(":")[2]).workflow_id("job"))
+        runs = set[str]()
+        async with dispatcher.seat("w") as seat:
+            for number in range(6):
+                claim = await claimed(seat)
+                order = replace(order, events=number)
+                assert (claim.order, claim.is_taken_over) == (replace(order, events=max(0, number - 1)), False)
+                runs.add((await workflow.describe()).run_id or "")
+                await seat.release(claim, order)
+            async with dispatcher.seat("leaves") as leaving:
+                await claimed(leaving)
+            taken = await claimed(seat)
+            assert (taken.order, taken.is_taken_over) == (order, True)
+            await seat.release(taken)
+        assert len(runs) > 1
+        await dispatcher.close()
+
+    asyncio.run(asyncio.wait_for(work(), 60))
 
 
 def test_what_is_wrong_with_a_server_is_said_on_one_line(
