@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -110,6 +111,26 @@ def test_commands_are_those_of_the_worker_and_listen_where_probes_look() -> None
     }
     assert CONTAINER["livenessProbe"]["httpGet"]["path"] == "/metrics"
     assert f"http://127.0.0.1:{9464}/healthz" in DOCKERFILE
+
+
+def written_commands() -> list[list[str]]:
+    """The command lines of perstack that the files of deploy/ and their page show."""
+    files = [one for one in DEPLOY.rglob("*") if one.is_file()]
+    lines = [line for one in files for line in re.findall(r"^[ #]*(.*\bperstack .+)$", one.read_text(), re.M)]
+    shown = (
+        re.search(r"(?:exec worker |^)perstack ((?:worker|submit|workers|answer|jobs)\b.*)$", one) for one in lines
+    )
+    return [shlex.split(found[1]) for found in shown if found]
+
+
+def test_every_command_line_of_deploy_is_one_that_perstack_takes() -> None:
+    in_image = re.findall(r'"([^"]+)"', re.findall(r"^CMD (.+)$", DOCKERFILE, re.M)[-1])
+    shown = written_commands()
+    assert shown, "compose.yaml shows how to submit"
+    for name, *rest in (in_image, CONTAINER["args"], *shown):
+        command = perstack.get_command(None, name)  # type: ignore[arg-type]
+        assert command is not None, name
+        command.make_context(name, rest)
 
 
 def test_what_stops_a_worker_gives_it_time_to_drain() -> None:
