@@ -15,6 +15,7 @@ from cluster_project import INPUT, KINDS, OUTPUT, SCHEDULES
 
 from perstack.core.events import FinishGeneration, FinishRun, FinishToolCall
 from perstack.core.job import JobSummary
+from perstack.core.queueing import QueueRun
 from perstack.ports.storage import RunRef
 
 MINUTE = 60_000
@@ -28,6 +29,8 @@ class Counts:
 
     jobs: int = 0
     runs: int = 0
+    apart: int = 0
+    """Delegates that were left to whichever worker had a place."""
     events: int = 0
     tokens: int = 0
     occurrences: int = 0
@@ -60,6 +63,7 @@ class Counts:
         rows = (
             ("Jobs, each completed once", self.jobs, f"{len(self.not_once)} not"),
             ("Runs", self.runs, ""),
+            ("delegates driven apart", self.apart, ""),
             ("tokens, in Runs as in Jobs", self.tokens, f"{len(self.wrong_totals)} Jobs with wrong totals"),
             ("effects", self.effects, f"{len(self.doubled)} doubled, {len(self.lost)} lost"),
             ("calls interrupted", self.interrupted, ""),
@@ -115,7 +119,9 @@ async def _count(
         counts.runs += 1
         for place, line in enumerate(await host.storage.read(RunRef(job.id, run.id)), 1):
             digests[f"{run.id}-{place}"] = sha256(line).hexdigest()
-        for event in [line.event for line in await host.events(run.id)]:
+        events = [line.event for line in await host.events(run.id)]
+        counts.apart += run.delegated_by is not None and any(isinstance(event, QueueRun) for event in events)
+        for event in events:
             counts.events += 1
             ends += isinstance(event, FinishRun) and run.id == job.coordinator_run_id
             if isinstance(event, FinishGeneration):

@@ -32,6 +32,7 @@ PROGRAM = str(Path(sys.executable).with_name("perstack"))
 
 _FEW = 60
 """Jobs that are looked at one by one."""
+_SUMMARIES = "SELECT job_id, convert_from(summary, 'UTF8') FROM cluster.jobs WHERE space = ''"
 _MISSED = 10 * 60_000
 """Milliseconds for which nobody has looked after the schedules when the workers begin."""
 
@@ -163,7 +164,7 @@ class Cluster:
     def _kept(self) -> dict[str, str]:
         while True:
             try:
-                rows = self.server.execute("SELECT job_id, convert_from(summary, 'UTF8') FROM cluster.jobs")
+                rows = self.server.execute(_SUMMARIES)
             except psycopg.OperationalError:  # it is being restarted
                 time.sleep(0.1)
             else:
@@ -307,7 +308,7 @@ async def cluster(
         storage = f"postgresql://postgres@{Network.address}/postgres?schema=cluster"
         for number in range(workers):
             command = [PROGRAM, "worker", "--storage", storage, "--name", f"m{number}", "--log", "json"]
-            place = _place(folder / f"m{number}")
+            place = _place(folder / f"m{number}", distributed=number > 0)
             its = env if old is None or number else {**env, "PYTHONPATH": _before(old, env["PYTHONPATH"])}
             machines.append(Machine(number, network, [*command, "--concurrency", str(concurrency)], place, its))
         here, address = _place(folder / "here"), server.address("cluster")
@@ -330,9 +331,9 @@ def _before(checkout: Path, path: str) -> str:
     return os.pathsep.join((str(checkout / "host"), str(checkout / "plugins"), path))
 
 
-def _place(folder: Path) -> Path:
+def _place(folder: Path, *, distributed: bool = False) -> Path:
     folder.mkdir()
-    (folder / "perstack.toml").write_text(project())
+    (folder / "perstack.toml").write_text(project(distributed=distributed))
     return folder
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from perstack.core.workers import Workers
 from perstack.dataclass import dataclass
 
 _LEDGER = """[experts.{0}.skills.ledger]
@@ -22,9 +23,11 @@ SCHEDULES = ("first", "second", "third", "fourth")
 """Each occurs every minute."""
 
 
-def project() -> str:
-    """Its perstack.toml."""
+def project(*, distributed: bool = False) -> str:
+    """Its perstack.toml; with `distributed` a worker leaves the delegates of its Jobs to whoever has a place."""
     lines = ["maxSteps = 20", "[provider]", 'providerName = "scripted"']
+    if distributed and "delegates" in Workers.model_fields:  # else it is a version that does not do that
+        lines += ["[workers]", 'delegates = "distributed"']
     for name, kind in KINDS.items():
         lines += [f"[experts.{name}]", f'instruction = "You are {name}."']
         if kind.delegates:
