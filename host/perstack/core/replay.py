@@ -73,6 +73,7 @@ from perstack.core.runs.decide import digest_of
 from perstack.core.runs.pending import pending
 from perstack.core.runs.repeats import warning_with
 from perstack.core.runs.reports import lacks_effect
+from perstack.core.runs.snapshots import may_have_unrecorded
 from perstack.core.runs.state import Phase, Run
 from perstack.core.runs.switching import switch_difference
 
@@ -116,6 +117,9 @@ def _resumption(run: Run, event: ResumeRun) -> str | None:
 def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # noqa: C901 - one case a command
     wrong: str | _Unexpected | None = _Unexpected()
     match command:
+        # or a worker has left in the middle of the calls
+        case _ if isinstance(event, RecordSnapshot) and (isinstance(command, Snapshot) or may_have_unrecorded(run)):
+            wrong = None if event.base in (None, run.snapshot) else "recordSnapshot, which counts from another one"
         case Generate():
             wrong = _generation(run, command, event)
         case DecideCalls() if isinstance(event, CallTools):
@@ -145,8 +149,6 @@ def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # n
             wrong = _compaction(run, command, event)
         case Complete() if isinstance(event, AttemptCompletion):
             wrong = _completion(command, event)
-        case Snapshot() if isinstance(event, RecordSnapshot):
-            wrong = None if event.base in (None, run.snapshot) else "recordSnapshot, which counts from another one"
         case EndStep() if isinstance(event, FinishStep):
             # a Run that begins with an answer ends a step of another one
             wrong = _same(max(1, run.step), event.step_number, "step") or _same(run.step_usage, event.usage, "usage")

@@ -320,6 +320,7 @@ class Driver:
 
     async def _interrupt(self, session: Session) -> None:
         if session.state is not None:
+            await self._wiring.snapshots.note_left(session, self.worker)
             over = None if self._deadlines is None else self._deadlines.over(session.run)
             if over is not None and session.run.status in ACTIVE:
                 session.note(stopped_by_budget(over, session.stamp))

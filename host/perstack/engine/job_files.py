@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.core.by import By
-from perstack.core.events import StartRun
+from perstack.core.events import RecordSnapshot, StartRun
 from perstack.core.ids import check_id, is_place, job_of_run, place_of
 from perstack.core.instruction import names_directory
 from perstack.core.messages import REDACTED
@@ -101,6 +101,19 @@ class JobFiles(JobQueries):
         job_id = place_of(checkpoint_id)[0] if job_id is None else job_id
         at = await self._state_at(checkpoint_id, job_id)
         return await self._rewinder(_made(Path(folder))).write(job_id, at, checkpoint_id)
+
+    async def is_recorded(self, job_id: str) -> bool:
+        """Whether the files of this workspace are those of the latest snapshot of a Job, which has left nothing out but
+        what is ignored. Raises NotFound and StorageError."""
+        from perstack.engine.snapshots_of import shots_of
+
+        shots = shots_of(job_id, await self.logs(job_id))
+        if not shots:
+            return False
+        latest = (await self.events(shots[-1].run_id))[shots[-1].seq - 1].event
+        if not isinstance(latest, RecordSnapshot) or latest.left_out_count:
+            return False
+        return await self._tree_now(job_id) == latest.tree
 
     async def settle_rewind(self) -> str | None:
         """Finish, or take back, a rewind of this workspace that was killed; in words what was done, if anything.

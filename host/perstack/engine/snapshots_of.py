@@ -18,6 +18,7 @@ from perstack.ports.storage import RunRef
 
 _SNAPSHOTS = (b'{"type":"recordSnapshot"', b'{"type":"startRewind"', b'{"type":"finishRewind"')
 _RESULT = b'{"type":"finishToolCall"'
+_BEGUN = (b'{"type":"startRun"', b'{"type":"resumeRun"')
 _CALLED = b'{"type":"callDelegate"'
 
 
@@ -47,22 +48,25 @@ def shots_of(job_id: str, logs: Sequence[RunLog]) -> list[Shot]:
     callers = _callers(job_id, logs)
     found: list[Shot] = []
     for log in logs:
-        has_worked = False
+        has_worked = has_snapshot = False
         for seq, line in enumerate(log.lines, 1):
             if line.startswith(_RESULT):
                 has_worked = True
+            elif line.startswith(_BEGUN):
+                has_snapshot = False
             elif line.startswith(_SNAPSHOTS):
                 event = _event(job_id, log.run_id, seq, line)
                 if not isinstance(event, RecordSnapshot | StartRewind | FinishRewind):
                     break
-                is_own = has_worked and isinstance(event, RecordSnapshot)
+                # of calls that were cut, and have no result, there is one besides that of the beginning
+                is_own = (has_worked or has_snapshot) and isinstance(event, RecordSnapshot)
                 by = (log.run_id, event.step_number)
                 if not is_own and not isinstance(event, StartRewind | FinishRewind):
                     # what is new when a delegate begins, who called it did, in the same step
                     by, is_own = callers.get(log.run_id, by), log.run_id in callers
                 if event.tree is not None:
                     found.append(Shot(log.run_id, seq, event.timestamp, event.tree, by if is_own else None))
-                has_worked = False
+                has_worked, has_snapshot = False, True
     return sorted(found, key=lambda shot: (shot.at, number_of_run(shot.run_id), shot.seq))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -11,40 +12,163 @@ from working import Engine
 
 from perstack.engine.workers.folders import JobFolders
 from perstack.errors import UsageError
-from perstack.testing.scripted import text, tool, turn
+from perstack.host import Host
+from perstack.testing.scripted import ScriptLike, fail, text, tool, turn
 
 WRITES = turn(tool("writeTextFile", {"path": "made.txt", "text": "by the Job"}))
 READS = [WRITES, turn(tool("todo", {}), delay_ms=300), tool("readTextFile", {"path": "made.txt"}), text("Done.")]
+CUT = [
+    tool("exec", {"command": "sh", "args": ["-c", "echo half > made.txt; sleep 60"]}),
+    tool("readTextFile", {"path": "made.txt"}),
+    text("Done."),
+]
 
 
-def test_a_job_has_its_files_on_another_machine_and_leaves_none_when_it_is_completed(tmp_path: Path) -> None:
+class Scene:
+    """Workers with folders on one storage and one engine."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.here = tmp_path / "here"
+        self.here.mkdir()
+        (self.here / "given.txt").write_text("from who submitted it")
+        self.bench, self.engine = Bench(self.here, f"sqlite:{tmp_path}/state.db"), Engine()
+        self.roots = [tmp_path / "machines" / name for name in ("one", "two")]
+
+    def host(self, script: ScriptLike = READS, **project: object) -> Host:
+        return recording(self.bench.host(script, expert("a"), dispatcher=self.engine.dispatcher), **project)
+
+    async def submit(self, script: ScriptLike = READS, job_id: str = "job") -> Host:
+        submitter = self.host(script)
+        await submitter.submit("a", "q", job_id=job_id)
+        return submitter
+
+    def kept(self, root: int) -> list[str]:
+        return sorted(path.name for path in self.roots[root].iterdir() if path.is_dir())
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_a_job_has_its_files_on_another_machine_and_leaves_none_where_it_was(scene: Scene) -> None:
     async def work() -> None:
-        here = tmp_path / "here"
-        here.mkdir()
-        (here / "given.txt").write_text("from who submitted it")
-        bench, engine = Bench(here, f"sqlite:{tmp_path}/state.db"), Engine()
-
-        def host():
-            return recording(bench.host(READS, expert("a"), dispatcher=engine.dispatcher))
-
-        submitter = host()
-        await submitter.submit("a", "q", job_id="job")
-        roots = [tmp_path / "machines" / name for name in ("one", "two")]
-        first = host()
-        async with engine.at_work(first, drive=_serve(first, roots[0])) as at_work:
+        await scene.submit()
+        first = scene.host()
+        async with scene.engine.at_work(first, drive=_serve(first, scene.roots[0])) as at_work:
             await at_work.steps(1)
-        assert (roots[0] / "job" / "given.txt").read_text() == "from who submitted it"
-        assert (roots[0] / "job" / "made.txt").read_text() == "by the Job"
-        assert sorted(path.name for path in here.iterdir()) == ["given.txt"]
-        shutil.copytree(roots[0], roots[1])
-        (roots[1] / "job" / "made.txt").write_text("of an earlier drive")
-        second = host()
-        async with engine.at_work(second, drive=_serve(second, roots[1])) as at_work:
+            assert (scene.roots[0] / "job" / "given.txt").read_text() == "from who submitted it"
+            assert (scene.roots[0] / "job" / "made.txt").read_text() == "by the Job"
+        assert scene.kept(0) == []
+        assert sorted(path.name for path in scene.here.iterdir()) == ["given.txt"]
+        (scene.roots[1] / "job").mkdir(parents=True)
+        (scene.roots[1] / ".perstack-workspaces").touch()
+        (scene.roots[1] / "job" / "made.txt").write_text("of an earlier drive")
+        second = scene.host()
+        async with scene.engine.at_work(second, drive=_serve(second, scene.roots[1])) as at_work:
             await at_work.until("ended")
             job = await second.job("job")
             assert (job.status, job.text) == ("completed", "Done.")
             assert "by the Job" in (await _read_back(second))
-        assert not (roots[1] / "job").exists()
+        assert scene.kept(1) == []
+
+    wait_for(work())
+
+
+def test_a_step_that_is_cut_in_its_middle_continues_elsewhere_with_its_files(scene: Scene) -> None:
+    async def work() -> None:
+        await scene.submit(CUT)
+        first = scene.host(CUT)
+        async with scene.engine.at_work(first, drive=_serve(first, scene.roots[0]), drain=0.1):
+            async with asyncio.timeout(20):
+                while not (scene.roots[0] / "job" / "made.txt").exists():
+                    await asyncio.sleep(0.01)  # a poll of what a program does, bounded above
+        assert scene.kept(0) == []
+        events = [line.event.type for line in await first.events("job-1")]
+        assert events[-3:] == ["recordSnapshot", "stopRunByInterrupt", "queueRun"]
+        assert ((await first.verify("job")).findings, (await first.replay("job")).findings) == ((), ())
+        second = scene.host(CUT)
+        async with scene.engine.at_work(second, drive=_serve(second, scene.roots[1])) as at_work:
+            await at_work.until("ended")
+            assert (await second.job("job")).status == "completed"
+            assert "half" in (await _read_back(second))
+            assert ((await second.verify("job")).findings, (await second.replay("job")).findings) == ((), ())
+
+    wait_for(work(), 60)
+
+
+def test_without_snapshots_a_cut_step_records_none(tmp_path: Path) -> None:
+    async def work() -> None:
+        bench, engine = Bench(tmp_path, "file:perstack"), Engine()
+        host = bench.host(CUT, expert("a"), dispatcher=engine.dispatcher)
+        await host.submit("a", "q", job_id="job")
+        async with engine.at_work(host, drain=0.1):
+            async with asyncio.timeout(20):
+                while not (tmp_path / "made.txt").exists():
+                    await asyncio.sleep(0.01)  # a poll of what a program does, bounded above
+        events = [line.event.type for line in await host.events("job-1")]
+        assert "recordSnapshot" not in events
+        assert events[-2:] == ["stopRunByInterrupt", "queueRun"]
+
+    wait_for(work())
+
+
+@pytest.mark.parametrize("how", ["fails", "cancelled"])
+def test_a_job_that_stops_leaves_no_folder(scene: Scene, how: str) -> None:
+    script = [WRITES, fail(400)] if how == "fails" else CUT
+
+    async def work() -> None:
+        await scene.submit(script)
+        host = scene.host(script)
+        async with scene.engine.at_work(host, drive=_serve(host, scene.roots[0])) as at_work:
+            if how == "cancelled":
+                async with asyncio.timeout(20):
+                    while not (scene.roots[0] / "job" / "made.txt").exists():
+                        await asyncio.sleep(0.01)  # a poll of what a program does, bounded above
+                await host.jobs.cancel("job")
+            await at_work.until("ended")
+            assert scene.kept(0) == []
+        assert "made.txt" in {one.path for one in (await host.jobs.diff("job")).files}
+
+    wait_for(work(), 60)
+
+
+def test_what_no_snapshot_has_stays(scene: Scene) -> None:
+    """A file that is too large for a snapshot, and files of a Job without snapshots."""
+
+    async def work() -> None:
+        await scene.submit()
+        large = recording(scene.bench.host(READS, expert("a"), dispatcher=scene.engine.dispatcher), max_file_size=5)
+        await large.submit("a", "q", job_id="large")
+        plain = scene.bench.host(READS, expert("a"), dispatcher=scene.engine.dispatcher)
+        await plain.submit("a", "q", job_id="plain")
+        host = scene.host()
+        async with scene.engine.at_work(host, drive=_serve(host, scene.roots[0])) as at_work:
+            await at_work.until("ended", 3)
+        assert scene.kept(0) == ["large", "plain"]
+        assert (scene.roots[0] / "plain" / "made.txt").read_text() == "by the Job"
+
+    wait_for(work())
+
+
+def test_a_worker_that_begins_removes_what_killed_ones_left_and_names_what_is_strange(scene: Scene) -> None:
+    async def work() -> None:
+        await scene.submit()
+        host = scene.host()
+        folders = JobFolders(host.jobs, scene.roots[0])
+        async with host:
+            await folders.serve("job", worker="w")
+            assert scene.kept(0) == []
+            shots = [line.event.id for line in await host.events("job-1") if line.event.type == "recordSnapshot"]
+            await host.jobs.write_files(shots[-1], scene.roots[0] / "job", job_id="job")
+            shutil.copytree(scene.roots[0] / "job", scene.roots[0] / "gone")
+            shutil.copytree(scene.roots[0] / "job", scene.roots[0] / "no id")
+            assert await folders.look_through() == ("gone", "no id")
+            assert scene.kept(0) == ["gone", "no id"]
+            (scene.roots[0] / "job").mkdir()
+            (scene.roots[0] / "job" / "new.txt").write_text("in no snapshot")
+            await folders.look_through()
+            assert scene.kept(0) == ["gone", "job", "no id"]
 
     wait_for(work())
 

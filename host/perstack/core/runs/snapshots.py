@@ -5,7 +5,7 @@ from __future__ import annotations
 from perstack.core.commands import Call
 from perstack.core.events import RecordSnapshot
 from perstack.core.runs.changes import Changes
-from perstack.core.runs.state import Run, SnapshotDue
+from perstack.core.runs.state import Phase, Run, SnapshotDue
 
 
 def due_on_resume(run: Run) -> SnapshotDue:
@@ -15,9 +15,19 @@ def due_on_resume(run: Run) -> SnapshotDue:
 
 def due_after(run: Run, call: Call) -> SnapshotDue:
     """Once a call has its result: only what is known to read, and what nobody works on, changes no file."""
+    return "after" if _may_change_files(call) and run.start.snapshots is not None else run.snapshot_due
+
+
+def may_have_unrecorded(run: Run) -> bool:
+    """Whether a Run that ends in the middle of its calls may leave files that no snapshot has."""
+    if run.start.snapshots is None or run.status != "running" or run.phase is not Phase.CALLING:
+        return False
+    return run.snapshot_due != "no" or any(map(_may_change_files, run.open_calls))
+
+
+def _may_change_files(call: Call) -> bool:
     decided = call.decided
-    may_change = decided.kind == "delegate" or (decided.kind == "tool" and decided.effect != "readOnly")
-    return "after" if may_change and run.start.snapshots is not None else run.snapshot_due
+    return decided.kind == "delegate" or (decided.kind == "tool" and decided.effect != "readOnly")
 
 
 def recorded(run: Run, event: RecordSnapshot) -> Changes:

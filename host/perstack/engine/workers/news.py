@@ -34,6 +34,7 @@ Kind = Literal[
     "reachable",
     "draining",
     "stopped",
+    "strange",
 ]
 
 

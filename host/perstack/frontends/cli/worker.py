@@ -15,7 +15,7 @@ import click
 from perstack.core.labels import parse_labels
 from perstack.core.overrides import Overrides
 from perstack.engine.slots import slots_for
-from perstack.errors import UsageError
+from perstack.errors import PerstackError, UsageError
 from perstack.frontends.cli.dispatching import dispatcher_of, dispatcher_option
 from perstack.frontends.cli.options import PlaceOptions, Setup, place_options
 from perstack.frontends.cli.spans import read_span
@@ -23,11 +23,13 @@ from perstack.frontends.cli.terminal import err
 from perstack.frontends.shared.stopping import leave, on_stop_signals
 
 if TYPE_CHECKING:
-    from perstack.engine.workers.news import News
+    from perstack.engine.workers.folders import JobFolders
+    from perstack.engine.workers.news import News, Tell
     from perstack.engine.workers.worker import Worker, WorkerSettings
     from perstack.host import Host
 
 _LONGEST_NAME = 64
+_MOST_NAMED = 5
 _PATIENCE = 15.0
 """Seconds, once the time to drain is over, for what is in hand to be recorded."""
 
@@ -126,7 +128,8 @@ async def _work(
         now = host.clock.now()
         err(json_line(news, worker.name, now) if as_json else text_line(news, now))
 
-    served_by = host.jobs if workspaces is None else JobFolders(host.jobs, Path(workspaces))
+    folders = None if workspaces is None else JobFolders(host.jobs, Path(workspaces))
+    served_by = host.jobs if folders is None else folders
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(host)
         dispatcher = dispatcher_of(host)
@@ -148,7 +151,25 @@ async def _work(
             place = await stack.enter_async_context(served(app_of(worker, dispatcher, host.clock, where), where))
             if not as_json:
                 err(f"figures at {place}/metrics")
+        if folders is not None:
+            looking = asyncio.create_task(_look_through(folders, tell))
+            stack.callback(looking.cancel)
         await _until_it_left(worker, settings.drain)
+
+
+async def _look_through(folders: JobFolders, tell: Tell) -> None:
+    """Beside the work: an earlier worker may have left thousands."""
+    from perstack.engine.workers.news import News, error_text
+
+    try:
+        strange = await folders.look_through()
+    except PerstackError as error:
+        tell(News(event="failed", level="warning", text=f"folders could not be looked through: {error_text(error)}"))
+        return
+    if strange:
+        names = ", ".join(strange[:_MOST_NAMED]) + (" …" if len(strange) > _MOST_NAMED else "")
+        words = f"{folders.root} has folders of Jobs that are not in the storage, which stay: {names}"
+        tell(News(event="strange", level="warning", text=words, facts={"folders": list(strange)}))
 
 
 async def _until_it_left(worker: Worker, drain: float) -> None:
