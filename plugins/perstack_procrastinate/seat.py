@@ -21,6 +21,7 @@ from perstack_postgres.session import Connection
 from perstack_procrastinate import statements
 from perstack_procrastinate.engine import Engine, attempted, row_on
 from perstack_procrastinate.orders import PLAIN, labels_of
+from perstack_procrastinate.schema import engine_here
 
 _LEAVE_SECONDS = 5.0
 _FORGOTTEN_AFTER = 3600.0
@@ -174,7 +175,7 @@ class ProcrastinateSeat:
     async def _sit(self) -> None:
         number = await self._engine.call(lambda manager: manager.register_worker())
         values = {"seat": number, "name": self._name, "labels": Jsonb(dict(self._labels))}
-        await self._engine.row(statements.SIT, {**values, "concurrency": self._concurrency})
+        await self._engine.row(statements.SIT, {**values, "concurrency": self._concurrency, "engine": engine_here()})
         self._number = number
 
     async def _stand_up(self) -> None:

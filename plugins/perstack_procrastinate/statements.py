@@ -57,8 +57,9 @@ BEAT: LiteralString = (
 )
 
 SIT: LiteralString = (
-    "INSERT INTO seats (id, name, since, labels, concurrency)"
-    " SELECT id, %(name)s, last_heartbeat, %(labels)s, %(concurrency)s FROM procrastinate_workers WHERE id = %(seat)s"
+    "INSERT INTO seats (id, name, since, labels, concurrency, engine)"
+    " SELECT id, %(name)s, last_heartbeat, %(labels)s, %(concurrency)s, %(engine)s FROM procrastinate_workers"
+    " WHERE id = %(seat)s"
 )
 
 QUEUES: LiteralString = (

@@ -254,36 +254,6 @@ def test_what_is_wrong_with_a_server_is_said_on_one_line_without_the_password(po
     assert "ter2" not in str(refused.value)
 
 
-def test_tables_of_a_newer_version_and_of_another_program_are_left_alone(postgres: PostgresServer) -> None:
-    wait_for(_loaded(postgres.address("newer")))
-    for change, words in (
-        ("UPDATE meta SET version = 99", "newer perstack or procrastinate"),
-        ("UPDATE meta SET version = 1, engine = '99.0_pre.sql'", "newer perstack or procrastinate"),
-        ("UPDATE meta SET engine = '', application = 'other'", "of another program"),
-    ):
-        postgres.execute(f"SET search_path = newer_workers; {change}")
-        with pytest.raises(DispatcherError, match=words):
-            wait_for(_loaded(postgres.address("newer")))
-
-
-async def _loaded(address: str) -> None:
-    dispatcher = opened(address)
-    await dispatcher.load()
-    await dispatcher.close()
-
-
-def test_tables_of_an_older_procrastinate_are_brought_to_the_one_that_is_installed(
-    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wait_for(_loaded(postgres.address("older")))
-    (tmp_path / "99.00.00_01_pre_more.sql").write_text("CREATE TABLE more (percent text DEFAULT '100%');")
-    monkeypatch.setattr("procrastinate.schema.migrations_path", tmp_path)
-    wait_for(_loaded(postgres.address("older")))
-    wait_for(_loaded(postgres.address("older")))
-    assert postgres.execute("SELECT count(*) FROM older_workers.more") == [(0,)]
-    assert postgres.execute("SELECT engine FROM older_workers.meta") == [("99.00.00_01_pre_more.sql",)]
-
-
 def test_a_pooler_that_keeps_no_sessions_is_named(postgres: PostgresServer) -> None:
     pooler = Pooler(postgres.folder, "transaction")
     dispatcher = through(pooler.folder, "pooled")
