@@ -81,6 +81,30 @@ def test_a_rewind_shows_its_plan_changes_the_files_when_a_person_agrees_and_is_u
             await screen.press("y")
             await screen.sees("rewound, +1 −1 in 1 file")
             assert pond.read_text().startswith("second")
+            await screen.press("escape")
+            await screen.sees("❯ Step 1 (pond-1-", "before a rewind")
+
+    wait_for(person())
+
+
+def test_a_rewind_stands_at_once_among_the_rows_of_the_job_and_in_its_tab(bench: Bench) -> None:
+    async def person() -> None:
+        host = await drafted(bench)
+        async with started(host, size=(100, 40), job_id="pond") as screen:
+            await screen.sees("Done.", "✓ completed")
+            await at_checkpoints(screen)
+            await screen.press("1", "enter")
+            await screen.sees("─ query")
+            await screen.press("r")
+            await screen.sees("Change these files in")
+            await screen.press("y")
+            await screen.sees("rewound")
+            await screen.press("escape", "escape")
+            await screen.sees("❯ Step 1 (pond-1-", "before a rewind")
+            await screen.press("tab")
+            await screen.sees("rewound")
+            await screen.press("escape", "escape")
+            await screen.sees("✓ completed", "rewound")
 
     wait_for(person())
 

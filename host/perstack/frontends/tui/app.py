@@ -163,6 +163,15 @@ class StartApp(App[int]):
 
         self.call_next(prepare)
 
+    def changed(self, job_id: str) -> None:
+        """Whoever shows this Job reads it again."""
+        for screen in self.screen_stack:
+            if isinstance(screen, OverScreen):
+                screen.read_again(job_id)
+        for session in self.sessions:
+            if session.job_id == job_id and not session.is_busy:
+                session.watch(job_id)
+
     async def _add(self, session: Session) -> JobPane:
         self._made += 1
         pane = JobPane(session, Typed(self._typed), id=f"pane-{self._made}")

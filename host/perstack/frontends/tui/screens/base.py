@@ -47,7 +47,11 @@ class Program(Protocol):
 
     def branch(self, job_id: str, checkpoint_id: str, *, answers_again: bool = False) -> None:
         """The same; what is typed next there branches from the checkpoint: a new query, or another answer to the
-        question that was open there."""
+        question that was open there, `again`."""
+        ...
+
+    def changed(self, job_id: str) -> None:
+        """Something was recorded in a Job that nobody drives: whoever shows it reads it again."""
         ...
 
 
@@ -90,5 +94,8 @@ class OverScreen(Screen[None]):
         self._keys.set((Span(keys, "dim"),))
 
     def action_back(self) -> None:
+    def read_again(self, job_id: str) -> None:
+        """Something was recorded in a Job: what is shown of it is read again, if anything is."""
+
         """To the Jobs."""
         self.dismiss()

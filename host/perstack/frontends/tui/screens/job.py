@@ -50,6 +50,8 @@ class JobScreen(OfJob, ListScreen[One]):
         """What stands before each Run in the tree."""
         self._chosen: dict[str, int] = {}
         """What was chosen in each view that was left."""
+        self._stays_at: str | None = None
+        """The checkpoint that stays chosen when all is read again."""
         self._number = ""
         """The digits that were typed last."""
 
@@ -82,7 +84,18 @@ class JobScreen(OfJob, ListScreen[One]):
 
     def first_chosen(self) -> int:
         """The latest is looked at first, but the Runs from the one that began."""
+        stays_at, self._stays_at = self._stays_at, None
+        for at, one in enumerate(self.rows if stays_at is not None else ()):
+            if isinstance(one, Place) and one.id == stays_at:
+                return at
         return self._chosen.get(self._view, 0 if self._view == _RUNS else -1)
+
+    def read_again(self, job_id: str) -> None:
+        """The checkpoint that is chosen stays so."""
+        if job_id == self._job_id:
+            self._chosen[self._view] = self._list.chosen
+            self._stays_at = None if self.place is None else self.place.id
+            self.reload()
 
     def line(self, one: One, is_chosen: bool, width: int) -> Line:
         match one:
