@@ -250,6 +250,22 @@ def test_what_a_model_says_is_text_and_never_looks_like_a_line_of_the_program(be
             seen = await one.sees("completed")
             assert "[red]not markup[/red]" in seen
             assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", seen)
+def test_who_leaves_sees_how_each_job_stands_and_nothing_to_type(bench: Bench) -> None:
+    async def person() -> None:
+        host = bench.host([text("Slow words", delay_ms=60_000)], WRITER)
+        async with begun(host, expert="writer", query="A haiku") as one:
+            await one.sees("query: A haiku")
+            await one.types("/new", "Choose")
+            await one.types("writer", "what should writer do?")
+            await one.types("Another", "query: Another")
+            await one.types("/quit", "2 Jobs are at work.")
+            seen = await one.types("i", "Job 1, writer: stopped", "Job 2, writer: stopped")
+            assert "/job" not in seen
+            assert "> " not in seen
+
+    wait_for(person())
+
+
             ours = [line for line in seen.splitlines() if line.startswith(">")]
             assert ours in ([], ["> a follow-up: the next Run of this Job"])
 

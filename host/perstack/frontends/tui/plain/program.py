@@ -75,6 +75,7 @@ class PlainProgram:
         self._asks_to_leave = False
 
     # --- what is shown --------------------------------------------------------------------------------------------
+        self._is_leaving = False
 
     def put(self, text: str) -> None:
         """Lines, whatever is in them."""
@@ -124,7 +125,13 @@ class PlainProgram:
             room.printer.hold()
         else:
             room.printer.show()
-        if was_busy and not session.is_busy and is_shown:
+        if not was_busy or session.is_busy:
+            return
+        number = self._rooms.index(room) + 1
+        stands = f"Job {number}, {room.name}: {STATES[session.state]}"
+        if self._is_leaving:
+            self.put(stands)
+        elif is_shown:
             self._say_what_next()
         elif was_busy and not session.is_busy:
             number = self._rooms.index(room) + 1
@@ -206,6 +213,7 @@ class PlainProgram:
     def _say(self, text: str) -> None:
         session = self.room.session
         if self._settles is not None:
+        self._is_leaving = True
             self._settle(self._settles, text.strip())
         elif session.expert_key is None and session.job_id is None:
             self._choose(text.strip())
