@@ -6,6 +6,7 @@ from hosting import Bench, expert, wait_for
 from long_jobs import LONG, long_job
 from starting import started
 
+from perstack.core.policy.permissions import Permissions
 from perstack.engine.read import RunLog
 from perstack.frontends.shared.log_entries import places_in
 from perstack.testing.scripted import text, tool, turn
@@ -142,12 +143,39 @@ def test_an_old_question_is_answered_differently_in_a_branch(bench: Bench) -> No
             await screen.press("end", "a")
             await screen.sees("Nothing was asked at")
             await screen.press("home", "a")
-            await screen.sees("another answer, in a branch")
-            await screen.type("No")
+            await screen.sees("another answer, in a branch", "guest asks: Tea?", "1. Yes", "2. No", "type a number")
+            await screen.type("2")
             await screen.press("enter")
             await screen.sees("with another answer", "result askUser: No", "✓ completed")
         tree = await host.jobs.tree("inn")
         assert [one.how for one in tree] == ["begun", "answer"]
+
+    wait_for(person())
+
+
+def test_what_a_delegate_asked_is_not_answered_again_and_that_is_said(bench: Bench) -> None:
+    async def person() -> None:
+        script = {
+            "lead": [tool("hand", {"query": "write"}), text("Done.")],
+            "hand": [tool("writeTextFile", {"path": "out.txt", "text": "x"}), text("Written.")],
+        }
+        asks = Permissions(ask=("writeTextFile",))
+        host = bench.host(script, expert("lead", delegates=("hand",), permissions=asks), expert("hand"))
+        job = await host.run("lead", "Go", job_id="inn")
+        assert job.asking is not None
+        await host.answer("yes", question_id=job.asking.id)
+        async with started(host, size=(100, 30), notices=True) as screen:
+            await screen.press("f2")
+            await screen.sees("(inn)")
+            await screen.press("tab")
+            shown = await screen.sees("asks", "hand#2")
+            rows = [line for line in shown.splitlines() if "Step " in line]
+            for label in ("lead#1  asks", "hand#2  asks"):  # it waits for its delegate's question, so it asks as well
+                at = next(at for at, line in enumerate(rows) if label in line)
+                await screen.press("home", *["down"] * at, "a")
+                await screen.sees("A delegate asked this")
+                screen.app.clear_notifications()
+                await screen.sees_no("A delegate asked this")
 
     wait_for(person())
 

@@ -220,7 +220,8 @@ def test_a_job_in_the_background_says_when_it_waits_and_is_shown_again(bench: Be
 
 def test_past_jobs_are_listed_found_opened_and_branched(bench: Bench) -> None:
     async def person() -> None:
-        host = bench.host([tool("askUser", {"question": "Which?"}), text("Served."), text("Well.")], GUEST, WRITER)
+        asks = tool("askUser", {"question": "Which?", "options": ["Tea", "Coffee"]})
+        host = bench.host([asks, text("Served."), text("Well.")], GUEST, WRITER)
         await host.run("guest", "Serve", job_id="tea")
         await host.answer("Tea", job_id="tea")
         await host.run("guest", "Serve again", job_id="open")
@@ -231,10 +232,16 @@ def test_past_jobs_are_listed_found_opened_and_branched(bench: Bench) -> None:
             await one.types("/open 1", "guest asks: Which?")
             seen = await one.types("/open tea", "Job tea", "  Served.", "completed: 2 steps", "> a follow-up")
             assert "Which?" not in seen
-            await one.types("/checkpoints", "1. Step 1 (tea-1-", "3. Step 2 (tea-1-")
+            await one.types("/checkpoints", "1. Step 1 (tea-1-", "asks Which?", "3. Step 2 (tea-1-")
             await one.types("/branch 9", "where?")
-            await one.types("/again 1", "> another answer, in a branch, from tea-1-")
-            await one.types("Coffee", "completed")
+            await one.types("/again 3", "nothing was asked of you there")
+            await one.types("/branch 3", "> a new query, in a branch, from tea-1-")
+            assert one.program.interrupt()
+            await one.sees("left the branch", "> a follow-up")
+            await one.types(
+                "/again 1", "> another answer, in a branch, from tea-1-", "guest asks: Which?", "  2. Coffee"
+            )
+            await one.types("2", "result: askUser: Coffee", "completed")
             await one.types("/open nosuch", "error: ")
         runs = (await host.jobs.runs("tea")).runs
         assert len(runs) == 2
@@ -243,13 +250,6 @@ def test_past_jobs_are_listed_found_opened_and_branched(bench: Bench) -> None:
     wait_for(person())
 
 
-def test_what_a_model_says_is_text_and_never_looks_like_a_line_of_the_program(bench: Bench) -> None:
-    async def person() -> None:
-        script = [turn(tool("nosuch", {"a": EVIL}), text=EVIL, thinking=EVIL), text(EVIL)]
-        async with begun(bench.host(script, WRITER), expert="writer", query="Go") as one:
-            seen = await one.sees("completed")
-            assert "[red]not markup[/red]" in seen
-            assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", seen)
 def test_who_leaves_sees_how_each_job_stands_and_nothing_to_type(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([text("Slow words", delay_ms=60_000)], WRITER)
@@ -266,6 +266,13 @@ def test_who_leaves_sees_how_each_job_stands_and_nothing_to_type(bench: Bench) -
     wait_for(person())
 
 
+def test_what_a_model_says_is_text_and_never_looks_like_a_line_of_the_program(bench: Bench) -> None:
+    async def person() -> None:
+        script = [turn(tool("nosuch", {"a": EVIL}), text=EVIL, thinking=EVIL), text(EVIL)]
+        async with begun(bench.host(script, WRITER), expert="writer", query="Go") as one:
+            seen = await one.sees("completed")
+            assert "[red]not markup[/red]" in seen
+            assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", seen)
             ours = [line for line in seen.splitlines() if line.startswith(">")]
             assert ours in ([], ["> a follow-up: the next Run of this Job"])
 

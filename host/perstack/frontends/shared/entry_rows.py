@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from perstack.core.chain import BrokenSeal, open_line, taken_out
-from perstack.core.events import FinishGeneration
+from perstack.core.events import CallInteractiveTool, FinishGeneration, RequestApproval, StoredEvent
 from perstack.core.messages import ToolCallPart
+from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
 from perstack.frontends.shared.log_entries import Entry, Place, parse_line
 from perstack.frontends.shared.log_rows import Around, Row, describe
 
@@ -33,16 +34,31 @@ def _is_taken_out(line: bytes) -> bool:
 
 def question_at(place: Place) -> str:
     """What a person was asked at a checkpoint where one was; empty if that does not read, or was a delegate's."""
+    event = _asks_at(place)
+    rows = [] if event is None else describe(event, Around({}))
+    return rows[0].text if rows else ""
+
+
+def asked_at(place: Place) -> OpenQuestion | None:
+    """The same, with who asked and what an answer looks like; None where nothing was asked."""
+    match _asks_at(place):
+        case CallInteractiveTool() as event:
+            return open_question(event)
+        case RequestApproval() as event:
+            return approval_question(event)
+        case _:
+            return None
+
+
+def _asks_at(place: Place) -> StoredEvent | None:
     log = place.entry.log
     for at in range(place.entry.place - 1, max(-1, place.entry.place - _NEAR), -1):
-        if not log.lines[at].startswith(_QUESTIONS):
-            continue
-        try:
-            rows = describe(parse_line(log.lines[at]), Around({}))
-        except ValueError:
-            return ""
-        return rows[0].text if rows else ""
-    return ""
+        if log.lines[at].startswith(_QUESTIONS):
+            try:
+                return parse_line(log.lines[at])
+            except ValueError:
+                return None
+    return None
 
 
 def calls_before(entry: Entry) -> dict[str, ToolCallPart]:

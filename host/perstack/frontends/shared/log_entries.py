@@ -95,6 +95,11 @@ def places_in(log: RunLog) -> list[Place]:
     return [Place(_place_id(entry), expert, entry) for entry in entries_of(log) if entry.type in CHECKPOINT_TYPES]
 
 
+def places_of(logs: Iterable[RunLog]) -> list[Place]:
+    """The checkpoints of several Runs, Run by Run."""
+    return [place for log in logs for place in places_in(log)]
+
+
 def _place_id(entry: Entry) -> str:
     # in these kinds of events nothing that others write stands before it
     found = None if entry.type == "startRewind" else _CHECKPOINT.search(entry.line)

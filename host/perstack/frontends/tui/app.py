@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
 from perstack.core.plain import one_line
+from perstack.core.runs.asking import OpenQuestion
 from perstack.engine.live import LiveProject
 from perstack.errors import PerstackError
 from perstack.frontends.tui.actions import ACTIONS
@@ -150,7 +151,7 @@ class StartApp(App[int]):
         session.watch(job_id)
         self.call_next(self._add, session)
 
-    def branch(self, job_id: str, checkpoint_id: str, *, answers_again: bool = False) -> None:
+    def branch(self, job_id: str, checkpoint_id: str, *, again: OpenQuestion | None = None) -> None:
         """Show a Job in a tab; what is typed next there branches from the checkpoint: a new query, or another answer
         to the question that was open there."""
         self.open_job(job_id)
@@ -158,8 +159,7 @@ class StartApp(App[int]):
         def prepare() -> None:
             for session in self.sessions:
                 if session.job_id == job_id:
-                    session.resume_from, session.answers_again = checkpoint_id, answers_again
-                    self._on_change(session)
+                    session.branch(checkpoint_id, again)
 
         self.call_next(prepare)
 
@@ -299,7 +299,7 @@ class StartApp(App[int]):
             for at, pane in enumerate(self._panes):
                 pane.display = at == self._shown
             self.pane.update()
-            self.pane.composer.focus()
+            self.pane.to_composer()
             self._show_tabs()
 
     def action_next_tab(self) -> None:
@@ -325,7 +325,7 @@ class StartApp(App[int]):
         self.action_tab(min(self._shown + 1, len(self._panes)))
 
     def action_interrupt(self) -> None:
-        self.pane.session.interrupt()
+        self.pane.interrupt()
 
     def action_resume(self) -> None:
         self.pane.resume()

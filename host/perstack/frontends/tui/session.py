@@ -78,8 +78,8 @@ class Session:
         self.settled: dict[str, Settlement] = {}
         self.resume_from: str | None = None
         """The checkpoint that the next query, or answer, branches from."""
-        self.answers_again = False
-        """Whether what is typed next answers the question of that checkpoint anew."""
+        self.again: OpenQuestion | None = None
+        """What was asked at that checkpoint, if what is sent next is another answer to it."""
         self.began: int | None = None
         """When the work in hand did, in milliseconds since 1970."""
         self.is_watching = False
@@ -113,6 +113,13 @@ class Session:
         return None if self.job is None or self.is_busy else self.job.asking
 
     @property
+    def open_question(self) -> OpenQuestion | None:
+        """What is answered by what is sent next, if anything: what is asked, or what was once."""
+        if self.resume_from is None:
+            return self.asking
+        return None if self.is_busy else self.again
+
+    @property
     def state(self) -> State:
         if self._work is not None:
             return "watching" if self.is_watching else "running"
@@ -135,10 +142,10 @@ class Session:
     def send(self, text: str) -> None:
         """What was typed: the query, an answer, the next query of the same Job, or a higher limit to resume with."""
         job_id, asking, text = self.job_id, self.asking, text.strip()
-        place, again = self.resume_from, self.answers_again
-        self.resume_from, self.answers_again = None, False
+        place, is_again = self.resume_from, self.again is not None
+        self.resume_from, self.again = None, None
         resume = self.resumption
-        if place is not None and again:
+        if place is not None and is_again:
             self._drive(
                 lambda on: self.host.answer(text, job_id=job_id, resume_from=place, by=_by(), drive=True, on_event=on)
             )
@@ -163,10 +170,19 @@ class Session:
             lambda on: self.host.resume(job_id, max_steps=steps, max_cost=dollars, settle=settle, by=_by(), on_event=on)
         )
 
+    def branch(self, checkpoint_id: str, again: OpenQuestion | None = None) -> None:
+        """What is sent next branches from this checkpoint: a new query, or another answer to what was asked there."""
+        self.resume_from, self.again = checkpoint_id, again
+        self._on_change(self)
+
     def interrupt(self) -> None:
-        """Stop what is at work here; what another process drives is no longer watched."""
+        """Stop what is at work here; what another process drives is no longer watched, and a branch that has not begun
+        is none any more."""
         if self._work is not None:
             self._work.cancel()
+        elif self.resume_from is not None:
+            self.resume_from, self.again = None, None
+            self._on_change(self)
 
     async def ended(self) -> None:
         """Wait until nothing is at work."""

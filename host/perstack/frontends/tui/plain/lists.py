@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perstack.core.plain import one_line
-from perstack.frontends.shared.log_entries import Place
+from perstack.frontends.shared.entry_rows import question_at
+from perstack.frontends.shared.log_entries import Place, places_of
 from perstack.frontends.shared.words import ago, count, shorten, status_of
-from perstack.frontends.tui.places import places_of
 from perstack.frontends.tui.view.history import matching, name_of, name_of_place
 from perstack.host import Host
 
@@ -22,7 +24,7 @@ class Lists:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._jobs: list[str | None] = []
-        self._places: tuple[Place, ...] = ()
+        self._places: Sequence[Place] = ()
         self._of: str | None = None
 
     async def history(self, words: str) -> list[str]:
@@ -51,8 +53,11 @@ class Lists:
 
     async def checkpoints(self, job_id: str | None) -> list[str]:
         """Those of a Job. Raises PerstackError."""
-        self._places, self._of = () if job_id is None else await places_of(self._host, job_id), job_id
-        lines = [f"{number}. {name_of_place(one)} {one_line(one.expert)}" for number, one in enumerate(self._places, 1)]
+        self._places, self._of = () if job_id is None else places_of(await self._host.logs(job_id)), job_id
+        lines = [
+            shorten(f"{number}. {name_of_place(one)} {one.expert}{_asks(one)}", _WIDEST)
+            for number, one in enumerate(self._places, 1)
+        ]
         return [*lines, "/branch NUMBER begins another way there"] if lines else ["this Job has no checkpoint yet"]
 
     def job(self, typed: str) -> str | None:
@@ -60,10 +65,14 @@ class Lists:
         at = _number(typed, len(self._jobs))
         return None if at is None else self._jobs[at]
 
-    def place(self, typed: str, job_id: str | None) -> str | None:
+    def place(self, typed: str, job_id: str | None) -> Place | None:
         """The checkpoint of that number, if those of this Job were listed."""
         at = _number(typed, len(self._places)) if job_id == self._of else None
-        return None if at is None else self._places[at].id
+        return None if at is None else self._places[at]
+
+
+def _asks(place: Place) -> str:
+    return f" asks {question_at(place)}".rstrip() if place.asks else ""
 
 
 def _number(typed: str, most: int) -> int | None:

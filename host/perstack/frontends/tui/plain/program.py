@@ -12,6 +12,8 @@ from perstack.core.runs.asking import OpenQuestion
 from perstack.engine.live import LiveProject
 from perstack.errors import PerstackError
 from perstack.frontends.shared.approvals import call_shown
+from perstack.frontends.shared.entry_rows import asked_at
+from perstack.frontends.shared.log_entries import is_delegate
 from perstack.frontends.shared.questions import chosen, question_shown
 from perstack.frontends.shared.words import count
 from perstack.frontends.tui.next_steps import said_plainly
@@ -73,9 +75,9 @@ class PlainProgram:
         self._settles: int | None = None
         """Which of the open calls is asked about."""
         self._asks_to_leave = False
+        self._is_leaving = False
 
     # --- what is shown --------------------------------------------------------------------------------------------
-        self._is_leaving = False
 
     def put(self, text: str) -> None:
         """Lines, whatever is in them."""
@@ -133,16 +135,17 @@ class PlainProgram:
             self.put(stands)
         elif is_shown:
             self._say_what_next()
-        elif was_busy and not session.is_busy:
-            number = self._rooms.index(room) + 1
-            self.put(f"Job {number}, {room.name}: {STATES[session.state]}; /job {number} shows it")
+        else:
+            self.put(f"{stands}; /job {number} shows it")
 
     def _say_what_next(self) -> None:
         """What a person may do now; of a question all of it, once."""
         session, room = self.room.session, self.room
-        asking = session.asking
+        asking = session.open_question
         if asking is None:
-            if session.expert_key is None and session.job_id is None:
+            if session.resume_from is not None:
+                self.put(f"> {hint_of(session, stops=_STOPS)}")
+            elif session.expert_key is None and session.job_id is None:
                 self._choose("")
             elif session.unsettled and self._settles is None:
                 self.put(f"{count(len(session.unsettled), 'call')} had begun and has no result; Enter asks about them")
@@ -194,6 +197,11 @@ class PlainProgram:
             self._say_what_next()
             return True
         session = self.room.session
+        if session.resume_from is not None and not session.is_busy:
+            self.put("left the branch")
+            session.interrupt()
+            self._say_what_next()
+            return True
         if not session.is_busy:
             self.put("nothing is at work; /quit leaves")
             return True
@@ -205,6 +213,7 @@ class PlainProgram:
 
     async def leave(self) -> None:
         """Interrupt what is at work, and leave when that is recorded."""
+        self._is_leaving = True
         for session in self.sessions:
             session.interrupt()
         await asyncio.gather(*(session.ended() for session in self.sessions))
@@ -213,7 +222,6 @@ class PlainProgram:
     def _say(self, text: str) -> None:
         session = self.room.session
         if self._settles is not None:
-        self._is_leaving = True
             self._settle(self._settles, text.strip())
         elif session.expert_key is None and session.job_id is None:
             self._choose(text.strip())
@@ -221,8 +229,10 @@ class PlainProgram:
             if text.strip():
                 self.put(f"not sent, for the Job is at work: {_STOPS} interrupts it")
             self.do_status()
-        elif session.asking is not None and session.resume_from is None:
-            self._answer(session.asking, text)
+        elif (asking := session.open_question) is not None:
+            self._answer(asking, text)
+        elif not text.strip() and session.resume_from is not None:
+            self._say_what_next()
         elif not text.strip():
             self.do_resume()
         else:
@@ -387,8 +397,15 @@ class PlainProgram:
         if place is None or session.is_busy:
             self.put("the Job is at work" if session.is_busy else "where? a number of /checkpoints")
             return
-        session.resume_from, session.answers_again = place, answers_again
-        self.put(f"> {hint_of(session)}, from {one_line(place)}")
+        again = asked_at(place) if answers_again and place.asks else None
+        if answers_again and (again is None or is_delegate(place.entry.log)):
+            self.put("nothing was asked of you there: choose a checkpoint of the Coordinator that asks")
+            return
+        self.room.asked = None
+        session.branch(place.id, again)
+        if again is not None:
+            self.put(f"> {hint_of(session, stops=_STOPS)}")
+        self._say_what_next()
 
     def do_resume(self, rest: str = "") -> None:
         session, resumption = self.room.session, self.room.session.resumption

@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
 
+from perstack.core.runs.asking import OpenQuestion
 from perstack.frontends.tui.actions import Action
 from perstack.frontends.tui.view.spans import Line, Span
 from perstack.frontends.tui.widgets.bar import Bar
@@ -45,7 +46,7 @@ class Program(Protocol):
         """Leave the screen, and show a Job in a tab of its own, or in the one that it has."""
         ...
 
-    def branch(self, job_id: str, checkpoint_id: str, *, answers_again: bool = False) -> None:
+    def branch(self, job_id: str, checkpoint_id: str, *, again: OpenQuestion | None = None) -> None:
         """The same; what is typed next there branches from the checkpoint: a new query, or another answer to the
         question that was open there, `again`."""
         ...
@@ -93,9 +94,9 @@ class OverScreen(Screen[None]):
         """The line below, from now on."""
         self._keys.set((Span(keys, "dim"),))
 
-    def action_back(self) -> None:
     def read_again(self, job_id: str) -> None:
         """Something was recorded in a Job: what is shown of it is read again, if anything is."""
 
+    def action_back(self) -> None:
         """To the Jobs."""
         self.dismiss()

@@ -11,7 +11,7 @@ from textual.events import Key
 from perstack.core.run_tree import PlacedRun
 from perstack.engine.read import RunLog
 from perstack.errors import PerstackError
-from perstack.frontends.shared.log_entries import Entry, Place, expert_of, in_order, is_delegate, places_in
+from perstack.frontends.shared.log_entries import Entry, Place, expert_of, in_order, is_delegate, places_of
 from perstack.frontends.shared.run_tree import branches
 from perstack.frontends.tui.actions import bindings_of
 from perstack.frontends.tui.next_steps import said
@@ -80,7 +80,7 @@ class JobScreen(OfJob, ListScreen[One]):
             return self._tree
         if self._view == _EVENTS:
             return in_order(self._logs)
-        return [place for log in self._logs for place in places_in(log)]
+        return places_of(self._logs)
 
     def first_chosen(self) -> int:
         """The latest is looked at first, but the Runs from the one that began."""

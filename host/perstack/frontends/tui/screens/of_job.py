@@ -6,7 +6,8 @@ from abc import abstractmethod
 from typing import ClassVar
 
 from perstack.frontends.shared.command_lines import CommandLine, of_checkpoint, of_job, of_run
-from perstack.frontends.shared.log_entries import Place
+from perstack.frontends.shared.entry_rows import asked_at
+from perstack.frontends.shared.log_entries import Place, is_delegate
 from perstack.frontends.tui.actions import OF_HISTORY, Action
 from perstack.frontends.tui.screens.base import OverScreen
 from perstack.frontends.tui.screens.commands import CommandsScreen
@@ -68,10 +69,13 @@ class OfJob(OverScreen):
         place = self._needed()
         if place is None:
             return
+        again = None if is_delegate(place.entry.log) else asked_at(place)
         if not place.asks:
             self.notify("Nothing was asked at this checkpoint: choose one that says «asks».", markup=False)
-            return
-        self.over.branch(self.job_id, place.id, answers_again=True)
+        elif again is None:
+            self.notify("A delegate asked this: only what the Coordinator asked is answered again.", markup=False)
+        else:
+            self.over.branch(self.job_id, place.id, again=again)
 
     # --- files ----------------------------------------------------------------------------------------------------
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from perstack.core.plain import one_line
 from perstack.frontends.tui.session import Session
 
 
 def hint_of(session: Session, *, refuses: bool = False, stops: str = "Esc") -> str:
     """By how the Job stands. `refuses`: a text for a no is being typed; `stops` is the key that interrupts."""
-    if session.resume_from is not None:
-        return "another answer, in a branch" if session.answers_again else "a new query, in a branch"
-    if session.asking is not None and session.asking.call_digest:
-        return "why not? a text for the model; Enter alone: just no" if refuses else "y, a or n decides"
+    asking, place = session.open_question, session.resume_from
+    if refuses:
+        return f"why not? a text for the model; Enter alone: just no; {stops} goes back"
+    if place is not None:
+        what = "a new query" if session.again is None else "another answer"
+        return one_line(f"{what}, in a branch, from {place}; {stops} leaves it")
+    if asking is not None and asking.call_digest:
+        return "y, a or n decides"
     step = session.resumption
     if step is not None and step.needs is not None:
         return "a higher limit, then Enter resumes; or a new query"
