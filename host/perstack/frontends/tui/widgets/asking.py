@@ -51,6 +51,13 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
     class Refusing(Message):
         """A no, to which words may be added."""
 
+    class TypedOn(Message):
+        """A key after the one that decided: it is meant for the input."""
+
+        def __init__(self, key: events.Key) -> None:
+            super().__init__()
+            self.key = key
+
     class Settled(Message):
         """The open calls are as they were said to be: the Job is to be resumed."""
 
@@ -60,6 +67,8 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._session: Session | None = None
         self._asking: OpenQuestion | None = None
         self._chosen = 0
+        self._has_decided = False
+        """Whether a key has decided: those that were typed on decide nothing more."""
         self._lines = LinesView()
         self._hint = LinesView(classes="hint")
 
@@ -80,11 +89,14 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
     def show(self, session: Session) -> bool:
         """What a Job waits for, if anything. Whether that is news."""
         before = (self._asking, self.is_shown)
-        self._session, self._asking = session, session.asking
-        is_unsettled = self._asking is None and bool(session.unsettled) and not session.is_busy
+        self._session, self._asking = session, session.open_question
+        is_unsettled = session.resume_from is None and bool(session.unsettled) and not session.is_busy
         self.display = self._asking is not None or is_unsettled
         self._draw()
-        return self.is_shown and (self._asking, self.is_shown) != before
+        is_news = (self._asking, self.is_shown) != before
+        if is_news:
+            self._has_decided, self._chosen = False, 0
+        return self.is_shown and is_news
 
     def _draw(self) -> None:
         if self._session is None or not self.is_shown:
@@ -109,7 +121,8 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._draw()
 
     def take_focus(self) -> None:
-        """Have the keys from the first frame in which it is seen."""
+        """Have the keys at once: the next one is for this."""
+        self._has_decided = False
         self.screen.set_focus(self)
         self._draw()
 
@@ -121,7 +134,9 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
 
     def on_key(self, event: events.Key) -> None:
         """One key decides on a call, or says what became of one."""
-        if event.key in ("up", "down", "pageup", "pagedown") and self._asking is not None:
+        if self._has_decided and (event.is_printable or event.key in ("enter", "backspace")):
+            self.post_message(self.TypedOn(events.Key(event.key, event.character)))
+        elif event.key in ("up", "down", "pageup", "pagedown") and self._asking is not None:
             step = {"up": -1, "down": 1, "pageup": -10, "pagedown": 10}[event.key]
             self._lines.scroll_relative(y=step, animate=False)
         elif self._asking is not None and self._asking.call_digest:
@@ -134,6 +149,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
 
     def _decide(self, asking: OpenQuestion, key: str) -> None:
         found = decision(asking, key)
+        self._has_decided = found is not None or key in ("n", "N")
         if found is not None:
             self.post_message(self.Answered(found))
         elif key in ("n", "N"):
@@ -147,6 +163,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             session.settled[calls[self._chosen].key] = SETTLEMENTS[key][0]
             self._chosen = min(self._chosen + 1, len(calls) - 1)
         elif key == "enter":
+            self._has_decided = True
             self.post_message(self.Settled())
         self._draw()
 

@@ -91,7 +91,7 @@ class JobPane(Vertical):
         if self._panel.show(session) and self._panel.takes_keys and self._may_take_keys():
             self._panel.take_focus()
         elif not self._panel.is_shown and self._panel.has_focus:
-            self.composer.focus()
+            self.to_composer()
         self._refuses = self._refuses and self._panel.takes_keys
         self._say_what_enter_does()
         self.show_standing()
@@ -158,11 +158,24 @@ class JobPane(Vertical):
         if self.composer.has_focus and self.composer.complete():
             return
         if self._panel.takes_keys and not self._panel.has_focus and not self._refuses:
-            self._panel.focus()
+            self._panel.take_focus()
         elif self.composer.has_focus and self._view.display:
-            self._view.focus()
+            self.screen.set_focus(self._view)
         else:
-            self.composer.focus()
+            self.to_composer()
+
+    def to_composer(self) -> None:
+        """The next key is for the input."""
+        self.screen.set_focus(self.composer)
+
+    def interrupt(self) -> None:
+        """Stop what is at work; if nothing is, leave what was being decided."""
+        if self._refuses and not self.session.is_busy:
+            self._refuses = False
+            self._panel.take_focus()
+            self._say_what_enter_does()
+        else:
+            self.session.interrupt()
 
     @on(Composer.Sent)
     def _sent(self, message: Composer.Sent) -> None:
@@ -172,16 +185,17 @@ class JobPane(Vertical):
         if session.expert_key is None and session.job_id is None:
             self.choose(self._chosen)
             return
-        asking = session.asking
+        asking = session.open_question
         if self._refuses and asking is not None:
             text = refusal(text)
-        elif asking is not None and asking.call_digest and session.resume_from is None:
-            self._panel.focus()
+        elif asking is not None and asking.call_digest:
+            self._panel.take_focus()
             return
         elif asking is not None:
             text = chosen(asked_by(asking), text.strip())
         if not text.strip():
-            self.resume()
+            if session.resume_from is None:
+                self.resume()
             return
         self.composer.sent(keep=asking is None)
         session.send(text)
@@ -198,29 +212,34 @@ class JobPane(Vertical):
     def resume(self) -> None:
         """Continue what is stopped; if calls are open, a person looks at them first."""
         if self.session.unsettled and not self._panel.has_focus:
-            self._panel.focus()
+            self._panel.take_focus()
         elif self.session.resumption is not None and self.session.resumption.needs is None:
             self.session.resume()
 
     @on(AskPanel.Answered)
     def _answered(self, message: AskPanel.Answered) -> None:
         self.session.send(message.text)
-        self.composer.focus()
+        self.to_composer()
 
     @on(AskPanel.Refusing)
     def _refusing(self) -> None:
         self._refuses = True
-        self.composer.focus()
+        self.to_composer()
         self._say_what_enter_does()
+
+    @on(AskPanel.TypedOn)
+    def _typed_on(self, message: AskPanel.TypedOn) -> None:
+        self.to_composer()
+        self.composer.post_message(message.key)
 
     @on(AskPanel.Settled)
     def _settled(self) -> None:
         self.session.resume()
-        self.composer.focus()
+        self.to_composer()
 
     @on(TranscriptView.Typed)
     def _typed_elsewhere(self, message: TranscriptView.Typed) -> None:
-        self.composer.focus()
+        self.to_composer()
         self.composer.insert(message.text)
 
     @property

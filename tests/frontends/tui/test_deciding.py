@@ -1,0 +1,111 @@
+"""What a key decides, and what it does not; and a branch that is left before it begins."""
+
+from __future__ import annotations
+
+from hosting import Bench, expert, wait_for
+from starting import Screen, started
+from textual import events
+
+from perstack.core.policy.permissions import Permissions
+from perstack.testing.scripted import text, tool
+
+RELEASER = expert("releaser", description="Releases", permissions=Permissions(ask=("writeTextFile",)))
+WRITE = tool("writeTextFile", {"path": "out.txt", "text": "version 2\n"})
+
+
+def at_once(screen: Screen, keys: str) -> None:
+    """Keys that come faster than the program takes them, as from a paste or over a slow line."""
+    for key in keys:
+        screen.app.post_message(events.Key({"\n": "enter", "\t": "tab"}.get(key, key), key))
+
+
+async def asked(screen: Screen) -> None:
+    await screen.sees("wants to call writeTextFile", "version 2")
+    if "Tab, then" in screen.text():
+        await screen.press("tab")
+
+
+def test_what_is_typed_on_after_a_no_is_its_text_and_never_a_yes(bench: Bench) -> None:
+    async def person() -> None:
+        host = bench.host([WRITE, text("Well.")], RELEASER)
+        async with started(host, expert="releaser", query="Go") as screen:
+            await asked(screen)
+            at_once(screen, "nya")
+            await screen.sees("│ ya ")
+            await screen.press("enter")
+            await screen.sees("Well.", "✓ completed", "ya")
+        assert not (bench.workspace / "out.txt").exists()
+
+    wait_for(person())
+
+
+def test_a_key_right_after_tab_is_for_what_asks(bench: Bench) -> None:
+    async def person() -> None:
+        host = bench.host([WRITE, text("Well.")], RELEASER)
+        async with started(host, expert="releaser", query="Go") as screen:
+            await screen.sees("wants to call writeTextFile")
+            screen.app.pane.to_composer()
+            await screen.sees("Tab, then")
+            at_once(screen, "\ty")
+            await screen.sees("Well.", "✓ completed")
+        assert (bench.workspace / "out.txt").exists()
+
+    wait_for(person())
+
+
+def test_escape_takes_back_a_no_that_has_not_been_sent(bench: Bench) -> None:
+    async def person() -> None:
+        host = bench.host([WRITE, text("Well.")], RELEASER)
+        async with started(host, expert="releaser", query="Go") as screen:
+            await asked(screen)
+            await screen.press("n")
+            await screen.sees("why not?")
+            await screen.press("escape")
+            await screen.sees("y, a or n decides")
+            await screen.press("y")
+            await screen.sees("Well.", "✓ completed")
+
+    wait_for(person())
+
+
+def test_a_call_is_decided_differently_in_a_branch_where_it_is_shown_whole(bench: Bench) -> None:
+    async def person() -> None:
+        host = bench.host([WRITE, text("Well.")], RELEASER)
+        job = await host.run("releaser", "Go", job_id="out")
+        assert job.asking is not None
+        await host.answer("no", question_id=job.asking.id)
+        async with started(host, size=(100, 30)) as screen:
+            await screen.press("f2")
+            await screen.sees("(out)")
+            await screen.press("tab")
+            await screen.sees("asks")
+            await screen.press("home", "a")
+            await screen.sees("wants to call writeTextFile", "version 2", "another answer, in a branch, from out-1-")
+            if "Tab, then" in screen.text():
+                await screen.press("tab")
+            await screen.press("y")
+            await screen.sees("with another answer", "✓ completed")
+        assert (bench.workspace / "out.txt").exists()
+
+    wait_for(person())
+
+
+def test_a_branch_is_left_by_escape_and_enter_alone_begins_none(bench: Bench) -> None:
+    async def person() -> None:
+        host = bench.host([tool("askUser", {"question": "Tea?"}), text("Served.")], expert("guest", ask=True))
+        await host.run("guest", "Serve", job_id="inn")
+        async with started(host) as screen:
+            await screen.press("f2")
+            await screen.sees("(inn)")
+            await screen.press("tab")
+            await screen.sees("Step 1 (")
+            await screen.press("b")
+            await screen.sees("a new query, in a branch, from inn-1-")
+            await screen.sees_no("guest asks")
+            await screen.press("enter")
+            await screen.sees("a new query, in a branch")
+            await screen.press("escape")
+            await screen.sees("guest asks: Tea?", "your answer")
+        assert len((await host.jobs.runs("inn")).runs) == 1
+
+    wait_for(person())
