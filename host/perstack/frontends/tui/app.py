@@ -147,7 +147,11 @@ class StartApp(App[int]):
             if pane.session.job_id == job_id:
                 self.action_tab(number + 1)
                 return
-        session = Session(self.host, None, self._on_change)
+        if self._panes and self.pane.session.job_id is None and self.pane.session.expert_key is None:
+            self.pane.session.watch(job_id)  # nothing was chosen in it yet
+            self.action_tab(self._shown + 1)
+            return
+        session = self._session()
         session.watch(job_id)
         self.call_next(self._add, session)
 
