@@ -78,11 +78,11 @@ class JobQueries(JobReader):
         return None if typed is None else await whole_id(self.storage, typed, kinds)
 
     async def watch(
-        self, job_id: str | None = None, *, queued: bool = False
+        self, job_id: str | None = None, *, queued: bool = False, after: Mapping[str, int] | None = None
     ) -> AsyncGenerator[StoredLine[StoredEvent]]:
         """Every stored event of a Job, whoever drives it, until nobody does and all was shown.
 
-        `queued`: one that waits for a worker is waited for.
+        `queued`: one that waits for a worker is waited for. `after` is how many of each Run have been seen already.
         """
         from perstack.engine.watch import watch_job
 
@@ -92,7 +92,7 @@ class JobQueries(JobReader):
             # one that runs was taken by a worker just now
             return (await self.job(watched)).status not in ("queued", "running")
 
-        async for line in watch_job(self.storage, watched, is_over if queued else None):
+        async for line in watch_job(self.storage, watched, is_over if queued else None, after=after):
             yield line
 
     async def tree(self, job_id: str | None = None) -> tuple[PlacedRun, ...]:

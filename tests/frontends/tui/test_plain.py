@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from hosting import Bench, expert, wait_for
+from plain_person import begun
 from terminal import Terminal, reply
 from tmux import PERSTACK, tmux
 
@@ -18,59 +16,13 @@ from perstack.core.policy.permissions import Permissions
 from perstack.frontends.shared.live_state import LiveState
 from perstack.frontends.tui.plain.commands import COMMANDS
 from perstack.frontends.tui.plain.printer import Printer
-from perstack.frontends.tui.plain.program import PlainProgram
-from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
 
-SECONDS = 20
 ROOT = Path(__file__).parents[3]
 WRITER = expert("writer", description="Writes haiku")
 GUEST = expert("guest", description="Asks first", ask=True)
 RELEASER = expert("releaser", description="Releases", permissions=Permissions(ask=("editTextFile",)))
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe [red]not markup[/red]\r\x08\n> y yes"
-
-
-class Person:
-    """Types lines, and reads what comes below them."""
-
-    def __init__(self, host: Host) -> None:
-        self.lines: list[str] = []
-        self.dropped = 0
-        self.program = PlainProgram(host, None, self.lines.append, discard=self._discard)
-
-    def _discard(self) -> None:
-        self.dropped += 1
-
-    async def types(self, line: str, *sees: str) -> str:
-        """A line; then wait until all of these words have come after it. Returns what has come."""
-        self.lines.clear()
-        await self.program.typed(line)
-        return await self.sees(*sees)
-
-    async def until(self, again: Callable[[], Awaitable[str]], word: str) -> None:
-        """Do it again until it shows this."""
-        async with asyncio.timeout(SECONDS):
-            while word not in await again():
-                await asyncio.sleep(0.01)  # a poll, bounded above
-
-    async def sees(self, *words: str) -> str:
-        try:
-            async with asyncio.timeout(SECONDS):
-                while not all(word in "\n".join(self.lines) for word in words):
-                    await asyncio.sleep(0.01)  # a poll, bounded above
-        except TimeoutError:
-            raise AssertionError(f"waited without success for {words} in:\n" + "\n".join(self.lines)) from None
-        return "\n".join(self.lines)
-
-
-@asynccontextmanager
-async def begun(host: Host, **options: str) -> AsyncGenerator[Person]:
-    person = Person(host)
-    person.program.begin(**options)
-    try:
-        yield person
-    finally:
-        await person.program.leave()
 
 
 def test_an_expert_is_chosen_by_number_name_or_words_and_a_follow_up_is_the_next_run(bench: Bench) -> None:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import click
 
 from perstack.errors import UsageError
+from perstack.frontends.cli.dispatching import drive_options
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.terminal import err
 
@@ -21,13 +22,22 @@ from perstack.frontends.cli.terminal import err
 @click.option(
     "--plain", is_flag=True, help="Line by line, for screen readers; a terminal without a cursor gets it too."
 )
+@drive_options
 @driving_options
 def start_command(
-    expert: str | None, query: str | None, job: str | None, no_mouse: bool, plain: bool, setup: Setup
+    expert: str | None,
+    query: str | None,
+    job: str | None,
+    no_mouse: bool,
+    plain: bool,
+    is_driven: bool,
+    dispatcher: str | None,
+    setup: Setup,
 ) -> None:
     """Work with Experts in a full-screen program: choose one, watch it, answer it, look at past Jobs.
 
-    With EXPERT and QUERY it begins at once.
+    With EXPERT and QUERY it begins at once. A Job that was submitted, and every one where a dispatcher is named, is
+    queued for a worker again when it is answered.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("`perstack start` needs a terminal: use `perstack run` in a pipe")
@@ -39,13 +49,13 @@ def start_command(
             "`perstack start` needs the library that draws it: pip install 'perstack[start]'; or use --plain"
         )
     loaded = setup.place.load()
-    host = setup.host(loaded.project)
+    host = setup.dispatched(dispatcher).host(loaded.project)
     if expert is not None:
         host.experts.get(expert)
     if plain:
         from perstack.frontends.tui.plain.run import run_plain
 
-        sys.exit(run_plain(host, loaded, expert=expert, query=query, job=job))
+        sys.exit(run_plain(host, loaded, expert=expert, query=query, job=job, drives=is_driven))
     from perstack.frontends.tui.run import run_start
 
     sys.exit(
@@ -58,6 +68,7 @@ def start_command(
             mouse=not no_mouse,
             given=setup.place.given,
             names_workspace=setup.place.workspace is not None,
+            drives=is_driven,
         )
     )
 

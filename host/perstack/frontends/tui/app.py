@@ -77,14 +77,17 @@ class StartApp(App[int]):
         typed: Sequence[str] = (),
         given: str = "",
         names_workspace: bool = False,
+        drives: bool = False,
     ) -> None:
         """Begins with the Expert, or the Job, if one is named; at once with the query, if there is one. `given`
-        are the options that say the place, as in a shell, and `names_workspace` whether the workspace is among them."""
+        are the options that say the place, as in a shell, and `names_workspace` whether the workspace is among them.
+        `drives`: what is answered is driven here, not left to workers."""
         super().__init__()
         self.host = host
         self.live = live
         self.given = given
         self.names_workspace = names_workspace
+        self._drives = drives
         self._begin_with = (expert, query, job_id)
         self._typed = tuple(typed)
         self._panes: list[JobPane] = []
@@ -121,7 +124,7 @@ class StartApp(App[int]):
         if job_id is not None:
             self.open_job(job_id)
         else:
-            session = await self._add(Session(self.host, None, self._on_change))
+            session = await self._add(self._session())
             if expert is not None:
                 session.choose(expert)
                 if query is not None:
@@ -175,6 +178,9 @@ class StartApp(App[int]):
         for session in self.sessions:
             if session.job_id == job_id and not session.is_busy:
                 session.watch(job_id)
+
+    def _session(self) -> Session:
+        return Session(self.host, None, self._on_change, drives=self._drives)
 
     async def _add(self, session: Session) -> JobPane:
         self._made += 1
@@ -313,7 +319,7 @@ class StartApp(App[int]):
         self.action_tab((self._shown - 1) % len(self._panes) + 1)
 
     async def action_new_tab(self) -> None:
-        await self._add(Session(self.host, None, self._on_change))
+        await self._add(self._session())
 
     async def action_close_tab(self) -> None:
         """Only of a Job that is not at work here."""

@@ -25,6 +25,7 @@ def run_start(
     mouse: bool = True,
     given: str = "",
     names_workspace: bool = False,
+    drives: bool = False,
 ) -> int:
     """Run it until a person leaves; returns the exit status. SIGTERM and SIGHUP interrupt what is at work first."""
 
@@ -41,6 +42,7 @@ def run_start(
                 typed=typed,
                 given=given,
                 names_workspace=names_workspace,
+                drives=drives,
             )
             leaving: list[asyncio.Task[None]] = []
             with on_stop_signals(lambda: leaving.append(asyncio.ensure_future(app.leave(INTERRUPTED)))):

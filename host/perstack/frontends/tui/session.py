@@ -10,7 +10,8 @@ from typing import Literal, Protocol, TypeAlias
 
 from perstack.core.by import By
 from perstack.core.chain import open_line
-from perstack.core.events import Event, Settlement, parse_event
+from perstack.core.events import Event, QueueRun, Settlement, StoredEvent, parse_event
+from perstack.core.ids import place_of
 from perstack.core.job import JobSummary
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.resuming import UnsettledCall
@@ -26,7 +27,7 @@ from perstack.frontends.tui.view.transcript import Transcript
 from perstack.host import Host
 from perstack.next_steps import NextStep, Resume
 
-State: TypeAlias = Literal["new", "running", "watching", "asking", "stopped", "completed"]
+State: TypeAlias = Literal["new", "running", "watching", "queued", "asking", "stopped", "completed"]
 
 _TIME = re.compile(rb'"timestamp":(\d+)')
 
@@ -65,9 +66,13 @@ class Session:
         on_change: Callable[[Session], None],
         listener: Listener | None = None,
         said: Callable[[NextStep], str] = said,
+        *,
+        drives: bool = False,
     ) -> None:
-        """`on_change` is called at each event: it is to be quick. `said` names what may be done next."""
+        """`on_change` is called at each event: it is to be quick. `said` names what may be done next. `drives`: a Job
+        that is answered is driven here also where workers would drive it."""
         self.host = host
+        self.drives = drives
         self.expert_key = expert_key
         self.transcript = Transcript()
         self.job_id: str | None = None
@@ -83,6 +88,10 @@ class Session:
         self.began: int | None = None
         """When the work in hand did, in milliseconds since 1970."""
         self.is_watching = False
+        self._waits = False
+        """Whether what is watched waits for a worker."""
+        self._heard: dict[str, int] = {}
+        """How many stored events of each Run were heard."""
         self.is_reading = False
         """Whether what is heard was stored before the Job was opened."""
         self._on_change = on_change
@@ -122,12 +131,19 @@ class Session:
     @property
     def state(self) -> State:
         if self._work is not None:
-            return "watching" if self.is_watching else "running"
+            return "running" if not self.is_watching else "queued" if self._waits else "watching"
         if self.job is None:
             return "new"
+        if self.is_elsewhere:
+            return "queued" if self.job.status == "queued" else "watching"
         if self.job.asking is not None:
             return "asking"
         return "completed" if self.job.status == "completed" else "stopped"
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether a worker, or another process, has the Job, and nobody looks at it here."""
+        return self.job is not None and not self.is_busy and self.job.status in ("queued", "running")
 
     @property
     def resumption(self) -> Resume | None:
@@ -141,7 +157,7 @@ class Session:
 
     def send(self, text: str) -> None:
         """What was typed: the query, an answer, the next query of the same Job, or a higher limit to resume with."""
-        job_id, asking, text = self.job_id, self.asking, text.strip()
+        job_id, asking, text, drive = self.job_id, self.asking, text.strip(), self.drives or None
         place, is_again = self.resume_from, self.again is not None
         self.resume_from, self.again = None, None
         resume = self.resumption
@@ -150,7 +166,7 @@ class Session:
                 lambda on: self.host.answer(text, job_id=job_id, resume_from=place, by=_by(), drive=True, on_event=on)
             )
         elif asking is not None and place is None:
-            self._drive(lambda on: self.host.answer(text, question_id=asking.id, by=_by(), drive=True, on_event=on))
+            self._drive(lambda on: self.host.answer(text, question_id=asking.id, by=_by(), drive=drive, on_event=on))
         elif job_id is None:
             self._drive(lambda on: self.host.run(self.expert_key or "", text, on_event=on))
         elif place is None and resume is not None and resume.needs is not None and _amount(text) is not None:
@@ -169,6 +185,15 @@ class Session:
         self._drive(
             lambda on: self.host.resume(job_id, max_steps=steps, max_cost=dollars, settle=settle, by=_by(), on_event=on)
         )
+
+    def follow(self) -> None:
+        """See what becomes of a Job that somebody else has; one that waits for a worker may be driven here."""
+        job = self.job
+        if job is not None and self.is_elsewhere and job.status == "queued" and self.drives:
+            self._drive(lambda on: self.host.resume(job.id, by=_by(), on_event=on))
+        elif job is not None and self.is_elsewhere:
+            self.is_watching = True
+            self._begin(self._look)
 
     def branch(self, checkpoint_id: str, again: OpenQuestion | None = None) -> None:
         """What is sent next branches from this checkpoint: a new query, or another answer to what was asked there."""
@@ -213,6 +238,7 @@ class Session:
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         self._work, self.is_watching, self.is_reading, self.began = None, False, False, None
+        self._waits = False
         self._on_change(self)
         if not work.cancelled():
             work.result()
@@ -221,7 +247,8 @@ class Session:
         try:
             self.job = await work(self._take_with_line)
         except asyncio.CancelledError:  # it was interrupted, which is recorded by now
-            await self._look()
+            await self._stands()
+            self._ends()
         except Conflict as error:
             self._says(error)
             if self.job_id is not None:
@@ -231,11 +258,15 @@ class Session:
             self._says(error)
             await self._look()
         else:
-            self._says_how_it_ended(self.job)
+            if self.job.status == "queued":
+                await self._look()
+            else:
+                self._says_how_it_ended(self.job)
 
     async def _watched(self, job_id: str) -> None:
         """Show all of it, and then what comes. Of a long Job its end is seen first, while the rest is read."""
         self.is_reading = True
+        self._heard = {}
         self._on_change(self)
         try:
             whole, stored = Transcript(), await self._show_end(job_id)
@@ -246,7 +277,7 @@ class Session:
             async for line in self.host.watch(job_id):
                 self.is_reading = taken < stored
                 taken += 1
-                self._hear(line.event, whole)
+                self._hear(line.event, whole, line.seq)
                 if taken == left:
                     self.transcript = whole
                 if taken >= left:
@@ -256,6 +287,9 @@ class Session:
             self.transcript = whole
         except PerstackError as error:
             self._says(error)
+        except asyncio.CancelledError:  # it is no longer looked at
+            await self._stands()
+            return
         await self._look()
 
     async def _show_end(self, job_id: str) -> int:
@@ -274,17 +308,52 @@ class Session:
         return count
 
     async def _look(self) -> None:
-        """How the Job stands now that nothing is at work."""
-        was_at_work = self.transcript.rest()
+        """How the Job stands now that nothing is at work here; what somebody else drives, or will, is seen to its
+        end."""
+        try:
+            await self._stands()
+            while self.job is not None and _is_of_others(self.job):
+                heard = {**self._heard}
+                await self._followed(self.job)
+                await self._stands()
+                if self._heard == heard:  # it is seen to: workers have nothing to do with it
+                    break
+        except PerstackError as error:
+            self._says(error)
+        except asyncio.CancelledError:  # it is no longer looked at
+            await self._stands()
+            return
+        self._ends()
+
+    async def _followed(self, job: JobSummary) -> None:
+        """What others do with a Job, from what was heard on."""
+        self.is_watching, self.is_reading, self._waits = True, False, job.status != "running"
+        self._on_change(self)
+        after = {**self._heard}
+        is_of_workers = job.queued is not None
+        lines = (
+            self.host.jobs.watch_workers(job.id, after=after) if is_of_workers else self.host.watch(job.id, after=after)
+        )
+        async for line in lines:
+            self._hear(line.event, self.transcript, line.seq)
+            self._on_change(self)
+
+    async def _stands(self) -> None:
+        """Take in how the Job stands."""
         if self.job_id is None:
             return
         with suppress(NotFound):
             self.job = await self.host.job(self.job_id)
             self.expert_key = self.expert_key or self.job.expert_key
             if self.job.status == "stoppedByInterrupt":
-                if was_at_work:
-                    self._remark("interrupted", "its process has ended")
                 self.unsettled = await self.host.unsettled(self.job_id)
+
+    def _ends(self) -> None:
+        """Nothing is at work: say so."""
+        was_at_work = self.transcript.rest()
+        if self.job is not None and self.job.status == "stoppedByInterrupt" and was_at_work:
+            self._remark("interrupted", "its process has ended")
+        if self.job is not None:
             self._says_how_it_ended(self.job)
 
     def _take_with_line(self, event: Event, line: bytes) -> None:
@@ -292,10 +361,14 @@ class Session:
 
     def _take(self, event: Event) -> None:
         self.job_id = self.job_id or event.job_id
-        self._hear(event, self.transcript)
+        self._hear(event, self.transcript, place_of(event.id)[2] if isinstance(event, StoredEvent) else 0)
         self._on_change(self)
 
-    def _hear(self, event: Event, transcript: Transcript) -> None:
+    def _hear(self, event: Event, transcript: Transcript, seq: int) -> None:
+        """`seq` is its place in the log of its Run; 0 for one that is not stored."""
+        if seq:
+            self._heard[event.run_id] = seq
+            self._waits = isinstance(event, QueueRun)
         told = transcript.take(event)
         if self._listener is not None:
             self._listener.heard(event, told)
@@ -316,6 +389,12 @@ class Session:
 
 def _by() -> By:
     return this_user("start")
+
+
+def _is_of_others(job: JobSummary) -> bool:
+    """Whether another process drives a Job, or a worker will."""
+    is_left = job.status == "queued" or (job.queued is not None and job.status == "stoppedByInterrupt")
+    return job.closed is None and (is_left or job.status == "running")
 
 
 def _time_of(line: bytes) -> int:

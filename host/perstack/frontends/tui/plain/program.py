@@ -36,9 +36,11 @@ _STOPS = "Ctrl-C"
 class Room:
     """A Job that is open here, or one to be."""
 
-    def __init__(self, host: Host, put: Callable[[str], None], on_change: Callable[[Session], None]) -> None:
+    def __init__(
+        self, host: Host, put: Callable[[str], None], on_change: Callable[[Session], None], *, drives: bool
+    ) -> None:
         self.printer = Printer(put)
-        self.session = Session(host, None, on_change, self.printer, said_plainly)
+        self.session = Session(host, None, on_change, self.printer, said_plainly, drives=drives)
         self.was_busy = False
         self.asked: str | None = None
         """The question that has been shown."""
@@ -58,14 +60,17 @@ class PlainProgram:
         put: Callable[[str], None],
         *,
         discard: Callable[[], None] = lambda: None,
+        drives: bool = False,
     ) -> None:
-        """`discard` drops what was typed before a person is asked something."""
+        """`discard` drops what was typed before a person is asked something. `drives`: what is answered is driven here,
+        not left to workers."""
         self.host = host
         self.live = live
         self.left: asyncio.Event = asyncio.Event()
         """Set when it is to end; nothing is at work by then."""
         self._write = put
         self._discard = discard
+        self._drives = drives
         self._rooms: list[Room] = []
         self._front = 0
         self._draft: list[str] = []
@@ -112,7 +117,7 @@ class PlainProgram:
         """Another one, which is shown."""
         if self._rooms:
             self.room.printer.hold()
-        room = Room(self.host, self.put, self._on_change)
+        room = Room(self.host, self.put, self._on_change, drives=self._drives)
         self._rooms.append(room)
         self._front = len(self._rooms) - 1
         return room
@@ -226,9 +231,13 @@ class PlainProgram:
         elif session.expert_key is None and session.job_id is None:
             self._choose(text.strip())
         elif session.is_busy:
-            if text.strip():
+            if text.strip() and session.is_driven:
                 self.put(f"not sent, for the Job is at work: {_STOPS} interrupts it")
+            elif text.strip():
+                self.put(f"not sent: {hint_of(session, stops=_STOPS)}")
             self.do_status()
+        elif session.is_elsewhere and text.strip() and session.resume_from is None:
+            self.put(f"not sent: {hint_of(session, stops=_STOPS)}")
         elif (asking := session.open_question) is not None:
             self._answer(asking, text)
         elif not text.strip() and session.resume_from is not None:
@@ -409,6 +418,9 @@ class PlainProgram:
 
     def do_resume(self, rest: str = "") -> None:
         session, resumption = self.room.session, self.room.session.resumption
+        if session.is_elsewhere:
+            session.follow()
+            return
         if resumption is None or resumption.needs is not None:
             if rest and resumption is not None:
                 session.send(rest)

@@ -19,16 +19,24 @@ from perstack.next_steps import Note
 
 
 def run_plain(
-    host: Host, loaded: LoadedProject, *, expert: str | None = None, query: str | None = None, job: str | None = None
+    host: Host,
+    loaded: LoadedProject,
+    *,
+    expert: str | None = None,
+    query: str | None = None,
+    job: str | None = None,
+    drives: bool = False,
 ) -> int:
     """Run it until a person leaves; returns the exit status.
 
     SIGTERM, SIGHUP and a terminal that is gone interrupt what is at work first; Ctrl-C interrupts a Job and stays.
     """
-    return asyncio.run(_run(host, loaded, expert, query, job))
+    return asyncio.run(_run(host, loaded, expert, query, job, drives))
 
 
-async def _run(host: Host, loaded: LoadedProject, expert: str | None, query: str | None, job: str | None) -> int:
+async def _run(
+    host: Host, loaded: LoadedProject, expert: str | None, query: str | None, job: str | None, drives: bool
+) -> int:
     code = 0
     leaving: list[asyncio.Task[None]] = []
 
@@ -52,7 +60,7 @@ async def _run(host: Host, loaded: LoadedProject, expert: str | None, query: str
     async with host:
         job_id = await host.jobs.find(job)
         with on_stop_signals(stop, interrupt=interrupt), Keyboard(sys.stdin.fileno()) as keyboard:
-            program = PlainProgram(host, live, put, discard=keyboard.discard)
+            program = PlainProgram(host, live, put, discard=keyboard.discard, drives=drives)
             async with asyncio.TaskGroup() as group:
                 others = [group.create_task(_typing(program, keyboard)), group.create_task(_following(program, live))]
                 try:

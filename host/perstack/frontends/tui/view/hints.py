@@ -20,10 +20,13 @@ def hint_of(session: Session, *, refuses: bool = False, stops: str = "Esc") -> s
     if step is not None and step.needs is not None:
         return "a higher limit, then Enter resumes; or a new query"
     key = session.expert_key
+    here = session.drives and session.state == "queued"
+    looks = f"{stops} stops looking" if session.is_busy else f"Enter {'drives it here' if here else 'follows it'}"
     return {
         "new": f"what should {key} do?" if key else "type to find an Expert; Enter chooses it",
         "running": "",
-        "watching": f"another process drives it; {stops} stops looking",
+        "watching": f"another process drives it; {looks}",
+        "queued": f"waits for a worker; {looks}",
         "asking": "your answer",
         "stopped": "Enter resumes; or type a new query",
         "completed": "a follow-up: the next Run of this Job",

@@ -27,6 +27,16 @@ _STANDS: dict[str, tuple[str, Style]] = {
 }
 """Why a Run stands at a checkpoint, by the event that makes it."""
 
+_COLOUR_OF: dict[str, Style] = {
+    "completed": "good",
+    "stoppedByError": "bad",
+    "stoppedByInteractiveTool": "ask",
+    "stoppedByDelegate": "dim",
+    "running": "call",
+    "queued": "call",
+}
+"""Of how a Job, or a Run, stands."""
+
 _COLOURS: dict[str, Style] = {"yellow": "warn", "red": "bad", "green": "good", "magenta": "ask", "cyan": "call"}
 _WORD = 9
 _LABEL = 18
@@ -58,7 +68,7 @@ def job_line(job: JobSummary, is_chosen: bool, width: int) -> Line:
     return (
         Span(name, "strong" if is_chosen else ""),
         Span(f"  {pad(query, max(0, left))}", "dim"),
-        Span(f"  {status}", "good" if job.status == "completed" else "warn"),
+        Span(f"  {status}", _COLOUR_OF.get(job.status, "warn")),
     )
 
 
@@ -66,7 +76,7 @@ def run_line(one: PlacedRun, before: str, is_chosen: bool, width: int) -> Line:
     """A Run at its place in the tree: its id, its Expert, how it stands, how it came to be."""
     run = one.run
     status = run_status_of(run)
-    style: Style = "good" if run.status == "completed" else "bad" if run.status == "stoppedByError" else "warn"
+    style = _COLOUR_OF.get(run.status, "warn")
     words = "  ".join(filter(None, (count(run.steps, "step"), one_line(how_words(one)))))
     name = shorten(run.id, max(8, width // 2))
     expert = shorten(run.expert_key or "?", _LABEL)

@@ -14,6 +14,7 @@ STATES: dict[str, str] = {
     "new": "new",
     "running": "at work",
     "watching": "another process drives it",
+    "queued": "waits for a worker",
     "asking": "waits for you",
     "stopped": "stopped",
     "completed": "completed",

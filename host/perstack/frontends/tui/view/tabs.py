@@ -13,6 +13,7 @@ MARKS: dict[str, tuple[str, Style]] = {
     "new": ("", "dim"),
     "running": ("●", "call"),
     "watching": ("◌", "call"),
+    "queued": ("…", "dim"),
     "asking": ("?", "ask"),
     "stopped": ("!", "warn"),
     "completed": ("✓", "good"),

@@ -180,7 +180,7 @@ class JobPane(Vertical):
     @on(Composer.Sent)
     def _sent(self, message: Composer.Sent) -> None:
         text, session = message.text, self.session
-        if session.is_busy:
+        if session.is_busy or (session.is_elsewhere and text.strip() and session.resume_from is None):
             return
         if session.expert_key is None and session.job_id is None:
             self.choose(self._chosen)
@@ -213,6 +213,8 @@ class JobPane(Vertical):
         """Continue what is stopped; if calls are open, a person looks at them first."""
         if self.session.unsettled and not self._panel.has_focus:
             self._panel.take_focus()
+        elif self.session.is_elsewhere:
+            self.session.follow()
         elif self.session.resumption is not None and self.session.resumption.needs is None:
             self.session.resume()
 

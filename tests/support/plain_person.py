@@ -1,0 +1,55 @@
+"""The linear mode as tests use it: on a Host, with lines and a bounded wait for what comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from perstack.frontends.tui.plain.program import PlainProgram
+from perstack.host import Host
+
+SECONDS = 20
+
+
+class Person:
+    """Types lines, and reads what comes below them."""
+
+    def __init__(self, host: Host) -> None:
+        self.lines: list[str] = []
+        self.dropped = 0
+        self.program = PlainProgram(host, None, self.lines.append, discard=self._discard)
+
+    def _discard(self) -> None:
+        self.dropped += 1
+
+    async def types(self, line: str, *sees: str) -> str:
+        """A line; then wait until all of these words have come after it. Returns what has come."""
+        self.lines.clear()
+        await self.program.typed(line)
+        return await self.sees(*sees)
+
+    async def until(self, again: Callable[[], Awaitable[str]], word: str) -> None:
+        """Do it again until it shows this."""
+        async with asyncio.timeout(SECONDS):
+            while word not in await again():
+                await asyncio.sleep(0.01)  # a poll, bounded above
+
+    async def sees(self, *words: str) -> str:
+        try:
+            async with asyncio.timeout(SECONDS):
+                while not all(word in "\n".join(self.lines) for word in words):
+                    await asyncio.sleep(0.01)  # a poll, bounded above
+        except TimeoutError:
+            raise AssertionError(f"waited without success for {words} in:\n" + "\n".join(self.lines)) from None
+        return "\n".join(self.lines)
+
+
+@asynccontextmanager
+async def begun(host: Host, **options: str) -> AsyncGenerator[Person]:
+    person = Person(host)
+    person.program.begin(**options)
+    try:
+        yield person
+    finally:
+        await person.program.leave()
