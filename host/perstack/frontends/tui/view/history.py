@@ -77,7 +77,7 @@ def run_line(one: PlacedRun, before: str, is_chosen: bool, width: int) -> Line:
     run = one.run
     status = run_status_of(run)
     style = _COLOUR_OF.get(run.status, "warn")
-    words = "  ".join(filter(None, (count(run.steps, "step"), one_line(how_words(one)))))
+    words = ", ".join(filter(None, (count(run.steps, "step"), one_line(how_words(one)))))
     name = shorten(run.id, max(8, width // 2))
     expert = shorten(run.expert_key or "?", _LABEL)
     left = width - cells(before) - cells(name) - cells(expert) - cells(status) - 6

@@ -112,7 +112,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._lines.styles.height = len(lines)
         is_away = self.screen.focused is not self  # `has_focus` follows only after `on_focus`
         away = "Tab, then " if is_away and self.takes_keys else ""
-        texts = wrap(away + hint, width)
+        texts = wrap("Esc takes it back" if self._has_decided else away + hint, width)
         self._hint.show([(Span(text, "dim"),) for text in texts])
         self._hint.styles.height = len(texts)
 

@@ -95,5 +95,6 @@ class Choice(LinesView):
         at = y + round(self.scroll_y)
         if at < self.count:
             is_chosen = at == self.chosen
-            return self.strip(self._row(at, is_chosen, self.size.width), has_cursor=is_chosen)
+            width = self.scrollable_content_region.width  # `size` counts the scrollbar in
+            return self.strip(self._row(at, is_chosen, width), has_cursor=is_chosen)
         return self.strip((Span(f"  {self._empty}", "dim"),) if at == 1 and not self.count else ())

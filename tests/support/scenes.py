@@ -1,0 +1,395 @@
+"""What a person comes to see in the terminal program, one scene for each screen and state, from an empty folder."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from hosting import Bench, expert, recording, until_it_crashes
+from starting import Screen
+from textual.widgets import Input
+
+from perstack.config.load import load_usable
+from perstack.core.policy.permissions import Permissions
+from perstack.engine.live import LiveProject
+from perstack.engine.trust import TrustStore
+from perstack.frontends.tui.app import StartApp
+from perstack.host import Host
+from perstack.ports.storage import RunRef
+from perstack.testing.crashing_storage import CrashingStorage, CrashPoint
+from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
+from perstack.testing.scripted import text, tool, turn
+
+BEGIN = 1_800_000_000_000
+
+EXPERTS = (
+    expert("lead", description="Plans a text, and lets the writer write its parts", delegates=("writer",)),
+    expert("writer", description="Writes a part of a text"),
+    expert("guest", description="Asks what to serve, then serves it", ask=True),
+    expert(
+        "releaser",
+        description="Releases what is ready, if you agree",
+        permissions=Permissions(ask=("exec(git push *)", "editTextFile", "writeTextFile")),
+    ),
+)
+PLAN = turn(
+    tool("todo", {"newTodos": ["the pond", "the frog"]}),
+    thinking="Two parts: the pond first, for the frog needs something to jump into. Then the frog.",
+    text="I plan two parts, and let the writer write them.",
+    usage=(1200, 40),
+)
+PARTS = turn(tool("writer", {"query": "Write the part about the old pond"}), tool("writer", {"query": "Then the frog"}))
+WRITE = turn(
+    tool("writeTextFile", {"path": "pond.md", "text": "An old pond.\nA frog jumps in.\n"}),
+    tool("todo", {"completedTodos": [0]}),
+    usage=(1500, 90),
+)
+EDIT = turn(
+    tool("editTextFile", {"path": "pond.md", "oldText": "A frog jumps in.", "newText": "A frog jumps in:\nthe sound!"}),
+    tool("nosuch", {"a": 1}),
+    usage=(1600, 80),
+)
+DONE = text("The haiku is in pond.md:\n\n- an old pond\n- a frog jumps in\n- the sound of water", usage=(1700, 60))
+SCRIPT = {
+    "lead": [PLAN, PARTS, WRITE, EDIT, DONE, text("Shorter: pond, frog, sound.", usage=(1800, 20))],
+    "writer": [turn(tool("think", {"thought": "hm"}), usage=(300, 10)), text("A part.", usage=(400, 20))],
+    "guest": [
+        turn(
+            tool("askUser", {"question": "What will you drink?", "options": ["Tea", "Coffee", "Water"]}), usage=(200, 9)
+        ),
+        text("Served.", usage=(210, 5)),
+    ],
+    "releaser": [
+        turn(tool("editTextFile", {"path": "notes.md", "oldText": "version 1", "newText": "version 2\n(stable)"})),
+        turn(tool("exec", {"command": "git", "args": ["push", "origin", "main"]}), usage=(200, 10)),
+        text("Released.", usage=(220, 5)),
+    ],
+}
+SLOW = {**SCRIPT, "lead": [PLAN, PARTS, text("The haiku begins with an old pond.", delay_ms=60_000)]}
+
+Scene = Callable[[Screen], Awaitable[None]]
+
+
+class DiesAtAnEdit(CrashingStorage):
+    """The process dies when it has recorded that it edits a file."""
+
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        if self.point is None and any(b'"callTools"' in one and b'"editTextFile"' in one for one in records):
+            self.point = CrashPoint("after", self.appends + 1)
+        await super().append(run, expected_seq, records)
+
+
+class Still:
+    """Time, which stands still but for a second at each look."""
+
+    def __init__(self) -> None:
+        self.time = BEGIN
+
+    def now(self) -> int:
+        return self.time
+
+
+async def choose(screen: Screen) -> None:
+    await screen.sees("Choose an Expert", "releaser")
+
+
+async def work(screen: Screen) -> None:
+    """A plan, two delegates, and a text that comes."""
+    await _begin(screen, "lead", "Write a haiku about a frog")
+    await screen.sees("7 steps", "The", "at work")
+
+
+async def question(screen: Screen) -> None:
+    await _begin(screen, "guest", "Serve me something")
+    await screen.sees("What will you drink?", "3. Water", "? waits for you")
+
+
+async def approval(screen: Screen) -> None:
+    await _begin(screen, "releaser", "Release it")
+    await screen.sees("wants to call", "+version 2", "y yes")
+
+    if "Tab, then" in screen.text():  # what was typed just before keeps the keys
+        await screen.press("tab")
+    await screen.sees_no("Tab, then")
+
+
+async def interrupted(screen: Screen) -> None:
+    await work(screen)
+    await screen.press("escape")
+    await screen.sees("stopped", "Enter resumes")
+
+
+async def tabs(screen: Screen) -> None:
+    await question(screen)
+    await screen.press("ctrl+t")
+    await screen.sees("2 new")
+    await _begin(screen, "lead", "Write a haiku about a frog")
+    await screen.sees("✓ completed", "1 guest ?")
+
+
+async def quitting(screen: Screen) -> None:
+    await work(screen)
+    await screen.press("ctrl+q")
+    await screen.sees("keep waiting")
+
+
+async def palette(screen: Screen) -> None:
+    await screen.press("ctrl+p")
+    screen.app.screen.query_one(Input).cursor_blink = False
+    await screen.sees("Help  F1", "Show every key")
+
+
+async def broken(screen: Screen) -> None:
+    await screen.sees("the last good one is used", "perstack.toml:5:", "Writes haiku")
+
+
+async def inbox(screen: Screen) -> None:
+    await question(screen)
+    await screen.press("f3")
+    await screen.sees("Inbox", "What will you drink?", "just now")
+
+
+async def history(screen: Screen) -> None:
+    host, clock = screen.app.host, screen.app.host.clock
+    await host.run("guest", "Serve me something", job_id="tea")
+    clock.time += 60_000  # type: ignore[attr-defined]  # it is `Still`
+    await host.run("lead", "Write a haiku about a frog", job_id="frog")
+    await screen.press("f2")
+    await screen.sees("(tea)", "(frog)")
+
+
+async def help(screen: Screen) -> None:
+    await screen.press("f1")
+    await screen.sees("Show every key")
+
+
+async def _choose(screen: Screen, key: str) -> None:
+    await screen.type(key)
+    await screen.press("enter")
+    await screen.sees(f"what should {key} do?")
+
+
+async def _begin(screen: Screen, key: str, query: str) -> None:
+    await _choose(screen, key)
+    await screen.type(query)
+    await screen.press("enter")
+
+
+async def folded(screen: Screen) -> None:
+    """Two delegates that are done, and the text that came of it."""
+    await _begin(screen, "lead", "Write a haiku about a frog")
+    await screen.sees("✓ completed")
+    screen.app.pane.view.scroll_to(y=0, animate=False)
+    await screen.sees("❯ Write a haiku", "▸ ✓ writer#2")
+
+
+async def unfolded(screen: Screen) -> None:
+    await folded(screen)
+    await screen.press("ctrl+o", "tab", "up", "up")
+    screen.app.pane.view.scroll_to(y=0, animate=False)
+    await screen.sees("❯ Write a haiku", "▾ ✓ writer#2", "think")
+
+
+async def no_color(screen: Screen) -> None:
+    await approval(screen)
+
+
+async def refusing(screen: Screen) -> None:
+    await approval(screen)
+    await screen.press("n")
+    await screen.sees("why not?")
+
+
+async def crashed(screen: Screen) -> None:
+    """A Job whose process was killed while a call was at work."""
+    host = screen.app.host
+    dying = Bench(host.workspace, "file:perstack").host(SCRIPT, *EXPERTS, clock=host.clock, wrap=DiesAtAnEdit)
+    with until_it_crashes():
+        await dying.run("lead", "Write a haiku about a frog", job_id="frog")
+    screen.app.open_job("frog")
+    await screen.sees("What became of them?", "editTextFile of lead")
+    if "Tab, then" in screen.text():
+        await screen.press("tab")
+    await screen.press("d")
+    await screen.sees("it was done")
+
+
+async def queued(screen: Screen) -> None:
+    await screen.app.host.submit("guest", "Serve me something", job_id="tea")
+    screen.app.open_job("tea")
+    await screen.sees("queued", "… waits for a worker", "Esc stops looking")
+
+
+async def history_queued(screen: Screen) -> None:
+    host = screen.app.host
+    await host.run("guest", "Serve me something", job_id="asks")
+    await host.submit("guest", "Serve me too", job_id="waits")
+    await host.run("lead", "Write a haiku about a frog", job_id="frog")
+    await screen.press("f2")
+    await screen.sees("(asks)", "(waits)", "queued", "waiting")
+
+
+async def agree(screen: Screen) -> None:
+    await screen.sees("evil-server", "F9 uses it")
+
+
+async def checkpoints(screen: Screen) -> None:
+    """Those of a Job with delegates."""
+    await _past(screen)
+    await screen.press("tab")
+    await screen.sees("Runs  Checkpoints  Events", "Step 1 (frog-1-", "completed")
+
+
+async def runs(screen: Screen) -> None:
+    await checkpoints(screen)
+    await screen.press("shift+tab")
+    await screen.sees("├─ frog-2  writer", "frog-4  lead  completed")
+
+
+async def run(screen: Screen) -> None:
+    """One of the Runs of a Job."""
+    await runs(screen)
+    await screen.press("down", "enter")
+    await screen.sees("frog-2  Checkpoints  Events", "Step 2 (frog-2-")
+
+
+async def events(screen: Screen) -> None:
+    await checkpoints(screen)
+    await screen.press("tab")
+    await screen.sees("query", "completed")
+
+
+async def event(screen: Screen) -> None:
+    await events(screen)
+    await screen.press("home", "down", "down", "down", "enter")
+    await screen.sees(" of frog-1", "─ ")
+
+
+async def messages(screen: Screen) -> None:
+    """The messages of a checkpoint, as the model sees them."""
+    await checkpoints(screen)
+    await screen.press("3", "enter")
+    await screen.sees("Step 3 (frog-1-", "Messages", "─ ")
+
+
+async def new_messages(screen: Screen) -> None:
+    await messages(screen)
+    await screen.press("tab")
+    await screen.sees("since", "no more", "+ ")
+
+
+async def commands(screen: Screen) -> None:
+    await checkpoints(screen)
+    await screen.press("3", "k")
+    await screen.sees("Command lines", "perstack rewind frog")
+
+
+async def export(screen: Screen) -> None:
+    await checkpoints(screen)
+    await screen.press("3", "x")
+    screen.app.screen.query_one(Input).cursor_blink = False
+    await screen.sees("Export", "checkpoint")
+
+
+async def files(screen: Screen) -> None:
+    """What a step did to files, and the other comparisons."""
+    await checkpoints(screen)
+    await screen.press("3", "m", "4", "d")
+    await screen.sees("since the mark", "+the sound!")
+
+
+async def rewind(screen: Screen) -> None:
+    await checkpoints(screen)
+    await screen.press("3", "r")
+    await screen.sees("Change these files in", "-the sound!")
+
+
+async def rewound(screen: Screen) -> None:
+    await rewind(screen)
+    await screen.press("y")
+    await screen.sees("rewound", "u undoes it")
+
+
+async def branch(screen: Screen) -> None:
+    await checkpoints(screen)
+    await screen.press("3", "b")
+    await screen.sees("a new query, in a branch, from frog-1-", "✓ completed")
+
+
+async def again(screen: Screen) -> None:
+    """An old question that is answered differently."""
+    host = screen.app.host
+    await host.run("guest", "Serve me something", job_id="tea")
+    await host.answer("Tea", job_id="tea")
+    await screen.press("f2")
+    await screen.sees("(tea)")
+    await screen.press("tab")
+    await screen.sees("asks")
+    await screen.press("home", "a")
+    await screen.sees("What will you drink?", "3. Water", "another answer, in a branch, from tea-1-")
+
+
+async def _past(screen: Screen) -> None:
+    """A Job with two Runs of its Coordinator, in the History."""
+    host = screen.app.host
+    recording(host)
+    await host.run("lead", "Write a haiku about a frog", job_id="frog")
+    await host.continue_job("lead", "Shorter", job_id="frog")
+    await screen.press("f2")
+    await screen.sees("(frog)")
+
+
+class Picture(NamedTuple):
+    """A scene, and the class of the screen that it ends at."""
+
+    scene: Scene
+    shows: str = "Screen"
+    """`Screen`: that of the Jobs."""
+
+
+SCENES: dict[str, Picture] = {
+    scene.__name__.strip("_").replace("_", "-"): Picture(scene, shows)
+    for shows, scenes in {
+        "Screen": (
+            choose, work, folded, unfolded, question, approval, refusing, no_color, interrupted, crashed, tabs, broken,
+            agree, queued, branch, again,
+        ),
+        "QuitScreen": (quitting,),
+        "HelpScreen": (help,),
+        "CommandPalette": (palette,),
+        "InboxScreen": (inbox,),
+        "HistoryScreen": (history, history_queued),
+        "JobScreen": (checkpoints, runs, run, events),
+        "TextsScreen": (event,),
+        "CheckpointScreen": (messages, new_messages),
+        "CommandsScreen": (commands,),
+        "ExportScreen": (export,),
+        "FilesScreen": (files,),
+        "RewindScreen": (rewind, rewound),
+    }.items()
+    for scene in scenes
+}  # fmt: skip
+SLOWLY = {"work", "interrupted", "quitting"}
+QUEUED = {"queued", "history-queued"}
+
+
+def program_of(name: str, bench: Bench, clock: Still) -> StartApp:
+    """The program as a scene needs it."""
+    dispatcher = InMemoryDispatcher() if name in QUEUED else None
+    script = SLOW if name in SLOWLY else SCRIPT
+    host = bench.host(script, *EXPERTS, clock=clock, dispatcher=dispatcher)  # type: ignore[arg-type]
+    if name == "broken":
+        return changed(bench, host, "x = [\n")
+    if name == "agree":
+        return changed(bench, host, '[experts.writer.skills.evil]\ntype = "mcpStdioSkill"\ncommand = "evil-server"\n')
+    return StartApp(host)
+
+
+def changed(bench: Bench, host: Host, more: str) -> StartApp:
+    """The program, with a definition that has more in it since it was started."""
+    file = bench.workspace / "perstack.toml"
+    file.write_text('[experts.writer]\ndescription = "Writes haiku"\ninstruction = "You write."\n')
+    live = LiveProject(load_usable(file), TrustStore(bench.workspace / "trust"))
+    host.use(live.loaded.project)
+    file.write_text(file.read_text() + more)
+    return StartApp(host, live)
