@@ -115,6 +115,56 @@ def test_a_person_chooses_types_watches_answers_approves_interrupts_resumes_and_
         win.sees("Well, the end.", "exit 0")
 
 
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80x24", "200x50"])
+def test_a_person_looks_into_a_past_job_branches_answers_again_and_quits(
+    terminal: Terminal, size: tuple[int, int]
+) -> None:
+    ask = ("askUser", {"question": "Tea or coffee?", "options": ["Tea", "Coffee"]})
+    terminal.project(TOML, guest=[reply("", ask), *[reply("Served.")] * 4])
+    with window(terminal, size) as win:
+        before = win.state()
+        win.type(f"{START} guest 'Serve me'")
+        win.sees("guest asks: Tea or coffee?", "2. Coffee", "? waits for you")
+        win.type("1")
+        win.sees("Served.", "✓ completed")
+        win.press("F2")
+        win.sees("History", "guest - 2 steps (", "completed", "Tab looks into it")
+        win.press("Tab")
+        win.sees("Checkpoints", "Step 1 (", "asks", "❯ Step 2 (")
+        win.press("Enter")
+        win.sees("Messages", "status", "─ query", "Serve me")
+        win.press("Tab")
+        win.sees("since", "+ Expert", "Served.")
+        win.press("Escape")
+        win.sees("❯ Step 2 (")
+        win.press("Tab")
+        win.sees("query", "calls", "completed")
+        win.press("BTab", "Home")
+        win.sees("❯ Step 1 (")
+        win.press("b")
+        win.sees("a new query, in a branch, from ", "✓ completed")
+        win.type("Again")
+        win.sees("❯ Again", "continues from checkpoint", "completed 3 steps")
+        win.press("F2")
+        win.sees("History")
+        win.press("Tab")
+        win.sees("Step 1 (", "asks")
+        win.press("Home")
+        win.sees("❯ Step 1 (")
+        win.press("a")
+        win.sees("1. Tea", "2. Coffee", "another answer, in a branch, from ")
+        win.type("2")
+        win.sees("with another answer", "askUser: Coffee", "completed 4 steps")
+        win.press("F2")
+        win.sees("History")
+        win.press("Tab", "BTab")
+        shown = win.sees("❯ ", "─ ", "branches at", "answers again at")
+        assert "failed" not in shown
+        win.press("C-q")
+        win.sees("$ ")
+        assert win.state() == before
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGABRT])
 def test_after_a_signal_the_terminal_is_as_it_was_and_the_job_can_be_resumed(
     terminal: Terminal, number: signal.Signals
@@ -167,9 +217,10 @@ def test_a_job_that_another_process_drives_is_followed_as_it_goes(terminal: Term
         win.sees("$ ")
 
 
-def test_without_colours_there_are_greys_only(terminal: Terminal) -> None:
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "vt220"}], ids=["NO_COLOR", "vt220"])
+def test_without_colours_there_are_greys_only(terminal: Terminal, env: dict[str, str]) -> None:
     terminal.project(TOML, writer=[reply("Well.")])
-    with window(terminal, NO_COLOR="1") as win:
+    with window(terminal, **env) as win:
         win.type(f"{START} writer 'A story'")
         win.sees("✓ completed")
         coloured = win._tmux("capture-pane", "-p", "-e")

@@ -1,4 +1,4 @@
-"""Jobs that workers drive, in the terminal program and line by line: queued, followed, answered, and not driven here."""
+"""Jobs that workers drive, in the terminal program and line by line: queued, followed, answered, not driven here."""
 
 from __future__ import annotations
 
