@@ -16,6 +16,10 @@ from perstack.ports.durable import sync_data
 from perstack_filesystem.folders import explained, write_all
 from perstack_filesystem.scan import Scan
 
+_END = 1 << 17
+_LONGEST_END = 1 << 25
+"""Bytes of a file that are looked at for its last lines: at first, and at most."""
+
 
 class Log:
     """An open events.jsonl. Appending costs what is appended, however long the log is."""
@@ -83,6 +87,19 @@ class Log:
                 self._scan = scan
             # `found` begins at place `known`, and may hold more than is wanted: the rest of an append
             return earlier + found[max(0, after - known) : None if want is None else max(0, want - known)]
+
+    def end(self, count: int) -> list[bytes]:
+        """The last lines of the file that have a newline, at most so many, as they stand."""
+        try:
+            size, length = os.fstat(self._fd).st_size, _END
+            while True:
+                start = max(0, size - length)
+                lines = self._read_at(size - start, start).split(b"\n")[:-1]
+                if not start or len(lines) > count or length >= _LONGEST_END:
+                    return lines[max(int(start > 0), len(lines) - count) :]
+                length *= 4
+        except OSError as error:
+            raise explained(error, self._path) from error
 
     def append(self, expected_seq: int, records: Sequence[bytes]) -> None:
         """Add records after the first `expected_seq`, synced. Raises Conflict, Damaged or StorageError."""

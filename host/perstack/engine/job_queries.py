@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
@@ -78,11 +78,17 @@ class JobQueries(JobReader):
         return None if typed is None else await whole_id(self.storage, typed, kinds)
 
     async def watch(
-        self, job_id: str | None = None, *, queued: bool = False, after: Mapping[str, int] | None = None
+        self,
+        job_id: str | None = None,
+        *,
+        queued: bool = False,
+        after: Mapping[str, int] | None = None,
+        on_caught_up: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[StoredLine[StoredEvent]]:
         """Every stored event of a Job, whoever drives it, until nobody does and all was shown.
 
         `queued`: one that waits for a worker is waited for. `after` is how many of each Run have been seen already.
+        `on_caught_up` is called each time that all there is was shown.
         """
         from perstack.engine.watch import watch_job
 
@@ -92,7 +98,8 @@ class JobQueries(JobReader):
             # one that runs was taken by a worker just now
             return (await self.job(watched)).status not in ("queued", "running")
 
-        async for line in watch_job(self.storage, watched, is_over if queued else None, after=after):
+        is_seen_to = is_over if queued else None
+        async for line in watch_job(self.storage, watched, is_seen_to, after=after, on_caught_up=on_caught_up):
             yield line
 
     async def tree(self, job_id: str | None = None) -> tuple[PlacedRun, ...]:

@@ -28,7 +28,7 @@ from perstack.engine.typed_ids import nth_job
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Start
 from perstack.ports.formats import ShowsForeign
-from perstack.ports.storage import CheckpointFiles, KeepsCopies, Page, ReadsSummaries, RunRef, Storage
+from perstack.ports.storage import CheckpointFiles, KeepsCopies, Page, ReadsEnds, ReadsSummaries, RunRef, Storage
 
 if TYPE_CHECKING:
     from perstack.core.checkpoint import Checkpoint
@@ -229,6 +229,15 @@ class JobReader:
             raise NotFound(f"Job {job_id} has no Run {run_id}; it has: {', '.join(ids) or 'none'}")
         wanted = ids if run_id is None else [run_id]
         return [RunLog(one, *await readable(self.storage, RunRef(job_id, one))) for one in wanted]
+
+    async def ends(self, job_id: str | None = None, *, count: int) -> list[RunLog]:
+        """The last lines of each log, at most so many, for a first look: unparsed, and not checked where the storage
+        gets at them without reading all."""
+        job_id = await self._job_id(job_id)
+        storage = self.storage
+        if not isinstance(storage, ReadsEnds):
+            return [RunLog(log.run_id, log.lines[-count:]) for log in await self.logs(job_id)]
+        return [RunLog(one, await storage.end(RunRef(job_id, one), count)) for one in await run_ids(storage, job_id)]
 
     async def left_out(self, run_id: str, *, job_id: str | None = None) -> Visibility:
         """Which events of a Run its model does not see any more, or not whole, as far as its log reads."""

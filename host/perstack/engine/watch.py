@@ -16,6 +16,8 @@ _LOOK_AGAIN = 0.1
 """Seconds between two looks at the logs."""
 _LOOK_AFTER_SILENCE = 1.0
 """The same where the storage says when there is something to see."""
+_PAGE = 2_000
+"""Events that are read together: to check them takes a moment, in which nothing else happens."""
 
 
 async def watch_job(
@@ -24,11 +26,12 @@ async def watch_job(
     is_over: Callable[[], Awaitable[bool]] | None = None,
     *,
     after: Mapping[str, int] | None = None,
+    on_caught_up: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[StoredLine[StoredEvent]]:
     """Every stored event of a Job, each Run's in order, until nobody drives the Job and all was shown.
 
     Of a Run in `after` only what comes later than that event. With `is_over` until that says so as well, of a Job that
-    nobody drives: a worker may be about to.
+    nobody drives: a worker may be about to. `on_caught_up` is called each time that all there is was shown.
     """
     seen = dict(after or {})
     async with _watching(storage, job_id) as watch:
@@ -36,11 +39,15 @@ async def watch_job(
             is_driven = await storage.lease_info(job_id) is not None
             goes_on = is_driven or (is_over is not None and not await is_over())
             for run_id in await run_ids(storage, job_id):
-                new = run_logs(storage).events(RunRef(job_id, run_id), after=seen.get(run_id, 0))
-                async with aclosing(new) as lines:
-                    async for line in lines:
-                        seen[run_id] = line.seq
-                        yield line
+                log, ref, is_more = run_logs(storage), RunRef(job_id, run_id), True
+                while is_more:
+                    began = seen.get(run_id, 0)
+                    async with aclosing(log.events(ref, after=began, limit=_PAGE)) as lines:
+                        async for line in lines:
+                            seen[run_id] = line.seq
+                            yield line
+                    is_more = seen.get(run_id, 0) - began == _PAGE
+            on_caught_up()
             if not goes_on:
                 return
             await (asyncio.sleep(_LOOK_AGAIN) if watch is None else watch.wait(_LOOK_AFTER_SILENCE))

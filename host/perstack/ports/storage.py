@@ -210,6 +210,16 @@ class ReadsSummaries(Protocol):
 
 
 @runtime_checkable
+class ReadsEnds(Protocol):
+    """What a storage can do besides that gets at the end of a long log without reading what is before it."""
+
+    async def end(self, run: RunRef, count: int) -> list[bytes]:
+        """The last records, at most so many, as they stand: for a first look, as nothing of them is checked. None of an
+        unknown Run."""
+        ...
+
+
+@runtime_checkable
 class FindsLostJobs(Protocol):
     """What a storage can do besides that keeps entries apart from Jobs: see that somebody removed a Job behind its
     back."""

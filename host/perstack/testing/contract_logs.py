@@ -10,7 +10,7 @@ import pytest
 
 from perstack.core.chain import EMPTY_LOG, Head, seal
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
-from perstack.ports.storage import RunRef, Storage
+from perstack.ports.storage import ReadsEnds, RunRef, Storage
 from perstack.testing.contract_base import ContractBase
 from perstack.testing.opener import RUN, Opener, Writer, new_writer, payload, text_of, wait_for
 
@@ -91,6 +91,21 @@ class LogContract(ContractBase):
                     expected = writer.written[after : after + limit]
                     assert await opener.opened[0].read(RUN, after, limit) == expected
                     assert await opener().read(RUN, after, limit) == expected
+
+        wait_for(work())
+
+    def test_the_end_of_a_log_is_its_last_records_in_order(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            if not isinstance(storage, ReadsEnds):
+                pytest.skip("this storage reads a log from its beginning")
+            await storage.create_job(RUN.job_id)
+            assert await storage.end(RUN, 3) == []
+            writer = await _written(opener(), 7)
+            for count in (1, 3, 7, 10):
+                assert await storage.end(RUN, count) == writer.written[-count:]
+            await writer.append("x" * 300_000)
+            assert await storage.end(RUN, 2) == writer.written[-2:]
 
         wait_for(work())
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
 from hosting import Bench, expert, wait_for
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starting import Screen, started
 from textual.strip import Strip
@@ -17,7 +18,8 @@ from perstack.frontends.tui.view.nodes import Looks
 from perstack.frontends.tui.view.spans import text_of
 from perstack.frontends.tui.widgets.pane import JobPane
 from perstack.frontends.tui.widgets.transcript import TranscriptView
-from perstack.testing.scripted import text
+from perstack.ports.storage import RunRef, Storage
+from perstack.testing.scripted import Turn, text, tool, turn
 
 WRITER = expert("writer", description="Writes haiku")
 
@@ -102,6 +104,7 @@ def test_what_more_of_a_long_text_does_not_change_is_broken_once() -> None:
     assert len(before) > 400
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(alphabet=" \nab日é", max_size=200), st.integers(4, 40), st.integers(1, 7))
 def test_a_text_that_comes_in_pieces_is_broken_as_the_whole_is(said: str, width: int, size: int) -> None:
     looks, whole, pieces = Looks(width), Stream(is_thought=False), Stream(is_thought=False)
@@ -112,3 +115,50 @@ def test_a_text_that_comes_in_pieces_is_broken_as_the_whole_is(said: str, width:
     assert [text_of(one).rstrip() for one in pieces.lines(looks)] == [
         text_of(one).rstrip() for one in whole.lines(looks)
     ]
+
+
+def long_script() -> list[Turn]:
+    """More events than the end that is seen first."""
+    return [turn(*(tool("nosuch", {"at": f"look {number}"}) for number in range(320))), text("Last words.")]
+
+
+def test_the_end_of_a_long_job_is_seen_before_it_is_checked_and_that_is_said(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def person() -> None:
+        host = bench.host(long_script(), WRITER)
+        await host.run("writer", "A haiku", job_id="long")
+        is_read = asyncio.Event()
+        read = type(host.storage).read
+
+        async def held(storage: Storage, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+            await is_read.wait()
+            return await read(storage, run, after, limit)
+
+        monkeypatch.setattr(type(host.storage), "read", held)
+        async with started(host, job_id="long") as screen:
+            seen = await screen.sees("Last words.", "being read and checked")
+            assert "completed" not in seen
+            assert "step" not in seen
+            widgets = len(screen.app.screen.query("*"))
+            is_read.set()
+            await screen.sees("Last words.", "✓ completed", "2 steps")
+            assert len(screen.app.screen.query("*")) == widgets
+            await screen.press("pageup")
+            await screen.sees("look 312")
+
+    wait_for(person())
+
+
+def test_what_is_damaged_is_said_after_the_end_was_seen_and_what_follows_it_is_not_shown(bench: Bench) -> None:
+    async def person() -> None:
+        await bench.host(long_script(), WRITER).run("writer", "A haiku", job_id="long")
+        (log,) = bench.workspace.glob("**/events.jsonl")
+        lines = log.read_bytes().split(b"\n")
+        lines[20] = lines[20].replace(b"no tool", b"no fool")
+        log.write_bytes(b"\n".join(lines))
+        async with started(bench.host([], WRITER), job_id="long") as screen:
+            await screen.sees("line 21", "its content is not what its digest says")
+            assert "Last words." not in screen.text()
+
+    wait_for(person())

@@ -114,10 +114,11 @@ async def load_run(
     """
     log = run_logs(storage, known)
     run: Run | None = None
-    async with aclosing(log.folded(ref, limit=_place_in(ref, through))) as lines:
+    place = _place_in(ref, through)
+    async with aclosing(log.folded(ref, limit=place)) as lines:
         async for line, run in lines:
             observe(line.event, run)
-            if through is not None and is_checkpoint(line.event, through):
+            if through is not None and place in (None, line.seq) and is_checkpoint(line.event, through):
                 return run
     if through is not None:
         raise NotFound(f"there is no checkpoint {through} in {ref.run_id}", next_steps=(Look("log", ref.job_id),))

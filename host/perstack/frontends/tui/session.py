@@ -27,18 +27,15 @@ from perstack.frontends.tui.view.transcript import Transcript
 from perstack.host import Host
 from perstack.next_steps import NextStep, Resume
 
-State: TypeAlias = Literal["new", "running", "watching", "queued", "asking", "stopped", "completed"]
+State: TypeAlias = Literal["new", "running", "reading", "watching", "queued", "asking", "stopped", "completed"]
 
 _TIME = re.compile(rb'"timestamp":(\d+)')
 
 _AT_ONCE = 200
 """Stored events that are taken in before others have their turn."""
 
-_LONG = 2_000
-"""Stored events of a Job whose end is shown before the rest is read."""
-
 _END = 300
-"""How many of them are its end."""
+"""Stored events of a Run that has more: they are shown before the rest is read."""
 
 _SEEN = 0.15
 """Seconds in which that is drawn."""
@@ -94,6 +91,8 @@ class Session:
         """How many stored events of each Run were heard."""
         self.is_reading = False
         """Whether what is heard was stored before the Job was opened."""
+        self.coming: Transcript | None = None
+        """All of a Job whose end is shown, while it is read."""
         self._on_change = on_change
         self._listener = listener
         self._said = said
@@ -131,7 +130,9 @@ class Session:
     @property
     def state(self) -> State:
         if self._work is not None:
-            return "running" if not self.is_watching else "queued" if self._waits else "watching"
+            if not self.is_watching:
+                return "running"
+            return "reading" if self.is_reading else "queued" if self._waits else "watching"
         if self.job is None:
             return "new"
         if self.is_elsewhere:
@@ -237,7 +238,7 @@ class Session:
         self._on_change(self)
 
     def _ended(self, work: asyncio.Task[None]) -> None:
-        self._work, self.is_watching, self.is_reading, self.began = None, False, False, None
+        self._work, self.is_watching, self.is_reading, self.began, self.coming = None, False, False, None, None
         self._waits = False
         self._on_change(self)
         if not work.cancelled():
@@ -264,48 +265,48 @@ class Session:
                 self._says_how_it_ended(self.job)
 
     async def _watched(self, job_id: str) -> None:
-        """Show all of it, and then what comes. Of a long Job its end is seen first, while the rest is read."""
+        """Show all of it, and then what comes. Of a long Job its end is seen first, while all is read and checked."""
         self.is_reading = True
         self._heard = {}
         self._on_change(self)
+        whole = Transcript()
         try:
-            whole, stored = Transcript(), await self._show_end(job_id)
-            left = stored if stored > _LONG else 0
-            if not left:
+            if not await self._show_end(job_id):
                 self.transcript = whole
-            taken = 0
-            async for line in self.host.watch(job_id):
-                self.is_reading = taken < stored
-                taken += 1
+            self.coming, taken = whole, 0
+            async for line in self.host.watch(job_id, on_caught_up=self._caught_up):
                 self._hear(line.event, whole, line.seq)
-                if taken == left:
-                    self.transcript = whole
-                if taken >= left:
-                    self._on_change(self)
+                self._on_change(self)
+                taken += 1
                 if taken % _AT_ONCE == 0:
                     await asyncio.sleep(0)
-            self.transcript = whole
         except PerstackError as error:
+            self.transcript = whole
             self._says(error)
         except asyncio.CancelledError:  # it is no longer looked at
             await self._stands()
             return
         await self._look()
 
-    async def _show_end(self, job_id: str) -> int:
-        """How many events a Job has; the end of a long one is shown."""
-        logs = await self.host.logs(job_id)
-        count = sum(len(log.lines) for log in logs)
-        if count <= _LONG:
-            return count
+    def _caught_up(self) -> None:
+        """All that was stored has been read, and holds."""
+        if self.coming is not None:
+            self.transcript, self.coming, self.is_reading = self.coming, None, False
+            self._on_change(self)
+
+    async def _show_end(self, job_id: str) -> bool:
+        """Show the end of a Job that is long. Whether it is. Who takes what happens as it comes has no use for it."""
+        logs = [] if self._listener is not None else await self.host.jobs.ends(job_id, count=_END)
+        if all(len(log.lines) < _END for log in logs):
+            return False
         latest = max(logs, key=lambda log: _time_of(log.lines[-1]) if log.lines else 0)
         self.transcript = Transcript()
-        for line in latest.lines[-_END:]:
+        for line in latest.lines:
             with suppress(ValueError):  # the whole is read as well, and says what is wrong
                 self.transcript.take(parse_event(open_line(line).payload))
         self._on_change(self)
         await asyncio.sleep(_SEEN)
-        return count
+        return True
 
     async def _look(self) -> None:
         """How the Job stands now that nothing is at work here; what somebody else drives, or will, is seen to its

@@ -25,6 +25,7 @@ def hint_of(session: Session, *, refuses: bool = False, stops: str = "Esc") -> s
     return {
         "new": f"what should {key} do?" if key else "type to find an Expert; Enter chooses it",
         "running": "",
+        "reading": f"{stops} stops looking",
         "watching": f"another process drives it; {looks}",
         "queued": f"waits for a worker; {looks}",
         "asking": "your answer",

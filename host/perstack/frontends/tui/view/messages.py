@@ -43,18 +43,27 @@ class Titled(Node):
 
     def make(self, looks: Looks) -> list[Line]:
         style: Style = "add" if self.sign == "+" else "remove" if self.sign == "-" else ""
+        texts, rest = self._below(looks)
+        return [
+            (Span(f"{self.sign or '─'} ", style or "rule"), Span(shorten(self.title, looks.width - 2), "expert")),
+            *((Span("  "), Span(text, style)) for text in texts),
+            *([(Span(f"  {rest}", "dim"),)] if rest else []),
+            (),
+        ]
+
+    def height(self, looks: Looks) -> int:
+        """Its lines counted: of ten thousand messages few are ever seen, and made."""
+        texts, rest = self._below(looks)
+        return len(texts) + bool(rest) + 2
+
+    def _below(self, looks: Looks) -> tuple[list[str], str]:
+        """The lines of its text, and what is said of those that are not among them."""
         said = self.text if self.is_open else self.text[:_BEGINNING]
         texts = wrap(said.strip("\n"), looks.width - 2)
         most = _MOST if self.is_open else _FOLDED
-        is_cut = len(texts) > most or len(said) < len(self.text)
-        found: list[Line] = [
-            (Span(f"{self.sign or '─'} ", style or "rule"), Span(shorten(self.title, looks.width - 2), "expert"))
-        ]
-        found += [(Span("  "), Span(text, style)) for text in texts[:most]]
-        if is_cut:
-            rest = f"… {count(len(texts) - most, 'more line')}" if len(said) == len(self.text) else "…"
-            found.append((Span(f"  {rest}", "dim"),))
-        return [*found, ()]
+        if len(said) < len(self.text):
+            return texts[:most], "…"
+        return texts[:most], f"… {count(len(texts) - most, 'more line')}" if len(texts) > most else ""
 
 
 class Fact(Node):

@@ -13,6 +13,7 @@ _GAP = "  ·  "
 STATES: dict[str, str] = {
     "new": "new",
     "running": "at work",
+    "reading": "being read and checked",
     "watching": "another process drives it",
     "queued": "waits for a worker",
     "asking": "waits for you",

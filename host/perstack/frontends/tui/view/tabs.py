@@ -12,6 +12,7 @@ from perstack.frontends.tui.view.spans import Line, Span, Style
 MARKS: dict[str, tuple[str, Style]] = {
     "new": ("", "dim"),
     "running": ("●", "call"),
+    "reading": ("◌", "dim"),
     "watching": ("◌", "call"),
     "queued": ("…", "dim"),
     "asking": ("?", "ask"),

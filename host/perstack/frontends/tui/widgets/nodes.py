@@ -119,6 +119,11 @@ class NodesView(LinesView, Generic[_Items]):
         if not follows:
             self.scroll_to(y=max(0.0, self.virtual_size.height - from_end), animate=False, immediate=True, force=True)
 
+    def prepare(self, items: _Items) -> None:
+        """Measure what is going to be shown as far as it has come, so that it is shown in a moment then."""
+        if self.size.width:
+            items.height(self._as)
+
     def _show_place(self) -> None:
         """The scrollbar is set by a layout, which more lines do not always cause."""
         if self.show_vertical_scrollbar:

@@ -12,6 +12,7 @@ from textual.containers import Vertical
 from textual.message import Message
 
 from perstack.core.answers import asked_by
+from perstack.frontends.shared.live_state import LiveState
 from perstack.frontends.shared.questions import chosen
 from perstack.frontends.tui.session import Session
 from perstack.frontends.tui.view.experts import expert_lines, filtered
@@ -88,6 +89,8 @@ class JobPane(Vertical):
                 self._view.replace(session.transcript)
             else:
                 self._view.update()
+            if session.coming is not None:
+                self._view.prepare(session.coming)
         if self._panel.show(session) and self._panel.takes_keys and self._may_take_keys():
             self._panel.take_focus()
         elif not self._panel.is_shown and self._panel.has_focus:
@@ -99,7 +102,8 @@ class JobPane(Vertical):
     def show_standing(self) -> None:
         """The line below."""
         session, width = self.session, max(20, self.size.width - 2)
-        line = standing_line(session.transcript.live, session.state, session.host.clock.now(), width, session.began)
+        live = LiveState() if session.is_reading else session.transcript.live  # a part would give wrong totals
+        line = standing_line(live, session.state, session.host.clock.now(), width, session.began)
         self._standing.set(line)
 
     def tick(self) -> None:
