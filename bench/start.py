@@ -1,7 +1,8 @@
 """What `perstack start` costs: `python bench/start.py [--steps N] [--seconds N]`.
 
 The real program on a terminal of its own: the first frame, the processor's share while a text streams, and a long Job
-that is opened and scrolled. Its processor time is read from the kernel, with all that drives the Job.
+that is opened, from the shell and from History, and scrolled. Its processor time is read from the kernel, with all that
+drives the Job: where other work is on the machine, only that can be compared.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 PERSTACK = [sys.executable, "-m", "perstack"]
 TOKENS = 100
@@ -55,17 +57,60 @@ def perstack_providers():
 """
 
 
+FLOOR = """
+import asyncio
+from textual.app import App
+from textual.widgets import Log
+
+class Bare(App):
+    def compose(self):
+        yield Log()
+
+    def on_mount(self):
+        self.waiting, self.column = "", 0
+        self.set_interval(1 / 12, self.show)
+        self.run_worker(self.hear())
+
+    async def hear(self):
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for number in range(1, 100_000):
+            self.column = (self.column + 6) % 114
+            self.waiting += "frogs " if self.column and number % 60 else "jump.\\n"
+            await asyncio.sleep(max(0.0, began + number / TOKENS - loop.time()))
+
+    def show(self):
+        text, self.waiting = self.waiting, ""
+        self.query_one(Log).write(text)
+
+Bare().run()
+"""
+"""The library alone, that writes as many words as often as the program is drawn."""
+
+F2, TAB, ENTER, PAGE_UP = b"\x1bOQ", b"\t", b"\r", b"\x1b[5~"
+
+
+class Taken(NamedTuple):
+    """What something took, in seconds."""
+
+    seconds: float
+    cpu: float
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.2f} s ({self.cpu:.2f} s of the processor)"
+
+
 class Window:
     """A terminal of 120 columns and 40 lines with the program in it."""
 
-    def __init__(self, folder: Path, *args: str) -> None:
+    def __init__(self, folder: Path, *args: str, program: Sequence[str] = (*PERSTACK, "start")) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         env = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(folder), "LC_ALL": "C.UTF-8"}
         env |= {"PERSTACK_PLUGINS": "perstack.testing.plugin,bench_streams", "PERSTACK_SCRIPT": "script.json"}
         self.began = time.perf_counter()
         self.process = subprocess.Popen(
-            [*PERSTACK, "start", *args], cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs,
+            [*program, *args], cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs,
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
         os.close(theirs)
@@ -81,6 +126,20 @@ class Window:
             self._seen += os.read(self._ours, 1 << 16)
         self._seen = b""
         return time.perf_counter() - self.began
+
+    def marks(self, *words: str, keys: bytes = b"") -> list[Taken]:
+        """When each of these was first seen, from the keys on, or else from the start, and the processor time of it."""
+        began, cpu = (time.perf_counter(), self.cpu()) if keys else (self.began, 0.0)
+        self.press(keys)
+        seen, found = b"", dict[str, Taken]()
+        while len(found) < len(words):
+            if not select.select([self._ours], [], [], 120)[0]:
+                raise SystemExit(f"waited in vain; seen: {_text(seen)[-2000:]}")
+            seen += os.read(self._ours, 1 << 16)
+            text, now = _text(seen), Taken(time.perf_counter() - began, self.cpu() - cpu)
+            found |= {word: now for word in words if word in text and word not in found}
+        self._seen = b""
+        return [found[word] for word in words]
 
     def press(self, keys: bytes) -> None:
         os.write(self._ours, keys)
@@ -120,10 +179,9 @@ def first_frame(folder: Path, times: int) -> tuple[float, float]:
     return sorted(found)[times // 2]
 
 
-def streaming(folder: Path, seconds: float) -> float:
-    """The share of one core while a text streams."""
-    window = Window(folder, "bench", "go", "--provider", "streams")
-    window.until(lambda text: "jump." in text)
+def streaming(window: Window, seconds: float) -> float:
+    """The share of one core while a text streams, once it is longer than the window."""
+    window.until(lambda text: text.count("jump.") > 10)
     before, began = window.cpu(), time.perf_counter()
     window.read_for(seconds)
     share = (window.cpu() - before) / (time.perf_counter() - began)
@@ -131,8 +189,8 @@ def streaming(folder: Path, seconds: float) -> float:
     return share
 
 
-def long_job(folder: Path, steps: int) -> tuple[float, float]:
-    """Seconds until the end of a long Job is seen, from its opening on; and for a page up in it, on average."""
+def make_long_job(folder: Path, steps: int) -> None:
+    """A Job of that many steps, whose id is `long`."""
     turns = [{"text": "I read.", "tools": [{"name": "readTextFile", "input": {"path": "notes.txt"}}], "repeat": steps}]
     (folder / "script.json").write_text(
         json.dumps({"experts": {"bench": {"turns": [*turns, {"text": "Last words."}]}}})
@@ -141,16 +199,37 @@ def long_job(folder: Path, steps: int) -> tuple[float, float]:
     command = [*PERSTACK, "run", "bench", "go", "--provider", "scripted", "--max-steps", "0", "--job-id", "long"]
     env = {**os.environ, "PERSTACK_PLUGINS": "perstack.testing.plugin", "PERSTACK_SCRIPT": "script.json"}
     subprocess.run(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, check=True)
+
+
+def started_with(folder: Path) -> tuple[list[Taken], float]:
+    """`start --job`: from the start of the process until its first frame, the last words, and until all is checked; and
+    seconds for a page up."""
     window = Window(folder, "--job", "long")
-    first = window.until(lambda text: "Esc interrupt" in text)
-    opened = window.until(lambda text: "Last words." in text) - first
+    found = window.marks("perstack  ", "Last words.", "✓ completed")
     began, pages = time.perf_counter(), 20
     for _ in range(pages):
-        window.press(b"\x1b[5~")
+        window.press(PAGE_UP)
         window.until(lambda text: "readTextFile" in text)
     paged = (time.perf_counter() - began) / pages
     window.close()
-    return opened, paged
+    return found, paged
+
+
+def opened_from_history(folder: Path) -> tuple[list[Taken], list[Taken]]:
+    """In a program at work: from Enter on a Job until its last words are seen, and all is checked; and from Enter on
+    its latest checkpoint until it is seen."""
+    window = Window(folder)
+    window.until(lambda text: "Choose an Expert" in text)
+    window.press(F2 + b"(long)")
+    window.until(lambda text: "(long)▏" in text)
+    job = window.marks("Last words.", "✓ completed", keys=ENTER)
+    window.press(F2 + b"(long)")
+    window.until(lambda text: "(long)▏" in text)
+    window.press(TAB)
+    window.until(lambda text: "long-1-" in text)
+    checkpoint = window.marks("status", keys=ENTER)
+    window.close()
+    return job, checkpoint
 
 
 def main() -> None:
@@ -163,12 +242,20 @@ def main() -> None:
         folder = Path(name)
         (folder / "perstack.toml").write_text(TOML)
         (folder / "bench_streams.py").write_text(STREAM.replace("TOKENS", str(TOKENS)))
+        (folder / "floor.py").write_text(FLOOR.replace("TOKENS", str(TOKENS)))
         (folder / "script.json").write_text('{"experts": {}}')
         frame, cpu = first_frame(folder, given.times)
         print(f"first frame: {frame:.2f} s, {cpu:.2f} s of the processor")
-        print(f"streaming {TOKENS} tokens/s: {streaming(folder, given.seconds):.1%} of a core")
-        opened, paged = long_job(folder, given.steps)
-        print(f"a Job of {given.steps:,} steps: open after {opened:.2f} s, a page up in {paged * 1000:.0f} ms")
+        share = streaming(Window(folder, "bench", "go", "--provider", "streams"), given.seconds)
+        floor = streaming(Window(folder, program=(sys.executable, "floor.py")), given.seconds)
+        print(f"streaming {TOKENS} tokens/s: {share:.1%} of a core; the library alone: {floor:.1%}")
+        make_long_job(folder, given.steps)
+        (first, words, whole), paged = started_with(folder)
+        print(f"start --job with {given.steps:,} steps: first frame {first}, last words {words}, all checked {whole}")
+        print(f"a page up in {paged * 1000:.0f} ms")
+        (words, whole), (checkpoint,) = opened_from_history(folder)
+        print(f"the same Job from History: last words {words}, all checked {whole}")
+        print(f"its latest checkpoint: {checkpoint}")
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ HOST = {
     "checkpoint": ("checkpoint_id", "job_id"),
     "checkpoint_path": ("checkpoint_id", "job_id"),
     "unsettled": ("job_id",),
-    "watch": ("job_id", "queued"),
+    "watch": ("job_id", "queued", "on_caught_up"),
     "verify": ("job_id", "key", "anchor"),
     "verify_all": ("key", "anchor"),
     "verify_receipt": ("receipt", "job_id", "key", "anchor"),
