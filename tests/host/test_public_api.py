@@ -94,7 +94,7 @@ HOST = {
     "use": ("project",),
 }
 PARTS = {
-    Jobs: {*HOST, "backtest", "delete_each", "find", "left_out", "list", "not_retained"}.union(
+    Jobs: {*HOST, "backtest", "delete_each", "find", "ends", "left_out", "list", "not_retained"}.union(
         ("check_storage", "copy_to", "disk_usage", "redact", "resume_before_compaction", "tree", "under", "waiting"),
         ("diff", "plan_rewind", "rewind", "settle_rewind", "write_files"),
     )
