@@ -4,6 +4,9 @@ A Run's id is its Job's with a number, `{jobId}-{n}`; a checkpoint's and an even
 event in the log, `{runId}-{seq}` (both from 1). So whatever has an id is found without a scan. A Job's id is the user's
 own (`--job-id`), or 12 characters of a ULID: nine of its time, which
 sort, and three of its chance; a storage refuses one that is taken, and the host takes another.
+
+Two processes that drive Runs of one Job never give one number twice: who drives a delegate's Run apart from its Job has
+a block of numbers of its own, those that begin with that Run's number; and the Job has those below the first block.
 """
 
 from __future__ import annotations
@@ -12,6 +15,13 @@ import re
 
 from perstack.errors import UsageError
 from perstack.next_steps import Look
+
+BLOCK = 10_000
+"""So many numbers has a block, less one."""
+OWN = range(1, 2 * BLOCK)
+"""The numbers of the Runs that a Job's own driver decides on, once others drive some."""
+_LAST = (1 << 63) - 1
+"""Storages sort by these numbers, in 63 bits."""
 
 _LEGAL = re.compile(r"[A-Za-z0-9_-]+")
 _MAX_JOB_ID = 128
@@ -64,6 +74,17 @@ def number_of_run(run_id: str) -> int:
     """Which Run of its Job this is; 0 for an id that bears no number, as those of other programs."""
     head, separator, tail = check_id(run_id, "run").rpartition("-")
     return int(tail) if separator and head and tail.isdigit() else 0
+
+
+def block_of(number: int) -> range:
+    """The numbers that the driver of a Run gives to those below it; Run 0 stands for the Job."""
+    return range(number * BLOCK + 1, (number + 1) * BLOCK) if number else OWN
+
+
+def may_be_elsewhere(run_id: str) -> bool:
+    """Whether a Run may have a driver of its own: there is a block for it, and its id may name a lease."""
+    number = number_of_run(run_id)
+    return number > 1 and (number + 1) * BLOCK <= _LAST and len(run_id) <= _MAX_JOB_ID
 
 
 def _check(value: str, what: str, longest: int) -> str:

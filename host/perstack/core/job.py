@@ -12,7 +12,7 @@ from perstack.core.chain import EMPTY_LOG, Head
 from perstack.core.closing import Closed, CloseRun
 from perstack.core.definitions import Budget, Limits
 from perstack.core.events import StartRun, StopRunByExceededBudget
-from perstack.core.ids import number_of_run
+from perstack.core.ids import BLOCK, OWN, block_of, number_of_run
 from perstack.core.models import full_name
 from perstack.core.policy.approvals import Standing
 from perstack.core.policy.widening import Widening
@@ -207,26 +207,52 @@ class Job:
     total_steps: int = 0
     watch: Callable[[Run], None] = lambda run: None
     """Sees each state as it is taken in."""
-    next_number: int = 1
-    """The number of the Run that would be decided on next."""
+    root: int = 0
+    """The number of the Run whose driver this is of, apart from its Job's; 0: the Job itself is driven."""
     _tallies: dict[str, RunTally] = field(default_factory=dict[str, RunTally])
     _taken: dict[str, Run] = field(default_factory=dict[str, Run])
     """The latest states that are not in the tallies yet: states are many, and tallies are seldom read."""
     _steps: dict[str, int] = field(default_factory=dict[str, int])
+    _highest: dict[int, int] = field(default_factory=dict[int, int])
+    """The highest number by block; those of the Job's own are under 0."""
+    _is_distributed: bool = False
+    """Whether a delegate was left to another worker, whose numbers are not the Job's own."""
 
     def take(self, run: Run) -> None:
         """Take in the state of a Run."""
         run_id = run.start.run_id
         before = self._steps.get(run_id)
         if before is None:
-            self.next_number = max(self.next_number, number_of_run(run_id) + 1)
+            self._number(number_of_run(run_id))
         if before != run.step:
             self.total_steps += run.step - (before or 0)
             self._steps[run_id] = run.step
-        if run.last_number >= self.next_number:
-            self.next_number = run.last_number + 1
+        self._number(run.last_number)
+        self._is_distributed = self._is_distributed or (run.queued is not None and not run.is_coordinator)
         self._taken[run_id] = run
         self.watch(run)
+
+    def _number(self, number: int) -> None:
+        block = 0 if number in OWN else number // BLOCK
+        if number > self._highest.get(block, 0):
+            self._highest[block] = number
+
+    @property
+    def next_number(self) -> int:
+        """The number of the Run that would be decided on next."""
+        if self.root or self._is_distributed:
+            return max(self._highest.get(self.root, 0) + 1, block_of(self.root).start)
+        return max(self._highest.values(), default=0) + 1
+
+    def has_numbers(self, count: int) -> bool:
+        """Whether so many Runs more may be decided on by this driver."""
+        is_bounded = self.root or self._is_distributed
+        return not is_bounded or self.next_number + count <= block_of(self.root).stop
+
+    @property
+    def may_be_distributed(self) -> bool:
+        """Whether numbers of delegates that others drive would be apart from the Job's own."""
+        return bool(self.root) or self.next_number in OWN
 
     @property
     def runs(self) -> Mapping[str, RunTally]:
@@ -273,9 +299,9 @@ class Job:
         first = min((one for one in of_runs if one is not None), key=lambda one: one.timestamp, default=None)
         return None if first is None else Closed(by=first.by, reason=first.reason, at=first.timestamp)
 
-    def limit_reached(self, limits: Limits) -> int | None:
-        """The most steps that the Job, over all its Runs, may have, if it has used them."""
-        return limits.max_steps if limits.max_steps is not None and self.total_steps >= limits.max_steps else None
+    def steps_left(self, limits: Limits, besides: int = 0) -> int | None:
+        """How many steps more the Job, over all its Runs, may have; None for no limit. `besides` are not counted."""
+        return None if limits.max_steps is None else max(0, limits.max_steps + besides - self.total_steps)
 
     @property
     def coordinator(self) -> RunTally:

@@ -10,7 +10,7 @@ from perstack.core.run_event import RunEvent
 
 
 class QueueRun(RunEvent):
-    """A Coordinator's Run waits for a worker, which takes it up."""
+    """A Run waits for a worker, which takes it up: a Coordinator's, or a delegate's that others may drive."""
 
     type: Literal["queueRun"] = "queueRun"
     by: By

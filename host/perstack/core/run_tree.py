@@ -51,6 +51,17 @@ def tree_of(runs: Sequence[RunSummary], places: Mapping[str, ContinuedFrom]) -> 
     return tuple(found.values())
 
 
+def whole_below(runs: Sequence[RunSummary], run_id: str | None) -> tuple[RunSummary, ...]:
+    """A Run and all that it and its delegates have called; with None all."""
+    if run_id is None:
+        return tuple(runs)
+    found = {run_id}
+    for run in sorted(runs, key=lambda one: number_of_run(one.id)):
+        if run.delegated_by in found:
+            found.add(run.id)
+    return tuple(run for run in runs if run.id in found)
+
+
 def _placed(run: RunSummary, known: Mapping[str, RunSummary], place: ContinuedFrom | None) -> PlacedRun:
     if run.delegated_by is not None:
         return PlacedRun(run=run, how="delegate", parent=run.delegated_by if run.delegated_by in known else None)

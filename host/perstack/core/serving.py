@@ -8,6 +8,8 @@ from typing import Literal, assert_never
 from perstack.core.events import ResumeRun, StopRunByInterrupt, StoredEvent
 from perstack.core.iterations.state import SeriesState
 from perstack.core.job import JobStatus, JobSummary
+from perstack.core.runs.state import RunStatus
+from perstack.core.runs.transitions import ACTIVE
 from perstack.core.undriven import stands, was_left
 from perstack.dataclass import dataclass
 
@@ -95,6 +97,28 @@ def after_drive(came: Came, served: Served | None, now: int, *, tries: int = 0, 
         case "unable":
             return Again(0, reason)
         case "stopped" | "cancelled" | "lost" | "damaged":
+            return Done()
+        case _:
+            assert_never(came)
+
+
+def after_delegate(came: Came, status: RunStatus | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Again:
+    """What becomes of the order for a delegate's Run, which stands so; None: there is no such Run any more.
+
+    Whoever awaits it orders it again when it is to continue.
+    """
+    if came == "unreachable":
+        return Again(now + pause(tries))
+    if status != "queued" and status not in ACTIVE:
+        return Done()
+    match came:
+        case "left":
+            return Again(0)
+        case "busy":
+            return Again(now + pause(tries))
+        case "unable":
+            return Again(0, reason)
+        case "stopped" | "cancelled" | "lost" | "damaged" | "missing":
             return Done()
         case _:
             assert_never(came)

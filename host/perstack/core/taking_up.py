@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from perstack.core.events import ResumeReason
 from perstack.core.runs.state import Run
 from perstack.core.runs.transitions import ACTIVE
 
 
 def due_of(run: Run, now: int) -> ResumeReason | None:
-    """Why a worker takes up a Coordinator's Run that nobody drives; None if there is nothing for one to do.
+    """Why a worker takes up a Run that nobody drives; None if there is nothing for one to do.
 
     What a person has stopped, or was stopped by a limit or an error, waits for a person.
     """
@@ -20,3 +22,17 @@ def due_of(run: Run, now: int) -> ResumeReason | None:
         return "crash"
     is_pause = run.status == "stoppedByInterrupt" and run.waits_for_limit
     return "interrupt" if is_pause and (run.resume_at or 0) <= now else None
+
+
+def is_wanted(run: Run, runs: Mapping[str, Run]) -> bool:
+    """Whether the result of a delegate is awaited: each Run above it is at work, or waits for a worker."""
+    while run.start.delegated_by is not None:
+        by = run.start.delegated_by
+        above = runs.get(by.run_id)
+        if above is None or above.closed is not None or above.status not in (*ACTIVE, "queued"):
+            return False
+        call = above.calls.get(by.tool_call_id)
+        if call is None or call.result is not None:
+            return False
+        run = above
+    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from perstack.core.base import Fact
 from perstack.core.keys import NOT_EMPTY, Key
@@ -19,3 +19,10 @@ class Workers(Fact):
             " database where the state is, if it is PostgreSQL"
         ),
     ] = None
+    delegates: Annotated[
+        Literal["local", "distributed"],
+        Key(
+            "where the delegates of a Job run that a worker drives: `local`, in that worker, or `distributed`, each in"
+            " whichever worker has a place; `local` if not given"
+        ),
+    ] = "local"

@@ -10,10 +10,12 @@ it. So a generation that was under way when its process was killed stays counted
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field
 from math import ceil
 
-from perstack.core.definitions import Budget
+from perstack.core.definitions import Budget, Expert
+from perstack.core.policy.shares import WHOLE, Amounts, What
 from perstack.core.run_facts import BudgetName, ErrorInfo
 from perstack.core.runs.state import Run, promised
 from perstack.core.usage import Charge, Usage
@@ -140,6 +142,18 @@ class _Account:
         tokens = _ENDLESS if limit.max_tokens is None else limit.max_tokens - used.tokens
         return Amount(tokens, _ENDLESS if limit.max_cost is None else nano(limit.max_cost) - used.nano)
 
+    @property
+    def amounts(self) -> Amounts:
+        """The same of what has a limit, never below zero."""
+        found: dict[What, int] = {}
+        if self.limit.max_tokens is not None:
+            found["tokens"] = max(0, self.left.tokens)
+        if self.limit.max_cost is not None:
+            found["nano"] = max(0, self.left.nano)
+        if self.limit.max_tool_calls is not None:
+            found["calls"] = max(0, self.limit.max_tool_calls - self.tool_calls)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class _OfRun:
@@ -176,7 +190,9 @@ class Ledger:
     Take each Run in as it stands, one that is above another first.
     """
 
-    def __init__(self, limit: Budget | None) -> None:
+    def __init__(self, limit: Budget | None, root: str = "") -> None:
+        """`root` is the Run whose time counts as that of all, if that is no Coordinator's."""
+        self._root = root
         self._accounts: dict[str, _Account] = {JOB: _Account(limit or Budget())}
         self._keys: dict[str, tuple[str, ...]] = {}
         """The accounts that a Run spends of."""
@@ -209,7 +225,7 @@ class Ledger:
         """A Run's time is that of those below it too."""
         if run.worked_ms == before:
             return
-        key = JOB if run.is_coordinator else run.start.expert_key
+        key = JOB if run.is_coordinator or run.id == self._root else run.start.expert_key
         if key in self._keys[run.start.run_id]:
             self._accounts[key].worked_ms += run.worked_ms - before
 
@@ -257,6 +273,40 @@ class Ledger:
             if calls and most is not None and account.tool_calls + calls > most:
                 return Exceeded("maxToolCalls", key or None, most, account.tool_calls, calls)
         return None
+
+    def left_for(self, run_id: str, expert: Expert) -> dict[str, Amounts]:
+        """What nobody has used of the accounts that a delegate of a Run would use: of those of the Run itself together,
+        as `WHOLE`, and of the delegate's Expert, if it has a budget of its own."""
+        whole: dict[What, int] = {}
+        for key in self._keys[run_id]:
+            for what, amount in self._accounts[key].amounts.items():
+                whole[what] = min(amount, whole.get(what, amount))
+        if expert.budget is None or expert.key in self._keys[run_id]:
+            return {WHOLE: whole}
+        return {WHOLE: whole, expert.key: self._accounts.get(expert.key, _Account(expert.budget)).amounts}
+
+    def used_by(self, run_ids: Iterable[str]) -> Amounts:
+        """What these Runs have used, with what is under way."""
+        found = [self._taken[run_id] for run_id in run_ids if run_id in self._taken]
+        used = sum((one.spent + one.open for one in found), NOTHING)
+        return {"tokens": used.tokens, "nano": used.nano, "calls": sum(one.tool_calls for one in found)}
+
+    def standing(self, budget: BudgetName, expert: str | None, needed: float) -> Exceeded:
+        """That what is needed of a budget does not fit any more."""
+        account = self._accounts[expert or JOB]
+        limit: dict[BudgetName, float | None] = {
+            "maxCost": account.limit.max_cost,
+            "maxTokens": account.limit.max_tokens,
+            "maxToolCalls": account.limit.max_tool_calls,
+            "maxTime": account.limit.max_time,
+        }
+        used: dict[BudgetName, float] = {
+            "maxCost": account.used.nano / NANO,
+            "maxTokens": account.used.tokens,
+            "maxToolCalls": account.tool_calls,
+            "maxTime": account.worked_ms,
+        }
+        return Exceeded(budget, expert, limit[budget] or 0, used[budget], needed)
 
     def time_left(self, expert: str | None = None) -> int | None:
         """Milliseconds of work that are left of the Job's budget, or of an Expert's; None for no limit."""
